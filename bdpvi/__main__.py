@@ -1,10 +1,10 @@
-"""``bdpvi`` and ``python -m bdpvi``: the command line, also while its modules load."""
+"""``bdpvi`` and ``python -m bdpvi``: the command line."""
 
 import sys
 
 
 def main() -> None:
-    """Run the command line; an interruption before it has begun is one line too."""
+    """Run the command line; an interruption while modules load prints one line too."""
     try:
         from bdpvi.cli import main as run
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The main entry: train a guide, and its neighbours beside it."""
+"""The main entry point: train a guide and its neighbours."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ _TYPICAL = (
 
 @dataclass(eq=False)
 class Kept:
-    """Where a fit spends and is kept.
+    """A fit's ledger and storage.
 
     Attributes:
-        people: of the training data; their ledger is the fit's.
-        name: what the ledger calls the fit.
-        folder: where it was saved last, or loaded from.
-        generators: digests of the states of seeded generators that samples were drawn with.
-        rows: noisy number of records that the last release was planned by, if one was counted.
-        drawn: what the last release drew, which may be charged as something larger.
+        people: the people in the training data; their ledger is the fit's.
+        name: id of the fit in the ledger.
+        folder: folder where it was last saved, or loaded from.
+        generators: digests of the used states of seeded generators.
+        rows: noisy number of records behind the last release's settings, if one was counted.
+        drawn: the last release's actual event, which may be charged as a larger one.
     """
 
     people: People
@@ -67,10 +67,10 @@ class Kept:
     drawn: PerturbedObjective | SampledGaussian | None = None
 
     def use_once(self, generator: torch.Generator) -> Key:
-        """Return the key that a generator's state leads to.
+        """Return the key from a generator's state.
 
         Raises:
-            ValueError: if it was used in this state: the noise of two samples would cancel.
+            ValueError: if this state was used before: the noise of two samples would cancel.
         """
         state = hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
         if state in self.generators:
@@ -84,22 +84,22 @@ class Kept:
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """A fitted guide with what is needed to account for draws from it. All of it is secret.
+    """A fitted guide with everything needed to account for draws from it. All of it is secret.
 
     Attributes:
-        model, guide: the arguments of :func:`fit`, logistic regression with weights told which
-            columns are of one category; ``guide.parameters`` are this fit's until the guide is
+        model, guide: the arguments of :func:`fit`; a weighted logistic regression also knows which
+            columns belong to one category. ``guide.parameters`` are this fit's until the guide is
             fitted again.
         parameters: θ, constrained and detached.
-        panels: each record's pair of posteriors, with the record and without it.
+        panels: each reference record's pair of posteriors, with and without the record.
         convergence: the ELBO and its gradient's norm before every step of training.
-        plan: the batches and noise that training used.
-        data_name, feature_names, preprocessing: the training data's, see
+        plan: batches and noise of the training.
+        data_name, feature_names, preprocessing: those of the training data, see
             :class:`~bdpvi.types.Dataset`.
         fingerprint: digest of the training data.
         records: N, the size of the training data.
         accounting: how a Bayesian ε of its releases is computed.
-        kept: where it spends and is kept; :func:`dataclasses.replace` resets nothing of it.
+        kept: its ledger and storage, which :func:`dataclasses.replace` shares.
     """
 
     model: Model
@@ -118,13 +118,13 @@ class Fit:
 
     @property
     def ledger(self) -> Ledger:
-        """Everything that was spent on the table, by this fit and all else."""
+        """The ledger of everything spent on the table."""
         found: Ledger = self.kept.people.ledger
         return found
 
     @property
     def experiment(self) -> bool:
-        """Whether a public seed decided about split or batches, so that nothing may be released."""
+        """Whether a public seed determined split or batches, so that nothing may be released."""
         return self.plan.experiment or bool(self.preprocessing.get(EXPERIMENT))
 
     @property
@@ -134,22 +134,22 @@ class Fit:
 
     @property
     def released(self) -> Distribution:
-        """The Gaussian that samples are released from at temperature 1: the posterior, unless the
-        guide has a ridge or a noise scale."""
+        """The Gaussian of released samples at temperature 1: the posterior, unless the guide has a
+        ridge or a noise scale."""
         return self.guide.released(self.parameters)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a guide is trained.
+    """Settings of a guide's training.
 
     Args:
         steps: optimiser steps.
         rate: Poisson sampling rate q of the batches; 1 is full batch.
-        seed: of batches and base noise. None: a secret key, which is kept with the fit, so that the
-            batches are independent secret coins, one a record and step. A number makes an
-            experiment, the same on the CPU bit for bit; with ``rate`` below 1 nothing may be
-            released from it.
+        seed: seed of batches and base noise. None uses a secret key, stored with the fit, so that
+            batches are independent secret coins per record and step. A number makes an
+            experiment, which repeats bit for bit on the CPU; with ``rate`` below 1 nothing may
+            be released from it.
         optim: a Pyro optimiser, by default Adam with a decaying learning rate.
         device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
         dtype: of the training; accounting is always in float64.
@@ -166,11 +166,11 @@ class Training:
     dtype: torch.dtype = torch.float64
 
     def __post_init__(self) -> None:
-        _ = self.plan  # refuses what no plan takes
+        _ = self.plan  # refuse invalid settings
 
     @property
     def plan(self) -> Plan:
-        """The batches, before a key is drawn for them."""
+        """The plan of the batches, without a key."""
         seed = 0 if not isinstance(self.seed, int) else self.seed
         return Plan(steps=self.steps, rate=self.rate, seed=seed)
 
@@ -191,38 +191,38 @@ def fit(
 
     Args:
         model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.
-        guide: a Gaussian guide for it, see :mod:`bdpvi.guides`; or one of Pyro's that has not been
-            run, which :func:`bdpvi.guides.of` converts.
-        data: N ≥ 3 records, any number where the worst case is known, of which those that the model
-            cannot have are left out; or a pair (x, y) of arrays,
-            frames, tensors or lists, of which :meth:`Dataset.of` makes them; or a
-            :class:`~bdpvi.Table` on disk, which ``Optimum()`` passes over.
+        guide: a Gaussian guide for it, see :mod:`bdpvi.guides`; or a Pyro guide that has not run,
+            which :func:`bdpvi.guides.of` converts.
+        data: N ≥ 3 records, or any number if a worst case is known; records that are invalid for
+            the model are left out. Or a pair (x, y) of arrays, frames, tensors or lists
+            for :meth:`Dataset.of`; or a :class:`~bdpvi.Table` on disk, which
+            ``Optimum()`` reads in passes.
         training: steps, batches, optimiser and device of SVI; :class:`Training` by default.
-        neighbours: how the fits with a record left out are found. By default ``Optimum()``, every
-            record left out once with proven errors, where it applies: a full-rank or mean-field
-            guide of logistic regression, rate 1, no optimiser of one's own. It goes straight to the
-            maximum of the ELBO, so steps and seed do not matter. Elsewhere ``Coupled()``: every
-            record left out once, trained beside the fit by SVI; ``Coupled(checkpoint=folder)`` goes
-            on after an interruption.
-        accounting: how the Bayesian ε of releases is computed; it is kept with the fit.
-        ledger: what everything that is spent on this table is written to, with its budget,
-            ``Ledger(budget=Budget(1.0))``; by default the ledger that came with ``data``, so that
-            fits of one data set share it.
+        neighbours: how the leave-one-out fits are computed. The default is ``Optimum()`` if it
+            applies: all leave-one-out fits with proven errors, for a full-rank or mean-field
+            guide of logistic regression, rate 1 and no custom optimiser. It computes the maximum of
+            the ELBO directly, so steps and seed do not matter. Otherwise ``Coupled()``: all
+            leave-one-out fits, trained with the fit by SVI; ``Coupled(checkpoint=folder)``
+            resumes after an interruption.
+        accounting: how the Bayesian ε of releases is computed; it is stored with the fit.
+        ledger: the table's ledger, possibly with a budget, ``Ledger(budget=Budget(1.0))``; by
+            default the ledger of ``data``, so that fits of one data set
+            share it.
         progress: whether to show progress bars on standard error.
 
-    What its draws can promise is known before it trains. The first of these that applies: a
+    The guarantee of its draws is known before training. It is the first of these that applies: a
     worst-case ε with ``Optimum()``, a clip and a public noise scale; a certified Bayesian ε with
-    :class:`bdpvi.guides.Laplace` of logistic regression; and with all other models and guides,
-    one's own among them, the statement on typical records, :class:`bdpvi.TypicalRecord`: nothing
-    is certified of the others, and a :class:`bdpvi.NotCertifiedWarning` says so before training,
-    once a process, and with every release.
+    :class:`bdpvi.guides.Laplace` of logistic regression; and for all other models and guides, your
+    own included, the typical-record guarantee, :class:`bdpvi.TypicalRecord`. That one certifies
+    nothing for other records; a :class:`bdpvi.NotCertifiedWarning` says so before training, once
+    per process, and with every release.
 
     Returns:
         The fit. Nothing stays in Pyro's parameter store.
 
     Raises:
-        ValueError: on data that cannot be accounted for, naming the argument; or on a model or
-            guide, naming all that is wrong with it, as :func:`bdpvi.check` does.
+        ValueError: if data cannot be accounted for, with the argument; or if model or guide are
+            invalid, with all their faults, as by :func:`bdpvi.check`.
 
     >>> from bdpvi import BayesianLogisticRegression, datasets, guides
     >>> model = BayesianLogisticRegression(clip=0.5)
@@ -266,7 +266,7 @@ def fit(
         isinstance(neighbours, Mode) and Mode.bounds(model, guide, moved.x.shape[1])
     )
     if len(there) < 3 and not bounded:
-        # Where the worst case is known, whether there is an answer must not depend on the records.
+        # With a worst case, whether there is an answer must not depend on the records.
         raise ValueError(f"data has {several(len(there), 'record')}; at least 3 are needed")
     if not bounded and not isinstance(neighbours, Mode):
         warnings.warn(_TYPICAL, NotCertifiedWarning, stacklevel=1)  # one place: shown once
@@ -297,12 +297,12 @@ def fit(
 
 
 def _blank(data: Dataset) -> Dataset:
-    """Return one record of zeros, with which a model can be tried where a table has none."""
+    """Return one record of zeros, to test a model on an empty table."""
     return Dataset(data.x.new_zeros(1, data.x.shape[1]), data.y.new_zeros(1))
 
 
 def _one_hot(preprocessing: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
-    """Return which columns are of one category, as far as an encoding says it."""
+    """Return which columns belong to one category, if an encoding has that."""
     from bdpvi.datasets.encoding import Encoding  # late: most tables have none
 
     written = preprocessing.get("encoding")

@@ -39,7 +39,7 @@ for command in (
     synthesize.sample,
 ):
     app.command(cls=Command)(command)
-for name in ("demo", "compare", "tune"):  # by name: nothing else knows of this room
+for name in ("demo", "compare", "tune"):  # by name: nothing else depends on this room
     app.command(cls=Command)(getattr(import_module("bdpvi.bench.commands"), name))
 app.add_typer(ledger.app, name="ledger")
 
@@ -69,11 +69,11 @@ def _options(
 
 
 def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoReturn:
-    """Run the command line; bad input ends in exit code 2 and a line on standard error
-    for each thing that is wrong.
+    """Run the command line; bad input gives exit code 2 and a line on standard error
+    for each fault.
 
-    An interruption or SIGTERM ends in exit code 130. A worker is ended by SIGTERM at once: it may
-    be waiting for another one that has died.
+    An interruption or SIGTERM gives exit code 130. SIGTERM ends a worker at once: it may be waiting
+    for another one that has died.
     """
     with outputs.screens():
         try:
@@ -90,7 +90,7 @@ def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoRetu
 
 @contextmanager
 def _one_line_warnings() -> Iterator[None]:
-    """Show warnings as errors are shown, without a place in the code."""
+    """Show warnings like errors, without a code location."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: outputs.complain(str(message))
         yield
@@ -98,7 +98,7 @@ def _one_line_warnings() -> Iterator[None]:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Take SIGTERM for an interruption."""
+    """Treat SIGTERM as an interruption."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

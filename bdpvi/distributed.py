@@ -1,14 +1,14 @@
-"""``bdpvi fit`` by several processes or machines, started by torchrun.
+"""``bdpvi fit`` on several processes or machines, started by torchrun.
 
     torchrun --nproc-per-node 4 -m bdpvi.distributed --data patients.csv --target sick --out fit
 
 The options are those of ``bdpvi fit``. Every process reads the data, trains the fit and an equal
 part of the neighbours, which are joined once at the end. Only rank 0 writes the fit. If a process
-dies, or the joined records are not exactly those asked for, the job ends with an error and writes
-no fit. The same command then goes on from the finished neighbours, each process from those that it
-finds on its own machine.
+dies, or the joined records are not exactly the requested ones, the job ends with an error and
+writes no fit. The same command then resumes from the finished neighbours, each process from those
+on its own machine.
 
-Processes talk by gloo on the CPU and by NCCL on CUDA, where each takes the device LOCAL_RANK.
+Processes communicate by gloo on the CPU and by NCCL on CUDA, where each uses the device LOCAL_RANK.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bdpvi.commands import fit, options
 from bdpvi.commands.command import Command
 
 PATIENCE = timedelta(hours=24)
-"""How long a process waits for the slowest. Dead ones are noticed at once, by torchrun."""
+"""Time limit for the slowest process. Torchrun detects dead ones at once."""
 
 
 class Workers:
@@ -54,7 +54,7 @@ class Workers:
         return self._reduce(value, dist.ReduceOp.MAX)
 
     def join(self, value: Tensor) -> Tensor:
-        """Return all processes' tensors, one after the other along the first dimension."""
+        """Return all processes' tensors, concatenated along the first dimension."""
         length = torch.tensor([len(value)], device=value.device)
         lengths = [int(one) for one in self._gather(length)]
         padded = value.new_zeros(max(lengths), *value.shape[1:])

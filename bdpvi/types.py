@@ -1,4 +1,4 @@
-"""The data that flows through bdpvi: records in, a spent privacy budget out."""
+"""Common data types: records, people, budgets, relations, errors and warnings."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _IDS = 2**28
 
 
 class People:
-    """The people of one table: whatever is made of their records spends from one ledger.
+    """The people in one table: everything computed from their records is charged to one ledger.
 
     Attributes:
         kept: the ledger, a :class:`bdpvi.accounting.ledger.Ledger`, once there is one.
-        unit, rows_per_unit: whose guarantee it is: that of a row, or of a value of this column,
-            which has so many rows at most.
+        unit, rows_per_unit: the unit of privacy: a row, or a value of this column; and the most
+            rows that one unit has.
     """
 
     make: ClassVar[Callable[..., Any]]
@@ -40,10 +40,10 @@ class People:
         return self.kept
 
     def share(self, ledger: Any, budget: Budget | None = None) -> None:
-        """Spend from this ledger, None from their own, from now on.
+        """Charge this ledger from now on; None means their own.
 
         Raises:
-            ValueError: if something was spent from another, or the ledger has another budget or
+            ValueError: if another ledger has charges, or the ledger has another budget or
                 unit.
         """
         if ledger is not None and self.kept not in (None, ledger):
@@ -63,24 +63,22 @@ class People:
 class Dataset:
     """A table of records.
 
-    A record with a number that is not finite is left out by itself, and the owner is told how many
-    are: no record decides whether there is a data set. Which targets a model can have is not known
-    here; what fits or releases leaves out those that it cannot.
+    Each record with a number that is not finite is left out, and the owner is told how many: no
+    record decides whether there is a data set. Targets that are invalid for a model are left out
+    later, by fits and releases.
 
     Attributes:
         x: features, (N, d).
-        y: targets, (N,), any shape per record that the model understands.
-        ids: record identities, (N,) int64, unique; by default the places among the records that
-            were given. They survive every selection, so that what was
-            charged to a record in one training run can be added to what another run charges it.
+        y: targets, (N,), or any shape per record that the model accepts.
+        ids: record ids, (N,) int64, unique; by default the positions among the given records. Every
+            selection keeps them, so that a record's costs add up over training runs.
         feature_names: d names.
-        name: what tables and reports call the data.
-        preprocessing: the constants that turned raw columns into ``x``. They count as public;
-            reports list them.
-        people: whose records these are; a selection is of the same people.
+        name: name of the data in tables and reports.
+        preprocessing: how raw columns became ``x``. It counts as public; reports list it.
+        people: the people of these records; a selection keeps them.
 
     Warns:
-        PrivacyUtilityWarning: with the number of records that are left out. For the owner only.
+        PrivacyUtilityWarning: if records are left out, with their number. For the owner only.
 
     Raises:
         ValueError: if lengths differ, or ids repeat, are negative or 2²⁸ or more.
@@ -100,7 +98,7 @@ class Dataset:
 
     @property
     def ledger(self) -> Any:
-        """The :class:`bdpvi.accounting.ledger.Ledger` of everything that is spent on the table."""
+        """The :class:`bdpvi.accounting.ledger.Ledger` of everything spent on the table."""
         return self.people.ledger
 
     def __post_init__(self) -> None:
@@ -148,18 +146,18 @@ class Dataset:
     ) -> Dataset:
         """Return the records of arrays, frames, tensors or lists of numbers.
 
-        Columns of text and dates are refused: :func:`bdpvi.datasets.from_frame` encodes those. A
+        Columns of text and dates are refused: :func:`bdpvi.datasets.from_frame` encodes them. Each
         record with a number that is not finite is left out, and the owner is told how many.
 
         Args:
             x: features, (N, d).
-            y: targets, (N,): 0 and 1, truth values, or what the model understands. If x and y are
-                both of pandas, they must have the same index.
+            y: targets, (N,): 0 and 1, booleans, or whatever the model accepts. If x and y are both
+                pandas objects, they must have the same index.
             feature_names: d names; by default the column names of a frame. They are published.
-            name: what tables and reports call the data.
+            name: name of the data in tables and reports.
 
         Raises:
-            ValueError: naming the argument that is not numbers or not of this shape, and as
+            ValueError: if an argument, which it names, is not numeric or has a wrong shape, and as
                 :class:`Dataset`.
 
         >>> data = Dataset.of([[20.0, 1.0], [30.0, 0.0]], [True, False], feature_names=["a", "b"])
@@ -204,7 +202,7 @@ class Dataset:
         )
 
     def of_people(self, people: People) -> Dataset:
-        """Return the data as records of these people, who have a ledger."""
+        """Return the data as records of these people, with their ledger."""
         return replace(self, people=people)
 
     def fingerprint(self) -> str:
@@ -225,11 +223,11 @@ class Split:
 
 
 class Scope(str, Enum):
-    """What a record's costs speak of.
+    """The scope of a record's costs.
 
     Attributes:
-        STATIC: any run: a cost depends on the record alone, not on what was released before it.
-        PATH: the run that took place. A mean of such costs guarantees nothing about the algorithm.
+        STATIC: any run: a cost depends on the record only, not on earlier outputs.
+        PATH: the actual run. A mean of such costs is no guarantee for the algorithm.
 
     >>> Scope("path") is Scope.PATH
     True
@@ -240,13 +238,13 @@ class Scope(str, Enum):
 
 
 class Relation(str, Enum):
-    """Between neighbouring data sets.
+    """The relation between neighbouring data sets.
 
     Attributes:
         ADD_OR_REMOVE: one record added or removed; it moves a clipped sum by its own norm.
         REPLACE: one record replaced by another; it moves the sum by their difference, up to twice
             the clip.
-        ZERO_OUT: a contribution set to 0, while it stays known who took part; costs as to add.
+        ZERO_OUT: a contribution set to 0, with participation known; costs as much as to add.
     """
 
     ADD_OR_REMOVE = "add or remove"
@@ -256,10 +254,10 @@ class Relation(str, Enum):
 
 @dataclass(frozen=True)
 class Budget:
-    """What a fit may spend in all.
+    """The total that may be spent.
 
-    It limits the worst-case ε of a release that is priced by worst-case DP, the Bayesian ε of any
-    other.
+    It limits the worst-case ε of releases under worst-case DP, and the Bayesian ε of all
+    others.
 
     >>> Budget(epsilon=0.5, delta=1e-5)
     Budget(epsilon=0.5, delta=1e-05)
@@ -274,15 +272,15 @@ class Budget:
 
 
 class TooFewRecordsError(ValueError):
-    """There are too few records for what was asked for; nothing more was charged or drawn."""
+    """There are too few records for the request; nothing more was charged or drawn."""
 
 
 class NotCertifiedWarning(UserWarning):
-    """What is released, or will be, has neither a worst-case ε nor a certified Bayesian one."""
+    """A release, made or planned, has neither a worst-case ε nor a certified Bayesian one."""
 
 
 class PrivacyUtilityWarning(UserWarning):
-    """A release is as private as it says, but may be of little use: there are few records."""
+    """A release is as private as stated, but may have little utility: there are few records."""
 
 
 class BudgetExceededError(ValueError):
@@ -290,13 +288,13 @@ class BudgetExceededError(ValueError):
 
 
 def tell_owner(count: int, noun: str, why: str, stacklevel: int = 3) -> None:
-    """Warn of records that are left out, if there are any: a record must not decide an exit.
+    """Warn about omitted records, if there are any: a record must not cause an error.
 
     Args:
-        count: how many.
-        noun: what one of them is.
-        why: one is left out, as "a label is no class".
-        stacklevel: of the warning.
+        count: their number.
+        noun: the noun for one of them.
+        why: the reason, such as "a label is no class".
+        stacklevel: stack level of the warning.
     """
     if count:
         warnings.warn(

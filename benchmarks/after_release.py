@@ -1,21 +1,21 @@
-"""What may be done with a released sample before it predicts: log score and calibration error.
+"""Post-processing of a released sample before prediction: log score and calibration error.
 
     python benchmarks/after_release.py [--data FILE ...]
 
 Releases of one sample with the settings of ``bdpvi.recommended`` and a worst-case ε, on a quarter
 of each table's training rows, held out from the fit; mean of 12 releases. The rows are
 
-- as it is;
+- unchanged;
 - noise integrated: the mean prediction under the posterior of the guide's mean m, given the sample
   and the public noise N(0, v I), with the model's prior for m: N(g w, g v I), g = s²/(s² + v);
-- rescaled: the sample at a length of 1.5 √(1 − d v/‖w‖²), the factor being what is left of a
-  length of 1.5 if the direction is as uncertain as the noise makes it;
+- rescaled: the sample scaled to length 1.5 √(1 − d v/‖w‖²), which shrinks a length of 1.5 by the
+  direction's uncertainty due to noise;
 - Platt: the sample at 0.9 ε, then a slope and an offset at 0.1 ε (and a tenth of δ) by objective
   perturbation on the held-in rows: the feature is t = clip(2 xᵀw/B, ± 1), B the largest |xᵀw| that
   features within the model's limit can have, the ridge is centred at a slope of 4;
 - objective perturbation, with its settings by rule.
 
-Of a FILE the last column is the target.
+The last column of a FILE is the target.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""PrivateSVI beside d3p's DPSVI and plain pyro.infer.SVI: the same model, table, steps and noise.
+"""PrivateSVI compared with d3p's DPSVI and pyro.infer.SVI: same model, table, steps and noise.
 
     python benchmarks/against_d3p.py [--peer PYTHON] [--steps 1000] [--features 10 100]
 
 ``--peer`` is the interpreter of an environment with d3p (``pip install jax==0.4.30 jaxlib==0.4.30
 d3p``). Logistic regression, N = 10,000, batches of 256 in expectation, C = 1, z = 2, mean-field
-guides, Adam at 0.01. Accuracy is of 10,000 new records at the guide's mean. Times of a step are
-means after the first ten, on one thread, in turns within one run; the first step's, which compiles,
-stands apart.
+guides, Adam at 0.01. Accuracy is on 10,000 new records at the guide's mean. Times per step are
+means after the first ten, on one thread, with libraries in turn within one run; the time of the
+first step, which compiles, is separate.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Share of the gain that a private fit of any Pyro model keeps, by defaults.
+"""Share of the gain that a private fit of any Pyro model keeps with default settings.
 
     python benchmarks/any_model.py [--sizes 1e4 1e5] [--seeds 3] [--epsilon 1] [--only NAME ...]
 
 Models are the twelve of ``examples/private``, and linear, Poisson and multinomial regression by the
-route that ``fit_private`` takes for them. The gain is that in mean log density of 20,000 new
-records, from the best model without covariates or structure to the same model by Pyro's SVI, both
-without privacy. Tables have seed 0, δ = 1e-5, nothing is tuned. Without privacy each is fitted
-once. Private fits differ in their noise, which has no seed, and in the start of guides that start
-at random. Times are of a private fit on one thread, wall clock.
+default route of ``fit_private``. The gain is in mean log density of 20,000 new records, from the
+best model without covariates or structure to the same model by Pyro's SVI, both without privacy.
+Tables have seed 0, δ = 1e-5, nothing is tuned. Without privacy each model is fitted once. Private
+fits differ in their noise, which has no seed, and in random starts of guides. Times are wall-clock
+times of a private fit on one thread.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A membership game: how well somebody who knows all other rows tells whether one was there.
+"""A membership game: how well an attacker who knows all other rows detects whether one is present.
 
-It is played with the code that makes releases, so what it finds is a lower bound of the ε that
-this code has, whatever the ledger says: one above the promise is a fault. One below it proves
-nothing, as a better attack may exist; of noisy counts there is no better score than
-:func:`likelihood_ratio`.
+It runs the release code itself, so its result is a lower bound on the ε of this code, whatever the
+ledger says: a bound above the guarantee is a bug. A bound below it proves nothing, as a better
+attack may exist; for noisy counts no score is better than :func:`likelihood_ratio`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Share of the truth's gain that the baselines of a comparison keep at their default settings.
+"""Share of the true model's gain that a comparison's baselines keep with default settings.
 
     python benchmarks/baselines.py [--sizes 1e3 1e4 1e5] [--columns 5 20 60] [--seeds 4]
         [--intercepts -0.5 -2.5]
 
 Tables are those of ``default_release.py``, exactly logistic; the intercept −2.5 makes a class of
-about an eighth. The share is that of the truth's gain in expected log score over the base rate, on
-20,000 fresh rows whose chances are known: 0 is the base rate, below 0 is worse. δ = 1e-5. Means
-over the seeds, of which tables of 1e5 rows have one. Nothing is tuned here; the numbers of the rule
-in ``bdpvi/bench/methods/pace.py`` were chosen on such tables of other seeds.
+about an eighth. The share is of the true model's gain in expected log score over the base rate, on
+20,000 new rows with known probabilities: 0 is the base rate, below 0 is worse. δ = 1e-5. Means are
+over the seeds; tables of 1e5 rows have one seed. Nothing is tuned here; the numbers of the rule in
+``bdpvi/bench/methods/pace.py`` were chosen on such tables with other seeds.
 """
 
 from __future__ import annotations

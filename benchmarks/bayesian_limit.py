@@ -1,4 +1,4 @@
-"""What Bayesian accounting of objective perturbation buys, and what it could buy at most.
+"""The gain from Bayesian accounting of objective perturbation, and its upper limit.
 
     python benchmarks/bayesian_limit.py [--data FILE ...]
 

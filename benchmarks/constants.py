@@ -1,14 +1,14 @@
-"""What bought constants lose against public ones, which cost nothing.
+"""The loss from private preprocessing compared with public constants, which cost nothing.
 
     python benchmarks/constants.py --data FOLDER [--repeats 20] [--whole]
 
-Of each table, rows drawn at random are fitted as ``bdpvi private`` does, once with its own bought
-constants and four fifths of μ², once with the means, deviations and categories of the whole table
-as public ones and all of μ². Both are scored on other rows. A cell is a table, an ε and a number of
-rows, 1.5 or 4 times what ``--plan`` says is needed. Printed is what buying loses, mean of the
-repeats, and its standard error. ``--whole`` takes three quarters of each table and prints the share
-of the gain that logistic regression without privacy has in log score over the base rate; where the
-rows are below 1.5 times the need, nothing is bought.
+Random rows of each table are fitted as in ``bdpvi private``, once with privately estimated
+constants and four fifths of μ², once with means, deviations and categories of the whole table as
+public constants and all of μ². Both are scored on other rows. A cell is a table, an ε and a number
+of rows, 1.5 or 4 times the number required by ``--plan``. It shows the mean loss over the repeats
+and its standard error. ``--whole`` uses three quarters of each table and prints the share of
+logistic regression's gain without privacy in log score over the base rate; with fewer than 1.5
+times the required rows, nothing is estimated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Damage everything that bdpvi reads, at random: it must be refused by a clear error, or read.
+"""Damage everything that bdpvi reads, at random: it must be read, or refused with a clear error.
 
     python benchmarks/damage.py [--inputs 20000]
 

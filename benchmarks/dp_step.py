@@ -1,4 +1,4 @@
-"""What privacy adds to a training step: DPVI here, and the same model in Opacus if it is installed.
+"""Overhead of privacy in a training step: DPVI, and the same model in Opacus if it is installed.
 
     python benchmarks/dp_step.py
 

@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python benchmarks/federated.py --data FOLDER [--runs RUNS] [--only TEXT]
     python benchmarks/federated_report.py RUNS > docs/benchmarks/federated.txt
 
-Every finished run is a JSON file in RUNS, and is not done again. The test images are looked at
-once, at the end of a run. Settings were chosen on 10,000 of the training images by other runs: that
-choice and the accuracies are not covered by ε. A seed is of the clients' tables and first weights
-only: noise and coins are secret, so accuracies vary from run to run.
+Every finished run is a JSON file in RUNS, and is not repeated. The test images are used once, at
+the end of a run. Settings were chosen on 10,000 of the training images by other runs: that choice
+and the accuracies are not covered by ε. A seed determines only the clients' tables and initial
+weights: noise and coins are secret, so accuracies vary from run to run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Adult among clients by federated variational inference, beside pooled fits.
+"""Adult divided among clients: federated variational inference compared with pooled fits.
 
     BDPVI_DATA=FOLDER OMP_NUM_THREADS=1 python benchmarks/federated_vi.py [--seeds 1 2 3]
 

@@ -1,4 +1,4 @@
-"""Does every way to train and release run on a CUDA device, and say there what it says on the CPU?
+"""Check that all training and release methods run on CUDA with the same results as on the CPU.
 
     python benchmarks/gpu_check.py [cuda|cpu] [--small] [--only=WORDS]
 

@@ -3,9 +3,9 @@
     python benchmarks/interruptions.py [--kills 300]
 
 A child process runs the command and is ended by SIGKILL before its n-th access to a file or folder
-of the work; then the same command is given again. Counted are: commands that do not go on, files
-left behind, samples without a charge, charges that were made twice, and draws that differ from
-those that were charged first. Every fifth point a full disk (ENOSPC) takes the place of the kill.
+of the work; then the same command is run again. It counts commands that do not resume, leftover
+files, samples without a charge, duplicate charges, and draws that differ from those first charged.
+At every fifth point a full disk (ENOSPC) replaces the kill.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""How often intervals of noisy scores hold the truth, how wide they are, and when they are refused.
+"""Coverage and width of noisy scores' intervals, and how often results are refused.
 
     BDPVI_DATA=FOLDER OMP_NUM_THREADS=1 python benchmarks/intervals.py [--tables 200] [PART ...]
 
 Parts: logistic, linear, poisson, adult, wrong, bounds, nuts; all by default. Simulated features are
 normal, correlated .3^|i − j|, with the weights 1, −.5, .25, 0 … and an intercept (halved for
-counts). δ = 1e-5, N is known, priors have a scale of 5. Of 95 % intervals: how many of all
-coefficients hold the truth, and of the coefficient that does least often; among the tables that
-pass the gate, where not all do; width over that of the fit without privacy, median; largest mean
-error of a coefficient over its standard deviation.
+counts). δ = 1e-5, N is known, priors have a scale of 5. Reported for 95 % intervals: coverage over
+all coefficients, and of the coefficient with the lowest coverage, among tables that pass the gate;
+median width over that of the fit without privacy; largest mean error of a coefficient over its
+standard deviation.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a ledger's length costs: a release, a network's steps and a total after many charges.
+"""Time of a release, a network's steps and a total after many charges in a ledger.
 
     python benchmarks/ledger.py
 
-Each number is CPU seconds, the median of five. ``equal`` charges are all at one price, of
-``different`` ones no two are, as where each release has an ε of its own. ``anew`` reads the file as
-another process does.
+Each number is CPU seconds, the median of five. ``equal`` charges all have the same cost,
+``different`` ones all differ, as if each release had its own ε. ``anew`` reads the file, like
+another process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What each lever buys: one draw's accuracy on held-out training rows at one ε, lever by lever.
+"""Effect of each setting on one draw's accuracy on held-out training rows at one ε.
 
     python benchmarks/levers.py [--data abalone] [--epsilon 0.05]
 

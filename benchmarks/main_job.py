@@ -1,10 +1,10 @@
-"""The main job on public tables: what private draws predict, and what they cost.
+"""The main task on public tables: accuracy and cost of private draws.
 
     python benchmarks/main_job.py [--data FOLDER] [--seeds 10] [--select]
 
 Every number is the mean over seeds of the training plan, ± their standard deviation. A draw's
-accuracy is the expectation over imagined releases, so it does not depend on which draw came up.
-With ``--select`` nothing is measured on test rows: it shows how the settings below were chosen.
+accuracy is the expectation over simulated releases, so it does not depend on a particular draw.
+With ``--select`` test rows are not used: it shows how the settings below were chosen.
 """
 
 from __future__ import annotations

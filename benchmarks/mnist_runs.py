@@ -8,9 +8,9 @@ The second trains the same network with ReLU at five noise levels from five firs
 test images once a run, and prints a table. Settings were fixed beforehand; none was chosen by
 accuracy. With --out each finished run is kept, and the command goes on where it stopped.
 
-Seeds are of the first weights only: batches and noise are secret, so accuracies differ from run to
-run by some 0.002. The Bayesian ε is that of the path that ran, by the hockey-stick divergence over
-a panel that was never trained on: a diagnostic, no guarantee about the algorithm.
+Seeds determine only the initial weights: batches and noise are secret, so accuracies vary by about
+0.002 from run to run. The Bayesian ε is that of the path that ran, by the hockey-stick divergence
+over a panel not used for training: a diagnostic, not a guarantee about the algorithm.
 """
 
 from __future__ import annotations

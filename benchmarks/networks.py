@@ -1,4 +1,4 @@
-"""What privacy adds to a network's training step: bdpvi, Opacus, and the same step in plain torch.
+"""Overhead of privacy in a network's training step: bdpvi, Opacus, and plain torch.
 
     python benchmarks/networks.py
 

@@ -1,8 +1,8 @@
-"""What a sum with secret noise on a lattice costs beside torch.normal, which has no secret.
+"""Time of a sum with secret noise on a lattice compared with torch.normal, which is not secret.
 
     python benchmarks/noise.py [--largest 100000000]
 
-Processor time on one thread, the least of some rounds in which both take turns; float64.
+Processor time on one thread, the minimum of several rounds in which both take turns; float64.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does an ε that was chosen for being reliable hold? Panels drawn from known populations.
+"""Check that an ε chosen to be reliable holds, with panels drawn from known populations.
 
     python benchmarks/only_reliable.py [--panels 40] [--records 2000] [--mean 0.005]
 

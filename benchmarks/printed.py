@@ -1,4 +1,4 @@
-"""The command that an output stands beside, as it can be given on any machine."""
+"""The command printed with an output, in a form that works on any machine."""
 
 from __future__ import annotations
 

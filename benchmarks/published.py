@@ -1,4 +1,4 @@
-"""Published prices of mechanisms that bdpvi prices too, which its own are measured against."""
+"""Published costs of mechanisms, for comparison with bdpvi's own costs."""
 
 from __future__ import annotations
 

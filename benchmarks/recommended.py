@@ -1,11 +1,11 @@
-"""How far the recommended settings are from the best that a search could have found.
+"""Comparison of the recommended settings with the best of a grid search.
 
     python benchmarks/recommended.py [--data FILE ...]
 
 On a quarter of each table's training rows, held out from the fit: the mean log score and AUC of
 worst-case releases with the settings of ``bdpvi.recommended``, and with the best of a grid of clip,
-prior scale and limit. The best is chosen by the very rows that it is scored on and nothing is
-charged for the search, so it flatters the grid. Of a FILE the last column is the target.
+prior scale and limit. The best is chosen on the rows that score it and the search is not charged,
+which favours the grid. The last column of a FILE is the target.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Published results beside ours: writes docs/reproduction.md.
+"""Compare published results with ours: writes docs/reproduction.md.
 
     bdpvi compare --data abalone --searched --out abalone
     bdpvi compare --data adult --searched --out adult

@@ -1,11 +1,10 @@
-"""Fit, neighbours and accounting over sizes: how each grows with N and d, and against retraining.
+"""Time of fit, neighbours and accounting as functions of N and d, and compared with retraining.
 
     python benchmarks/scaling.py [--records 3000 30000 ...] [--features 8 14 50 100] [--seconds 120]
                                  [--cases coupled,full-rank ...]
 
-Every cell runs in a process of its own, whose peak memory is given. A cell that the growth so far
-predicts to take longer than ``--seconds`` is not run, and says so; one that takes five times as
-long after all is stopped. Routes:
+Every cell runs in its own process, whose peak memory is reported. A cell predicted to take longer
+than ``--seconds`` is not run, and says so; one that takes five times as long is stopped. Routes:
 
 * coupled: SVI with batches of 200, every record left out beside it. "retrain" is the time that one
   Pyro run after another would take, from three of them; "vmap" that of torch.func over the traced

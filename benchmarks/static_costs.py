@@ -1,11 +1,11 @@
-"""Where Bayesian accounting pays: DP-GD whose costs follow from a record's features alone.
+"""Where Bayesian accounting helps: DP-GD with costs that depend only on a record's features.
 
     OMP_NUM_THREADS=1 python benchmarks/static_costs.py --adult FOLDER --mnist FOLDER --table FILE
 
 Softmax regression on fixed public features φ, over fixed public logits: at every weight a record's
-gradient has a norm of at most min(C, √2‖φ(x)‖), so what a record pays does not depend on the path.
-Clip and learning rate are the best at the worst-case ε, by accuracy on validation records; this
-search is not private. Then a held-out panel says what records like its own pay in that same run.
+gradient has norm at most min(C, √2‖φ(x)‖), so a record's cost does not depend on the path. Clip and
+learning rate are the best at the worst-case ε, by accuracy on validation records; this search is
+not private. A held-out panel then estimates the cost to similar records in that same run.
 
 On MNIST a network is trained on 300 public images, and its last layer corrected by private ones.
 A gate leaves φ(x) = 0 where the public network's largest probability is above a threshold.

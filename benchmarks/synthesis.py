@@ -1,4 +1,4 @@
-"""How good synthetic rows are: students on real test rows, and pairs beside their controls.
+"""Quality of synthetic rows: students on real test rows, and pairs compared with controls.
 
     python benchmarks/synthesis.py --data FOLDER [--tables adult] [--epsilon 1] [--seeds 5]
 
@@ -9,7 +9,7 @@ as many synthetic rows as are estimated, and tested on real rows that nothing el
 the mean total variation over all pairs of columns, numbers in 16 bins by quantiles of the training
 rows. Beside it: columns of the training rows shuffled one by one, the star (every column given the
 target alone), and two halves of the training rows, at half their size. With --bought bounds and
-levels are bought too, out of the same ε.
+levels are estimated privately too, within the same ε.
 
     python benchmarks/synthesis.py --coverage [--repeats 200]
     python benchmarks/synthesis.py --attack [--turns 20000]

@@ -1,11 +1,11 @@
-"""What each setting buys: the log score of tuned methods with one of their settings taken away.
+"""Effect of each setting: the log score of tuned methods with one setting removed.
 
     python benchmarks/without.py --data abalone [--methods M,...] [--settings FILE]
 
-Each method has the settings of its file at each target ε. A row takes one of them away, without
-tuning the others again, and shows by how much the log score of cross-validation on training rows
-then changes, in folds and with seeds that no search has used. Test rows are not used. The raw files
-are found as ``bdpvi compare`` finds them.
+Each method has the settings of its file at each target ε. A row removes one of them, without
+retuning the others, and shows the change in log score by cross-validation on training rows, with
+folds and seeds that no search has used. Test rows are not used. The raw files are found as in
+``bdpvi compare``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tables that bdpvi loads, with the constants that preprocessed them.
+"""Tables, with the constants used to preprocess them.
 
-Public tables come from :data:`LOADERS`; own ones from :func:`from_csv` and :func:`from_frame`.
+Public tables come from :data:`LOADERS`; load your own by :func:`from_csv` and :func:`from_frame`.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from bdpvi.datasets.spambase import load_spambase
 from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame
 from bdpvi.types import Split
 
-#: Loaders of the public tables, by the names that reports give the data.
+#: Loaders of the public tables, by the data's names in reports.
 LOADERS: Mapping[str, Callable[[], Split]] = {
     "breast-cancer": load_breast_cancer,
     "abalone": load_abalone,

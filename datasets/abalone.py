@@ -15,8 +15,8 @@ from bdpvi.datasets.public import public_table
 from bdpvi.datasets.split import first_rows
 from bdpvi.types import Split
 
-# The archive's file says 29 rings in line 481. The other edition that is accepted says 28 there and
-# is the same otherwise, byte for byte. Both are above nine, so features and labels agree.
+# The archive's file has 29 rings in line 481. The other accepted edition has 28 there and is
+# otherwise identical. Both are above nine, so features and labels agree.
 FILE = RawFile(
     "abalone.data",
     f"{ARCHIVE}/abalone/abalone.data",
@@ -26,7 +26,7 @@ FILE = RawFile(
 SEXES = ("I", "F", "M")
 MEASURES = ("length", "diameter", "height", "whole", "shucked", "viscera", "shell")
 GROUPS = ((1, 2), (4, 5, 6, 7))
-"""Ordinal features that measure nearly the same thing: two widths of the shell, four weights."""
+"""Groups of strongly correlated ordinal features: two widths of the shell, four weights."""
 
 
 def load_abalone(
@@ -36,8 +36,8 @@ def load_abalone(
     """Load 4,177 abalones; y = 1 is more than nine rings.
 
     Args:
-        path: ``abalone.data`` or its folder; without it ``$BDPVI_DATA``, the user's cache and
-            the archive are searched.
+        path: ``abalone.data`` or its folder; by default ``$BDPVI_DATA``, the user's cache and the
+            archive are searched.
         encoding: ``"ordinal"``: sex as infant 0, female 1, male 2, then all eight columns
             standardised over all rows, as in Jälkö, Dikmen and Honkela, "Differentially Private
             Variational Inference for Non-conjugate Models", UAI 2017. ``"onehot"``: sex as three

@@ -44,8 +44,8 @@ def load_adult(
     ``?``, is a category like the others.
 
     Args:
-        path: the folder of both files, or ``adult.data`` with the other beside it; without it
-            ``$BDPVI_DATA``, the user's cache and the archive are searched.
+        path: the folder of both files, or ``adult.data`` with the other in the same folder; by
+            default ``$BDPVI_DATA``, the user's cache and the archive are searched.
         encoding: ``"ordinal"``: categories as positions in sorted order, then all fourteen
             columns standardised over all rows, as in Jälkö, Dikmen and Honkela,
             "Differentially Private Variational Inference for Non-conjugate Models", UAI 2017.

@@ -1,8 +1,8 @@
-"""Constants bought from a table: centres, scales and categories under a price, not read off it.
+"""Private preprocessing: centres, scales and categories estimated with differential privacy.
 
-What is bought follows from the header, from options and from public constants. Nothing is refused
-because of the rows. Prices are distances μ of Gaussian mechanisms, which add up as Σμ²; names of
-categories cost a δ besides.
+The header, options and public constants decide what is estimated. Nothing is refused because of
+the rows. Costs are distances μ of Gaussian mechanisms, which compose as Σμ²; names of categories
+also cost a δ.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from bdpvi.datasets.origin import Origin
 
 NUMBER, CATEGORY, UNDECLARED = "number", "category", "undeclared"
 SHARE = 0.2
-"""Share of μ² that buys constants; the rest is for the fit."""
+"""Preprocessing's share of μ²; the rest is for the fit."""
 COUNTS = 0.1
-"""Share of the constants' μ² that buys N and what kind each column is."""
+"""Share of preprocessing's μ² for N and the kinds of columns."""
 NAMES = 0.1
-"""Share of δ that pays for the names of categories."""
+"""Share of δ for the names of categories."""
 NEED = 68.0
-"""Rows needed are this times √queries/μ: measured where bought constants begin to cost little."""
+"""Rows needed, over √queries/μ: with more rows private preprocessing hardly lowers accuracy."""
 TOO_FEW, FEW = 0.7, 1.5
-"""Below the first share of the need nothing is fitted; below the second a warning is given."""
+"""Multiples of the rows needed: below the first nothing is fitted, below the second it warns."""
 MOST_OF = 0.1
-"""Share of the records that a counted name must at most be in, or categories are hashed."""
+"""Categories are hashed if the threshold of a name exceeds this share of the records."""
 MAD = 1.4826
 """Standard deviation of a Gaussian over its median absolute deviation, 1/Φ⁻¹(¾)."""
 HALF_NORMAL = 1.2533
 """Standard deviation of a Gaussian over its mean absolute deviation, √(π/2)."""
 REACH = 4.0
-"""Values further than this many scales from a median are cut off where a mean is taken."""
+"""For means, values are clipped at this many scales from the median."""
 _LEAST, _LEAST_FLAT = 0.3372, 0.01
-"""Of the mean of |z|: half of the median of a Gaussian's |z|, and a share of 1 % that are not 0."""
+"""Lower bounds on the mean of |z|: half a Gaussian's median |z|; 1 % nonzero values."""
 SOURCE = "private centres and scales, and categories by noisy counts or hashed"
 
 
 @dataclass(frozen=True)
 class Purchase:
-    """What is bought: it follows from the header, options and public constants alone.
+    """What to estimate privately, decided by header, options and public constants alone.
 
     Attributes:
         names: columns that become features, in the order of the header.
-        kinds: of each: a number, a category, or undeclared, and then its kind is bought too.
-        public: constants that are public; their columns are not bought.
+        kinds: kind of each column: number, category, or undeclared, to be estimated too.
+        public: public constants; their columns are not estimated.
         hashed: whether categories are hashed, which costs nothing, instead of counted.
     """
 
@@ -73,7 +73,7 @@ class Purchase:
         numeric: Sequence[str] = (),
         hashed: bool = False,
     ) -> Purchase:
-        """Return what has to be bought for a table with this header.
+        """Return what must be estimated for a table with this header.
 
         Args:
             header: names of all columns.
@@ -84,7 +84,7 @@ class Purchase:
             hashed: see above.
 
         Raises:
-            ValueError: naming the argument that names a column which is not there, or there twice.
+            ValueError: naming the argument that lists a missing or repeated column.
 
         >>> Purchase.of(["age", "sex", "sick"], target="sick", categorical=["sex"]).kinds
         ('undeclared', 'category')
@@ -115,44 +115,44 @@ class Purchase:
 
     @property
     def bought(self) -> dict[str, str]:
-        """The columns that are bought, with their kinds."""
+        """The columns to estimate, with their kinds."""
         public = {column.name for column in self.public.columns} if self.public else set()
         pairs = zip(self.names, self.kinds, strict=True)
         return {name: kind for name, kind in pairs if name not in public}
 
     @property
     def empty(self) -> bool:
-        """Whether nothing has to be bought."""
+        """Whether nothing has to be estimated."""
         return not self.bought
 
     @property
     def named(self) -> list[str]:
-        """The columns of which names are bought."""
+        """The columns whose names of categories are estimated."""
         return [name for name, kind in self.bought.items() if kind == CATEGORY and not self.hashed]
 
     @property
     def may_name(self) -> bool:
-        """Whether names may be bought, whatever kinds are found."""
+        """Whether names may be estimated, for some outcome of the kinds."""
         return not self.hashed and any(kind != NUMBER for kind in self.bought.values())
 
     @property
     def reserve(self) -> float:
-        """Queries set aside for numbers that are nearly always the same."""
+        """Queries reserved for numeric columns that are nearly constant."""
         numbers = sum(kind != CATEGORY for kind in self.bought.values())
         return max(1.0, numbers / 4) if numbers else 0.0
 
     @property
     def queries(self) -> float:
-        """Parts that the price is divided into: 3 a number, 1 a category, and the reserve.
+        """Number of equal parts of the budget: 3 per number, 1 per category, and the reserve.
 
-        A column whose kind is not declared counts as a number.
+        A column of undeclared kind counts as a number.
         """
         counted = [1 - self.hashed if k == CATEGORY else 3 for k in self.bought.values()]
         return sum(counted) + self.reserve
 
     @property
     def fewest_features(self) -> int:
-        """The features that columns have at least: an undeclared one those of a number.
+        """Smallest number of features; an undeclared column counts as a number.
 
         >>> Purchase.of(["age", "sex", "sick"], target="sick", categorical=["sex"]).fewest_features
         4
@@ -168,10 +168,10 @@ class Purchase:
         return Hashed(name) if self.hashed else OneHot(name, ())
 
     def need(self, distance: float) -> int:
-        """Return the rows from which on bought constants cost little.
+        """Return the number of rows above which private preprocessing costs little accuracy.
 
         Args:
-            distance: μ of everything together, constants and fit.
+            distance: μ of preprocessing and fit together.
 
         >>> numbers = Purchase.of(list("abcdeft"), target="t", numeric=list("abcdef"))
         >>> numbers.queries, numbers.need(0.27)
@@ -181,7 +181,7 @@ class Purchase:
 
 
 def numbers_of(queries: float) -> int:
-    """Return how many columns of numbers so many queries are enough for.
+    """Return how many numeric columns this number of queries suffices for.
 
     >>> [numbers_of(queries) for queries in (3.9, 4, 19.5)]
     [0, 1, 6]
@@ -191,12 +191,12 @@ def numbers_of(queries: float) -> int:
 
 @dataclass(frozen=True)
 class Counted:
-    """The first half of a purchase, on which it depends whether the second is made.
+    """The first stage of preprocessing, which decides whether the second is carried out.
 
     Attributes:
         records: noisy number of records.
-        purchase: with the kinds of all columns.
-        distance, rounding: what was paid: μ, and the total variation of the arithmetic.
+        purchase: the second stage, with the kinds of all columns.
+        distance, rounding: its cost μ, and the total variation distance due to rounding.
     """
 
     records: float
@@ -206,15 +206,15 @@ class Counted:
 
 
 def count(table: Columns, purchase: Purchase, *, distance: float, key: Key) -> Counted:
-    """Buy N and the kinds of columns that are not declared, half of μ² each.
+    """Estimate N and the undeclared kinds of columns privately, with half of μ² each.
 
-    A column is a number if the noisy count of its numbers is above that of its other cells.
+    A column is numeric if the noisy count of its numbers exceeds that of its other cells.
 
     Args:
         table: cells of the records.
-        purchase: what is bought.
-        distance: μ that is paid.
-        key: of this purchase alone.
+        purchase: what to estimate.
+        distance: the cost μ.
+        key: key of this call only.
     """
     open_ones = [name for name, kind in purchase.bought.items() if kind == UNDECLARED]
     share = 0.5 if open_ones else 1.0
@@ -235,7 +235,7 @@ def count(table: Columns, purchase: Purchase, *, distance: float, key: Key) -> C
 
 
 def count_rounding(purchase: Purchase, distance: float) -> float:
-    """Return the total variation of the arithmetic of :func:`count`, before anything is drawn."""
+    """Return the total variation distance due to rounding in :func:`count`, in advance."""
     undeclared = sum(kind == UNDECLARED for kind in purchase.bought.values())
     share = 0.5 if undeclared else 1.0
     found = exact.count_rounding(1 / (distance * math.sqrt(share)))
@@ -248,13 +248,13 @@ def count_rounding(purchase: Purchase, distance: float) -> float:
 def hashed_if_few(
     purchase: Purchase, records: float, *, distance: float, delta: float, rows: int = 1
 ) -> Purchase:
-    """Return the purchase, with categories hashed where few names would be counted.
+    """Return the purchase, with categories hashed if too few names would pass the threshold.
 
-    That is where a name must be in more than a tenth of the records, by their noisy number.
+    That is so if a name would need more than a tenth of the noisy number of records.
 
     Args:
-        purchase: with the kinds of all columns.
-        records: their noisy number.
+        purchase: has the kinds of all columns.
+        records: noisy number of records.
         distance, delta, rows: as for :func:`buy`.
 
     >>> one = Purchase.of(["sex", "sick"], target="sick", categorical=["sex"])
@@ -279,20 +279,20 @@ def buy(
     rows: int = 1,
     charged: str = "",
 ) -> Encoding:
-    """Buy centres, scales and categories, in equal parts of μ², and return the encoding.
+    """Estimate centres, scales and categories privately, in equal parts of μ²; return the encoding.
 
-    Of a column of numbers three things are bought: the median, the median distance from it, and,
-    with values cut off at a multiple of that, the mean and the mean distance. The latter two make
-    centre and scale, as those who publish constants use means and deviations.
+    A numeric column has three queries: the median, the median distance from it, and the mean and
+    mean distance of values clipped at a multiple of that distance. The last two give centre and
+    scale, to agree with published means and standard deviations.
 
     Args:
         table: cells of the records.
-        purchase: with the kinds of all columns, as :func:`count` returns it.
-        distance: μ that is paid.
+        purchase: has the kinds of all columns, as returned by :func:`count`.
+        distance: the cost μ.
         delta: δ for the names of categories, in equal parts.
-        key: of this purchase alone.
-        rows: that one unit has at most. The distance is that of one row, δ that of all of them.
-        charged: digest of the charge; "" where nobody was charged, and no ε covers them.
+        key: key of this call only.
+        rows: largest number of rows of a unit. The distance is for one row, δ for all of them.
+        charged: digest of the charge; "" if nothing was charged, so that no ε covers the encoding.
     """
     bought = purchase.bought
     each = distance / math.sqrt(purchase.queries) if purchase.queries else 0.0
@@ -322,7 +322,7 @@ def buy(
         with np.errstate(over="ignore"):
             z = away / scale
         mean, spread = exact.means(z, REACH, each, key.child("means", name))
-        if name in flat:  # z is mostly 0, and else about ±1: then z² has the mean of |z|
+        if name in flat:  # z is mostly 0, otherwise about ±1, so that z² has the mean of |z|
             spread = math.sqrt(max(spread, _LEAST_FLAT))
         else:
             spread = HALF_NORMAL * max(spread, _LEAST)
@@ -337,7 +337,7 @@ def buy(
 
 
 def rounding(purchase: Purchase, distance: float) -> float:
-    """Return the total variation of the arithmetic of :func:`buy`, before anything is drawn."""
+    """Return the total variation distance due to rounding in :func:`buy`, in advance."""
     if not purchase.queries:
         return 0.0
     each = distance / math.sqrt(purchase.queries)
@@ -355,19 +355,19 @@ def _numbers(cells: Cells) -> exact.Floats:
 def _categories(
     name: str, cells: Cells, distance: float, delta: float, key: Key, rows: int
 ) -> Column:
-    """Return the names whose noisy count is above the threshold; all others are one level."""
+    """Return the names with a noisy count above the threshold; all others become one level."""
     deviation = 1 / distance
     found = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names))
     names = [name for name, number in zip(cells.names, found, strict=True) if number]
     counts = found[found > 0]
-    # Each by its own name, so that nobody's category changes another's noise.
+    # Noise is keyed by name, so that nobody's category changes another's noise.
     noise = [exact.count_noise(1, deviation, key.child("category", name, one))[0] for one in names]
     kept = counts + np.array(noise) > exact.threshold(deviation, delta, rows)
     return OneHot(name, tuple(one for one, keep in zip(names, kept, strict=True) if keep))
 
 
 def public_encoding(public: Encoding) -> Encoding:
-    """Return public constants that know every cell there can be.
+    """Return public constants that encode every possible cell.
 
     >>> public_encoding(Encoding((Numeric("age", 40.0, 10.0),), "By law.")).feature_names
     ('age', 'age is missing')

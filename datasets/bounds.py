@@ -1,15 +1,14 @@
-"""Bounds and levels bought from a table, for the columns that a schema leaves out.
+"""Private estimates of bounds and levels, for columns missing from a schema.
 
-What is bought follows from the header and from options. Nothing is refused because of the rows.
-Prices are distances μ of Gaussian mechanisms, and a δ for the names of levels, with the shares of
-:mod:`bdpvi.datasets.bought`. All noise is whole numbers, added to counts exactly.
+The header and options decide what is estimated. Nothing is refused because of the rows. Costs are
+distances μ of Gaussian mechanisms, and a δ for the names of levels, with the shares of
+:mod:`bdpvi.datasets.bought`. All noise is integer-valued, added to counts exactly.
 
-Of a column of numbers three things are bought: whether they are whole; how many there are in each
-cell of a public grid with three cells a decade; and how many in each of some finer cells between
-the ends of what the first grid shows. One number more or less moves one cell of a grid by 1. All
-else is post-processing: cells that do not stand out of the noise count as empty, the bounds are
-those between which all but 0.5 % of the others lie on either side, and as ends of cells they are
-round numbers.
+A numeric column has three queries: whether its numbers are whole; their counts in a public grid
+with three cells per decade; and their counts in finer cells over the range found with the first
+grid. Adding or removing a number moves one cell of each grid by 1. The rest is post-processing:
+cells that do not exceed the noise count as empty, and 0.5 % of the other numbers lie beyond each
+bound. Bounds are ends of cells, so they are round numbers.
 """
 
 from __future__ import annotations
@@ -29,30 +28,30 @@ from bdpvi.datasets.cells import Cells, Columns, read_cell
 from bdpvi.datasets.schema import MOST_LEVELS, OTHER, Domain
 
 QUANTILE = 0.005
-"""Share of the numbers that may lie beyond either bound."""
+"""Share of the numbers that may lie beyond each bound."""
 FRACTIONS = 3
-"""Numbers are whole if those that are not are fewer than one for so many others but 0."""
+"""A column is whole if it has at least this many nonzero whole numbers for each other number."""
 NOTHING = {
     NUMBER: Domain(low=0.0, high=0.0, bought=True),
     CATEGORY: Domain(levels=(OTHER,), bought=True),
 }
-"""What a column holds where no cell and no name stands out of the noise."""
+"""The domain of a column in which no cell or name exceeds the noise."""
 SOURCE = "private bounds and levels, by noisy counts"
 _QUERIES = 3
 _EMPTY = 1e-4
-"""Chance that one of a grid's empty cells is taken for one that is not."""
+"""Probability that any of a grid's empty cells counts as occupied."""
 _FINER, _FEWEST, _FULL = 50, 4, 8.0
-"""Most and fewest cells of the finer grid, and deviations of noise that one has on average."""
+"""Most and fewest cells of the finer grid; a cell's mean count in standard deviations of noise."""
 _TAIL = 3.0
-"""What lies beyond a bound is at most so many deviations of its noise, or a share of QUANTILE."""
+"""Bounds cut off up to this many deviations of the tail count's noise, or a share QUANTILE."""
 _TINY = math.ulp(0.0)
 _SIZES = [float(f"{digit}e{power}") for power in range(-9, 15) for digit in (1, 2, 5)] + [1e15]
 _ROUGH = np.array([*(-size for size in reversed(_SIZES)), 0.0, _TINY, *_SIZES])
-"""Ends of the first grid's cells; 0 has one of its own."""
+"""Ends of the first grid's cells; 0 has its own cell."""
 
 
 def queries(kinds: Mapping[str, str]) -> int:
-    """Return the parts that μ² is divided into; a column of an undeclared kind counts as numbers.
+    """Return the number of equal parts of μ²; a column of undeclared kind counts as numeric.
 
     >>> queries({"age": "number", "sex": "category", "dose": "undeclared"})
     7
@@ -61,35 +60,35 @@ def queries(kinds: Mapping[str, str]) -> int:
 
 
 def rounding(kinds: Mapping[str, str], rows: int = 1) -> float:
-    """Bound the total variation of all noise here from exact noise, before anything is drawn.
+    """Bound the total variation distance of all noise here from exact noise, in advance.
 
-    Of the noise of names only that of those that one unit has can tell anything: others have the
-    same counts and the same law without it.
+    For names, only the noise of one unit's names matters: other names have the same counts, and so
+    the same distribution, without the unit.
 
     Args:
-        kinds: of the columns, if they are declared.
-        rows: that one unit has at most.
+        kinds: kinds of the columns, if they are declared.
+        rows: largest number of rows of a unit.
     """
     return secure.sum_rounding(len(kinds) * (2 + len(_ROUGH) + _FINER + 2 + rows))
 
 
 def check(kinds: Mapping[str, str], distance: float) -> None:
-    """Raise ValueError if there is more noise at this price than there is room for."""
+    """Raise ValueError if the noise at this distance is too large to represent."""
     secure.whole_parts(FRACTIONS * math.sqrt(queries(kinds)) / distance)
 
 
 def kinds_of(
     table: Columns, kinds: Mapping[str, str], *, distance: float, key: Key
 ) -> dict[str, str]:
-    """Buy the kinds that are not declared, in equal parts of μ², and return all kinds.
+    """Estimate undeclared kinds privately, in equal parts of μ², and return all kinds.
 
-    A column is a number if the noisy count of its numbers is above that of its other cells.
+    A column is numeric if the noisy count of its numbers exceeds that of its other cells.
 
     Args:
         table: cells of the records.
-        kinds: of the columns.
-        distance: μ that is paid.
-        key: of this purchase alone.
+        kinds: kinds of the columns.
+        distance: the cost μ.
+        key: key of this call only.
     """
     found, noise = dict(kinds), WholeNormals(key)
     unknown = [name for name, kind in kinds.items() if kind == UNDECLARED]
@@ -110,12 +109,12 @@ def buy(
     key: Key,
     rows: int = 1,
 ) -> dict[str, Domain]:
-    """Buy bounds and levels, in equal parts of μ².
+    """Estimate bounds and levels privately, in equal parts of μ².
 
     Args:
         table: cells of the records.
-        kinds: of the columns to buy: numbers or categories.
-        distance, delta, key, rows: as of :func:`bdpvi.datasets.bought.buy`.
+        kinds: kinds of the columns to estimate: numbers or categories.
+        distance, delta, key, rows: as for :func:`bdpvi.datasets.bought.buy`.
 
     >>> from bdpvi.datasets.cells import read_columns
     >>> import pandas as pd
@@ -138,20 +137,20 @@ def buy(
 
 
 def _levels(cells: Cells, deviation: float, delta: float, key: Key, rows: int) -> tuple[str, ...]:
-    """Return the names whose noisy count is above the threshold, the most frequent, sorted."""
+    """Return the most frequent names with a noisy count above the threshold, sorted."""
     exactly = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names))
     there = np.flatnonzero(exactly)
     counts = exactly[there] + secure.count_noise(there.shape, deviation, WholeNormals(key)).numpy()
-    # Noise is a little more than asked for, and the threshold is for finer steps than 1.
+    # Noise is slightly larger than required, and the threshold allows for steps finer than 1.
     given = LAW.deviation / secure.whole_parts(deviation)
     kept = counts > exact.threshold(given, delta, rows) + 0.5
     names = [(count, cells.names[at]) for count, at in zip(counts[kept], there[kept], strict=True)]
-    readable = [one for one in names if read_cell(one[1])[1] == one[1]]  # not if it was cut off
+    readable = [one for one in names if read_cell(one[1])[1] == one[1]]  # without truncated names
     return tuple(sorted(name for _, name in sorted(readable, reverse=True)[:MOST_LEVELS]))
 
 
 def _numbers(values: exact.Floats, deviation: float, key: Key) -> Domain:
-    """Return the domain of numbers; what is none is not finite."""
+    """Return the domain of the finite values."""
     values, noise = values[np.isfinite(values)], WholeNormals(key)
     whole = score(values) + int(secure.count_noise((1,), FRACTIONS * deviation, noise)) >= 0
     counts = _counted(values, _ROUGH, deviation, noise)
@@ -167,16 +166,16 @@ def _numbers(values: exact.Floats, deviation: float, key: Key) -> Domain:
         counts = _counted(values, edges, deviation, noise)
         tails = _TAIL * deviation * np.sqrt(np.arange(1, len(counts) + 1))
         low, high = _ends(edges, counts, np.maximum(QUANTILE * number, tails))
-    if whole:  # cells do not hold their upper ends
+    if whole:  # cells exclude their upper ends
         low = math.ceil(low)
         high = max(low, math.ceil(high) - 1)
     return Domain(low=float(low), high=float(high), integer=whole, bought=True)
 
 
 def score(values: exact.Floats) -> int:
-    """Return the whole numbers but 0, less :data:`FRACTIONS` times the others.
+    """Return the count of nonzero whole numbers, minus :data:`FRACTIONS` times other numbers.
 
-    A number moves it by that at most.
+    Its sensitivity to one number is :data:`FRACTIONS`.
 
     >>> score(np.array([0.0, 2.0, 3.0, 0.5]))
     -1
@@ -188,7 +187,7 @@ def score(values: exact.Floats) -> int:
 def _counted(
     values: exact.Floats, edges: exact.Floats, deviation: float, noise: WholeNormals
 ) -> exact.Floats:
-    """Return the noisy counts of the cells; the outermost have what lies beyond."""
+    """Return the noisy counts of the cells; the outermost cells include values beyond them."""
     places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
     counts = np.bincount(places, minlength=len(edges) - 1)
     counts = counts + secure.count_noise(counts.shape, deviation, noise).numpy()
@@ -196,12 +195,12 @@ def _counted(
 
 
 def _ends(edges: exact.Floats, counts: exact.Floats, least: exact.Floats) -> tuple[float, float]:
-    """Return the ends of the first and the last cell up to which there are more than ``least``.
+    """Return the outer ends of the first cells, from each side, where the counts exceed ``least``.
 
     Args:
-        edges: of all cells.
-        counts: of the cells, together more than that.
-        least: by the number of cells, from either side.
+        edges: ends of all cells.
+        counts: counts of the cells, in total more than ``least``.
+        least: limit on the cumulative count, by the number of cells added from either side.
     """
     low, high = (int((np.cumsum(some) > least).argmax()) for some in (counts, counts[::-1]))
     low, high = min(low, len(counts) - 1 - high), max(low, len(counts) - 1 - high)
@@ -212,7 +211,7 @@ def _ends(edges: exact.Floats, counts: exact.Floats, least: exact.Floats) -> tup
 
 
 def _grid(low: float, high: float, cells: int, whole: bool) -> exact.Floats:
-    """Return the ends of at most so many cells, and two, at multiples of a round number."""
+    """Return the ends of at most ``cells`` + 2 cells, at multiples of a round number."""
     widths = (one for one in _SIZES if one >= (1.0 if whole else 0.0))
     width = next(one for one in widths if one * cells >= high - low or one == _SIZES[-1])
     ends = range(math.floor(low / width), math.ceil(high / width) + 1)

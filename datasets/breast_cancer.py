@@ -1,4 +1,4 @@
-"""Breast Cancer Wisconsin (Diagnostic), the table that is always at hand."""
+"""Breast Cancer Wisconsin (Diagnostic), which is always available."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bdpvi.types import Split
 def load_breast_cancer() -> Split:
     """Load 569 tumours with 30 measurements each; y = 1 is malignant. Needs no file.
 
-    The rows are permuted with a fixed seed before the first 80 % are taken for training: in their
+    The rows are permuted with a fixed seed before the first 80 % are used for training: in the
     published order 41 % of the first 455 are malignant, and 23 % of the others.
 
     Source: W. Wolberg, O. Mangasarian, N. Street, W. Street, UCI Machine Learning Repository,

@@ -1,7 +1,7 @@
-"""Cells of a raw table, each read by itself: what one says never depends on the others.
+"""Cells of a raw table, each read by itself: the value of one never depends on the others.
 
-The type that pandas gives a column does: one stray text makes texts of all its numbers. What is
-bought from a table, or released with a worst-case guarantee, must not change so.
+A pandas column type does depend on all cells: one stray string turns all numbers into strings.
+Private estimates and releases with a worst-case guarantee must not depend on it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 BLANK = frozenset(
     {"", "na", "n/a", "#n/a", "#na", "<na>", "nan", "-nan", "null", "none", "nat", "?", "-", "."}
 )
-"""Texts, in lower case, that mean that there is no value."""
+"""Strings, in lower case, that mean a missing value."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _LONGEST = 200
-"""Characters of a category's name."""
+"""Largest length of a category's name."""
 
 
 class Cells(NamedTuple):
     """A column's cells.
 
     Attributes:
-        numbers: (N,) float64, NaN where a cell is no finite number.
-        names: distinct labels, sorted; a number spelt 1 or 1.0 has one label.
-        codes: (N,) each cell's place among them, -1 for a blank.
+        numbers: (N,) float64, NaN where a cell is not a finite number.
+        names: distinct labels, sorted; 1 and 1.0 have the same label.
+        codes: (N,) each cell's index in ``names``, -1 for a blank.
     """
 
     numbers: NDArray[np.float64]
@@ -39,7 +39,7 @@ class Cells(NamedTuple):
 
     @property
     def blank(self) -> NDArray[np.bool_]:
-        """Which cells have no value, (N,)."""
+        """Mask of the blank cells, (N,)."""
         return self.codes < 0
 
     def select(self, rows: NDArray[Any]) -> Cells:
@@ -52,11 +52,11 @@ Columns = Mapping[str, Cells]
 
 
 def read_cell(value: object, declared: Collection[str] = frozenset()) -> tuple[float, str, bool]:
-    """Return the number, the label and whether it is a blank.
+    """Return a cell's number, its label and whether it is blank.
 
     Args:
-        value: of the cell.
-        declared: texts that are values, though they look like a blank.
+        value: the cell's value.
+        declared: strings that are values although they look like blanks.
 
     >>> read_cell(" 1.50 "), read_cell(7), read_cell("M"), read_cell("n/a")
     ((1.5, '1.5', False), (7.0, '7', False), (nan, 'M', False), (nan, '', True))
@@ -87,7 +87,7 @@ def _spelt(number: float) -> str:
 
 
 def read_cells(values: pd.Series[Any], declared: Collection[str] = frozenset()) -> Cells:
-    """Read a column; ``declared`` as of :func:`read_cell`.
+    """Read a column; ``declared`` as for :func:`read_cell`.
 
     >>> cells = read_cells(pd.Series(["1", "1.0", "", "x"], name="a"))
     >>> cells.names, cells.codes.tolist()
@@ -105,7 +105,7 @@ def read_cells(values: pd.Series[Any], declared: Collection[str] = frozenset()) 
             one = kept.get(key)
             if one is None:
                 one = kept[key] = read_cell(value, declared)
-        except TypeError:  # lists and dictionaries have no hash
+        except TypeError:  # lists and dictionaries are not hashable
             one = read_cell(str(value), declared)
         found.append(one)
     names = tuple(sorted({label for _, label, blank in found if not blank}))
@@ -116,5 +116,5 @@ def read_cells(values: pd.Series[Any], declared: Collection[str] = frozenset()) 
 
 
 def read_columns(frame: pd.DataFrame) -> Columns:
-    """Read a table whose column names are texts."""
+    """Read a table whose column names are strings."""
     return {str(name): read_cells(frame[name]) for name in frame}

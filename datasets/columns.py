@@ -1,4 +1,4 @@
-"""How one column of a raw table becomes features."""
+"""Encodings of one column of a raw table as features."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bdpvi.datasets.cells import Cells, read_cell, read_cells
 
 Floats = NDArray[np.float64]
 FARTHEST = 1e12
-"""Numbers are cut off at this many standard deviations, far beyond the limit of any model."""
+"""Numbers are clipped at this many standard deviations, far beyond any model's limit."""
 
 _MOST_BUCKETS = 2**16
 
 
 def label(value: object) -> str:
-    """Return the name of a category, the same whether a file spelt a number as 1 or as 1.0.
+    """Return the name of a category; a number has the same name whether written as 1 or 1.0.
 
     >>> label("M"), label(True), label(1), label(1.0), label(0.5)
     ('M', 'True', '1', '1', '0.5')
@@ -34,18 +34,18 @@ def label(value: object) -> str:
 
 
 def _codes(values: pd.Series[Any], categories: tuple[str, ...]) -> Floats:
-    """Return the position of each value among the categories, (N,), NaN where it has none."""
-    found, distinct = pd.factorize(values)  # a blank is -1, the last of the positions
+    """Return the index of each value among the categories, (N,), NaN for other values."""
+    found, distinct = pd.factorize(values)  # a blank is -1, the last index
     position = {category: float(code) for code, category in enumerate(categories)}
     positions = [position.get(label(v), np.nan) for v in distinct]
     return np.array([*positions, np.nan], dtype=np.float64)[found]
 
 
 def known(column: Column, values: pd.Series[Any]) -> Floats:
-    """Return a column's features, each from its own cell alone, NaN where that is none of them.
+    """Return a column's features, each from its own cell alone, NaN for cells it cannot encode.
 
     Args:
-        column: made from public knowledge.
+        column: the encoding, made from public knowledge.
         values: (N,), of any types.
 
     >>> known(OneHot("smokes", ("none", "some")), pd.Series(["none", 7, "NA"])).tolist()
@@ -70,7 +70,7 @@ def known(column: Column, values: pd.Series[Any]) -> Floats:
 
 
 def _spelt(name: str) -> str:
-    """Return a name as all its spellings are: a file has TRUE where pandas has True."""
+    """Return a name in a common spelling: files may have TRUE where pandas has True."""
     return name.capitalize() if name.lower() in ("true", "false") else name
 
 
@@ -82,9 +82,9 @@ def some(values: tuple[str, ...], most: int = 8) -> str:
 
 @dataclass(frozen=True)
 class Numeric:
-    """A number, standardised: one feature, (value - mean) / sd.
+    """A standardised number: one feature, (value - mean) / sd.
 
-    ``missing`` says whether a blank is a value of its own; see :class:`Encoding`.
+    ``missing`` says whether a blank is a separate value; see :class:`Encoding`.
     """
 
     kind: ClassVar[str] = "numeric"
@@ -103,7 +103,7 @@ class Numeric:
     def measured(cls, values: pd.Series[Any]) -> Numeric:
         """Return the column with the mean and the population standard deviation of its values.
 
-        Blanks are left out of both.
+        Blanks are ignored.
         """
         name = str(values.name)
         numbers = numbers_of(values.dropna(), name)
@@ -122,7 +122,7 @@ class Numeric:
         return ((numbers_of(values, self.name) - self.mean) / self.sd)[:, None]
 
     def encode_cells(self, cells: Cells) -> Floats:
-        """Return the features, (N, 2): the number, 0 where there is none, and whether so."""
+        """Return the features, (N, 2): the number or 0, and whether it is missing."""
         with np.errstate(over="ignore"):
             features = np.clip((cells.numbers - self.mean) / self.sd, -FARTHEST, FARTHEST)
         return np.column_stack([np.nan_to_num(features), np.isnan(features)])
@@ -130,7 +130,7 @@ class Numeric:
 
 @dataclass(frozen=True)
 class Ordinal(Numeric):
-    """A category as its index in a list, standardised like a number: one feature."""
+    """A category as its index in a list, standardised as a number: one feature."""
 
     kind: ClassVar[str] = "ordinal"
     categories: tuple[str, ...]
@@ -158,10 +158,10 @@ class Ordinal(Numeric):
 
 @dataclass(frozen=True)
 class OneHot:
-    """A category as one 0/1 feature for each possible value, none left out.
+    """A category as one 0/1 feature for each possible value, without a reference level.
 
-    The features of one column sum to 1. That makes their weights interchangeable with an
-    intercept, which is harmless under a proper prior and keeps every category readable.
+    The features of one column sum to 1, so they are collinear with an intercept. This is harmless
+    under a proper prior and keeps every category's weight interpretable.
     """
 
     kind: ClassVar[str] = "onehot"
@@ -171,7 +171,7 @@ class OneHot:
 
     def __post_init__(self) -> None:
         truth(self.name, self.missing)
-        if self.categories != ():  # none is enough where all others are one level
+        if self.categories != ():  # no names are needed where all others are one level
             distinct(self.name, self.categories)
 
     @classmethod
@@ -195,7 +195,7 @@ class OneHot:
         """Return the features, (N, categories + 2): also ``other``, and whether it is a blank."""
         width = len(self.categories)
         places = {read_cell(name)[1]: place for place, name in enumerate(self.categories)}
-        # The last place is that of the code -1.
+        # The last index is for the code -1.
         known = [*(places.get(one, width) for one in cells.names), width + 1]
         places_of = np.array(known, dtype=np.int64)[cells.codes]
         return np.asarray(places_of[:, None] == np.arange(width + 2), dtype=np.float64)
@@ -203,10 +203,10 @@ class OneHot:
 
 @dataclass(frozen=True)
 class Hashed:
-    """A category by its hash: each has two of the features, so that no name has to be known.
+    """A category by its hash: each sets two of the features, so that no names have to be known.
 
-    The features of a category are 1/√2 at two places that SHA-256 of its name decides, and a blank
-    is one more. Nothing is learnt of the table, but weights have no names either.
+    The features of a category are 1/√2 at two indices given by SHA-256 of its name; a blank has one
+    more feature. Nothing is learned from the table, but the weights have no names either.
     """
 
     kind: ClassVar[str] = "hashed"
@@ -238,7 +238,7 @@ class Hashed:
             digest = hashlib.sha256(name.encode()).digest()
             for part in (digest[:8], digest[8:16]):
                 table[row, int.from_bytes(part, "big") % self.buckets] += math.sqrt(0.5)
-        table[-1, -1] = 1.0  # the place of the code -1
+        table[-1, -1] = 1.0  # for the code -1
         return np.asarray(table[cells.codes])
 
 
@@ -263,13 +263,13 @@ def numbers_of(values: pd.Series[Any], name: str) -> Floats:
 
 
 def truth(name: str, missing: object) -> None:
-    """Raise ValueError unless ``missing`` is a truth value."""
+    """Raise ValueError unless ``missing`` is a Boolean."""
     if not isinstance(missing, bool):
         raise ValueError(f"missing of column {name!r} must be true or false, got {missing!r}")
 
 
 def distinct(name: str, values: tuple[str, ...]) -> None:
-    """Raise ValueError unless these are texts, at least one and none twice."""
+    """Raise ValueError unless these are strings, at least one and all distinct."""
     if not (isinstance(values, tuple) and all(isinstance(v, str) for v in values)):
         raise ValueError(f"{name} must be texts, got {values!r:.80}")
     if not values or len(set(values)) != len(values):

@@ -1,4 +1,4 @@
-"""Public constants from elsewhere: a JSON file that says how columns become features."""
+"""Public preprocessing bounds or scales from a JSON file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bdpvi.datasets.origin import Origin
 
 
 def read_constants(path: str | os.PathLike[str]) -> Encoding:
-    """Read public constants from a JSON file: :func:`constants_of` what it holds.
+    """Read public constants from a JSON file, in a form of :func:`constants_of`.
 
     Args:
         path: the file, UTF-8.
@@ -34,28 +34,27 @@ def read_constants(path: str | os.PathLike[str]) -> Encoding:
 def constants_of(values: Mapping[str, Any]) -> Encoding:
     """Return the encoding that constants describe, in one of three forms.
 
-    The short one, for people, is one entry for each column and a ``source``::
+    The short form has one entry for each column and a ``source``::
 
         {"source": "Census 2021, table 4",
          "age": [0, 100],
          "income": {"mean": 31000, "sd": 18000},
          "sex": ["F", "M"]}
 
-    Two numbers are a public lower and upper bound; the column's mean and standard deviation are
-    taken to be those of the uniform distribution between them, (low + high)/2 and
-    (high - low)/√12, so that the bounds become ±√3. Values beyond are not cut off. Texts (or truth
-    values) are categories, one 0/1 feature each. The long form is that of
-    :meth:`Encoding.to_dict`, which can also say ``missing``, ``unknown`` and ordinal columns. The
-    file of a :class:`~bdpvi.datasets.Schema` will do as well, if nothing in it is marked as read
-    from the rows. What is marked as bought is from another release.
+    Two numbers are a public lower and upper bound. The column's mean and standard deviation are
+    then those of the uniform distribution between them, (low + high)/2 and (high - low)/√12, so
+    that the bounds become ±√3. Values beyond are not clipped. Strings (or Booleans) are categories,
+    one 0/1 feature each. The long form is that of :meth:`Encoding.to_dict`, which also supports
+    ``missing``, ``unknown`` and ordinal columns. The file of a :class:`~bdpvi.datasets.Schema` is
+    accepted too, if nothing in it is marked as read from the rows. Private estimates in it count as
+    coming from another release.
 
     Args:
-        values: the constants; ``source`` is published with every release and says in words where
-            they come from. Where the long form does not say ``origin`` they are declared to be
-            public.
+        values: the constants; ``source`` is published with every release and states where they come
+            from. Without ``origin`` in the long form they are declared public.
 
     Raises:
-        ValueError: naming the entry that is neither, or a ``source`` that is not given.
+        ValueError: naming an invalid entry or a missing ``source``.
 
     >>> encoding = constants_of({"source": "By law.", "age": [18, 67], "sex": ["F", "M"]})
     >>> encoding.feature_names, encoding.columns[0].mean
@@ -78,7 +77,7 @@ def constants_of(values: Mapping[str, Any]) -> Encoding:
 
 
 def _column(name: str, entry: object) -> Column:
-    if isinstance(entry, dict) and {"low", "high", "levels"} & set(entry):  # of a schema
+    if isinstance(entry, dict) and {"low", "high", "levels"} & set(entry):  # a schema's entry
         if entry.get("from_data"):
             raise ValueError(
                 f"column {name!r} is marked from_data, as read from the rows: write public bounds "

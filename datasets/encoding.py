@@ -1,4 +1,4 @@
-"""How the columns of a raw table become features, written down so that new rows follow.
+"""The encoding of a raw table's columns as features, stored so that new rows are encoded alike.
 
 An :class:`Encoding` holds every constant that the features depend on. A model is released together
 with it, so its constants count as public; ``origin`` says where they come from.
@@ -32,7 +32,7 @@ OTHER, MISSING = "other", "missing"
 
 
 MEASURED = "Computed from the rows of the data; treated as public."
-"""Source of constants that were read from the table itself."""
+"""Source of constants computed from the table itself."""
 _PURCHASE = re.compile("[0-9a-f]{64}")
 
 
@@ -41,19 +41,19 @@ class Encoding:
     """The features of a table: its columns in order, and where their constants come from.
 
     Attributes:
-        columns: one entry for each raw column that is used. Where a column has ``missing``, a blank
-            is a value of its own: the column's features are 0, the mean of a number, and one more,
-            called "NAME is missing", is 1.
-        source: a sentence on the constants, for people. Nothing follows from it.
-        unknown: what becomes of a category that is not listed, a column that is not there, and a
-            blank where the column has no ``missing``: ``"refuse"``, or ``"base"``, the column's
-            features are 0. With ``"other"`` nothing is refused but a column that is not there: each
-            category that is not listed is the level ``other``, and what is blank or no number is
-            the level ``missing``, in every column. Each cell is then read by itself.
-        origin: where the constants come from; of several origins the least covered.
-        besides: the others.
-        purchases: digests of the charges that constants were bought by, as
-            :attr:`bdpvi.accounting.book.Entry.purchase` has them.
+        columns: one entry for each raw column in use. If a column has ``missing``, a blank is a
+            separate value: the column's features are 0, the mean of a number, and an additional
+            feature, "NAME is missing", is 1.
+        source: a sentence about the constants, for people. It has no effect.
+        unknown: treatment of unlisted categories, missing columns, and blanks in columns without
+            ``missing``: ``"refuse"``, or ``"base"``, which sets the column's features to 0. With
+            ``"other"`` only missing columns are refused: in every column unlisted categories become
+            the level ``other``, and blanks and non-numbers the level ``missing``. Each cell is then
+            read by itself.
+        origin: where the constants come from; if there are several origins, the least covered.
+        besides: the other origins.
+        purchases: digests of the charges for privately estimated constants, as in
+            :attr:`bdpvi.accounting.book.Entry.purchase`.
 
     Raises:
         ValueError: if there are no columns, a name repeats, or origins and purchases do not fit.
@@ -96,7 +96,7 @@ class Encoding:
         if self.unknown == "other" and any(c.kind == Ordinal.kind for c in self.columns):
             raise ValueError("unknown='other' goes with numbers and one-hot categories only")
         distinct("columns", tuple(c.name for c in self.columns))
-        if self.unknown != "other":  # there names of categories may come from a private count
+        if self.unknown != "other":  # otherwise names of categories may come from private counts
             distinct("feature_names", self.feature_names)
             if none := [c.name for c in self.columns if not c.features]:
                 raise ValueError(f"column {none[0]!r} must have at least one category")
@@ -108,12 +108,12 @@ class Encoding:
 
     @property
     def levels(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the features of each one-hot category, which sum to 1."""
+        """Names of each one-hot category's features, which sum to 1."""
         return tuple(self._features(one) for one in self.columns if isinstance(one, OneHot))
 
     @property
     def one_hot(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the features of each one-hot category, in their order.
+        """Column numbers of each one-hot category's features, in order.
 
         >>> Encoding((OneHot("sex", ("F", "M")), OneHot("job", ("a",))), "By law.").one_hot
         ((0, 1), (2,))
@@ -143,7 +143,7 @@ class Encoding:
         return replace(self, origin=first, besides=tuple(others), purchases=purchases)
 
     def counting(self, paid: Collection[str]) -> Encoding:
-        """Return the encoding as a release has it whose ε counts these purchases and no others.
+        """Return the encoding for a release whose ε covers exactly these purchases.
 
         >>> from bdpvi.datasets.columns import Numeric
         >>> one = Encoding((Numeric("age", 40.0, 10.0),), "Noisy means.")
@@ -158,13 +158,13 @@ class Encoding:
         return self.of(origins if kept else origins - {Origin.BOUGHT_HERE}, kept)
 
     def apply(self, frame: pd.DataFrame) -> Tensor:
-        """Return the features of raw rows, (N, d) float64; columns not known are ignored.
+        """Return the features of raw rows, (N, d) float64; unknown columns are ignored.
 
         Warns:
-            UserWarning: with the number of values that ``unknown="base"`` made 0 in each column.
+            UserWarning: with the number of values that ``unknown="base"`` set to 0 in each column.
 
         Raises:
-            ValueError: as :meth:`counted`.
+            ValueError: as in :meth:`counted`.
         """
         features, counts = self.counted(frame)
         if counts:
@@ -172,12 +172,12 @@ class Encoding:
         return features
 
     def counted(self, frame: pd.DataFrame) -> tuple[Tensor, dict[str, int]]:
-        """Return the features of raw rows, and how many values of each column were not known.
+        """Return the features of raw rows, and the number of unknown values in each column.
 
         Raises:
             ValueError: with one line for each problem, naming the column: it occurs twice or has a
-                value that is not a finite number; or, unless ``unknown`` is ``"base"``, is not
-                there or has a value that is blank or not among its categories.
+                value that is not a finite number; or, unless ``unknown`` is ``"base"``, is missing
+                or has a value that is blank or not among its categories.
         """
         frame = with_text_names(frame)
         if self.unknown == "other":
@@ -217,13 +217,13 @@ class Encoding:
         return torch.from_numpy(np.hstack(parts)), counts
 
     def kept(self, frame: pd.DataFrame) -> tuple[Tensor, NDArray[np.bool_], dict[str, int]]:
-        """Return features, (N, d), which rows have them all, (N,), and what was made 0.
+        """Return features, (N, d), a mask of complete rows, (N,), and counts of values set to 0.
 
-        Each cell is read by itself. A row with one that is not known, or is no finite number where
-        one is expected, has no features, unless ``unknown`` says what becomes of it.
+        Each cell is read by itself. A row with an unknown cell, or without a finite number where
+        one is expected, is incomplete unless ``unknown`` says how to treat the cell.
 
         Raises:
-            ValueError: naming columns that are not there, unless ``unknown`` is ``"base"``.
+            ValueError: naming missing columns, unless ``unknown`` is ``"base"``.
 
         >>> from bdpvi.datasets.columns import Numeric
         >>> encoding = Encoding((Numeric("age", mean=40.0, sd=10.0),), "By law.")
@@ -258,10 +258,10 @@ class Encoding:
 
     @on_host
     def whole(self, table: Columns) -> Tensor:
-        """Return the features of cells, (N, d), where ``unknown`` is ``"other"``: all have some.
+        """Return the features of cells, (N, d), if ``unknown`` is ``"other"``: no row is refused.
 
         Raises:
-            ValueError: naming columns that are not there.
+            ValueError: naming missing columns.
         """
         absent = tuple(c.name for c in self.columns if c.name not in table)
         if absent:
@@ -275,7 +275,7 @@ class Encoding:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Encoding:
-        """Return what :meth:`to_dict` wrote down.
+        """Return the encoding from the result of :meth:`to_dict`.
 
         Raises:
             ValueError: if the dictionary does not describe an encoding.
@@ -290,7 +290,7 @@ def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the table with its column names as text, without control characters.
 
     Raises:
-        ValueError: if it is none, or a name occurs twice.
+        ValueError: if it is not a table, or a name occurs twice.
     """
     if not isinstance(frame, pd.DataFrame):
         raise ValueError(
@@ -306,7 +306,7 @@ def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def said(counts: Mapping[str, int]) -> str:
-    """Return how many values of each column were not known, in words.
+    """Return the numbers of unknown values in each column, in words.
 
     >>> said({"age": 1, "sex": 2})
     "1 of 'age', 2 of 'sex'"
@@ -315,7 +315,7 @@ def said(counts: Mapping[str, int]) -> str:
 
 
 def blanks(values: pd.Series[Any], blank: NDArray[np.bool_]) -> str:
-    """Return where a column's blanks are, in words."""
+    """Return the positions of a column's blanks, in words."""
     return (
         f"column {values.name!r} has {several(int(blank.sum()), 'missing value')}, the first in "
         f"row {values.index[int(blank.argmax())]}"
@@ -323,7 +323,7 @@ def blanks(values: pd.Series[Any], blank: NDArray[np.bool_]) -> str:
 
 
 def _not_known(column: Column, values: pd.Series[Any], odd: NDArray[np.bool_]) -> list[str]:
-    """Return what a column has that its encoding does not know: blanks and categories."""
+    """Return the blanks and categories of a column that are unknown to its encoding."""
     blank = odd & values.isna().to_numpy()
     lines = [blanks(values, blank)] if blank.any() else []
     strange = odd & ~blank

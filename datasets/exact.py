@@ -1,4 +1,4 @@
-"""Exact samplers for what is bought from a table: medians, means and noisy counts."""
+"""Exact samplers for private preprocessing: medians, means and noisy counts."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from bdpvi._runtime.keys import Key
 
 Floats = NDArray[np.float64]
 PRICE = 1.59576
-"""c of a quantile of distance μ is this times μ; see :func:`median`."""
+"""c/μ for a quantile of distance μ; see :func:`median`."""
 ATOM = 2**36
-"""Weight of the candidate 0, in float32 numbers: many columns are 0 for most of the people."""
+"""Weight of the candidate 0, in float32 numbers: many columns are 0 for most people."""
 ROUNDING = 2.0**-120
-"""Total variation between a sampled quantile and an exact one."""
+"""Total variation distance between a sampled quantile and an exact one."""
 _HIGHEST = int(np.float32(3.4028234e38).view(np.int32))
 _UNITS = 2**4
-"""Parts of 1 in which numbers are added up; of finer ones the noise is less exact."""
+"""Numbers are summed in units of 1 over this; finer units would make the noise less exact."""
 _BITS = 256
 _DROPPED = 220
-"""Candidates whose weight is below 2⁻²²⁰ of the largest are left out: 2³⁷ numbers wide at most and
-at most 2⁴⁰ of them, they have a share below 2⁻¹⁴⁰."""
+"""Candidates with weight below 2⁻²²⁰ of the largest are left out: there are at most 2⁴⁰, of at most
+2³⁷ numbers each, so their total share is below 2⁻¹⁴⁰."""
 
 
 def keys(values: Floats) -> NDArray[np.int64]:
-    """Return the place of each number among all finite float32, in order; 0 has the place 0.
+    """Return the rank of each number among all finite float32 numbers; 0 has rank 0.
 
     >>> keys(np.array([-1e300, 0.0, 1.0])).tolist()
     [-2139095039, 0, 1065353216]
@@ -43,7 +43,7 @@ def keys(values: Floats) -> NDArray[np.int64]:
 
 
 def value_at(place: int) -> float:
-    """Return the float32 number at a place.
+    """Return the float32 number with a given rank.
 
     >>> value_at(1065353216), value_at(-1065353216)
     (1.0, -1.0)
@@ -54,7 +54,7 @@ def value_at(place: int) -> float:
 def candidates(values: Floats, *, positive: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the bounds of the n + 1 intervals between sorted values, and their weights.
 
-    An interval's weight is its number of float32, and :data:`ATOM` more where it holds 0.
+    An interval's weight is its number of float32 numbers, plus :data:`ATOM` if it contains 0.
     """
     lowest = 0 if positive else -_HIGHEST
     edges = np.concatenate([[lowest], np.sort(keys(values)), [_HIGHEST + 1]]).astype(np.int64)
@@ -71,20 +71,20 @@ def falloff(distance: float) -> float:
 def median(values: Floats, distance: float, key: Key, *, positive: bool = False) -> float:
     """Return a private median: the exponential mechanism over all float32 numbers.
 
-    A number z, with i of the n values below it, has a chance in proportion to e^(−c|i − n/2|). One
-    value more or less moves |i − n/2| by exactly ½ for every z, so log-chances move within an
-    interval of length c (a mechanism of bounded range c), which is no worse than a Gaussian one of
-    distance μ ≥ 0.62666 c (Dong, Durfee and Rogers 2020: the worst case has two outcomes, and
-    √(2π)/4 = 0.62666 is their limit for small c). Here c = 1.59576 μ.
+    A number z with i of the n values below it has probability proportional to e^(−c|i − n/2|).
+    Adding or removing a value moves |i − n/2| by exactly ½ for every z, so log-probabilities move
+    within an interval of length c (a mechanism of bounded range c). This is dominated by a Gaussian
+    mechanism of distance μ ≥ 0.62666 c (Dong, Durfee and Rogers 2020: the worst case has two
+    outcomes, and √(2π)/4 = 0.62666 is the limit for small c). Here c = 1.59576 μ.
 
-    Chances are whole numbers, so that no rounding can tell anything: t^k, with t = e^(−c/2) a float
-    as it is, in 256 bits, and what is left out or cut off is below :data:`ROUNDING` of all.
+    Weights are integers, so that rounding leaks nothing: t^k, with t = e^(−c/2) rounded to a float,
+    in 256 bits. The weight left out or cut off is below :data:`ROUNDING` of the total.
 
     Args:
-        values: n finite numbers; none is answered too.
-        distance: μ > 0, what is paid.
-        key: of this draw alone.
-        positive: whether candidates are 0 and above only.
+        values: n finite numbers; may be empty.
+        distance: the cost μ > 0.
+        key: key of this draw only.
+        positive: whether to restrict candidates to numbers from 0.
 
     >>> median(np.arange(1000.0), 1e3, Key.of_seed(0)) // 1
     499.0
@@ -113,9 +113,9 @@ def median(values: Floats, distance: float, key: Key, *, positive: bool = False)
 
 @lru_cache(maxsize=4)
 def _powers(t: float, most: int) -> tuple[int, ...]:
-    """Return t^k for k = 0 … most, in units of 2⁻²⁵⁶; each is off by less than k units.
+    """Return t^k for k = 0 … most, in units of 2⁻²⁵⁶; each has an error below k units.
 
-    All columns of a table have the same t, and so have all tables of one price: they are kept.
+    They are cached: all columns of a table, and all tables at one distance, have the same t.
     """
     numerator, denominator = t.as_integer_ratio()
     found = [1 << _BITS]
@@ -136,16 +136,16 @@ def _below(bound: int, key: Key) -> int:
 
 
 def means(values: Floats, reach: float, distance: float, key: Key) -> tuple[float, float]:
-    """Return private means of z and |z|, for numbers z that are cut off at ± ``reach``.
+    """Return private means of z and |z|, for numbers z clipped at ± ``reach``.
 
-    Gaussian noise is added to three sums, :func:`part_sums`. It is that of counts, as they are
-    whole.
+    Gaussian noise is added to the three sums of :func:`part_sums`. It is the noise of counts,
+    because the sums are integers.
 
     Args:
-        values: numbers, also infinite ones; none is answered too.
+        values: numbers, possibly infinite; may be empty.
         reach: an even number.
-        distance: μ > 0, what is paid.
-        key: of this draw alone.
+        distance: the cost μ > 0.
+        key: key of this draw only.
 
     >>> [round(one, 2) for one in means(np.array([-0.5, 1.5, 1e300]), 2.0, 1e6, Key.of_seed(0))]
     [1.0, 1.33]
@@ -160,8 +160,8 @@ def means(values: Floats, reach: float, distance: float, key: Key) -> tuple[floa
 def part_sums(values: Floats, reach: float) -> NDArray[np.int64]:
     """Return the sums of positive parts, of negative parts, and of reach/2 for each number.
 
-    They are in units of 2⁻⁴ and whole, so nothing depends on the order of adding. One number more
-    or less changes one of the first two by at most ``reach``, and the third by half of that.
+    They are integers in units of 2⁻⁴, so the order of addition does not matter. Adding or removing
+    a number changes one of the first two by at most ``reach``, and the third by half of that.
 
     >>> part_sums(np.array([-0.5, 1.5, math.inf]), 2.0) / 16
     array([3.5, 0.5, 3. ])
@@ -172,12 +172,12 @@ def part_sums(values: Floats, reach: float) -> NDArray[np.int64]:
 
 
 def means_deviation(reach: float, distance: float) -> float:
-    """Return the noise of each of :func:`part_sums`: √(5/4) of ``reach``, over μ."""
+    """Return the noise's standard deviation for each of :func:`part_sums`: √(5/4) ``reach``/μ."""
     return math.sqrt(1.25) * reach * _UNITS / distance
 
 
 def count_noise(number: int, deviation: float, key: Key) -> Floats:
-    """Return Gaussian noise for counts: on a grid that whole numbers lie on, so adding is exact."""
+    """Return Gaussian noise for counts, on a grid that contains the integers: adding is exact."""
     step = count_step(deviation)
     normal = secure.standard_normal((number,), key).numpy()
     return np.asarray(np.round(normal * deviation / step) * step)
@@ -190,9 +190,9 @@ def count_step(deviation: float) -> float:
 
 @on_host
 def count_rounding(deviation: float) -> float:
-    """Bound the total variation between the noise of a count and an exact Gaussian, rounded alike.
+    """Bound the total variation distance between a count's noise and a rounded exact Gaussian.
 
-    The count itself has no part in it, as whole numbers are on the grid.
+    It does not depend on the count, because integers are on the grid.
     """
     import torch
 
@@ -204,9 +204,9 @@ def count_rounding(deviation: float) -> float:
 def threshold(deviation: float, delta: float, rows: int = 1) -> float:
     """Return the noisy count above which a name is published.
 
-    A name that one person alone brings has the count 1, and 1 plus noise is above T with a chance
-    of at most δ (a stability-based histogram; Korolova et al. 2009, Wilson et al. 2020). A person
-    with k rows brings up to k names, of count k at most: each has a chance of δ/k.
+    A name contributed by one person only has the count 1, and 1 plus noise exceeds the threshold
+    with probability at most δ (a stability-based histogram; Korolova et al. 2009, Wilson et al.
+    2020). A person with k rows contributes up to k names, with counts up to k: each gets δ/k.
 
     >>> from scipy.stats import norm
     >>> float(norm.sf((threshold(32.0, 1e-6) - 1.5) / 32.0)) <= 1e-6

@@ -10,9 +10,9 @@ from bdpvi.types import Split
 def load_fair() -> Split:
     """Load 6,366 married women with 8 answers each; y = 1 is an affair. Needs no file.
 
-    Occupations are codes of published classes and count as numbers, as in the survey's analyses;
-    all columns are standardised over all rows. The table lists all affairs first, so the rows are
-    permuted with a fixed seed before the first 80 % are taken for training.
+    Occupations are codes of published classes, treated as numbers as in the survey's analyses. All
+    columns are standardised over all rows. The table lists all affairs first, so the rows are
+    permuted with a fixed seed before the first 80 % are used for training.
 
     Raises:
         ImportError: without the extra ``bdpvi[report]``.

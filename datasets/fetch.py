@@ -1,7 +1,7 @@
 """Find the raw file of a public table, and accept it only if its SHA-256 is known.
 
-A file is searched for in the path the caller names, then in ``$BDPVI_DATA``, then in the user's
-cache; the archive it is published in is asked last, and what it sends is put into the cache.
+A file is searched for in the caller's path, then in ``$BDPVI_DATA``, then in the user's cache.
+Last, it is downloaded from its archive and cached.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ARCHIVE = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 
 
 class DigestError(ValueError):
-    """A file is not the one its name promises: it was cut short, edited or replaced.
+    """A file is not the published one: it was truncated, edited or replaced.
 
     Attributes:
         file: path or address of the refused file.
-        expected: the SHA-256 digests that would have been accepted, in hexadecimal.
+        expected: the accepted SHA-256 digests, in hexadecimal.
         found: the digest of the file.
     """
 
@@ -40,14 +40,14 @@ class DigestError(ValueError):
 
 @dataclass(frozen=True)
 class RawFile:
-    """A file of a public archive, known by its content.
+    """A file of a public archive, identified by its content.
 
     Attributes:
         name: file name, in folders and in the cache.
         url: where it is published.
-        sha256: digest of the published file, in hexadecimal; of what is in it, where the name ends
-            in .gz, as the same content can be compressed in many ways.
-        also: digests of other editions that hold the same records; a download is not one of them.
+        sha256: digest of the published file, in hexadecimal; for .gz files, of their uncompressed
+            content, because the same content can be compressed in many ways.
+        also: digests of other editions with the same records; a download is never one of them.
     """
 
     name: str
@@ -66,7 +66,7 @@ class RawFile:
         b''
         """
         if self.name.endswith(".gz"):
-            with contextlib.suppress(OSError, EOFError, zlib.error):  # refused by its digest then
+            with contextlib.suppress(OSError, EOFError, zlib.error):  # its digest is then refused
                 content = gzip.decompress(content)
         found = hashlib.sha256(content).hexdigest()
         expected = (self.sha256, *self.also)
@@ -76,23 +76,23 @@ class RawFile:
 
 
 def cache_folder() -> Path:
-    """Return the folder that downloaded files are kept in; it may not exist yet."""
+    """Return the folder of downloaded files; it may not exist yet."""
     return Path(platformdirs.user_cache_dir("bdpvi"))
 
 
 def fetch(file: RawFile, path: str | os.PathLike[str] | None = None) -> bytes:
     """Return the content of ``file``, unpacked, from the first of these locations that has it.
 
-    The bytes that are returned are the bytes that were checked: the file is read once.
+    The file is read once, so the returned bytes are the checked bytes.
 
     Args:
-        file: what to look for.
+        file: the file to find.
         path: the file itself, or a folder that holds it. When given, nothing else is searched.
 
     Raises:
-        DigestError: if the file found is another one, wherever it was found.
-        FileNotFoundError: if ``path`` or ``$BDPVI_DATA`` leads nowhere.
-        OSError: if the file cannot be read, or is nowhere and cannot be downloaded.
+        DigestError: if a file is found but its digest is not known.
+        FileNotFoundError: if ``path`` or ``$BDPVI_DATA`` does not exist.
+        OSError: if the file cannot be read, or is not found and cannot be downloaded.
     """
     found = _named(file, Path(path)) if path is not None else _searched(file)
     if found is None:

@@ -27,11 +27,11 @@ def load_magic(path: str | os.PathLike[str] | None = None) -> Split:
     """Load 19,020 simulated showers with ten image moments each; y = 1 is a gamma ray.
 
     The moments are standardised over all rows. The file lists all gamma rays first, so the rows
-    are permuted with a fixed seed before the first 80 % are taken for training.
+    are permuted with a fixed seed before the first 80 % are used for training.
 
     Args:
-        path: ``magic04.data`` or its folder; without it ``$BDPVI_DATA``, the user's cache and
-            the archive are searched.
+        path: ``magic04.data`` or its folder; by default ``$BDPVI_DATA``, the user's cache and the
+            archive are searched.
 
     Raises:
         DigestError: if the file found is not the published one.

@@ -1,4 +1,4 @@
-"""Constants from a table's own rows, and the columns that must not become features."""
+"""Constants computed from a table's rows, and columns that must not become features."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from bdpvi.datasets.origin import Origin
 
 MOST_CATEGORIES = 100
 _FEW = 10
-"""A column with at most this number of different values is not taken for an identifier."""
+"""A column with at most this number of distinct values is not considered an identifier."""
 _NEARLY_ALL = 0.95
-"""Integers with fewer different values than this fraction of the rows are no identifiers."""
+"""Integers with fewer distinct values than this fraction of the rows are not identifiers."""
 _DIGITS = 6
-"""Integers that all have the same number of digits, at least this one, are identifiers."""
+"""Integers that all have the same number of digits, at least this many, are identifiers."""
 _NAMES = frozenset({"id", "ids", "identifier", "uid", "uuid", "guid", "ssn", "mrn"})
 
 
 def measured(
     frame: pd.DataFrame, *, encoding: str, categorical: Sequence[str], level: bool, unknown: str
 ) -> Encoding:
-    """Return an encoding with the constants of the table's own rows.
+    """Return an encoding with constants computed from the table's rows.
 
     Args:
         frame: the columns to use.
-        encoding: ``"onehot"`` or ``"ordinal"``, what becomes of categories.
+        encoding: encoding of categories, ``"onehot"`` or ``"ordinal"``.
         categorical: columns whose values are names of categories.
-        level: whether blanks are values of their own, in columns that have any.
+        level: whether blanks count as a separate value, in columns that have any.
         unknown: see :class:`Encoding`.
 
     Raises:
@@ -52,7 +52,7 @@ def measured(
             column = _column(values.dropna(), encoding, name in categorical)
         except ValueError as error:
             problems.append(str(error))
-        except TypeError:  # lists and dictionaries have no hash
+        except TypeError:  # lists and dictionaries are not hashable
             problems.append(
                 f"column {name!r} has values that are no numbers or texts, such as "
                 f"{values.dropna().iloc[0]!r:.40}. {_leave_out([values])}"
@@ -70,9 +70,9 @@ def measured(
 
 
 def whole(values: pd.Series[Any]) -> pd.Series[Any]:
-    """Return integers as integers, where a blank among them has made them floating point.
+    """Convert integers back to integers if a blank among them has made them floating-point.
 
-    Identifiers would pass for measurements otherwise.
+    Otherwise identifiers would look like measurements.
 
     >>> whole(pd.Series([1.0, None])).dtype, whole(pd.Series([1.5, None])).dtype
     (Int64Dtype(), dtype('float64'))
@@ -84,11 +84,11 @@ def whole(values: pd.Series[Any]) -> pd.Series[Any]:
 
 
 class Objection(NamedTuple):
-    """Why a column must not become features.
+    """The reason why a column must not become features.
 
     Attributes:
-        reason: in words.
-        remedy: what can be done, as the rest of the sentence.
+        reason: the reason, in words.
+        remedy: the remedy, as the rest of the sentence.
     """
 
     reason: str
@@ -98,14 +98,14 @@ class Objection(NamedTuple):
 def objection(
     values: pd.Series[Any], categorical: bool = False, most: int = MOST_CATEGORIES
 ) -> Objection | None:
-    """Return why a column must not become features, or be published by its values, if it must not.
+    """Return the reason, if any, why a column's values must not become features or be published.
 
-    Identifiers, free text, dates, and numbers that are written as text.
+    Reasons are identifiers, free text, dates, and numbers written as text.
 
     Args:
-        values: that are not blank.
+        values: values that are not blank.
         categorical: whether they are declared to be names of categories.
-        most: how many different names there may be.
+        most: largest number of distinct names.
 
     >>> objection(pd.Series([f"P{one}" for one in range(20)], name="patient")).reason[:56]
     "column 'patient' has 20 different values in 20 rows, whi"
@@ -169,10 +169,10 @@ def _leave_out(columns: Sequence[pd.Series[Any]]) -> str:
 
 
 def _numbers_rows(values: pd.Series[Any]) -> bool:
-    """Return whether integers look like names of the rows rather than measurements.
+    """Return whether integers look like identifiers of rows rather than measurements.
 
-    Measurements may all differ too, as incomes do. Identifiers nearly fill a range, are in the
-    order of the rows, all have the same number of digits, or have the name of one.
+    Measurements, such as incomes, may all differ too. Identifiers nearly fill a range, are in the
+    order of the rows, all have the same number of digits, or are named like one.
     """
     if not pd.api.types.is_integer_dtype(values.dtype):
         return False
@@ -190,7 +190,7 @@ def _numbers_rows(values: pd.Series[Any]) -> bool:
 
 
 def repeated(frame: pd.DataFrame) -> list[str]:
-    """Return the columns that are called identifiers and have a value more than once.
+    """Return the columns named like identifiers in which a value occurs more than once.
 
     >>> repeated(pd.DataFrame({"patient_id": [7, 7, None], "visit_id": [1, 2, 3], "age": 40}))
     ['patient_id']
@@ -216,7 +216,7 @@ _WRITTEN = {
 
 
 def _written(values: pd.Series[Any]) -> Objection | None:
-    """Object to text that is mostly numbers: a stray entry would make categories of them."""
+    """Object to text that is mostly numbers: one stray entry would turn them into categories."""
     distinct = pd.Series(categories_of(values))
     for pattern, what in _WRITTEN.items():
         found = distinct.astype(str).str.fullmatch(pattern)

@@ -21,7 +21,7 @@ FILES = {
     }.items()
 }
 MEAN, SCALE = 0.1307, 0.3081
-"""Of the pixels of all training images, in [0, 1]; public constants, as everybody uses them."""
+"""Mean and deviation of all training pixels, in [0, 1]; widely used public constants."""
 
 
 def load_mnist(
@@ -30,7 +30,7 @@ def load_mnist(
     """Load 60,000 training and 10,000 test images of handwritten digits.
 
     Args:
-        path: folder of the four gzipped IDX files; without it ``$BDPVI_DATA``, the user's cache and
+        path: folder of the four gzipped IDX files; by default ``$BDPVI_DATA``, the user's cache and
             a public mirror are searched.
 
     Returns:

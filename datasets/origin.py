@@ -1,4 +1,4 @@
-"""What a promise has to name of how records were made: origins of constants, declared facts."""
+"""Facts about preprocessing that a guarantee has to name: origins of constants, declarations."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from enum import Enum
 
 DECLARED = "declared"
-"""Key among what is noted of data of what its owner declared: facts by name, in words."""
+"""Key in a data set's notes for its owner's declarations: facts by name, in words."""
 
 
 class Origin(str, Enum):
-    """Where the constants that encode columns come from, the least covered first.
+    """Where preprocessing constants come from, the least covered first.
 
     Attributes:
-        FROM_THIS_TABLE: read from the rows; no ε covers them.
-        FROM_ANOTHER_RELEASE: bought for a release that the ε at hand does not count.
-        BOUGHT_HERE: bought by charges that the ε at hand counts.
-        PUBLIC: said to be public.
+        FROM_THIS_TABLE: computed from the rows; no ε covers them.
+        FROM_ANOTHER_RELEASE: privately estimated; this release's ε does not include the charge.
+        BOUGHT_HERE: privately estimated; this release's ε includes the charge.
+        PUBLIC: declared public.
     """
 
     FROM_THIS_TABLE = "from this table"
@@ -26,7 +26,7 @@ class Origin(str, Enum):
 
 
 def declared(**facts: object) -> dict[str, str]:
-    """Return what was declared of a table, in words that are published.
+    """Return declarations about a table, in words to be published.
 
     >>> declared(positive=0, numeric=("age", "dose"), missing=None, left_out=())
     {'positive': '0', 'numeric': 'age, dose'}

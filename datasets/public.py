@@ -1,4 +1,4 @@
-"""Public benchmark tables: from raw columns to records, the last step of every loader."""
+"""Public benchmark tables: turns raw columns into records, the last step of every loader."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def public_table(
     """Return the rows of a public table; its constants are public because the table is.
 
     Args:
-        name: what reports call the table.
+        name: the table's name in reports.
         frame: raw columns.
-        y: N truth values.
-        positive: what y = 1 means.
-        columns: how the raw columns become features; by default every one is a number.
+        y: N Booleans.
+        positive: the meaning of y = 1.
+        columns: encodings of the raw columns; by default all are numbers.
     """
     source = (
         f"Means, standard deviations and categories are those of all rows of the published {name} "

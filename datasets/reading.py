@@ -1,7 +1,7 @@
 """Tables from files: CSV and Parquet.
 
-In CSV a record is one physical line, so that no line decides what another one is: a quote that one
-record opens must not swallow those below. A line that cannot be split is left out by itself.
+In CSV a record is one physical line, so that no line affects another: an unclosed quote in one
+record must not swallow the records below. A line that cannot be split is left out alone.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PARQUET = (".parquet", ".pq")
 _SEPARATORS = (",", ";", "\t", "|")
 _BY_NAME = {"tab": "\t", "\\t": "\t"}
 MULTILINE = "multiline"
-"""Key among what is noted of data whose records may go over several lines of a file."""
+"""Key in a data set's notes if its records may span several lines of a file."""
 _BETWEEN = "\x1f"
-"""Stands between values that were split: in a cell it becomes a replacement character."""
+"""Separates split values; inside a cell it becomes a replacement character."""
 _ODD = str.maketrans({_BETWEEN: "\ufffd", "\0": "\ufffd", "\r": " "})
 _CHUNK = 1 << 20
-"""Bytes that are read at once."""
+"""Number of bytes read at once."""
 
 
 def read_table(
@@ -48,20 +48,20 @@ def read_table(
     Args:
         path: the file.
         separator: the character between the values of a CSV file; a tab may be written ``"tab"``.
-        text: return the values of a CSV file as they are written, a blank as an empty text.
-        least: fewest rows that are taken.
-        multiline: whether values in quotes may go over several lines of a CSV file. Then one line
-            can join others to it, so that a guarantee is about what the quotes make of the file;
-            line breaks in values become spaces.
+        text: return the values of a CSV file as written, a blank as an empty string.
+        least: fewest rows accepted.
+        multiline: whether quoted values may span several lines of a CSV file. One line can then
+            join others to itself, so a guarantee is about records as delimited by the quotes; line
+            breaks in values become spaces.
 
     Warns:
-        PrivacyUtilityWarning: of lines that are left out: they have more or fewer values than the
-            header, or a quote that is not closed. For the owner only.
+        PrivacyUtilityWarning: about lines that are left out because they have more or fewer values
+            than the header, or an unclosed quote. For the owner only.
 
     Raises:
-        ValueError: naming the file: an empty file, a header without rows, a name that occurs twice,
-            a header that is not UTF-8 or has a quote that is not closed, another separator; a
-            Parquet file that cannot be read, or pyarrow is not installed.
+        ValueError: naming the file: an empty file, a header without rows, a repeated name, a header
+            that is not UTF-8 or has an unclosed quote, another separator; a Parquet file that
+            cannot be read, or a missing pyarrow.
         OSError: if the file cannot be opened.
     """
     if Path(path).suffix.lower() in _PARQUET:
@@ -81,10 +81,10 @@ def read_table(
 
 
 def read_header(path: str | os.PathLike[str], *, separator: str = ",") -> list[str]:
-    """Return the column names of a CSV or Parquet file, and read no row.
+    """Return the column names of a CSV or Parquet file without reading any row.
 
     Raises:
-        ValueError: if it has none.
+        ValueError: if it has no header.
         OSError: if the file cannot be opened.
     """
     if Path(path).suffix.lower() in _PARQUET:
@@ -105,12 +105,12 @@ def read_numbers(
     """Iterate over a CSV file's numbers block by block, each line and each cell read by itself.
 
     Args:
-        path: the file; its values stand between commas. Needs pyarrow.
+        path: the file, with comma-separated values. Needs pyarrow.
         columns: names in the header.
 
     Yields:
-        The values of some lines, (n, d), NaN or infinite where a cell is no finite number; and how
-        many lines beside them are left out, as :func:`read_table` leaves them out.
+        The values of some lines, (n, d), NaN or infinite where a cell is not a finite number; and
+        the number of lines left out among them, by the rules of :func:`read_table`.
     """
     with open(path, "rb") as file:
         blocks = _blocks(file)
@@ -129,9 +129,9 @@ def _separator(separator: str) -> str:
 
 
 def _blocks(file: BinaryIO) -> Iterator[list[str]]:
-    """Yield the first line, then the others block by block; bytes that are no UTF-8 are replaced.
+    """Yield the first line, then the others block by block; bytes that are not UTF-8 are replaced.
 
-    Lines end as the first one does: a lone carriage return in a row ends none of them.
+    All lines end like the first: a lone carriage return in a row does not end it.
     """
     rest = _more(file)
     while b"\n" not in rest and b"\r" not in rest and (more := _more(file)):
@@ -157,7 +157,7 @@ def _lines(content: bytes) -> list[str]:
 
 
 def _more(file: BinaryIO) -> bytes:
-    """Return what comes next, which ends within no end of a line."""
+    """Return the next block of bytes, which never splits a line ending."""
     found = file.read(_CHUNK)
     while found.endswith(b"\r") and (more := file.read(1)):
         found += more
@@ -200,7 +200,7 @@ def _names(line: str, path: str, separator: str) -> list[str]:
 
 
 def _header(line: str, path: str, separator: str) -> list[str]:
-    """Return names that are different."""
+    """Return the names in a header line, which must be distinct."""
     header = _names(line, path, separator)
     others = [s for s in _SEPARATORS if s in header[0]]
     if len(header) == 1 and others:
@@ -229,7 +229,7 @@ def _values(line: str, separator: str) -> list[str] | None:
 
 
 def _split(lines: Iterable[str], separator: str, width: int) -> tuple[list[str], int]:
-    """Return lines of so many values, :data:`_BETWEEN` them, and how many have others.
+    """Return lines of ``width`` values, joined by :data:`_BETWEEN`, and the number of other lines.
 
     >>> _split(["1,2", "", "3", "4, x", '"5,6",7'], ",", 2)
     (['1\\x1f2', '4\\x1f x', '5,6\\x1f7'], 1)
@@ -251,7 +251,7 @@ def _split(lines: Iterable[str], separator: str, width: int) -> tuple[list[str],
 
 
 def _split_across(lines: Iterable[str], separator: str, width: int) -> tuple[list[str], int]:
-    """Return :func:`_split` of records whose quotes may go over several lines."""
+    """Do :func:`_split` for records whose quotes may span several lines."""
     ended = (f"{line}\n" for line in lines)
     found, odd = [], 0
     for values in _records(csv.reader(ended, skipinitialspace=True, delimiter=separator)):
@@ -273,7 +273,7 @@ def _records(rows: Iterator[list[str]]) -> Iterator[list[str] | None]:
 
 
 def _frame(lines: list[str], header: list[str], text: bool) -> pd.DataFrame:
-    """Return the table of lines that were split: no value in it is more than its text."""
+    """Return the table of split lines; pandas parses the values without quoting rules."""
     given: dict[str, Any] = {
         "sep": _BETWEEN,
         "header": None,
@@ -292,7 +292,7 @@ def _frame(lines: list[str], header: list[str], text: bool) -> pd.DataFrame:
         try:
             return pd.read_csv(io.StringIO(content), **given)  # type: ignore[no-any-return]
         except (pd.errors.ParserError, OverflowError):
-            pass  # a number that pandas cannot hold: all values are texts then
+            pass  # a number that pandas cannot hold: all values are then strings
     frame: pd.DataFrame = pd.read_csv(
         io.StringIO(content), dtype=str, keep_default_na=False, **given
     )
@@ -300,10 +300,10 @@ def _frame(lines: list[str], header: list[str], text: bool) -> pd.DataFrame:
 
 
 def _numbers(lines: list[str], places: Sequence[int], width: int) -> NDArray[np.float64]:
-    """Return the numbers at some places of lines that were split, (n, d)."""
+    """Return the numbers in the given columns of split lines, (n, d)."""
     try:
         return np.column_stack(_cells(lines, places, width, "float64"))
-    except ValueError:  # a cell is no number: its column is read cell by cell
+    except ValueError:  # a cell is not a number: read its column cell by cell
         if len(places) > 1:
             return np.hstack([_numbers(lines, [one], width) for one in places])
     (texts,) = _cells(lines, places, width, "string")
@@ -311,10 +311,10 @@ def _numbers(lines: list[str], places: Sequence[int], width: int) -> NDArray[np.
 
 
 def _cells(lines: list[str], places: Sequence[int], width: int, kind: str) -> list[NDArray[Any]]:
-    """Return the columns at some places, all of one of pyarrow's types.
+    """Return the given columns, all of one of pyarrow's types.
 
     Raises:
-        ValueError: if a cell is not of it.
+        ValueError: if a cell has another type.
     """
     import pyarrow
     from pyarrow import csv as reader

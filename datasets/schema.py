@@ -1,8 +1,8 @@
-"""What a table's columns may hold: bounds and levels that are public, and the grid that follows.
+"""A schema: public bounds and levels of a table's columns, and the grid of codes they define.
 
-A schema comes before the rows. Every cell of any table has a code by it, so neighbouring tables
-have the same codes, and no row is ever refused: what is out of range is clamped, what cannot be
-read or is no level is :data:`OTHER`, and a blank is a level of its own.
+A schema is fixed before the rows are seen. It gives every cell of any table a code, so that
+neighbouring tables have the same codes and no row is ever refused: values out of range are clamped,
+unreadable values and unknown levels become :data:`OTHER`, and a blank is a separate level.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objecti
 
 Codes = NDArray[np.int64]
 OTHER = "other"
-"""What a value that is no level is called in rows; among numbers it is a blank."""
+"""Name of unknown levels in rows; among numbers they are blanks."""
 MOST_LEVELS = 1000
 _MOST_VALUES, _UNIFORM, _A_DECADE, _DECADES = 256, 64, 6, 4
 _MOST_CLAMPED = 0.05
@@ -34,20 +34,20 @@ _MOST_CLAMPED = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class Domain:
-    """What one column may hold: either levels, or numbers between two bounds.
+    """The possible values of one column: either levels, or numbers between two bounds.
 
-    Codes are the places of levels or of cells of the grid, then one for blanks and one for
+    Codes are indices of levels or of the grid's cells, then one for blanks and one for
     :data:`OTHER`.
 
     Attributes:
-        levels: names, in any spelling that a table may have; 1 and 1.0 are one.
+        levels: names, in any spelling that a table may have; 1 and 1.0 are the same.
         low, high: bounds, both possible values.
         integer: whether numbers are whole.
-        from_data: whether any of these were read from the rows, and are not public.
-        bought: whether they were bought for a release, which alone pays for them.
+        from_data: whether any of these were read from the rows, and so are not public.
+        bought: whether they were estimated privately for a release; only its ε covers them.
 
     Raises:
-        ValueError: naming what is wrong.
+        ValueError: naming the field at fault.
 
     >>> Domain(low=0, high=110, integer=True).size, Domain(levels=("F", "M")).size
     (113, 4)
@@ -95,11 +95,11 @@ class Domain:
 
     @cached_property
     def edges(self) -> NDArray[np.float64] | None:
-        """Left ends of the grid's cells and the end of the last; None for levels.
+        """Left ends of the grid's cells and the end of the last cell; None for levels.
 
-        Whole numbers of up to 256 values have a cell each. Others have 64 cells of equal width,
-        and six cells a decade from the bound that is nearest to 0, or where the bounds straddle 0
-        on both sides of it; the bounds, and 0, have cells of their own.
+        Up to 256 whole numbers have one cell each. Other ranges have 64 cells of equal width, and
+        six cells per decade from the bound nearest to 0, or on both sides of 0 if the bounds
+        straddle it; the bounds and 0 have their own cells.
         """
         if self.bounds is None:
             return None
@@ -127,14 +127,14 @@ class Domain:
 
     @property
     def size(self) -> int:
-        """Number of codes, with those of blanks and of :data:`OTHER`."""
+        """Number of codes, including those for blanks and :data:`OTHER`."""
         return self.cells + 2
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """Share of each code where nothing is known: equal, so that small numbers are likelier.
+        """Default share of each code: equal shares, so that small numbers are more likely.
 
-        Single points among numbers that are not whole, and the last two codes, have none.
+        Single points among numbers that are not whole, and the last two codes, have share 0.
         """
         wide = np.ones(self.cells)
         if self.edges is not None and not self.integer:
@@ -143,7 +143,7 @@ class Domain:
         return np.concatenate([wide / wide.sum(), [0.0, 0.0]])
 
     def encode(self, values: pd.Series[Any]) -> tuple[Codes, str]:
-        """Return the codes of values, (N,), and in words, for the owner alone, what did not fit."""
+        """Return the codes of values, (N,), and a note on invalid values, for the owner only."""
         if values.dtype.kind in "iuf" and self.edges is not None:
             numbers = values.to_numpy(dtype=np.float64)
             blank, numbers = np.isnan(numbers), np.where(np.isfinite(numbers), numbers, np.nan)
@@ -174,14 +174,14 @@ class Domain:
         return codes, "; ".join(said)
 
     def decode(self, codes: Codes, random: np.random.Generator) -> pd.Series[Any]:
-        """Return values of codes: levels as the schema spells them, numbers uniform in cells."""
+        """Return values for codes: levels in the schema's spelling, numbers uniform in cells."""
         if self.edges is None:
             names = np.array([*(self.levels or ()), None, OTHER], dtype=object)
             return pd.Series(names[codes], dtype=object)
         inside = np.minimum(codes, self.cells - 1)
         low, high = self.edges[inside], self.edges[inside + 1]
         values = low + random.random(len(codes)) * (high - low)
-        values = np.minimum(values, np.nextafter(high, -math.inf))  # rounded, it may be the end
+        values = np.minimum(values, np.nextafter(high, -math.inf))  # rounding may reach the end
         values = np.floor(values) if self.integer else values
         values = np.clip(values, *(self.bounds or (0.0, 0.0)))
         gone = codes >= self.cells
@@ -192,15 +192,15 @@ class Domain:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table, all public, in the order that they are written in.
+    """The domains of a table's columns, all public, in the order of writing.
 
     Attributes:
-        columns: by name.
-        source: where the bounds and levels are from, in words.
-        left_out: columns of a table that are no part of this, each with the reason, for the owner.
+        columns: domains by name.
+        source: where the bounds and levels come from, in words.
+        left_out: columns of the table not in the schema, each with the reason, for the owner.
 
     Raises:
-        ValueError: if there is no column, a name is blank, or a column is left out too.
+        ValueError: if there is no column, a name is blank, or a column is also left out.
 
     >>> people = Schema({"age": Domain(low=0, high=110, integer=True)}, "Questionnaire 2021")
     >>> people.marked
@@ -222,14 +222,14 @@ class Schema:
 
     @property
     def marked(self) -> tuple[str, ...]:
-        """Columns of which something was read from the rows."""
+        """Columns whose domain was read from the rows."""
         return tuple(name for name, one in self.columns.items() if one.from_data)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Schema:
         """Read a JSON file such as {"source": "…", "columns": {"age": {"low": 0, "high": 110}}}.
 
-        The short form of :func:`bdpvi.datasets.constants_of` will do as well: {"source": "…",
+        The short form of :func:`bdpvi.datasets.constants_of` is accepted too: {"source": "…",
         "age": [0, 110], "sex": ["F", "M"]}.
 
         Raises:
@@ -247,14 +247,14 @@ class Schema:
         """Write the file that :meth:`load` reads.
 
         Raises:
-            ValueError: if there is something already.
+            ValueError: if the path exists.
         """
         if not store.nothing_at(Path(path)):
             raise ValueError(f"path={str(path)!r} exists already; choose another")
         store.write(Path(path), store.json_text(schema.to_json(self), indent=1).encode())
 
     def check(self, header: Sequence[str]) -> None:
-        """Raise ValueError unless a table with this header has every column once."""
+        """Raise ValueError unless a table with this header has every column exactly once."""
         for name in self.columns:
             if (found := header.count(name)) != 1:
                 raise ValueError(
@@ -262,10 +262,10 @@ class Schema:
                 )
 
     def encode(self, frame: pd.DataFrame) -> tuple[Codes, dict[str, str]]:
-        """Return the codes of a table, (N, d), and for the owner what did not fit, by column.
+        """Return the codes of a table, (N, d), and notes on invalid values, for the owner only.
 
         Raises:
-            ValueError: by the header alone: a column that is lacking, there twice, or not here.
+            ValueError: because of the header only: a column is missing, repeated or unknown.
         """
         names = [str(name).strip() for name in frame.columns]
         self.check(names)
@@ -281,24 +281,24 @@ class Schema:
         return codes, said
 
     def decode(self, codes: Codes, random: np.random.Generator) -> pd.DataFrame:
-        """Return a table of codes, (N, d)."""
+        """Return a table with the values of codes, (N, d)."""
         pairs = enumerate(self.columns.items())
         return pd.DataFrame({name: one.decode(codes[:, at], random) for at, (name, one) in pairs})
 
 
 def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Schema:
-    """Return a draft from a table: bounds and levels that occur, marked as read from the rows.
+    """Return a draft from a table: observed bounds and levels, marked as read from the rows.
 
     Identifiers, dates and free text are left out, by the rules of
     :func:`bdpvi.datasets.measuring.objection`.
 
     Args:
         frame: the table.
-        source: in words.
-        levels: columns whose values are names, also where these are numbers or many.
+        source: source of the schema, in words.
+        levels: columns whose values are names, even if they are numeric or numerous.
 
     Raises:
-        ValueError: if no column is left.
+        ValueError: if no column remains.
 
     >>> people = pd.DataFrame({"age": [18, 93], "sex": ["F", "M"], "born": ["1.2.99", "3.4.01"]})
     >>> draft = measured(people, "draft")
@@ -334,7 +334,7 @@ def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Sc
 
 
 def _long(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a schema's file with short entries written out."""
+    """Return the content of a schema's file with short entries expanded."""
     given = dict(content)
     if not isinstance(given.get("columns"), Mapping):
         source = given.pop("source", None)
@@ -351,7 +351,7 @@ def _entry(given: Any) -> Any:
 
 
 def _outwards(bound: float) -> float:
-    """Return a bound rounded up to one digit of its size; 0 stays."""
+    """Return a bound rounded away from 0 to one significant digit; 0 stays 0."""
     if bound == 0:
         return 0.0
     unit = 10.0 ** math.floor(math.log10(abs(bound)))

@@ -36,11 +36,11 @@ def load_spambase(path: str | os.PathLike[str] | None = None) -> Split:
 
     The columns are standardised over all rows; their tails are heavy, so that single records lie
     tens of standard deviations out. The file lists all spam first, so the rows are permuted with
-    a fixed seed before the first 80 % are taken for training.
+    a fixed seed before the first 80 % are used for training.
 
     Args:
-        path: ``spambase.data`` or its folder; without it ``$BDPVI_DATA``, the user's cache and
-            the archive are searched.
+        path: ``spambase.data`` or its folder; by default ``$BDPVI_DATA``, the user's cache and the
+            archive are searched.
 
     Raises:
         DigestError: if the file found is not the published one.

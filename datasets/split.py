@@ -1,12 +1,12 @@
 """Training and test rows of one table.
 
-Where a row goes must not depend on the other rows: without one of them, the training rows would be
-others, and no guarantee about one row would hold. So each row has a coin of its own, which is
-secret (:func:`by_coins`). The other splits are public. They serve published tables, whose
-guarantees are about the training rows alone, and experiments.
+The side on which a row falls must not depend on the other rows: otherwise removing one row would
+move others, and no guarantee about one row would hold. So each row has its own secret coin
+(:func:`by_coins`). The other splits are public. They are for published tables, where guarantees are
+about the training rows only, and for experiments.
 
-What is noted about a split is published with every release, so it does not say how many rows there
-are: a neighbour has one row more or less.
+Notes on a split are published with every release, so they do not state the number of rows: a
+neighbour has one row more or less.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from bdpvi.types import Dataset, Split
 def permutation(length: int, seed: int) -> Tensor:
     """Return a public order of ``length`` rows, the same on every machine and in every version.
 
-    Rows are ordered by the raw output of PCG64, whose stream NumPy keeps fixed, as it does not for
-    the methods of ``Generator`` (NEP 19).
+    Rows are ordered by the raw output of PCG64: NumPy guarantees its stream, but not the methods of
+    ``Generator`` (NEP 19).
 
     >>> permutation(5, seed=0).tolist()
     [3, 2, 1, 0, 4]
@@ -40,12 +40,12 @@ def permutation(length: int, seed: int) -> Tensor:
 
 
 def by_coins(data: Dataset, coins: Tensor, test_fraction: float = 0.2) -> Split:
-    """Split by the records' own coins: without record i the others go where they went.
+    """Split by the records' own coins: removing a record moves no other record.
 
     Args:
-        data: the records; their ids say which coins are theirs.
+        data: the records; their ids index the coins.
         coins: independent and uniform on [0, 1), one for each id up to the largest. Secret.
-        test_fraction: a record is for test where its coin is below this.
+        test_fraction: a record is for testing if its coin is below this.
 
     Raises:
         ValueError: if ``test_fraction`` is not strictly between 0 and 1, or a coin is missing.
@@ -75,7 +75,7 @@ def first_rows(data: Dataset, test_fraction: float = 0.2) -> Split:
     [8, 9]
     """
     validate.probability("test_fraction", test_fraction)
-    # 10 * (1 - 0.9) is just below 1: rounding must not cost a row.
+    # 10 * (1 - 0.9) is just below 1: rounding must not lose a row.
     cut = math.floor(len(data) * (1 - test_fraction) + 1e-9)
     if not 0 < cut < len(data):
         raise ValueError(
@@ -91,7 +91,7 @@ def shuffled(data: Dataset, test_fraction: float = 0.2, seed: int = 0) -> Split:
     """Split after a public permutation of the rows, which keep their ids.
 
     Raises:
-        ValueError: as :func:`first_rows`.
+        ValueError: as in :func:`first_rows`.
 
     >>> data = Dataset(torch.zeros(5, 1), torch.zeros(5))
     >>> split = shuffled(data, seed=0)
@@ -105,7 +105,7 @@ def shuffled(data: Dataset, test_fraction: float = 0.2, seed: int = 0) -> Split:
 
 
 def experiment(split: Split) -> Split:
-    """Return the split of somebody's own table, marked as one that nothing may be released from."""
+    """Return the split of a private table, marked as an experiment: nothing may be released."""
     return noted(split, EXPERIMENT)
 
 
@@ -121,7 +121,7 @@ def noted(split: Split, key: str, what: object = True) -> Split:
 def folds(data: Dataset, count: int = 5, seed: int = 0) -> list[Split]:
     """Return the splits of cross-validation: every row is a test row once.
 
-    The rows are permuted publicly and cut into ``count`` parts, whose sizes differ by one at most.
+    The rows are permuted publicly and cut into ``count`` parts whose sizes differ by at most one.
 
     Raises:
         ValueError: if ``count`` is below 2 or above the number of rows.

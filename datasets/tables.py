@@ -1,4 +1,4 @@
-"""People's own tables: data frames and files with a yes/no column."""
+"""User tables: data frames and files with a yes/no column."""
 
 from __future__ import annotations
 
@@ -28,35 +28,34 @@ from bdpvi.datasets.units import at_most
 from bdpvi.types import Dataset, People, Split, tell_owner
 
 _SHOWN = 20
-"""Columns that a message lists."""
+"""Largest number of columns listed in a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """How a table with a yes/no column becomes records.
+    """Options for turning a table with a yes/no column into records.
 
     Attributes:
-        positive: which value of the target is y = 1; the later one in sorted order by default (1 of
-            0 and 1, yes of no and yes). With ``constants`` it must be given, and every other value
-            is 0.
-        encoding: what becomes of text, boolean and ``categorical`` columns: ``"onehot"`` makes
-            one 0/1 feature of each value, ``"ordinal"`` one standardised feature of its position
-            in sorted order.
-        categorical: columns whose values are names of categories, though they are numbers or
+        positive: the value of the target with y = 1; by default the later one in sorted order (1 of
+            0 and 1, yes of no and yes). Required with ``constants``, where every other value is 0.
+        encoding: encoding of text, Boolean and ``categorical`` columns: ``"onehot"`` makes one 0/1
+            feature for each value, ``"ordinal"`` one standardised feature of its index in sorted
+            order.
+        categorical: columns whose values are names of categories, even if they are numbers or
             nearly as many as the rows.
         drop: columns to leave out, such as identifiers.
-        missing: ``"refuse"`` blanks; ``"drop"`` their rows; or ``"level"``: a blank is a value of
-            its own, with a feature "NAME is missing", in the columns that have any or, with
-            ``constants``, in all. A blank target is refused or dropped.
-        unknown: see :class:`Encoding`; by default ``"refuse"``, or as ``constants`` say.
-        constants: an encoding made elsewhere: it decides which columns are used and how, and
-            ``encoding`` and ``categorical`` have no effect. No row is refused then: one with a
-            blank or a value that it does not know is left out where nothing else is said, and the
-            owner is told how many.
-        name: what reports call the data.
+        missing: ``"refuse"`` blanks; ``"drop"`` their rows; or ``"level"``: a blank is a separate
+            value, with a feature "NAME is missing", in columns with blanks or, with ``constants``,
+            in all columns. A blank target is refused or dropped.
+        unknown: see :class:`Encoding`; by default ``"refuse"``, or the setting of ``constants``.
+        constants: a ready encoding: it determines the columns and their features, and ``encoding``
+            and ``categorical`` have no effect. No row is then refused: a row with a blank or an
+            unknown value is left out unless another option says how to treat it, and the owner is
+            told how many rows were.
+        name: the data's name in reports.
 
     Raises:
-        ValueError: naming the option that is not one of its values.
+        ValueError: naming an option with an invalid value.
     """
 
     positive: object = None
@@ -76,7 +75,7 @@ class TableOptions:
 
     @property
     def declared(self) -> dict[str, str]:
-        """What the owner says of the table, in words."""
+        """The owner's declarations about the table, in words."""
         named = () if self.constants else tuple(n for n in self.categorical if n not in self.drop)
         return declared(
             positive=None if self.positive is None else read_cell(self.positive)[1],
@@ -102,25 +101,25 @@ def from_frame(
 ) -> Split:
     """Turn a table with a yes/no column into training and test records.
 
-    Each row is for test with probability ``test_fraction``, by a secret coin of its own: without
-    one row the others go where they went, as the guarantee of a release needs.
+    Each row is for testing with probability ``test_fraction``, by its own secret coin: removing a
+    row moves no other row, as a release's guarantee requires.
 
     Args:
         frame: one row for each record.
         target: the yes/no column.
         test_fraction: strictly between 0 and 1.
-        seed: makes an experiment, from which nothing may be released: the rows are permuted with
-            it, and this fraction of them, to the row, is for test. Or the key of the coins; by
-            default a new one, from the operating system's cryptographic generator.
+        seed: a number makes an experiment, from which nothing may be released: the rows are
+            permuted with it, and exactly this fraction is for testing. Or the key of the coins; by
+            default a new one from the operating system's cryptographic generator.
         coins: (N,) instead of a seed: uniform on [0, 1), one for each row; see :func:`by_coins`.
-        key: column that names persons, and is no feature: rows with one name have one coin. It
-            changes the split alone; a guarantee is about one row all the same.
-        unit: the same column, if a guarantee shall be about all rows of one person.
-        rows_per_unit: how many rows of each person are used at most, the first ones.
+        key: column that identifies persons, not used as a feature: a person's rows share one coin.
+            It only changes the split; a guarantee is still about one row.
+        unit: the same column, if a guarantee is to be about all rows of one person.
+        rows_per_unit: largest number of rows used for each person, the first ones.
         options: fields of :class:`TableOptions`.
 
     Raises:
-        ValueError: as :func:`dataset_from_frame`, or if a seeded split leaves one side empty.
+        ValueError: as in :func:`dataset_from_frame`, or if a seeded split leaves one side empty.
 
     >>> frame = pd.DataFrame({"age": range(20, 30), "sick": ["no", "yes"] * 5})
     >>> split = from_frame(frame, target="sick", seed=0)
@@ -154,7 +153,7 @@ def from_frame(
 def _by_persons(
     data: Dataset, persons: pd.Series[Any], seed: int | Key | None, test_fraction: float
 ) -> Split:
-    """Return the split in which rows of one person have one coin."""
+    """Return the split in which all rows of a person share one coin."""
     secret = Key.of_seed(seed) if isinstance(seed, int) else seed or Key.fresh()
     coins = torch.from_numpy(secret.coins_of(persons.map(read_cell).str[1]))
     split = by_coins(data, coins, test_fraction)
@@ -174,15 +173,15 @@ def from_csv(
     Args:
         path: the file.
         target: the yes/no column.
-        separator, multiline: see :func:`read_table`. What the latter rests on is named by every
-            promise.
-        options: see :func:`from_frame`; ``name`` is by default the file's.
+        separator, multiline: see :func:`read_table`. Every guarantee names the assumption that
+            ``multiline`` makes.
+        options: see :func:`from_frame`; ``name`` is by default the file's name.
 
     Raises:
-        ValueError: as :func:`read_table` and :func:`from_frame`.
+        ValueError: as in :func:`read_table` and :func:`from_frame`.
         OSError: if the file cannot be opened.
     """
-    constants = options.get("constants") is not None  # then each value is read by itself
+    constants = options.get("constants") is not None  # each value is then read by itself
     frame = read_table(
         path, separator=separator, multiline=multiline, text=constants, least=1 - constants
     )
@@ -197,8 +196,8 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     """Turn a table with a yes/no column into records; a record's id is its row number.
 
     Without ``constants``, means, standard deviations and categories are computed from all rows of
-    the table. Releasing a model releases them, and no accountant pays for that: they are treated as
-    public, and ``preprocessing`` says so. Where they are not, pass an :class:`Encoding` made from
+    the table. Releasing a model releases them, and no ε covers that: they are treated as public,
+    and ``preprocessing`` says so. If they are not public, pass an :class:`Encoding` made from
     public knowledge.
 
     Args:
@@ -207,24 +206,24 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
         options: fields of :class:`TableOptions`.
 
     Warns:
-        UserWarning: with the number of values that ``unknown="base"`` made 0 in each column.
+        UserWarning: with the number of values that ``unknown="base"`` set to 0 in each column.
         PrivacyUtilityWarning: with the number of rows that ``constants`` leave out. For the owner.
 
     Raises:
-        ValueError: naming unknown or repeated column names, or a column or ``positive`` that
-            ``constants`` need; without ``constants`` with one line for each problem of
-            the table and the option that solves it: blanks; infinite values; a target with other
-            than two values; columns that never vary; text where most values are numbers; text with
-            more than 100 different values, or with more than 10 that are half as many as the rows,
-            and integers that look like identifiers, see below; no row or no feature.
+        ValueError: naming unknown or repeated column names, or a column or ``positive`` required by
+            ``constants``. Without ``constants``, with one line for each problem of the table and
+            the option that solves it: blanks; infinite values; a target without exactly two values;
+            constant columns; text where most values are numbers; text with more than 100 distinct
+            values, or with more than 10 that are half as many as the rows; integers that look like
+            identifiers, see below; no row or no feature.
 
     The names of categories are published, so a column that identifies rows must not become
-    categories. List it in ``categorical`` if its values are harmless all the same.
+    categories. If its values are harmless, list it in ``categorical``.
 
-    Integers are taken for identifiers where the number of different values is at least 95 % of the
-    number of rows, none is negative, and they nearly fill a range, rise or fall from row to row,
-    all have the same number of digits, six at least, or have a name such as "id" or "patient_id".
-    If they measure something, make them floats.
+    Integers count as identifiers if the number of distinct values is at least 95 % of the number of
+    rows, none is negative, and they nearly fill a range, rise or fall from row to row, all have the
+    same number of digits, at least six, or have a name such as "id" or "patient_id". If they are
+    measurements, convert them to floats.
 
     >>> frame = pd.DataFrame({"age": [20.0, 40.0], "sex": ["F", "M"], "sick": [0, 1]})
     >>> data = dataset_from_frame(frame, target="sick")
@@ -279,7 +278,7 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
 def _by_constants(
     frame: pd.DataFrame, target: str, chosen: TableOptions, constants: Encoding
 ) -> Dataset:
-    """Return the records of a table by public constants: each follows from its own row alone."""
+    """Return the records of a table by public constants: each depends on its own row only."""
     if chosen.positive is None:
         raise ValueError(
             f"positive: say which value of target {target!r} counts as 1 (--positive): constants "
@@ -339,13 +338,13 @@ def _used(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list[str]:
 def _adapted(constants: Encoding, chosen: TableOptions) -> Encoding:
     columns = constants.columns
     if chosen.missing == "level":
-        # In all of them: which ones have a blank is known from the table only.
+        # In all columns, because the positions of blanks are not public.
         columns = tuple(replace(column, missing=True) for column in columns)
     return replace(constants, columns=columns, unknown=chosen.unknown or constants.unknown)
 
 
 def _blank_lines(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list[str]:
-    """Return the columns with blanks that nothing provides for, the target last."""
+    """Return a line for each column with blanks that no option handles, the target last."""
     lines = []
     for name in frame if chosen.missing == "refuse" else [target]:
         blank = frame[name].isna().to_numpy()
@@ -360,7 +359,7 @@ def _blank_lines(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list
 
 @contextmanager
 def _noted(problems: list[str]) -> Iterator[None]:
-    """Add what is wrong to the problems, so that all of a table's are listed at once."""
+    """Collect an error in ``problems``, so that all of a table's problems are listed at once."""
     try:
         yield
     except ValueError as error:
@@ -370,11 +369,11 @@ def _noted(problems: list[str]) -> Iterator[None]:
 def _outcome(
     values: pd.Series[Any], positive: object
 ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], dict[str, str]]:
-    """Return y, (N,), and which value of the target is 1 and which 0."""
+    """Return y, (N,), and the target's values for 1 and 0."""
     labels = values.map(label)
     numbers = pd.to_numeric(labels, errors="coerce")
     found = [str(v) for v in labels.unique()]
-    # Numbers sort as numbers, so that 1 is positive beside -1 and 10 beside 9.
+    # Sort numbers as numbers, so that 1 is the positive of -1 and 1, and 10 of 9 and 10.
     found.sort(key=(lambda v: (float(v), v)) if numbers.notna().all() else (lambda v: (0.0, v)))
     if len(found) != 2:
         some = ", ".join(map(repr, found[:8])) + (", …" if len(found) > 8 else "")

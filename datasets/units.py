@@ -1,4 +1,4 @@
-"""Persons with several rows: at most so many of each are used."""
+"""Limits the number of rows used for each person."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from bdpvi.types import tell_owner
 
 
 def at_most(frame: pd.DataFrame, unit: str, rows: int, tell: bool = True) -> pd.DataFrame:
-    """Return the first ``rows`` rows of every person; rows that name nobody are left out.
+    """Return the first ``rows`` rows of every person; rows without a person are left out.
 
-    Which rows of one person are kept depends on nobody else's. The owner is told how many are not.
+    The choice for one person does not depend on others. The owner is told how many are left out.
 
     Args:
-        frame: with text names.
-        unit: the column that names persons.
-        rows: how many of each are kept.
+        frame: a table with strings as column names.
+        unit: the column that identifies persons.
+        rows: largest number of rows kept for each.
         tell: whether to tell the owner.
 
     Raises:
-        ValueError: if there is no such column, once.
+        ValueError: unless there is exactly one such column.
 
     >>> frame = pd.DataFrame({"who": ["ada", "bob", "ada", None], "age": [1, 2, 3, 4]})
     >>> at_most(frame, "who", 1)["age"].tolist()

@@ -1,4 +1,4 @@
-"""MNIST by DP-SGD: a small convolutional network, and what it costs. Prints a row a minute.
+"""MNIST by DP-SGD: a small convolutional network and its ε. Prints a row a minute.
 
     python examples/mnist.py --data FOLDER OF THE FOUR .gz FILES
 

@@ -1,4 +1,4 @@
-"""Abalone or Adult: a draw from the posterior under a certified Bayesian ε, or what holds instead.
+"""Abalone or Adult: a draw from the posterior under a certified Bayesian ε, or another guarantee.
 
     python examples/uci.py adult [FOLDER OF adult.data AND adult.test]
     python examples/uci.py abalone [FOLDER OF abalone.data]

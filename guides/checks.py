@@ -1,4 +1,4 @@
-"""Whether a model and a guide fit together, and can be accounted for: everything at once."""
+"""Checks that a model and a guide fit together and can be accounted for; reports all problems."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from bdpvi.models.misfits import (
 from bdpvi.types import Dataset
 
 _TRIED = 8
-"""Records that a model is tried on, together and one by one."""
+"""Number of records on which a model is tried, together and one by one."""
 
 
 def check(model: Model, guide: Any, data: Dataset) -> None:
-    """Raise an error that names everything in a model or guide that does not fit; or do nothing.
+    """Raise an error that lists all problems of a model and a guide, if there are any.
 
-    :func:`bdpvi.fit` does this first, but for one call of ``pyro.infer.Predictive`` in torch's
-    default type, as users of a release make it. It runs the model some dozen times, from a fixed
-    seed, and leaves nothing in Pyro's parameter store. That records are independent given the
-    latents is tried, not proven: on the first eight records, with one draw from the prior, together
-    and one by one, and by the gradient of each. The error is about the records' owner's model and
-    may quote values: it is not for publication.
+    :func:`bdpvi.fit` does the same first, except for one call of ``pyro.infer.Predictive`` in
+    torch's default dtype, as users of a release call it. It runs the model about a dozen times,
+    from a fixed seed, and leaves nothing in Pyro's parameter store. Independence of records given
+    the latents is tested, not proven: on the first eight records, with one draw from the prior,
+    together and one by one, and by each gradient. The error is for the owner of the records and may
+    quote values: do not publish it.
 
     Args:
         model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.
-        guide: a guide of :mod:`bdpvi.guides`, or one of Pyro's that :func:`bdpvi.guides.of` takes.
-        data: the records. Models make their constants of the type of ``x``, float64 by default.
+        guide: a guide of :mod:`bdpvi.guides`, or a Pyro guide that :func:`bdpvi.guides.of` accepts.
+        data: the records. Constants in a model must have the dtype of ``x``, float64 by default.
 
     Raises:
         MisfitError: a ValueError with one line for each :class:`~bdpvi.models.misfits.Misfit`:
-            the site, what is wrong with it, how to change it.
+            the site, what is wrong with it, and how to fix it.
         ValueError: from the model's own ``check(data)``, if it has one.
 
     >>> import pyro.distributions as dist
@@ -78,7 +78,7 @@ take the plate away: .expand([2]).to_event(1) is the same prior
 
 
 def require(model: Model, guide: Any, data: Dataset) -> None:
-    """Do as :func:`check`, without a call of ``Predictive``."""
+    """Do :func:`check` without a call of ``Predictive``."""
     own = getattr(model, "check", None)
     if own is not None:
         own(data)
@@ -104,7 +104,7 @@ _RUN = "model(x, y) must run on features (records, d) and targets, of any number
 
 
 def _in_module(model: Model, x: Tensor) -> list[Misfit]:
-    """Return a module's parameters, if Pyro would train them, and what has another type than x."""
+    """Return misfits of a module: parameters that Pyro would train, and dtypes other than x's."""
     if not isinstance(model, torch.nn.Module):
         return []
     own = dict(model.named_parameters())
@@ -118,7 +118,7 @@ def _in_module(model: Model, x: Tensor) -> list[Misfit]:
 
 
 def _in_trial(model: Model, x: Tensor, y: Tensor) -> list[Misfit]:
-    """Return what changes when records come one by one, or without targets."""
+    """Return the misfits that show if records are passed one by one, or without targets."""
     found = []
     with pyro.validation_enabled(False):
         try:
@@ -144,7 +144,7 @@ def _in_trial(model: Model, x: Tensor, y: Tensor) -> list[Misfit]:
 
 
 def _in_gradient(model: Model, x: Tensor, y: Tensor) -> list[Misfit]:
-    """Return the site where the gradients of single records fail, as training takes them."""
+    """Return the site where single records' gradients fail, computed as in training."""
     latents = sites(model, x, y)
     start = x.new_zeros(dimension(latents))
 
@@ -162,7 +162,7 @@ def _in_gradient(model: Model, x: Tensor, y: Tensor) -> list[Misfit]:
 
 
 def _in_predictive(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> list[Misfit]:
-    """Return the site where ``Predictive`` fails in the default type."""
+    """Return the site where ``Predictive`` fails in the default dtype."""
     last, samples = LastSite(), {name: value[None] for name, value in latents.items()}
     try:
         with last:
@@ -182,7 +182,7 @@ def _traced(model: Model, x: Tensor, y: Tensor) -> poutine.Trace:
 
 
 def _changed(whole: Mapping[str, torch.Size], alone: Mapping[str, torch.Size]) -> Misfit:
-    """Return the misfit of latent sites that depend on how many records there are."""
+    """Return the misfit of latent sites that depend on the number of records."""
     for name, shape in whole.items():
         if name in alone and alone[name] != shape:
             return Misfit(
@@ -200,7 +200,7 @@ def _changed(whole: Mapping[str, torch.Size], alone: Mapping[str, torch.Size]) -
 def _different(
     together: poutine.Trace, alone: poutine.Trace, latents: Mapping[str, Tensor], i: int
 ) -> list[Misfit]:
-    """Return the sites where record ``i`` has another log-density alone than with others."""
+    """Return the sites where record ``i`` has a different log-density alone than with others."""
     found = []
     for name, site in alone.nodes.items():
         if site["type"] != "sample" or type(site["fn"]).__name__ == "_Subsample":
@@ -208,7 +208,7 @@ def _different(
         now, there = log_density(site), log_density(together.nodes[name])
         if name not in latents:
             now, there = now[0], there[i]
-        # Another record's part is about as large as the record's own; rounding is far below this.
+        # Another record's term is about as large as the record's own; rounding is far smaller.
         near = torch.finfo(now.dtype).eps ** (1 / 3)
         if bool(torch.isclose(now, there, rtol=near, atol=near, equal_nan=True).all()):
             continue
@@ -231,7 +231,7 @@ def _different(
 def _in_guide(
     guide: Any, model: Model, data: Dataset, trace: poutine.Trace, convertible: bool
 ) -> list[Misfit]:
-    """Return what is wrong with the guide for this model."""
+    """Return the problems of the guide with this model."""
     if isinstance(guide, AutoGuide):
         if not convertible:
             return []

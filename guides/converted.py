@@ -1,4 +1,4 @@
-"""Pyro's own automatic guides, as guides that can be accounted for."""
+"""Converts Pyro's automatic guides to guides that can be accounted for."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ def of(
     start_is_public: bool = False,
     **settings: Any,
 ) -> GaussianGuide:
-    """Return the guide of this library that is the same family of Gaussians as one of Pyro's.
+    """Return this library's guide for the same family of Gaussians as a Pyro guide.
 
     ``AutoDiagonalNormal`` and ``AutoNormal`` become :class:`~bdpvi.guides.MeanField`,
-    ``AutoMultivariateNormal`` becomes :class:`~bdpvi.guides.FullRank` and
-    ``AutoLowRankMultivariateNormal`` becomes :class:`~bdpvi.guides.LowRank`,
-    ``AutoLaplaceApproximation`` becomes :class:`~bdpvi.guides.Laplace`. Taken over are its
-    ``init_scale``, its rank, and where its ``init_loc_fn`` puts the latents: found on one record of
-    zeros from a fixed seed, so that no record has a part in it. If it has been run already, its
+    ``AutoMultivariateNormal`` becomes :class:`~bdpvi.guides.FullRank`,
+    ``AutoLowRankMultivariateNormal`` becomes :class:`~bdpvi.guides.LowRank` and
+    ``AutoLaplaceApproximation`` becomes :class:`~bdpvi.guides.Laplace`. The new guide keeps
+    ``init_scale``, the rank, and the initial location of ``init_loc_fn``, computed on one record of
+    zeros from a fixed seed, so that it depends on no record. If the Pyro guide has been run, its
     parameters are the start.
 
     Args:
-        auto: Pyro's guide. It stays as it is.
+        auto: Pyro's guide. It is not changed.
         model: the model that it was made for.
-        data: the records; only their shape and type matter.
-        start_is_public: whether parameters of a guide that has been run are public: trained on
-            public records, or not at all. Trained on the records that are to be protected they are
-            not, and no ε of the fit would say what they give away.
+        data: the records; only their shape and dtype matter.
+        start_is_public: whether the parameters of a guide that has been run are public: trained on
+            public records, or not at all. If they were trained on the protected records they are
+            not public, and the fit's ε would not cover what they leak.
         settings: ``ridge``, ``noise_scale`` and ``grid`` of the new guide.
 
     Raises:
-        ValueError: if there is no such guide here, if ``auto`` has been run without
+        ValueError: if this library has no such guide, if ``auto`` has been run without
             ``start_is_public``, or if its latent variables are not the model's.
 
     >>> from bdpvi import BayesianLogisticRegression, datasets
@@ -87,7 +87,7 @@ def of(
         )
     if kind is LowRank:
         settings["rank"] = auto.rank
-    if kind is not Laplace:  # which has no first scale
+    if kind is not Laplace:  # it has no initial scale
         settings["init_scale"] = auto._init_scale
     guide = kind(model, **settings)
     x, y = torch.zeros_like(data.x[:1]), torch.zeros_like(data.y[:1])
@@ -100,12 +100,12 @@ def of(
         else:
             start = _trained(auto, _flat(guide, auto.prototype_trace))
         guide.start = {name: value.detach().clone() for name, value in start.items()}
-        guide.initial(x)  # which raises where they do not fit
+        guide.initial(x)  # raises if they do not fit
     return guide
 
 
 class _Cast(Messenger):  # type: ignore[misc]
-    """Give a model its latent values in the type of its records, whatever ``init_loc_fn`` gives."""
+    """Convert the latent values of any ``init_loc_fn`` to the dtype of the model's records."""
 
     def __init__(self, like: Tensor) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def _flat(guide: GaussianGuide, trace: poutine.Trace) -> Tensor:
 
 
 def _trained(auto: AutoGuide, like: Tensor) -> dict[str, Tensor]:
-    """Return the parameters of a guide that has been run, as those of ours."""
+    """Return the parameters of a Pyro guide that has been run, under our names."""
     if isinstance(auto, AutoNormal):
         names = [name for name, _ in auto.prototype_trace.iter_stochastic_nodes()]
         return {

@@ -1,4 +1,4 @@
-"""Gaussian with any covariance."""
+"""Gaussian guide with a full covariance."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FullRank(GaussianGuide):
         return self.distribution({"loc": parameters["loc"], "scale_tril": factor})
 
     def pushforward(self, free: Mapping[str, Tensor], noise: Tensor) -> tuple[Tensor, Pullback]:
-        """Return loc + L · noise, L having softplus on its diagonal; the entropy is Σ log L_jj."""
+        """Return loc + L · noise, with softplus on L's diagonal; the entropy is Σ log L_jj."""
         raw = free["scale_tril"].permute(1, 2, 0)
         diagonal = free["scale_tril"].diagonal(dim1=1, dim2=2)
         scale = softplus(diagonal)
@@ -61,5 +61,5 @@ def widened_factor(factor: Tensor, ridge: float) -> Tensor:
 
 
 def _below(noise: Tensor, diagonal: int) -> Tensor:
-    """Return the matrix that has ``noise`` in every row, without what is above the diagonal."""
+    """Return the matrix with ``noise`` in every row and zeros above the diagonal."""
     return noise.expand(len(noise), len(noise)).tril(diagonal)

@@ -1,4 +1,4 @@
-"""Base class of the Gaussian guides, whose latents are one flat vector."""
+"""Base class of the Gaussian guides over one flat vector of latents."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from bdpvi._runtime.validate import non_negative, positive
 from bdpvi.models.contract import Model, Site, dimension, parts, sites, unpack
 
 Pullback = Callable[[Tensor], dict[str, Tensor]]
-"""From the gradient of a loss in the latents to its gradient in a guide's parameters."""
+"""Maps a loss's gradient in the latents to its gradient in a guide's parameters."""
 
 
 class GaussianGuide(ABC):
-    """A Pyro guide that is Gaussian in the model's unconstrained latents, taken as one vector.
+    """A Pyro guide that is Gaussian in the model's unconstrained latents, as one vector.
 
     It has no plates, so it can never replace a model's batch by another one.
 
     Args:
         model: the Pyro model.
-        init_scale: standard deviation of every latent at the start.
-        start: first values of some or all parameters, constrained, in the place of the usual ones.
-            They count as public: training begins there with a record and without it, so ε says
-            nothing of what they know about the records that they were found from.
-        ridge: κ of the covariance Σ + κΣ² that samples are released with, see :meth:`released`.
-        noise_scale: standard deviation of every latent in the samples that are released, instead
-            of the guide's own covariance; public. No record can move it, so covariances give
-            nothing away and ε has no floor; the samples then say nothing about how certain the
-            guide is. None releases the guide's own.
-        grid: samples at temperature 1 are rounded to multiples of this public number, of a power of
-            two at or below it, so that their low bits betray nothing; at temperature τ it is √τ
+        init_scale: initial standard deviation of every latent.
+        start: initial values of some or all parameters, constrained, instead of the default ones.
+            They count as public: training starts there with and without a record, so ε does not
+            cover what they reveal about the records from which they were computed.
+        ridge: κ of the covariance Σ + κΣ² of released samples, see :meth:`released`.
+        noise_scale: public standard deviation of every latent in released samples, instead of the
+            guide's own covariance. No record can change it, so covariances leak nothing and ε has
+            no floor; the samples then do not show the guide's uncertainty. None releases the
+            guide's own covariance.
+        grid: samples at temperature 1 are rounded to multiples of this public number (the power of
+            two at or below it), so that their low bits leak nothing; at temperature τ it is √τ
             times as large. A coarse grid costs accuracy and no privacy, a very fine one costs δ
-            (:mod:`bdpvi._runtime.secure`). The usual 2⁻¹⁰ suits standardised features: it should
-            be well below the posterior's standard deviations, and must not be chosen by looking at
-            them. With a ``noise_scale`` it follows from that.
+            (:mod:`bdpvi._runtime.secure`). The default 2⁻¹⁰ suits standardised features: it should
+            be well below the posterior's standard deviations, but must not be chosen by looking at
+            them. A ``noise_scale`` determines it.
 
     Attributes:
-        sites: the latent variables in the order of the flat vector; known after :meth:`setup`.
+        sites: the latent variables in the order of the flat vector; set by :meth:`setup`.
         parameters: constrained values after the last fit, detached; empty before.
     """
 
@@ -81,7 +81,7 @@ class GaussianGuide(ABC):
 
     @abstractmethod
     def usual_start(self, like: Tensor) -> dict[str, Tensor]:
-        """Return what parameters are at first without a ``start``, as :meth:`initial` does."""
+        """Return the default initial parameters, used by :meth:`initial` without a ``start``."""
 
     @abstractmethod
     def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
@@ -93,21 +93,21 @@ class GaussianGuide(ABC):
 
     @property
     def ridge(self) -> float:
-        """κ; fixed, since what neighbours cost was found for it."""
+        """κ; fixed, because the neighbours' costs were computed for it."""
         return self._ridge
 
     @property
     def noise_scale(self) -> float | None:
-        """Standard deviation of what is released, if it is public; fixed like the ridge."""
+        """Standard deviation of released samples, if it is public; fixed like the ridge."""
         return self._noise_scale
 
     @property
     def grid(self) -> float:
-        """What samples at temperature 1 are rounded to, if there is no noise scale."""
+        """Rounding step of samples at temperature 1, if there is no noise scale."""
         return self._grid
 
     def lattice(self, temperature: float) -> Lattice:
-        """Return where samples at a temperature are rounded to: a function of public numbers."""
+        """Return the rounding lattice of samples at a temperature: a function of public numbers."""
         root = math.sqrt(temperature)
         if self.noise_scale is not None:
             return Lattice.beside(root * self.noise_scale)
@@ -123,7 +123,7 @@ class GaussianGuide(ABC):
         self.sites = sites(self.model, x, y)
 
     def initial(self, like: Tensor) -> dict[str, Tensor]:
-        """Return the first value of every parameter, with the type and device of ``like``.
+        """Return the initial value of every parameter, with the dtype and device of ``like``.
 
         Raises:
             ValueError: if ``start`` does not fit the model's latent variables.
@@ -136,7 +136,7 @@ class GaussianGuide(ABC):
                     f"start[{name!r}] must be {support} {tuple(first[name].shape)}, got "
                     f"{tuple(value.shape)}: {value.flatten()[:3].tolist()}"
                 )
-            first[name] = value.to(like, copy=True)  # Pyro trains in place what it is given
+            first[name] = value.to(like, copy=True)  # Pyro trains its arguments in place
         return first
 
     def __call__(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -186,17 +186,17 @@ class GaussianGuide(ABC):
         return self.distribution(self._chosen(parameters))
 
     def released(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
-        """Return the Gaussian that samples are released from at temperature 1.
+        """Return the Gaussian of released samples at temperature 1.
 
-        It is N(μ, Σ + κΣ²), or N(μ, noise_scale²·I) if there is one.
+        It is N(μ, Σ + κΣ²), or N(μ, noise_scale²·I) with a noise scale.
 
-        A record with score g moves μ by about Σg. Seen through noise of covariance Σ that is the
-        distance (gᵀΣg)^½, which is largest in directions that the data say little about. Seen
-        through Σ + κΣ² = Σ(Σ⁻¹ + κI)Σ it is (gᵀ(Σ⁻¹ + κI)⁻¹g)^½ ≤ ‖g‖/√κ: no direction weighs more
-        than another by much, and a clipped score bounds it for every record. (Σ² is the shape of a
-        sandwich covariance, Huber 1967, for scores of equal size in all directions.)
+        A record with score g moves μ by about Σg. Relative to noise of covariance Σ this is the
+        distance (gᵀΣg)^½, which is largest in directions with little information. Relative to
+        Σ + κΣ² = Σ(Σ⁻¹ + κI)Σ it is (gᵀ(Σ⁻¹ + κI)⁻¹g)^½ ≤ ‖g‖/√κ: directions weigh more evenly, and
+        clipped scores bound it for every record. (Σ² has the shape of a sandwich covariance, Huber
+        1967, for scores of equal size in all directions.)
 
-        Arguments and errors as of :meth:`posterior`, which is what κ = 0 gives.
+        Arguments and errors are as for :meth:`posterior`, the case κ = 0.
         """
         chosen = self._chosen(parameters)
         if self.noise_scale is not None:

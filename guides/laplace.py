@@ -1,4 +1,4 @@
-"""The mode of the posterior, with the inverse Hessian there."""
+"""Laplace approximation: the posterior mode, with the inverse Hessian there."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from bdpvi.models.contract import Model
 
 
 class Laplace(FullRank):
-    """N(m, H⁻¹): the mode of the posterior, and the inverse of the negative log density's Hessian.
+    """N(m, H⁻¹): the posterior mode, and the inverse of the negative log density's Hessian.
 
-    It is Pyro's ``AutoLaplaceApproximation``: a point, trained by SVI, and then the Hessian. For
-    :class:`~bdpvi.BayesianLogisticRegression`, whose fits are polished until the mode is proven
-    (:class:`bdpvi.neighbours.mode.route.Mode`), and whose draws have a certified Bayesian ε.
+    Like Pyro's ``AutoLaplaceApproximation`` it trains a point by SVI and then computes the Hessian.
+    It is for :class:`~bdpvi.BayesianLogisticRegression`: fits are refined until the mode is proven
+    (:class:`bdpvi.neighbours.mode.route.Mode`), and draws have a certified Bayesian ε.
 
     Args:
         model: the model.
-        start: a public first value of ``loc``.
-        grid: as of :class:`~bdpvi.guides.GaussianGuide`.
+        start: a public initial value of ``loc``.
+        grid: as in :class:`~bdpvi.guides.GaussianGuide`.
     """
 
     is_mode = True
@@ -40,7 +40,7 @@ class Laplace(FullRank):
 
 
 class Point(GaussianGuide):
-    """A point in the place of a Gaussian, to be trained by SVI: Pyro's ``AutoDelta``."""
+    """A point instead of a Gaussian, trained by SVI like Pyro's ``AutoDelta``."""
 
     constraints = {"loc": constraints.real_vector}  # noqa: RUF012
 
@@ -49,7 +49,7 @@ class Point(GaussianGuide):
         return {"loc": like.new_zeros(self.dim)}
 
     def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
-        """Return all the mass at ``loc`` (..., d)."""
+        """Return the point mass at ``loc`` (..., d)."""
         return dist.Delta(parameters["loc"]).to_event(1)  # type: ignore[no-any-return]
 
     def widened(self, parameters: Mapping[str, Tensor]) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Gaussian whose covariance is diagonal but for a few directions."""
+"""Gaussian guide with a diagonal plus low-rank covariance."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from bdpvi.models.contract import Model
 class LowRank(GaussianGuide):
     """Gaussian guide with covariance diag(scale²) + W Wᵀ, W of shape (d, rank).
 
-    It has d(rank + 2) parameters, where :class:`~bdpvi.guides.FullRank` has d(d + 3)/2: for models
-    of hundreds of latents, whose posterior is wide or correlated in a few directions only. Training
-    draws d + rank normals a step, so its neighbours go through the traced model, also those of
-    logistic regression. DPVI and the optimum route do not take it.
+    It has d(rank + 2) parameters, where :class:`~bdpvi.guides.FullRank` has d(d + 3)/2. It is for
+    models with hundreds of latents whose posterior is wide or correlated in a few directions only.
+    Training draws d + rank normals per step, so its neighbours use the traced model, even for
+    logistic regression. DPVI and the optimum route do not support it.
 
     Args:
         model: the Pyro model.
-        rank: columns of W, from 1 to d; None is the root of d, rounded.
-        init_scale: standard deviation of a latent at the start, in the mean over latents.
+        rank: columns of W, from 1 to d; None means √d, rounded.
+        init_scale: initial standard deviation of a latent, averaged over latents.
         start, ridge, noise_scale, grid: as for :class:`~bdpvi.guides.GaussianGuide`.
 
     >>> def model(x, y=None):
@@ -66,9 +66,9 @@ class LowRank(GaussianGuide):
         self.rank = None if rank is None else validate.positive_int("rank", rank)
 
     def usual_start(self, like: Tensor) -> dict[str, Tensor]:
-        """Return a zero location, equal scales, and a W that is random and always the same.
+        """Return a zero location, equal scales, and a random but fixed W.
 
-        At W = 0 its gradient is 0 in expectation, so it must start elsewhere.
+        At W = 0 the expected gradient in W is 0, so W must start elsewhere.
 
         Raises:
             ValueError: if ``rank`` is above d.
@@ -76,7 +76,7 @@ class LowRank(GaussianGuide):
         rank = round(self.dim**0.5) if self.rank is None else self.rank
         if rank > self.dim:
             raise ValueError(f"rank={rank} must be at most {self.dim}, the model's latents")
-        each = self.init_scale * 0.5**0.5  # half of the variance is the diagonal's
+        each = self.init_scale * 0.5**0.5  # half of the variance is in the diagonal
         generator = torch.Generator().manual_seed(0)
         normal = torch.randn(self.dim, rank, generator=generator, dtype=torch.float64, device=HOST)
         return {

@@ -1,4 +1,4 @@
-"""Gaussian with independent coordinates."""
+"""Gaussian guide with independent coordinates."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bdpvi.guides.gaussian import GaussianGuide, Pullback
 class MeanField(GaussianGuide):
     """Mean-field Gaussian guide: a location and a scale for every coordinate.
 
-    Cheap, but with correlated features its variances are too small, and one draw from it gives away
-    more about a record than one from :class:`~bdpvi.guides.FullRank`.
+    It is cheap, but with correlated features its variances are too small, and one draw from it
+    reveals more about a record than a draw from :class:`~bdpvi.guides.FullRank`.
     """
 
     constraints = {"loc": constraints.real, "scale": softplus_positive}  # noqa: RUF012

@@ -41,6 +41,7 @@ from bdpvi import (
 )
 from bdpvi._runtime import store
 from bdpvi._runtime.checkpoint import sealed
+from bdpvi.accounting.book import Entry
 from bdpvi.accounting.events import NormCounts, PerturbedObjective, SampledGaussian
 from bdpvi.accounting.perturbed_objective import calibrate
 from bdpvi.accounting.repair import repair
@@ -300,6 +301,14 @@ def scheduled(name: str, more: dict[str, Any]) -> Any:
 def noisy(clip: float) -> Any:
     model = BayesianLogisticRegression(clip=clip)
     return fitted(model, partial(guides.MeanField, noise_scale=0.1), neighbours=Optimum())
+
+
+def bought_mode() -> Any:
+    """Return a fit whose own charges bought constants."""
+    fit = fitted(LOOSE, guides.Laplace)
+    noise = SampledGaussian(noise_multiplier=9.0)
+    fit.ledger.charge(Entry(kind="constants", of=fit.kept.name, events=(noise,)))
+    return fit
 
 
 def on_disk(t: Path, neighbours: Any) -> Any:
@@ -776,6 +785,9 @@ CASES: dict[str, Case] = {
     ),
     "releasing/guarantees: ask for the worst": lambda t: after(
         persons(), lambda d: guided(d, guarantee=bdpvi.BayesianDP()), guided
+    ),
+    "releasing/guarantees: Ask for guarantee=WorstCaseDP()": lambda t: after(
+        bought_mode(), bdpvi.release, lambda f: bdpvi.release(f, guarantee=bdpvi.WorstCaseDP())
     ),
     "releasing/promised: Take guides.Laplace": lambda t: (
         lambda: bdpvi.release(fitted(LOOSE), epsilon=20.0, guarantee=bdpvi.BayesianDP()),

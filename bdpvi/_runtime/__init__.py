@@ -1,1 +1,1 @@
-"""Plumbing that knows no statistics: progress, threads, workers, files, secure randomness."""
+"""Infrastructure without statistics: progress, threads, workers, files, secure randomness."""

@@ -1,8 +1,8 @@
-"""Files of JSON lines that show where they were changed.
+"""Tamper-evident files of JSON lines.
 
-Each line ends in the SHA-256 of itself and of the hash before it, so a file that is edited,
-reordered or cut within is noticed. Its :class:`Head`, the number of lines and the last hash, lies
-in a file of its own, so a file that is emptied, cut at its end or replaced by an old copy is too.
+Each line ends in the SHA-256 of itself and of the previous hash, which detects edits, reordering
+and missing lines. The file's :class:`Head`, the number of lines and the last hash, is in a separate
+file, which detects an emptied or truncated file and an old copy.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Chain:
     """The lines of a file whose hashes hold, and the rest.
 
     Attributes:
-        said: the content of the lines before the first whose hash is wrong.
-        hashes: of these lines; the next goes on from the last.
-        size: bytes that they take.
-        rest: that first line and all after it.
+        said: the content of the lines before the first with a wrong hash.
+        hashes: hashes of these lines; the next line continues from the last.
+        size: their size in bytes.
+        rest: the first line with a wrong hash and all after it.
         why: what is wrong with it, in words.
         ended: whether the last of these lines has its newline.
     """
@@ -43,22 +43,22 @@ class Chain:
 
     @property
     def last(self) -> str:
-        """The hash that the next line goes on from."""
+        """The hash that the next line continues from."""
         return self.hashes[-1] if self.hashes else ""
 
     @property
     def torn(self) -> bool:
-        """Whether all that is wrong is one last line that was cut off: an append that died."""
+        """Whether only a truncated last line is wrong: an interrupted append."""
         return len(self.rest) == 1 and self.rest[0][-1:] != b"\n"
 
 
 @dataclass(frozen=True)
 class Head:
-    """How far a file had come.
+    """The last known state of a file.
 
     Attributes:
-        count: its lines.
-        last: the hash of the last; "" says nothing.
+        count: number of its lines.
+        last: hash of the last line; "" if unknown.
     """
 
     count: int
@@ -71,7 +71,7 @@ class Head:
 
     @classmethod
     def read(cls, file: Path) -> Head | None:
-        """Return the head that a file holds, None if there is none.
+        """Return the head in a file, None if there is no file.
 
         Raises:
             ValueError: if it holds something else.
@@ -92,7 +92,7 @@ class Head:
         store.write(file, json.dumps(asdict(self)).encode())
 
     def reached(self, chain: Chain) -> bool:
-        """Return whether a file has come as far as this, or farther."""
+        """Return whether a file contains this state."""
         return not self.last or chain.hashes[self.count - 1 : self.count] == (self.last,)
 
     def check(self, path: Path, chain: Chain) -> None:
@@ -107,19 +107,19 @@ class Head:
 
 
 def head_of(path: Path) -> Path:
-    """Return where a file's head lies."""
+    """Return the path of a file's head."""
     return path.with_name(f"{path.name}.head")
 
 
 def save(path: Path, content: bytes) -> None:
-    """Write a whole file and its head; until both are on the disk the head says nothing."""
+    """Write a whole file and its head; until both are on disk the head is unknown."""
     Head(0, "").write(head_of(path))
     store.write(path, content)
     Head.of(proven(content)).write(head_of(path))
 
 
 def link(previous: str, content: Mapping[str, Any]) -> tuple[bytes, str]:
-    """Return the line with ``content`` that follows the hash ``previous``, and its own hash."""
+    """Return the line with ``content`` after the hash ``previous``, and its own hash."""
     digest = hashlib.sha256((previous + json.dumps(content)).encode()).hexdigest()
     return (json.dumps({**content, "hash": digest}) + "\n").encode(), digest
 
@@ -140,11 +140,11 @@ def chained(*contents: Mapping[str, Any]) -> bytes:
 
 
 def proven(file: bytes, before: Chain | None = None) -> Chain:
-    """Read a file as far as its hashes prove it. Every byte counts; it does not raise.
+    """Read a file as far as its hashes prove it. It checks every byte and does not raise.
 
     Args:
         file: the whole content.
-        before: what its first ``before.size`` bytes prove, which are then not looked at again.
+        before: what its first ``before.size`` bytes prove, which are not checked again.
     """
     known = before or Chain()
     said, hashes, size = list(known.said), list(known.hashes), known.size
@@ -166,18 +166,18 @@ def proven(file: bytes, before: Chain | None = None) -> Chain:
 
 
 def append(path: Path, before: Chain, content: Mapping[str, Any]) -> tuple[bytes, Chain]:
-    """Write one more line, on the disk when this returns. What an append that died left is cut off.
+    """Append a line, on disk on return. The rest of an interrupted append is removed.
 
     Args:
-        path: the file, which is never created.
-        before: what it proves; nothing is left of it but perhaps a last line that was cut off.
-        content: of the line.
+        path: the existing file.
+        before: what it proves; its rest is at most a truncated last line.
+        content: content of the line.
 
     Returns:
-        The line, and what the file proves then.
+        The line, and what the file then proves.
 
     Raises:
-        OSError: if it cannot be written; the file is then as it was.
+        OSError: if it cannot be written; the file is then unchanged.
     """
     line, digest = link(before.last, content)
     if not before.ended:
@@ -190,7 +190,7 @@ def append(path: Path, before: Chain, content: Mapping[str, Any]) -> tuple[bytes
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             os.fsync(file.fileno())
         except BaseException:
-            file.truncate(before.size)  # nothing follows a line that is not on the disk
+            file.truncate(before.size)  # remove a line that is not safely on disk
             raise
     said, hashes = (*before.said, dict(content)), (*before.hashes, digest)
     size = before.size + len(line)
@@ -210,10 +210,10 @@ def _parse(previous: str, line: bytes) -> tuple[dict[str, Any], str]:
 
 
 def lock(path: Path) -> FileLock:
-    """Return what keeps others out of a ledger's file; errors as of :func:`read`."""
-    if not path.exists():  # or the lock would create the folder
+    """Return a lock of a ledger's file; errors as for :func:`read`."""
+    if not path.exists():  # otherwise the lock would create the folder
         read(path)
-    return FileLock(f"{path}.lock", mode=0o600, is_singleton=True)  # so one thread may nest it
+    return FileLock(f"{path}.lock", mode=0o600, is_singleton=True)  # so that a thread may nest it
 
 
 def read(path: Path) -> bytes:
@@ -229,7 +229,7 @@ def read(path: Path) -> bytes:
 
 
 def state(path: Path) -> tuple[int, int, int] | None:
-    """Return what changes when a file does, None if it is not there."""
+    """Return a stamp that changes with a file, None if it is missing."""
     try:
         found = path.stat()
     except FileNotFoundError:

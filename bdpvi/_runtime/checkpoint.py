@@ -1,4 +1,4 @@
-"""Finished parts of a long run, kept on disk so that an interrupted run can go on."""
+"""Finished parts of a long run on disk, so that an interrupted run can resume."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from bdpvi._runtime import schema, store
 
 Tensors = dict[str, Tensor]
 Once = Callable[[str, Callable[[], Tensors]], Tensors]
-"""Returns the tensors of a named part: those kept, or else those it makes now."""
+"""Returns the tensors of a named part: stored ones, or new ones."""
 
 _DIGEST, _SETTINGS = "sha256", "settings.json"
 _EVERY = 60.0
-"""Seconds between two writes of the state of a part that is being made."""
+"""Seconds between two writes of the state of an unfinished part."""
 
 
 def always(name: str, make: Callable[[], Tensors]) -> Tensors:
-    """Make the part, and keep nothing: an :data:`Once` without a disk."""
+    """Make the part and store nothing: a :data:`Once` without a disk."""
     return make()
 
 
 class Checkpoint:
-    """A folder of finished parts, readable by its owner only; each part whole or not there.
+    """A folder of finished parts, readable by its owner only; each part is complete or missing.
 
     A part is a JSON object (:meth:`get`, :meth:`put`) or tensors (:meth:`once`). It is computed
-    from the training data and so is secret. The folder appears with its first part, or with
-    :meth:`begin`.
+    from the training data and so is secret. The first part or :meth:`begin` creates the
+    folder.
 
     Args:
-        folder: may be there already, from a run with the same settings. Files whose names begin
-            with a dot do not count.
-        settings: all that determines the parts, as JSON types by the name of the argument.
-        parts: subfolder for the parts, where other files lie beside them.
+        folder: may exist, from a run with the same settings. Files whose names begin with a dot are
+            ignored.
+        settings: everything that determines the parts, as JSON types by argument name.
+        parts: subfolder for the parts, if the folder has other files.
 
     Raises:
-        ValueError: if the folder holds parts of another run, naming the first argument that
-            differs, or is not a checkpoint.
+        ValueError: if the folder is not a checkpoint, or holds parts of another run; it names the
+            first argument that differs.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as place:
@@ -77,7 +77,7 @@ class Checkpoint:
             raise ValueError(f"{folder} exists already and is not a checkpoint: no {_SETTINGS}")
 
     def begin(self) -> None:
-        """Make the folder and write the settings.
+        """Create the folder and write the settings.
 
         Raises:
             OSError: if no files can be written.
@@ -91,10 +91,10 @@ class Checkpoint:
         store.check_writable(self.folder)
 
     def get(self, name: str, check: Callable[[Any], object] = lambda _: None) -> Any:
-        """Return JSON part ``name``, None if it is not there.
+        """Return JSON part ``name``, None if it is missing.
 
         Raises:
-            ValueError: if it cannot be read, or if ``check`` raises that, naming the file.
+            ValueError: if it cannot be read, or ``check`` raises it; it names the file.
         """
         file = self.folder / f"{name}.json"
         if not file.exists():
@@ -107,12 +107,12 @@ class Checkpoint:
         return part
 
     def put(self, name: str, part: Mapping[str, Any]) -> None:
-        """Keep JSON part ``name``."""
+        """Store JSON part ``name``."""
         self.begin()
         store.write(self.folder / f"{name}.json", json.dumps(part, indent=1).encode())
 
     def once(self, name: str, make: Callable[[], Tensors]) -> Tensors:
-        """Return the tensors of part ``name``; make and keep them if they are not there."""
+        """Return the tensors of part ``name``; make and store them if they are missing."""
         file = self.file(name)
         if file.exists():
             return read_tensors("checkpoint", file)[0]
@@ -122,28 +122,28 @@ class Checkpoint:
         return made
 
     def begun(self, name: str) -> Begun:
-        """Return where the state of part ``name`` is kept while it is being made."""
+        """Return the stored state of part ``name`` while it is unfinished."""
         return Begun(self, f"{name}.begun")
 
     def file(self, name: str) -> Path:
-        """Return the file of a part that is tensors."""
+        """Return the file of a part with tensors."""
         return self.folder / f"{name}.safetensors"
 
     def keep(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Keep the tensors of part ``name``."""
+        """Store the tensors of part ``name``."""
         self.begin()
         write_tensors(self.file(name), tensors, {})
 
 
 class Begun:
-    """The state of a part that is being made, written every minute; see ``svi.Kept``."""
+    """The state of an unfinished part, written every minute; see ``svi.Kept``."""
 
     def __init__(self, checkpoint: Checkpoint, name: str) -> None:
         self.checkpoint, self.name = checkpoint, name
         self.written = time.monotonic()
 
     def state(self) -> Any:
-        """Return the state that was written last, None if there is none."""
+        """Return the last written state, None if there is none."""
         file = self.checkpoint.file(self.name)
         if not file.exists():
             return None
@@ -151,7 +151,7 @@ class Begun:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
     def reached(self, state: Callable[[], Any]) -> None:
-        """Write the state, made of types that ``torch.load`` takes for weights, once a minute."""
+        """Write the state once a minute; its types must suit ``torch.load`` with weights only."""
         if time.monotonic() - self.written < _EVERY:
             return
         content = io.BytesIO()
@@ -162,16 +162,16 @@ class Begun:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """Write tensors and texts to a safetensors file, with their digest."""
+    """Write tensors and strings to a safetensors file, with their digest."""
     whole = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     store.write(path, save(whole, metadata={**about, _DIGEST: _digest(whole, about)}))
 
 
 def read_tensors(argument: str, path: Path) -> tuple[Tensors, dict[str, str]]:
-    """Return the tensors and texts that :func:`write_tensors` wrote, to the bit.
+    """Return the tensors and strings that :func:`write_tensors` wrote, bit for bit.
 
     Raises:
-        ValueError: if the file is anything else, naming ``argument`` and file.
+        ValueError: if the file is anything else; it names ``argument`` and file.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -203,7 +203,7 @@ def alike(
 
 
 def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state with its digest, so that a number that was changed is noticed.
+    """Return a state with its digest, which detects changes.
 
     >>> unsealed(sealed({"steps": 3, "counts": torch.ones(2)}))["steps"]
     3
@@ -216,10 +216,10 @@ def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state that :func:`sealed` was given.
+    """Return the state inside a :func:`sealed` one.
 
     Raises:
-        ValueError: if it is another one.
+        ValueError: if it was changed.
     """
     if not isinstance(state, Mapping):
         raise ValueError(f"state must be what state_dict() returned, got {type(state).__name__}")
@@ -231,7 +231,7 @@ def unsealed(state: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def understood(what: str) -> Iterator[None]:
-    """Let code that reads a state of whatever content fail with one ValueError.
+    """Turn any error of code that reads a state into one ValueError.
 
     >>> with understood("state"):
     ...     {}["steps"]
@@ -273,13 +273,13 @@ def _digest_of(value: Any) -> str:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """Return the settings of the run whose parts a folder holds, {} where there is none."""
+    """Return the settings of the run in a folder, {} if there is none."""
     file = folder / _SETTINGS
     return store.read_json(file) if file.exists() else {}
 
 
 def forget(folder: str | Path) -> None:
-    """Delete a checkpoint; one that is not there, or that another worker deletes, is no error."""
+    """Delete a checkpoint; it may be missing or deleted by another worker meanwhile."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Records that a computation fails on, found by halves: the others have theirs all the same."""
+"""Bisection for the records that a computation fails on; the others keep their results."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ T = TypeVar("T")
 
 
 class WorkError(ValueError):
-    """A fault that is no record's: of a module that does what it did not do when it was tried."""
+    """A fault not due to a record: a module behaves differently than in its test run."""
 
 
 def by_halves(work: Callable[[Tensor], T], records: Tensor) -> Iterator[tuple[Tensor, T | None]]:
-    """Yield parts of records and what a work on each returns, None for a record that it fails on.
+    """Yield parts of records with their results, None for a record that ``work`` fails on.
 
-    One part if it fails on none. That there is too little memory is raised, and so is a
-    :class:`WorkError`: it is no record's doing.
+    There is one part if it fails on none. A lack of memory and a :class:`WorkError` are raised, as
+    no record causes them.
 
     Args:
-        work: on positions of records, (B,). Its errors may be of any kind, as users write models.
+        work: maps positions of records, (B,), to a result; users' models may raise any error.
         records: positions, (N,).
 
     >>> def inverse(records):
@@ -34,7 +34,7 @@ def by_halves(work: Callable[[Tensor], T], records: Tensor) -> Iterator[tuple[Te
         found = work(records)
     except (MemoryError, torch.OutOfMemoryError, WorkError):
         raise
-    except Exception:  # of a user's model
+    except Exception:  # from a user's model
         if len(records) < 2:
             yield records, None
             return

@@ -1,7 +1,7 @@
-"""What is the host's, whatever torch's default device is.
+"""Computations on the host, whatever torch's default device is.
 
-Coins, base noise, first values and accounting are computed on the CPU: the same seed then makes the
-same fit on every device. Records, parameters and gradients stay where they are.
+Coins, base noise, initial values and accounting are computed on the CPU, so that a seed gives the
+same fit on every device. Records, parameters and gradients stay on their device.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _DRAWS = frozenset(
         "randperm", "uniform_",
     }
 )  # fmt: skip
-"""What torch draws with."""
+"""Torch's functions that draw."""
 
 
 class _HostDraws(TorchFunctionMode):
-    """Draw on the CPU, by its generator, and put the result where it was wanted."""
+    """Draw on the CPU, with its generator, and move the result to the requested device."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -64,7 +64,7 @@ def _place(like: Tensor | None) -> torch.device:
 
 @contextmanager
 def on(device: torch.device) -> Iterator[None]:
-    """Within it torch makes tensors there, where nothing else is said, and draws on the host."""
+    """Inside, torch creates tensors there by default, and draws on the host."""
     if device.type == "cpu" and torch.get_default_device().type == "cpu":
         yield  # the modes cost time in every operation
         return
@@ -73,23 +73,23 @@ def on(device: torch.device) -> Iterator[None]:
 
 
 def on_host(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a function compute on the host, whatever torch's default device is: coins, accounting."""
+    """Make a function compute on the host, whatever torch's default device is."""
 
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         with entered():
             return function(*args, **kwargs)
 
     entered = partial(on, HOST)
-    # Doctest looks for the examples of functions that have the module's own globals.
+    # Doctest only looks at functions with the module's own globals.
     own = FunctionType(call.__code__, function.__globals__, closure=call.__closure__)
     return wraps(function)(own)
 
 
 @contextmanager
 def drawing(device: torch.device, seed: int | None = None) -> Iterator[None]:
-    """Random numbers of the host, from a seed or from where they are, for tensors of a device.
+    """Draw for tensors of a device on the host, from a seed or the current state.
 
-    The caller's random state comes back after.
+    The caller's random state is restored afterwards.
     """
     with torch.random.fork_rng([]), on(device):
         if seed is not None:

@@ -1,4 +1,4 @@
-"""Pyro and torch keep global state; whoever runs a model leaves the caller's as it was."""
+"""Isolation from the global state of Pyro and torch, which running a model leaves unchanged."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from bdpvi._runtime.host import drawing
 
 @contextmanager
 def isolated(like: Tensor, seed: int | None = None) -> Iterator[None]:
-    """Own parameter store and random state, and the default type and device of a tensor.
+    """Use a separate parameter store and random state, and a tensor's default type and device.
 
-    The caller's come back after. Random numbers are the host's, see :func:`drawing`.
+    The caller's are restored afterwards. Random numbers come from the host, see :func:`drawing`.
     """
     old = torch.get_default_dtype()
     with pyro.get_param_store().scope(), drawing(like.device, seed):

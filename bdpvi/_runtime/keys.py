@@ -1,8 +1,8 @@
-"""Secret keys that everything random about one charge follows from.
+"""Secret keys: all randomness of a charge is derived from one.
 
-A charge is written down before anything is drawn. While what its key follows from is kept, in a
-secret place and not in the ledger, the same draws can be made again after an interruption, and
-nothing has to be charged twice.
+A charge is written to the ledger before any draw. The source of its key is stored elsewhere, in a
+secret place. As long as it exists, the same draws can be made again after an interruption, and
+nothing is charged twice.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 
 _BYTES = 32
 EXPERIMENT = "experiment"
-"""Marks the preprocessing of records that a seed chose from a table: nothing may be released."""
+"""Preprocessing key for records that a seed chose from a table: nothing may be released."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A secret of 256 bits. Functions of it are pure: the same call gives the same bits.
+    """A secret of 256 bits. Its methods are pure functions: the same call gives the same bits.
 
-    So each purpose takes a key of its own, a :meth:`child` whose labels nobody else uses.
+    So each purpose needs its own key, a :meth:`child` with unique labels.
 
     Attributes:
         secret: 32 bytes; not shown by ``repr``.
-        experiment: whether it follows from a seed, so that nothing drawn from it is private.
+        experiment: whether it comes from a seed, so that no draw from it is private.
 
     Raises:
         ValueError: unless ``secret`` is 32 bytes.
@@ -54,12 +54,12 @@ class Key:
 
     @classmethod
     def of_seed(cls, seed: int) -> Key:
-        """Return the key of an experiment: whoever knows the seed knows all that follows."""
+        """Return the key of an experiment: the seed reveals all its draws."""
         return cls(hashlib.sha256(f"bdpvi experiment {int(seed)}".encode()).digest(), True)
 
     @classmethod
     def of_int(cls, number: int) -> Key:
-        """Return the secret key that ``int`` made this number.
+        """Return the secret key of this integer.
 
         >>> Key.of_int(5) == Key((5).to_bytes(32, "big"))
         True
@@ -67,14 +67,14 @@ class Key:
         return cls(number.to_bytes(_BYTES, "big"))
 
     def child(self, *labels: str | int) -> Key:
-        """Return the key of one purpose; other labels give keys that look independent."""
+        """Return the key of one purpose; keys of different labels look independent."""
         person = hashlib.blake2b(repr(labels).encode(), digest_size=_BYTES).digest()
         digest = hashlib.blake2b(person, key=self.secret, digest_size=_BYTES).digest()
         return Key(digest, self.experiment)
 
     @property
     def work(self) -> str:
-        """What a ledger calls the work of this key: 16 digits that tell nothing of the secret.
+        """The id in a ledger of this key's work: 16 digits that reveal nothing about the secret.
 
         >>> len(Key.of_seed(0).work)
         16
@@ -84,7 +84,7 @@ class Key:
     def words(self, count: int) -> NDArray[np.uint64]:
         """Return ``count`` words of 64 uniform bits: the output of SHAKE-256 on the secret.
 
-        The first of more words are the same.
+        More words begin with the same ones.
 
         >>> Key.of_seed(0).words(2).tolist() == Key.of_seed(0).words(3)[:2].tolist()
         True
@@ -93,7 +93,7 @@ class Key:
         return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
 
     def coins(self, count: int) -> NDArray[np.float64]:
-        """Return ``count`` uniform numbers of [0, 1), multiples of 2⁻⁵³: one secret coin a record.
+        """Return ``count`` uniform numbers in [0, 1), multiples of 2⁻⁵³: a secret coin per record.
 
         >>> Key.of_seed(0).coins(2).round(3).tolist()
         [0.529, 0.81]

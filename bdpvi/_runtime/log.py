@@ -1,7 +1,7 @@
-"""The steps of long work, on the standard logger ``bdpvi``: what they are and how long they took.
+"""Names and durations of the steps of long work, on the standard logger ``bdpvi``.
 
-Nothing secret is logged at any level: neither how many records there are nor a number computed from
-them. Durations alone depend on the data, so a log is the owner's.
+No level logs the number of records or a number computed from them. Only durations depend on the
+data; because of them a log is for the owner.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def step(name: str) -> Iterator[None]:
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Show them on standard error, above the progress bar where there is one."""
+    """Show log lines on standard error, above a progress bar if there is one."""
     from bdpvi._runtime.progress import CONSOLE
 
     handler: logging.Handler
@@ -37,7 +37,7 @@ def shown() -> Iterator[None]:
         from rich.logging import RichHandler
 
         handler = RichHandler(console=CONSOLE, show_path=False)
-    else:  # one line each, however narrow a terminal would be
+    else:  # one line each, for any width
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     before = LOGGER.level

@@ -1,4 +1,4 @@
-"""Machine code by numba, which is optional, where it pays to load it."""
+"""Machine code by the optional numba, if it is worth loading."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import torch
 T = TypeVar("T")
 
 _NUMBERS = 150_000
-"""Size of a problem from which machine code saves more time than the second it takes to load."""
+"""From this problem size on, machine code saves more than the second it takes to load."""
 
 
 def where_it_pays(
     numbers: int, device: torch.device, compiled: Callable[[], T], plain: Callable[[], T]
 ) -> T:
-    """Return the result of ``compiled``; for few numbers, on a GPU or without numba of ``plain``.
+    """Return ``compiled()``; for few numbers, on a GPU or without numba ``plain()``.
 
-    The choice depends on the size alone, so that the same problem has the same result.
+    The choice depends only on the size, so that the same problem has the same result.
 
     Args:
         numbers: size of the problem: records, or pairs, times variables.
-        device: of its tensors.
-        compiled: computes the result by functions that numba compiles.
-        plain: computes it by torch.
+        device: device of its tensors.
+        compiled: computes the result with functions compiled by numba.
+        plain: computes it with torch.
 
     >>> where_it_pays(1_000, torch.device("cpu"), lambda: "machine code", lambda: "torch")
     'torch'

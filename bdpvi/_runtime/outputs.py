@@ -1,9 +1,9 @@
-"""What is printed or written for people and spreadsheets: text that does nothing by itself.
+"""Safe text for terminals and spreadsheets.
 
-Names and values come from tables and from files of others, so they can hold anything: sequences
-that a terminal obeys, marks that turn the order of letters round, formulas. Commands print by
-:func:`say` and :func:`show`, and write tables by :func:`csv_text`. A screen that is closed, full or
-of few letters ends no command whose work is done.
+Names and values come from tables and other people's files, so they can contain anything: terminal
+control sequences, marks that reverse the order of letters, formulas. Commands print with
+:func:`say` and :func:`show`, and write tables with :func:`csv_text`. A closed or full output, or
+one with a small character set, does not fail a command whose work is done.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _OBEYED = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-"""C0 and C1, marks of direction, ends of lines and paragraphs, halves of characters."""
+"""C0 and C1, direction marks, line and paragraph separators, surrogates."""
 _UNSAFE = re.compile(f"[{_OBEYED}]")
 _UNSAFE_IN_LINE = re.compile(f"[\t\n{_OBEYED}]")
 _FORMULA = tuple("=+-@＝＋－＠")
 _CLOSED = (errno.EPIPE, errno.EINVAL)
-"""Errors of a pipe that nobody reads any more; the second is Windows'."""
+"""Errors of a pipe without a reader; the second is on Windows."""
 _ERRORS = "bdpvi.escaped"
 
 
 def several(count: float, noun: str, plural: str = "") -> str:
-    """Return a number of things in words.
+    """Return a number with its noun.
 
     >>> several(1, "row"), several(0, "row"), several(2, "entry", "entries")
     ('1 row', '0 rows', '2 entries')
@@ -49,7 +49,7 @@ codecs.register_error(_ERRORS, _escaped)
 
 
 def visible(text: str) -> str:
-    r"""Return text whose control characters are written out as JSON does; ends of lines stay.
+    r"""Return text with control characters escaped as in JSON, except line breaks.
 
     In JSON it is the same value.
 
@@ -60,7 +60,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Return :func:`visible` text in which ends of lines and tabs are written out too.
+    r"""Return :func:`visible` text with line breaks and tabs escaped too.
 
     >>> print(one_line("a\nb"))
     a\u000ab
@@ -69,9 +69,9 @@ def one_line(text: str) -> str:
 
 
 def cell(value: Any) -> Any:
-    r"""Return a value for a CSV file: one line, which no spreadsheet takes for a formula.
+    r"""Return a value for a CSV file: one line that no spreadsheet reads as a formula.
 
-    Text that begins like a formula gets an apostrophe before it, unless it is a number.
+    Text that begins like a formula is prefixed with an apostrophe, unless it is a number.
 
     >>> cell("=cmd()"), cell("-0.5"), cell("yes"), cell(-1)
     ("'=cmd()", '-0.5', 'yes', -1)
@@ -104,44 +104,44 @@ def csv_text(frame: pd.DataFrame) -> str:
 
 
 def say(*lines: str, error: bool = False) -> None:
-    """Print lines on what was done, each as :func:`one_line` of text.
+    """Print status lines, each as :func:`one_line` of text.
 
     Args:
         lines: the text.
         error: whether to print on standard error.
     """
     stream = sys.stderr if error else sys.stdout
-    if stream is not None:  # it was closed before the program began
+    if stream is not None:  # None if it was closed before the program began
         print("".join(f"{one_line(one)}\n" for one in lines), end="", file=stream, flush=True)
 
 
 def complain(text: str) -> None:
-    """Print a warning or what is wrong on standard error, further lines indented."""
+    """Print a warning or error on standard error, with further lines indented."""
     lines = (" ".join(line.split()) for line in text.splitlines())
     first, *more = [line for line in lines if line] or [""]
     say(f"bdpvi: {first}", *(f"  {line}" for line in more), error=True)
 
 
 def show(*lines: str) -> None:
-    """Print what was asked for, as :func:`say` does.
+    """Print requested output, as :func:`say` does.
 
     Raises:
-        OSError: if it is lost, but for a reader that has seen enough.
+        OSError: if it is lost, unless the reader closed the pipe.
     """
     say(*lines)
     screen: Any = sys.stdout
     lost = screen.lost if isinstance(screen, _Screen) else None
     if lost is not None and lost.errno not in _CLOSED:
-        screen.lost = None  # it is said once
+        screen.lost = None  # report it once
         raise OSError(lost.errno, os.strerror(lost.errno or 0), "standard output")
 
 
 @contextmanager
 def screens() -> Iterator[None]:
-    """Let standard output and standard error take everything until the end.
+    """Make standard output and standard error accept everything until the end.
 
-    Letters that they do not have are written out. What a closed or a full one loses is said at the
-    end where it can be said, and ends nothing.
+    Unsupported characters are escaped. Losses of a closed or full output are reported at the end if
+    possible, and raise nothing.
     """
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast("TextIO", one and _Screen(one)) for one in before)
@@ -157,7 +157,7 @@ def screens() -> Iterator[None]:
 
 
 class _Screen:
-    """A stream whose errors end nothing.
+    """A stream that does not raise errors.
 
     Attributes:
         stream: the stream.
@@ -176,7 +176,7 @@ class _Screen:
         return len(text)
 
     def flush(self) -> None:
-        """Write what waits, or lose it."""
+        """Write the buffer, or lose it."""
         with self._losing():
             self.stream.flush()
 
@@ -186,7 +186,7 @@ class _Screen:
             yield
         except OSError as error:
             self.lost = self.lost or error
-            # What waits in the stream is written again at exit: into nothing.
+            # The stream's buffer is written again at exit: discard it.
             with suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:
                 os.dup2(nothing.fileno(), self.stream.fileno())
 

@@ -1,4 +1,4 @@
-"""Pages that need no other file, and figures in them: the extra ``bdpvi[report]``."""
+"""Self-contained pages, and their figures: the extra ``bdpvi[report]``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FRAME = Path(__file__).parent
 
 
 def render(template: Path, **content: Any) -> str:
-    """Return a page: a template that extends ``page.html.j2``, with text escaped, and
-    control characters written out.
+    """Return a page: a template that extends ``page.html.j2``, with text and control
+    characters escaped.
 
     Args:
-        template: its file.
-        content: what it shows, and functions, which are its filters.
+        template: file of the template.
+        content: its variables, and functions as its filters.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -40,7 +40,7 @@ def png(figure: Figure) -> str:
 
 
 def svg(figure: Figure) -> str:
-    """Return a figure as SVG in base 64, transparent where it is."""
+    """Return a figure as SVG in base 64, with its transparency."""
     return _encoded(figure, "svg")
 
 

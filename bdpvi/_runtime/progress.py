@@ -18,7 +18,7 @@ from rich.progress import (
 from rich.text import Text
 
 CONSOLE = Console(stderr=True)
-"""Bars and log lines share it, so that they do not mix."""
+"""Shared by bars and log lines, so that they do not mix."""
 
 T = TypeVar("T")
 Track = Callable[[Sequence[T], str], Iterable[T]]
@@ -30,9 +30,9 @@ def silent(items: Sequence[T], description: str) -> Iterable[T]:
 
 
 def bar(items: Sequence[T], description: str) -> Iterable[T]:
-    """Iterate with a bar on standard error: items done, items a second and time remaining.
+    """Iterate with a bar on standard error: items done, items per second and time remaining.
 
-    Without items there is no bar, and in a log none for a single one.
+    There is no bar without items, nor in a log for a single item.
     """
     if not items or (len(items) == 1 and not CONSOLE.is_terminal):
         yield from items
@@ -49,7 +49,7 @@ def bar(items: Sequence[T], description: str) -> Iterable[T]:
 
 
 class _Rate(ProgressColumn):
-    """Recent items a second."""
+    """Recent items per second."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed

@@ -1,14 +1,14 @@
-"""Dataclasses as JSON and back, by their type hints: what does not fit is refused by name.
+"""Dataclasses as JSON and back, by their type hints; invalid fields are refused by name.
 
 Fields may be bool, int, float, str, bytes, None, Any, an Enum (by its value), a Literal, a tuple, a
-Mapping with texts as keys, another dataclass, and unions of these. Of several dataclasses in a
-union the entry ``kind``, a class variable of theirs, says which it is. A field whose metadata has
-``names`` holds one of the objects there and is written as its name. Tensors are left to
-safetensors. A field whose metadata has ``absent`` is left out of JSON where it has that value, and
-has it where JSON leaves it out: so files older than the field are read as they were meant.
+Mapping with string keys, another dataclass, and unions of these. In a union of dataclasses the
+entry ``kind``, a class variable of each, tells them apart. A field whose metadata has ``names``
+holds one of the objects there and is written as its name. Tensors are stored by safetensors. A
+field whose metadata has ``absent`` is omitted from JSON if it has that value, and gets it if JSON
+omits the field, so that files older than the field keep their meaning.
 
-Whole numbers have 64 bits, or as many as a field's metadata says under ``bits``; floating-point
-ones are finite.
+Integers have 64 bits, or as many as ``bits`` in a field's metadata; floating-point numbers
+are finite.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ T = TypeVar("T")
 _LARGEST = 1e300
 _MOST_BITS = 1000
 _LONGEST = 200
-"""Characters of a value that a message shows."""
+"""The most characters of a value in a message."""
 
 
 def to_json(value: Any, name: str = "it") -> Any:
     """Return a dataclass, or anything else of the types above, as JSON types.
 
     Raises:
-        ValueError: naming what JSON cannot hold, so that nothing is written that is not read back.
+        ValueError: if JSON cannot hold a value, which it names; so all that is written can be read.
 
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
@@ -77,13 +77,13 @@ def from_json(kind: type[T], content: Any, name: str = "it", *, partial: bool = 
 
     Args:
         kind: a dataclass.
-        content: of a JSON file.
-        name: what messages call it.
-        partial: whether fields with defaults may be left out, as people who write files do.
+        content: content of a JSON file.
+        name: its name in messages.
+        partial: whether fields with defaults may be omitted, as in files written by hand.
 
     Raises:
-        ValueError: naming the field that is missing, that there is not, or whose type or value is
-            wrong.
+        ValueError: if a field, which it names, is missing or unknown, or has a wrong type or
+            value.
 
     >>> from bdpvi.types import Budget
     >>> from_json(Budget, {"epsilon": 1, "delta": 1e-5})
@@ -103,7 +103,7 @@ def loads(kind: type[T], file: bytes, *, partial: bool = False) -> T:
     """Return :func:`from_json` of a file's content.
 
     Raises:
-        ValueError: as that does, or if it is no JSON.
+        ValueError: as there, or if it is not JSON.
     """
     return from_json(kind, parsed(file), partial=partial)
 
@@ -124,12 +124,12 @@ def parsed(file: bytes) -> dict[str, Any]:
 
 
 def require_same(what: str, made: Mapping[str, Any], now: Mapping[str, Any], remedy: str) -> None:
-    """Raise ValueError unless something that is kept was made with today's settings.
+    """Raise ValueError unless something stored was made with the current settings.
 
     Args:
-        what: it is.
-        made: settings that it was made with, by the name of the argument.
-        now: those that it is to go on with.
+        what: its name.
+        made: its settings, by argument name.
+        now: the current settings.
         remedy: what the caller can do.
 
     >>> require_same("state", {"rate": 0.1}, {"rate": 0.2}, "make it as it was made before")
@@ -144,7 +144,7 @@ def require_same(what: str, made: Mapping[str, Any], now: Mapping[str, Any], rem
 
 
 def short(value: object) -> str:
-    """Return a value for a message, cut off where it is long.
+    """Return a value for a message, truncated if it is long.
 
     >>> short("a" * 1000)[-3:]
     'aa…'
@@ -173,9 +173,9 @@ def _object(kind: Any, content: Any, name: str, partial: bool) -> Any:
     try:
         return kind(**arguments)
     except (ValueError, TypeError, OverflowError) as error:
-        if isinstance(error, ValueError) and not inside:  # it names its field
+        if isinstance(error, ValueError) and not inside:  # it already names its field
             raise
-        # A check may have taken another type for granted.
+        # A check may have assumed another type.
         raise ValueError(f"{inside.rstrip('.') or kind.__name__}: {error}") from error
 
 
@@ -238,7 +238,7 @@ def _items(inside: Sequence[Any], value: Any, name: str, partial: bool) -> tuple
 
 
 def _chosen(hint: Any, among: Sequence[Any], value: Any, name: str) -> Any:
-    """Return which type of a union a value is of."""
+    """Return the type in a union that a value has."""
     found = [one for one in among if _fits(one, value)]
     if len(found) > 1 and isinstance(value, Mapping):
         found = [one for one in found if _kind(one) == value.get("kind")]
@@ -262,13 +262,13 @@ def _fits(hint: Any, value: Any) -> bool:
     if origin is float:
         return type(value) in (int, float)
     if origin in (bool, int, str, bytes):
-        return type(value) is (str if origin is bytes else origin)  # True is no number here
+        return type(value) is (str if origin is bytes else origin)  # True is not a number here
     return origin in (Any, Literal) or (isinstance(origin, type) and issubclass(origin, Enum))
 
 
 def _scalar(kind: type, value: Any, name: str, bits: int = 63) -> Any:
     if kind is float:
-        # Comparing first: a whole number may have no float64.
+        # Compare first: an integer may exceed float64.
         if not abs(value) <= _LARGEST:
             raise ValueError(f"{name} must be float and finite, got {_got(value)}")
         return float(value)
@@ -298,7 +298,7 @@ def _needed(one: Field[Any]) -> bool:
 
 
 def _kind(kind: Any) -> str | None:
-    """Return the class variable that says which of several dataclasses this is."""
+    """Return the class variable that tells this dataclass from others."""
     found = getattr(kind, "kind", None)
     own = is_dataclass(kind) and all(one.name != "kind" for one in fields(kind))
     return found if own and isinstance(found, str) else None
@@ -318,7 +318,7 @@ def _path(name: str, key: object) -> str:
 
 def _got(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > _MOST_BITS:
-        return f"one of {value.bit_length()} bits"  # Python does not print it
+        return f"one of {value.bit_length()} bits"  # too long for Python to print
     return f"{value!r:.80}"
 
 

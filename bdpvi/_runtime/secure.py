@@ -1,20 +1,19 @@
-"""Randomness for what is released: nobody who learns a seed, or the low bits, may undo a draw.
+"""Randomness for releases: neither a seed nor the low bits of a draw reveal the mean.
 
-Samples of a Gaussian computed in floating point betray its mean: of the numbers that end in the low
-bits of a sample, few can be reached from any other mean (Mironov, CCS 2012). So the mean is clamped
-to a public box, and the sample is rounded to a public lattice that is coarse beside the noise and
-fine beside what it is used for. Rounding is post-processing and costs no privacy; what is left is
-that the rounded sample is the exact one's only up to a total variation θ, which
-:func:`total_variation` bounds and accountants add to δ.
+Floating-point samples of a Gaussian reveal its mean: few other means can produce the low bits of a
+sample (Mironov, CCS 2012). So the mean is clamped to a public box, and the sample is rounded to a
+public lattice that is far coarser than float64 and fine enough for its use. Rounding is
+post-processing and costs no privacy. The rounded sample equals the rounded exact one up to a total
+variation θ, which :func:`total_variation` bounds and accountants add to δ.
 
-The mean is not added to the noise as it is, but its place between two points of the lattice,
+The noise is added not to the mean itself but to its position between two points of the lattice,
 measured from the nearest boundary between cells. That leaves no error for a large mean, and none
-for little noise either: a sum's sign is exact, so the error at that boundary is none, and at the
-others the noise is at least as large as what it is added to.
+for small noise: a sum's sign is exact, so there is no error at that boundary, and at the others the
+noise is at least as large as the position.
 
-Private sums (:func:`gaussian_sum`) have so many coordinates and steps that no δ could pay for the
-arithmetic of that. There the sum is rounded first, and the noise is whole numbers of the lattice
-from :mod:`bdpvi._runtime.whole_normals`: adding is exact, and θ is 6e-34 a coordinate.
+Private sums (:func:`gaussian_sum`) have too many coordinates and steps for any δ to cover these
+rounding errors. Their sum is rounded first, and the noise is an integer number of lattice steps
+from :mod:`bdpvi._runtime.whole_normals`: addition is exact, and θ is 6e-34 per coordinate.
 """
 
 from __future__ import annotations
@@ -35,21 +34,21 @@ from bdpvi._runtime.keys import Key
 from bdpvi._runtime.whole_normals import BLOCK, LAW, WholeNormals
 
 BITS = 52
-"""Random bits in a draw; 53 and the half would round up to 1, whose quantile is infinite."""
+"""Random bits per draw; 53 plus the half would round up to 1, whose quantile is infinite."""
 
 Amount = TypeVar("Amount", float, Tensor)
 
 _REACH = 8.3
-"""Standard deviations that a draw stays within: the quantile of 1 − 2⁻⁵³ is 8.21."""
+"""Bound on a draw, in standard deviations: the quantile of 1 − 2⁻⁵³ is 8.21."""
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """The numbers that samples may be: multiples of a power of two. Both are public.
+    """The possible values of samples: multiples of a power of two. Step and box are public.
 
     Attributes:
-        step: their distance g.
-        box: means are clamped to ± box, +inf for not at all.
+        step: g, the distance between values.
+        box: means are clamped to ± box; +inf means no clamping.
     """
 
     step: float
@@ -59,7 +58,7 @@ class Lattice:
     def beside(cls, deviation: float) -> Lattice:
         """Return the lattice for noise whose standard deviation is public.
 
-        g is at most 2⁻⁵ of it, so rounding adds at most 8e-5 to the variance; the box is 2¹⁵ g, at
+        g is at most 2⁻⁵ of it, so rounding adds at most 8e-5 of the variance; the box is 2¹⁵ g, at
         least 512 standard deviations.
 
         >>> Lattice.beside(1.0)
@@ -70,32 +69,32 @@ class Lattice:
 
     @classmethod
     def of(cls, step: float) -> Lattice:
-        """Return the lattice whose distance is the power of two at or below ``step``."""
+        """Return the lattice whose step is the power of two at or below ``step``."""
         return cls(2.0 ** math.floor(math.log2(step)))
 
 
 def total_variation(
     lattice: Lattice, mean: Tensor, deviation: Tensor, *, dense: bool, bits: int = BITS
 ) -> float:
-    """Bound the total variation between a sample of :func:`sample` and an exact one, rounded alike.
+    """Bound the total variation between a sample of :func:`sample` and a rounded exact one.
 
     Couple both by their uniform random numbers. They are rounded to the same point unless a
     boundary between two points of the lattice lies between them. (1) A uniform of b bits is within
     2⁻ᵇ⁻¹ of the exact one, so a boundary separates them with probability at most 2⁻ᵇ; a coordinate
-    meets 16.6 σ/g + 1 boundaries within ± 8.3 σ, √d times as many and d where it is a sum of d
-    normals, and 1.5 times that is charged, for the quantile function's own rounding. (2) Everything
-    after that moves a coordinate by at most η. Of the mean's part, a number, that crosses a
+    meets 16.6 σ/g + 1 boundaries within ± 8.3 σ, √d times as many and d if it is a sum of d
+    normals; 1.5 times that is charged, for the quantile function's own rounding. (2) All later
+    steps move a coordinate by at most η. The mean's part of η is a constant: it crosses a
     boundary with probability at most (2η/g)(1 + g/σ√2π), as the density summed over the lattice is
     at most 1/g plus its maximum. The noise's part is at most (d + 12) 2⁻⁵³ σ times the norm of all
     normals, at most |ξ| + r, ξ the coordinate over σ and r, of a mean up to (d − 1)^½, independent
-    of it. Where |ξ| is between k − 1 and k that is a number again, given r; summed over k, with
+    of it. For |ξ| between k − 1 and k that is a constant again, given r; summed over k, with
     E⌈|ξ|⌉ < 1.4, it crosses with probability at most 2⁻⁵² (d + 12)(1.4 + (d − 1)^½)(σ/g + 1.3).
-    (3) What a draw cannot reach, beyond ± 8.2 σ, has the probability 2⁻ᵇ.
+    (3) Values that a draw cannot reach, beyond ± 8.2 σ, have the probability 2⁻ᵇ.
 
     Args:
         lattice: the lattice.
-        mean: size of the means, (d,): an upper bound on |μ|, before the box. 0 will do where |μ| is
-            below 2⁵⁰ g: 12 units cover :func:`sample`'s sum, which is off by 3 of the noise's.
+        mean: size of the means, (d,): an upper bound on |μ|, before the box. 0 suffices if |μ| is
+            below 2⁵⁰ g: 12 units cover the error of :func:`sample`'s sum, 3 units of the noise's.
         deviation: σ of each coordinate, at the temperature of the draw, (d,).
         dense: whether coordinates are sums of d normals (a Cholesky factor) or of one.
         bits: b.
@@ -111,7 +110,7 @@ def total_variation(
     unit = 2.0**-53
     size = mean.abs().clamp(max=lattice.box)
     noise, steps = (d + 12) * (1.4 + math.sqrt(d - 1)), deviation / lattice.step
-    # The mean's own rounding and the sum's; the quantile's, the product's and the d additions'.
+    # Rounding of the mean and the sum; of the quantile, the product and the d additions.
     of_mean = 2 * size / lattice.step * (1 + 1 / (steps * math.sqrt(2 * math.pi)))
     crossed = 2 * unit * (of_mean + noise * (steps + 1.3))
     boundaries = 2 * _REACH * math.sqrt(d) * steps + d
@@ -122,9 +121,9 @@ def total_variation(
 def standard_normal(shape: tuple[int, ...], key: Key | None = None) -> Tensor:
     """Return standard normal draws from a secret key, by default a fresh one, float64.
 
-    52 random bits each, turned normal by the inverse distribution function: values lie within
-    8.3 standard deviations, which leaves out a mass of 2e-16. Their low bits are not secret: see
-    :class:`Lattice` for what is released.
+    Each has 52 random bits, mapped by the inverse distribution function: values lie within 8.3
+    standard deviations, which omits a mass of 2e-16. Their low bits can reveal a mean: see
+    :class:`Lattice` for releases.
 
     >>> standard_normal((2, 3)).shape
     torch.Size([2, 3])
@@ -148,10 +147,10 @@ def sample(
         posterior: N(μ, Σ), an Independent Normal or a MultivariateNormal.
         draws: number of samples.
         temperature: τ.
-        generator: for experiments that must repeat; by default the secure source is used.
-        lattice: samples are rounded to it; None, only for samples that are never published, does
-            not round them.
-        key: secret, of this draw alone; a fresh one by default.
+        generator: for repeatable experiments; by default the secure source is used.
+        lattice: the lattice to round samples to; None, only for samples that are never
+            published, does not round.
+        key: secret, for this draw only; a fresh one by default.
     """
     mean = posterior.mean.cpu().double()
     if lattice is not None:
@@ -168,8 +167,8 @@ def sample(
     scaled = math.sqrt(temperature) * scaled
     if lattice is None:
         return mean + scaled
-    # A division by a power of two is exact, and so is the place in the cell, unless it is ¼ or more
-    # from its boundary; adding 0 turns -0, whose sign would stay, into 0.
+    # A division by a power of two is exact, and so is the position in the cell, unless it is ¼ or
+    # more from its boundary; adding 0 turns -0 into 0, as its sign would survive.
     place = mean / lattice.step
     above = (place - 0.5).round() + 1.0
     cells = (place - (above - 0.5) + scaled / lattice.step).floor() + above
@@ -177,9 +176,9 @@ def sample(
 
 
 def sum_step(deviation: Amount) -> Amount:
-    """Return g, the distance of the lattice of :func:`gaussian_sum`: about 2⁻³³ deviations.
+    """Return g, the step of the lattice of :func:`gaussian_sum`: about 2⁻³³ deviations.
 
-    Rounded up, so that the noise is no less than it should be.
+    It is rounded up, so that the noise is never too small.
     """
     return deviation * ((1 + 2.0**-50) / LAW.deviation)
 
@@ -187,25 +186,25 @@ def sum_step(deviation: Amount) -> Amount:
 def gaussian_sum(total: Tensor, deviation: float, key: Key | None = None) -> Tensor:
     """Return total + N(0, deviation²) on a public lattice, float64, on the total's device.
 
-    Let g = :func:`sum_step` (deviation) and s be the deviation of whole numbers X,
-    :class:`~bdpvi._runtime.whole_normals.WholeNormals`. What is returned is g (r + X) with r the
-    whole numbers nearest to total/g.
+    Let g = :func:`sum_step` (deviation) and s be the deviation of the integers X,
+    :class:`~bdpvi._runtime.whole_normals.WholeNormals`. The result is g (r + X) with r the integers
+    nearest to total/g.
 
     **Privacy.** r + round(sZ) = round(r + sZ) for a standard normal Z, so g (r + round(sZ)) is a
     rounded, that is post-processed, Gaussian mechanism on g r; and the computed r + X is the exact
-    one, rounded if it is above 2⁵³. So nothing is left of the total but what g r + gsZ shows, up to
-    the total variation between X and round(sZ), which is :func:`sum_rounding`. Dividing by g and
+    one, rounded if it is above 2⁵³. So the result reveals no more of the total than g r + gsZ, up
+    to the total variation between X and round(sZ), which is :func:`sum_rounding`. Dividing by g and
     rounding move a coordinate of up to 2⁵² g, half a million deviations, by at most g (a half each;
-    beyond that the division errs like the additions that made the total, by 2⁻⁵³ of it). So where
+    beyond that the division has an error of 2⁻⁵³ of the total, like the additions behind it). So if
     one record moves the total of n coordinates by at most C, it moves g r by at most
-    C + :func:`sum_slack`; whoever prices the noise by C adds that much more of it.
+    C + :func:`sum_slack`; a price for C needs that much more noise.
 
-    On a CUDA device the numbers X are made on the CPU, in blocks, and added there.
+    For a CUDA device the numbers X are drawn on the CPU, in blocks, and added on the device.
 
     Args:
-        total: any shape; what is not finite stays as it is.
+        total: any shape; values that are not finite stay unchanged.
         deviation: standard deviation of the noise, public and positive.
-        key: secret, of this sum alone; by default fresh.
+        key: secret, for this sum only; a fresh one by default.
 
     >>> noisy = gaussian_sum(torch.zeros(3), 2.0, Key.of_seed(0))
     >>> bool(((noisy / sum_step(2.0)).round() * sum_step(2.0) == noisy).all())
@@ -215,10 +214,10 @@ def gaussian_sum(total: Tensor, deviation: float, key: Key | None = None) -> Ten
 
 
 class SumNoise:
-    """The noise of several sums by :func:`gaussian_sum`, from one key: one after the other.
+    """The noise of several consecutive sums of :func:`gaussian_sum`, from one key.
 
     Args:
-        key: secret, of these sums alone.
+        key: secret, for these sums only.
     """
 
     def __init__(self, key: Key) -> None:
@@ -242,7 +241,7 @@ def add_whole(total: Tensor, deviation: Amount, whole: Tensor) -> Tensor:
     """Return g (r + X); see :func:`gaussian_sum`.
 
     Args:
-        total, deviation, whole: of shapes that fit; whole are the numbers X.
+        total, deviation, whole: of matching shapes; ``whole`` are the numbers X.
     """
     step = sum_step(deviation)
     nearest = (total.detach().double() / step).round_()
@@ -256,7 +255,7 @@ def on_lattice(total: Tensor, deviation: float) -> Tensor:
 
 
 def sum_slack(deviation: Amount, coordinates: int) -> Amount:
-    """Return how much more than C a record may move the lattice's sum: 2√n g.
+    """Return by how much more than C a record may move the rounded sum: 2√n g.
 
     Two neighbouring totals are each rounded by at most g in every coordinate.
     """
@@ -264,7 +263,7 @@ def sum_slack(deviation: Amount, coordinates: int) -> Amount:
 
 
 def sum_rounding(coordinates: int) -> float:
-    """Return θ of a sum of so many coordinates: the total variation from the exact mechanism.
+    """Return θ of a sum of ``coordinates``: the total variation from the exact mechanism.
 
     >>> f"{sum_rounding(1_000_000) * 10_000:.1e}"  # of 10⁴ steps
     '5.3e-24'
@@ -273,18 +272,18 @@ def sum_rounding(coordinates: int) -> float:
 
 
 def count_noise(shape: tuple[int, ...], deviation: float, normals: WholeNormals) -> Tensor:
-    """Return whole numbers K to be added to counts: Gaussian noise, int64, of deviation or more.
+    """Return integers K to add to counts: Gaussian noise, int64, of at least this deviation.
 
-    With m the largest whole number so that s/m is at least the deviation, K = ⌊(X + ⌊m/2⌋)/m⌋, in
-    whole numbers. A count c plus K is ⌊(cm + X + ⌊m/2⌋)/m⌋, which is post-processing of c + X/m:
-    nothing is rounded before noise is added, so a count's size has no part in the error, and one
-    more in a cell moves it by exactly 1. What is left is the total variation between X and
-    round(sZ), :func:`sum_rounding`.
+    With m the largest integer such that s/m is at least the deviation, K = ⌊(X + ⌊m/2⌋)/m⌋, in
+    integers. A count c plus K is ⌊(cm + X + ⌊m/2⌋)/m⌋, which is post-processing of c + X/m:
+    nothing is rounded before noise is added, so the error does not depend on a count's size, and
+    one more record in a cell moves it by exactly 1. The only error is the total variation between X
+    and round(sZ), :func:`sum_rounding`.
 
     Args:
-        shape: of the counts.
-        deviation: at least that of the noise, public and positive.
-        normals: from a secret key of these counts alone.
+        shape: shape of the counts.
+        deviation: lower bound on the noise's deviation, public and positive.
+        normals: from a secret key for these counts only.
 
     Raises:
         ValueError: if the deviation is above s, 8.6e9.

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, also if power fails, and that only their owner can read."""
+"""Files that are complete or missing, even after a power failure, and private to their owner."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from filelock import FileLock, Timeout
 from bdpvi._runtime import outputs, validate
 
 _MARK = "bdpvi-"
-"""In the names of temporary files, so that nobody else's file is taken for one."""
+"""Mark in the names of temporary files, so that no other file is taken for one."""
 _LOCK = ".lock"
 MOST_BYTES, MOST_VALUES = 2**27, 2**22
-"""Of a JSON file that may be from others; a value takes about 100 bytes of memory."""
+"""Limits of an untrusted JSON file; a value takes about 100 bytes of memory."""
 _PATIENCE = 0.5
-"""Seconds that a lock is waited for: who looks for what is dead has it for a moment only."""
+"""Seconds to wait for a lock: a search for dead files holds it only for a moment."""
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary file that becomes ``path`` at the end, unless something goes wrong.
 
-    It lies in the same folder under a name that nobody can guess, with mode 0600 under any umask.
-    A link at ``path`` is replaced, not followed. At the end, file and folder are on the disk.
-    What killed processes have left in the folder is removed.
+    It is in the same folder under an unguessable name, with mode 0600 under any umask. A link at
+    ``path`` is replaced, not followed. At the end, file and folder are on disk. Temporary files of
+    killed processes in the folder are removed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -57,19 +57,19 @@ def write(path: Path, content: bytes) -> None:
 
 @contextmanager
 def claimed(path: Path, room: int = 0) -> Iterator[Path]:
-    """Claim ``path`` for this process alone, and yield a temporary file that becomes it at the end.
+    """Claim ``path`` for this process, and yield a temporary file that becomes it at the end.
 
-    Of several processes that want the same new file one gets it; the others fail before they have
-    done anything. The claim is a lock, which ends with the process, so a killed one leaves nothing
-    in the way. Nothing that has come to be at ``path`` meanwhile is replaced.
+    If several processes want the same new file, one gets it; the others fail before doing anything.
+    The claim is a lock, which ends with the process, so a killed process leaves no obstacle. If
+    ``path`` has come into existence meanwhile, it is not replaced.
 
     Args:
-        path: the file, which is not there; an empty one, or an empty folder, is taken for nothing.
-        room: bytes to set aside on the disk, before anything is done that must not be lost. Write
-            by :func:`fill`.
+        path: the new file; an empty file or folder there counts as missing.
+        room: bytes to reserve on disk, before any work that must not be lost. Write with
+            :func:`fill`.
 
     Raises:
-        ValueError: if something is at ``path`` already, a dangling link included.
+        ValueError: if ``path`` exists, even as a broken link.
         OSError: if the folder cannot be written to, or the disk is full.
     """
     with _claim(path) as temporary:
@@ -82,7 +82,7 @@ def claimed(path: Path, room: int = 0) -> Iterator[Path]:
 def claimed_folder(path: Path) -> Iterator[Path]:
     """Claim ``path`` as :func:`claimed` does, and yield a temporary folder, with mode 0700.
 
-    Files written into it by :func:`write` are on the disk before it gets its name.
+    Files written to it by :func:`write` are on disk before it gets its name.
     """
     with _claim(path) as temporary:
         temporary.mkdir()
@@ -92,7 +92,7 @@ def claimed_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _claim(path: Path) -> Iterator[Path]:
-    """Yield the name of what becomes ``path`` at the end."""
+    """Yield the temporary path that becomes ``path`` at the end."""
     with _temporary(path, "claim") as temporary:
         if not nothing_at(path):
             raise ValueError(f"{str(path)!r} exists already; nothing is overwritten")
@@ -107,7 +107,7 @@ def _claim(path: Path) -> Iterator[Path]:
 
 
 def _publish(temporary: Path, path: Path) -> None:
-    """Give it its name; neither a link nor the name of a folder replaces what is there."""
+    """Rename it to ``path`` without replacing anything, by a hard link or as a folder."""
     if os.path.lexists(path) and nothing_at(path):
         path.rmdir() if path.is_dir() else path.unlink()
     if not temporary.is_dir():
@@ -119,7 +119,7 @@ def _publish(temporary: Path, path: Path) -> None:
 
 
 def fill(path: Path, content: bytes) -> None:
-    """Write into a file that has space set aside, and give back what is not needed."""
+    """Write to a file with reserved space, and free the unused part."""
     with path.open("r+b") as file:
         file.write(content)
         file.truncate()
@@ -128,7 +128,7 @@ def fill(path: Path, content: bytes) -> None:
 
 
 def nothing_at(path: Path) -> bool:
-    """Return whether nothing is there but an empty file or folder, which a killed process left."""
+    """Return whether there is at most an empty file or folder, as a killed process leaves."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def nothing_at(path: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, with mode 0700 under any umask."""
+    """Create a folder, and missing parents, with mode 0700 under any umask."""
     missing = [one for one in (path, *path.parents) if not one.exists()]
     for one in reversed(missing):
         one.mkdir(mode=0o700, exist_ok=True)
@@ -149,7 +149,7 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[None]:
-    """Make a folder as :func:`make_folder` does; what goes wrong leaves no new, empty one."""
+    """Create a folder as :func:`make_folder` does; an error leaves no new, empty folder."""
     new = not path.exists()
     make_folder(path)
     try:
@@ -162,7 +162,7 @@ def new_folder(path: Path) -> Iterator[None]:
 
 
 def check_writable(folder: Path) -> None:
-    """Raise OSError unless files can be made in a folder, by making one; the folder is made too."""
+    """Raise OSError unless a test file can be created in a folder, which is created too."""
     folder.mkdir(parents=True, exist_ok=True)
     with _temporary(folder / "probe", secrets.token_hex(4)) as temporary:
         _create(temporary)
@@ -170,13 +170,13 @@ def check_writable(folder: Path) -> None:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold a secret folder for this process alone, until the end or until the process dies.
+    """Lock a secret folder for this process, until the end or until the process dies.
 
-    It is made if it is not there. A folder that nothing was put into is removed at the end.
+    It is created if missing. An empty folder is removed at the end.
 
     Raises:
         ValueError: if another process holds it.
-        OSError: if it cannot be made or written to.
+        OSError: if it cannot be created or written to.
     """
     make_folder(folder)
     try:
@@ -185,7 +185,7 @@ def held(folder: Path) -> Iterator[None]:
             f"{folder} is held by another process at the same work; wait for that, or choose "
             "another out",
         ):
-            folder.chmod(0o700)  # the lock made it again if another process had just removed it
+            folder.chmod(0o700)  # the lock created it again if another process had just removed it
             remove_dead(folder)
             yield
     finally:
@@ -198,13 +198,13 @@ def _locked(file: Path, refusal: str, wait: float = _PATIENCE) -> Iterator[None]
     """Hold a lock until the end or until the process dies; its file is removed at the end.
 
     Args:
-        file: of the lock.
-        refusal: what is said if another process has it.
-        wait: seconds until that.
+        file: file of the lock.
+        refusal: message if another process holds it.
+        wait: seconds to wait for it.
 
     Raises:
-        ValueError: if another process has it.
-        OSError: if it cannot be made.
+        ValueError: if another process holds it.
+        OSError: if it cannot be created.
     """
     lock = FileLock(file, timeout=wait, mode=0o600)
     try:
@@ -221,9 +221,9 @@ def _locked(file: Path, refusal: str, wait: float = _PATIENCE) -> Iterator[None]
 
 @contextmanager
 def _temporary(path: Path, word: str) -> Iterator[Path]:
-    """Yield a name beside ``path`` at which nothing is, and at the end nothing is again.
+    """Yield an unused path beside ``path``, and remove it at the end.
 
-    While its lock is held it is not taken for dead.
+    While its lock is held it does not count as dead.
     """
     remove_dead(path.parent)
     temporary = path.with_name(f".{path.name}.{_MARK}{word}")
@@ -236,7 +236,7 @@ def _temporary(path: Path, word: str) -> Iterator[Path]:
 
 
 def _create(file: Path, room: int = 0) -> None:
-    """Make a file that only its owner can read, with so many bytes set aside on the disk."""
+    """Create a file that only its owner can read, with ``room`` bytes reserved on disk."""
     file.touch(mode=0o600, exist_ok=False)
     file.chmod(0o600)  # under any umask
     if room:
@@ -252,7 +252,7 @@ def _remove(path: Path) -> None:
 
 
 def remove_dead(folder: Path) -> None:
-    """Remove the temporary files and folders in a folder whose writers are gone."""
+    """Remove the temporary files and folders of dead processes from a folder."""
     names = (name for name in os.listdir(folder) if name[0] == "." and f".{_MARK}" in name)
     for name in {name.removesuffix(_LOCK) for name in names}:
         with (
@@ -263,7 +263,7 @@ def remove_dead(folder: Path) -> None:
 
 
 def read_shared(path: Path) -> bytes:
-    """Return the content of a JSON file, whoever wrote it: what is read of it fits into memory.
+    """Return the content of an untrusted JSON file, limited so that it fits into memory.
 
     Raises:
         ValueError: if it has more than 2²⁷ bytes or 2²² values.
@@ -281,7 +281,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-        ValueError: if the file holds anything else, or too much, naming it.
+        ValueError: if the file holds anything else, or too much; it names the file.
         OSError: if it cannot be opened.
     """
     try:
@@ -294,8 +294,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def json_value(value: Any) -> Any:
-    """Return a value as JSON types: paths as text, and infinite or undefined numbers, which JSON
-    does not have, as the strings "Infinity", "-Infinity" and "NaN".
+    """Return a value as JSON types: paths as strings, and infinite or undefined numbers, which JSON
+    lacks, as the strings "Infinity", "-Infinity" and "NaN".
 
     >>> json_value({"epsilon": float("inf"), "orders": (1, 2), "at": Path("a")})
     {'epsilon': 'Infinity', 'orders': [1, 2], 'at': 'a'}
@@ -313,7 +313,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def sync(path: Path) -> None:
-    """Return when the file or the folder is on the disk; Windows has no such wait for a folder."""
+    """Wait until a file or folder is on disk; Windows cannot do this for folders."""
     if sys.platform == "win32" and path.is_dir():
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)

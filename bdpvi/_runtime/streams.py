@@ -1,4 +1,4 @@
-"""Torch's random numbers of a key with all its bits."""
+"""Torch's random numbers from all bits of a key."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from bdpvi._runtime.host import HOST, on_host
 from bdpvi._runtime.keys import Key
 
 _WORDS, _FROM = 624, 24
-"""The Mersenne twister's state in what torch.get_rng_state() returns: its words and their place."""
+"""The Mersenne twister's words in the result of torch.get_rng_state(): number and offset."""
 
 
 @on_host
 def stir(key: Key, device: torch.device = HOST) -> None:
-    """Go on with random numbers of a key: of all its bits, as a seed on the CPU has 32 only.
+    """Seed torch with all bits of a key, as a seed on the CPU has only 32.
 
     Args:
         key: the key.
-        device: where, besides the host, something is drawn.
+        device: a further device, besides the host, that draws.
     """
     if device.type == "cuda":
         torch.cuda.manual_seed(int(key) % 2**63)

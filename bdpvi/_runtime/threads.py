@@ -1,4 +1,4 @@
-"""Independent parts of one computation in threads of their own."""
+"""Independent parts of one computation in separate threads."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def slices(count: int, size: int) -> list[slice]:
 
 @contextmanager
 def single() -> Iterator[None]:
-    """Give torch one thread meanwhile.
+    """Limit torch to one thread meanwhile.
 
-    Threads that wait for one another in every operation, as those of small tables do, are slow as
-    soon as the machine has other work.
+    Threads that wait for each other in every operation, as with small tables, are slow on a busy
+    machine.
 
     >>> with single():
     ...     torch.get_num_threads()
@@ -43,9 +43,9 @@ def single() -> Iterator[None]:
 
 
 def each(make: Callable[[S], T], parts: Iterable[S]) -> Iterator[T]:
-    """Yield ``make(part)`` of every part, in order, computed in as many threads as torch has.
+    """Yield ``make(part)`` for every part, in order, computed in as many threads as torch has.
 
-    Inside a part torch has one thread, as of :func:`single`. Parts are drawn a few at a time, so
+    Inside a part torch has one thread, as with :func:`single`. Parts are taken a few at a time, so
     they need not all fit into memory.
 
     >>> list(each(lambda x: x * x, range(5)))

@@ -1,6 +1,6 @@
-"""Checks at the boundary: every message names the argument and the value it had.
+"""Checks of arguments: every message names the argument and its value.
 
-Comparisons are written as ``not x > 0`` so that NaN fails them too.
+Comparisons have the form ``not x > 0`` so that NaN fails them too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _KINDS = "biuf"
-"""Of numpy's and pandas' types: truth values, integers, floating point."""
+"""Kinds of numpy's and pandas' types: booleans, integers, floating point."""
 
 
 def _real(name: str, value: float) -> float:
@@ -55,7 +55,7 @@ def positive(name: str, value: float) -> float:
 
 
 LEAST_EPSILON = 1e-9
-"""A smaller ε is beyond the arithmetic that prices it, and of no use."""
+"""A smaller ε is beyond the accounting's precision, and useless."""
 
 
 def epsilon(value: float) -> float:
@@ -100,16 +100,16 @@ def choice(name: str, value: str, among: Iterable[str]) -> str:
 
 
 def positive_int(name: str, value: int, least: int = 1) -> int:
-    """Return ``value`` if it is a whole number of at least ``least``."""
+    """Return ``value`` if it is an integer of at least ``least``."""
     if isinstance(value, bool) or not _real(name, value) >= least or value != value // 1:
         raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
     return int(value)
 
 
 def at_most(name: str, size: int, most: int, remedy: str = "") -> int:
-    """Return a size that something of others asks for, if there is room for it.
+    """Return a size from untrusted input, if it is within a limit.
 
-    Readers of shared files ask before they make anything of that size.
+    Readers of shared files call it before they allocate that size.
 
     >>> at_most("classes", 2**62, 1000)
     Traceback (most recent call last):
@@ -129,7 +129,7 @@ def probability(name: str, value: float) -> float:
 
 
 def why(error: Exception) -> str:
-    """Return what an error says, without the number that an operating system gives it.
+    """Return an error's message, without the operating system's error number.
 
     >>> why(FileNotFoundError(2, "No such file or directory", "a.csv"))
     'no such file or directory'
@@ -140,10 +140,10 @@ def why(error: Exception) -> str:
 
 
 def mean_delta(delta: float, records: int) -> float:
-    """Return a δ that is a mean over ``records``; warn if it leaves a single one unprotected.
+    """Return a δ that is a mean over ``records``; warn if it may leave one unprotected.
 
-    Of N records one may be exposed altogether at the price of 1/N. N is secret, and a refusal would
-    be an output, so it is the owner who has to decide.
+    A δ of 1/N permits that one of N records is fully exposed. N is secret, and a refusal would be
+    an output, so the owner has to decide.
 
     >>> mean_delta(1e-5, 30_000)
     1e-05
@@ -166,7 +166,7 @@ def rate(name: str, value: float) -> float:
 
 
 def finite(name: str, value: Tensor) -> Tensor:
-    """Return ``value`` if no entry is NaN or infinite; the message gives the first that is."""
+    """Return ``value`` if all entries are finite; the message has the first that is not."""
     bad = (~value.isfinite()).nonzero()
     if len(bad):
         where = tuple(bad[0].tolist())
@@ -175,7 +175,7 @@ def finite(name: str, value: Tensor) -> Tensor:
 
 
 def same_length(name: str, value: Sized, other_name: str, other: Sized) -> None:
-    """Raise unless both have as many entries."""
+    """Raise ValueError unless both have the same number of entries."""
     if len(value) != len(other):
         raise ValueError(
             f"{name} has {several(len(value), 'entry', 'entries')}, {other_name} has {len(other)}"
@@ -183,7 +183,7 @@ def same_length(name: str, value: Sized, other_name: str, other: Sized) -> None:
 
 
 def every(name: str, value: Tensor, holds: Tensor, rule: str) -> Tensor:
-    """Return ``value`` if ``holds`` is true of all its entries; the message gives the first not.
+    """Return ``value`` if ``holds`` is true for all entries; the message has the first that fails.
 
     >>> import torch
     >>> distance = torch.tensor([1.0, -2.0])
@@ -198,14 +198,14 @@ def every(name: str, value: Tensor, holds: Tensor, rule: str) -> Tensor:
 
 
 def numbers(name: str, values: object) -> Tensor:
-    """Return numbers as a tensor: one of floating point as it is, anything else in float64.
+    """Return numbers as a tensor: a floating-point tensor unchanged, anything else in float64.
 
     Args:
-        name: of the argument.
+        name: name of the argument.
         values: a tensor, a numpy array, a pandas frame or series, or lists.
 
     Raises:
-        ValueError: if there is a value that is not a number, naming a frame's column.
+        ValueError: if a value is not a number; it names a frame's column.
 
     >>> numbers("y", [True, False])
     tensor([1., 0.], dtype=torch.float64)
@@ -217,7 +217,7 @@ def numbers(name: str, values: object) -> Tensor:
         if values.is_complex():
             raise ValueError(f"{name} must be real numbers, got {values.dtype}")
         return values.detach() if values.is_floating_point() else values.double()
-    kinds: Any = getattr(values, "dtypes", None)  # a frame's or a series'
+    kinds: Any = getattr(values, "dtypes", None)  # of a frame or a series
     for column, kind in kinds.items() if hasattr(kinds, "items") else ():
         if kind.kind not in _KINDS:
             raise ValueError(
@@ -236,5 +236,5 @@ def numbers(name: str, values: object) -> Tensor:
             f"{name} must be numbers, got {type(values).__name__} of {array.dtype}; "
             f"yes/no text becomes numbers by {name} == 'yes'"
         )
-    # In rows, as tables in other containers: sums over them are then the same to the last bit.
+    # In row order, as other containers: sums are then the same to the last bit.
     return torch.from_numpy(np.array(array, dtype=np.float64, order="C"))

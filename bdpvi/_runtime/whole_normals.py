@@ -1,26 +1,26 @@
-"""Whole numbers with the normal law, from a secret key: the noise of every private sum.
+"""Integers with a rounded normal law, from a secret key: the noise of every private sum.
 
 **Law.** A draw is X = K₀ + b K₁ + … + b^(L−1) K_{L−1}. Each K comes from a table of the discrete
-normal law D(s₀)(k) ∝ exp(−k²/2s₀²), cut beyond ± T: one of 2ᵝ equally likely numbers decides it,
-β = 128. Sixteen bits are enough for 19 draws of 20; the others take 48 more, and those that are
+normal law D(s₀)(k) ∝ exp(−k²/2s₀²), truncated beyond ± T: one of 2ᵝ equally likely numbers selects
+it, β = 128. Sixteen bits suffice for 19 of 20 draws; the others take 48 more, and those that are
 then still within 2⁻⁶⁴ of a border of the table another 64. Nothing here is computed in floating
-point, so there is no arithmetic that could err: X is within θ₁ = :meth:`Law.total_variation` of a
-normal number of standard deviation s, rounded to the nearest whole one, where s² = S² − 1/12 and
+point, so there are no arithmetic errors: X is within θ₁ = :meth:`Law.total_variation` of a normal
+number of standard deviation s, rounded to the nearest integer, where s² = S² − 1/12 and
 S = s₀ √(1 + b² + … + b^2(L−1)).
 
-**Proof.** (1) *Table.* 2T probabilities are rounded down to multiples of 2^−β, and that of 0 has
-the rest: together that moves less than (2T + 1)/2ᵝ. The cut leaves out at most 2Φ(−T/s₀): the sum
-beyond T is below the integral, and all of it above s₀√2π, by Poisson summation. (2) *Sums of
+**Proof.** (1) *Table.* 2T probabilities are rounded down to multiples of 2^−β, and that of 0 gets
+the rest: this moves less than (2T + 1)/2ᵝ in total. Truncation omits at most 2Φ(−T/s₀): the sum
+beyond T is below the integral, and the whole sum above s₀√2π, by Poisson summation. (2) *Sums of
 discrete normals* (Peikert 2010; Micciancio and Walter 2017). For K ~ D(s₀) and Y ~ D(σ), σ ≥ s₀,
 completing the square gives
 
     P(K + bY = m) ∝ exp(−m²/2(s₀² + b²σ²)) Σ_y exp(−(y − cm)²/2τ²),  τ² = s₀²σ²/(s₀² + b²σ²),
 
-with some c. By Poisson summation the inner sum is τ√2π (1 + e_m), |e_m| ≤ 2.1 x for
+for some c. By Poisson summation the inner sum is τ√2π (1 + e_m), |e_m| ≤ 2.1 x for
 x = exp(−2π²τ²) ≤ 0.04, and τ² ≥ s₀²/(1 + b²). So the law is that of D(√(s₀² + b²σ²)) times
 factors between (1 − 2.1x)/(1 + 2.1x) and its inverse, and within 2.1x/(1 − 2.1x) ≤ 2.3x of it in
 total variation. This is used L − 1 times, from K_{L−1} down. (3) *Discrete and rounded.* D(S)(m) is
-the density of N(0, S²) at m, but for a factor within 3 exp(−2π²S²) of 1. That density is the mean
+the density of N(0, S²) at m, up to a factor within 3 exp(−2π²S²) of 1. That density is the mean
 of φ_s(m − G) over G ~ N(0, 1/12), φ_s being the density of N(0, s²); the rounded normal's
 probability is the mean of φ_s(m − U) over U uniform on ± ½. G and U have the same moments up to the
 third, so by Taylor's formula the two differ by at most (E G⁴ + E U⁴)/24 = 0.00139 times a mean of
@@ -28,8 +28,8 @@ third, so by Taylor's formula the two differ by at most (E G⁴ + E U⁴)/24 = 0
 is at most √24 s⁻⁴ + √120 s⁻⁵ by the mean squares of Hermite's polynomials. Half of the sum of
 differences is the total variation.
 
-That the stream of bits, AES-256 in counter mode, cannot be told from uniform bits is what all
-cryptographic noise assumes.
+As for all cryptographic noise, the assumption is that the stream of bits, AES-256 in counter mode,
+cannot be distinguished from uniform bits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from bdpvi._runtime.keys import Key
 
 @dataclass(frozen=True)
 class Law:
-    """What decides the law of a draw; see the module for what it is within θ₁ of.
+    """The parameters of a draw's law, which is within θ₁ of the law in the module.
 
     Attributes:
         spread: s₀.
@@ -75,7 +75,7 @@ class Law:
 
     @cached_property
     def deviation(self) -> float:
-        """S, which is s but for 2⁻⁶⁹ of it, at the usual settings."""
+        """S, which at the default settings is s up to 2⁻⁶⁹ of it."""
         return self.spread * math.sqrt(sum(self.base ** (2 * i) for i in range(self.levels)))
 
     def total_variation(self, draws: int) -> float:
@@ -88,9 +88,9 @@ class Law:
         return draws * (self.levels * table + (self.levels - 1) * added + rounded)
 
     def borders(self) -> list[int]:
-        """Return the table: 2ᵝ times the probabilities of less than −T, less than 1 − T, …, T.
+        """Return the table: 2ᵝ times the probabilities of values below −T, below 1 − T, …, T.
 
-        Of more than 128 bits there would have to be more digits.
+        More than 128 bits would need more digits.
         """
         context = Context(prec=80)
         ratio = context.exp(context.divide(Decimal(-1), Decimal(2 * self.spread**2)))
@@ -106,10 +106,10 @@ class Law:
 
 
 class Table:
-    """From uniform bits to numbers between −T and T.
+    """Maps uniform bits to numbers between −T and T.
 
     Args:
-        law: of 128 bits.
+        law: a law with 128 bits.
     """
 
     def __init__(self, law: Law) -> None:
@@ -121,11 +121,11 @@ class Table:
         self._guide = np.where(first == last, first - law.cut, OPEN).astype(np.int16)
 
     def by_16_bits(self, short: NDArray[np.uint16]) -> NDArray[np.int16]:
-        """Return the numbers that 16 bits decide, and OPEN where they do not."""
+        """Return the numbers that 16 bits determine, and OPEN for the others."""
         return self._guide.take(short)
 
     def by_128_bits(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int16]:
-        """Return the numbers of 64 high and 64 low bits each."""
+        """Return the numbers for 64 high and 64 low bits each."""
         index = np.searchsorted(self._high, high, side="right") - 1
         for at in np.flatnonzero(self._high[index] == high):  # a border is within 2⁻⁶⁴
             index[at] = self._index((int(high[at]) << 64) | int(low[at]))
@@ -136,19 +136,19 @@ class Table:
 
 
 OPEN = -(1 << 15)
-"""No number of the table."""
+"""A value outside the table."""
 LAW = Law()
 table = lru_cache(maxsize=1)(Table)
 BLOCK = 1 << 18
-"""Most numbers that are made at a time."""
+"""The most numbers to draw at a time."""
 _AHEAD = 1 << 12
 
 
 class WholeNormals:
-    """The draws of one key, one after the other: the same calls give the same numbers.
+    """The consecutive draws of one key: the same calls give the same numbers.
 
     Args:
-        key: secret, of these draws alone.
+        key: secret, for these draws only.
 
     >>> numbers = WholeNormals(Key.of_seed(0)).take(1000)
     >>> bool((numbers == numbers.round()).all()), 0.9 < float(numbers.std()) / LAW.deviation < 1.1
@@ -189,5 +189,5 @@ class WholeNormals:
         return drawn
 
     def _words(self, size: int, count: int) -> NDArray[np.unsignedinteger]:
-        """Return whole numbers of ``size`` uniform bytes."""
+        """Return integers of ``size`` uniform bytes."""
         return np.frombuffer(self._stream.update(bytes(size * count)), dtype=f"<u{size}")

@@ -1,4 +1,4 @@
-"""Sums, maxima and joins over the workers of one job, for code that runs the same with one."""
+"""Sums, maxima and joins over the workers of a job; the same code runs with a single one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bdpvi._runtime.keys import Key
 
 
 class Reduction(Protocol):
-    """Operations over all workers of one job. Every worker must make the same calls in order."""
+    """Operations over all workers of a job. Every worker must make the same calls in order."""
 
     @property
     def rank(self) -> int:
@@ -29,7 +29,7 @@ class Reduction(Protocol):
         """Return the largest of all workers' tensors of one shape, entry by entry."""
 
     def join(self, value: Tensor) -> Tensor:
-        """Return all workers' tensors, one after the other along the first dimension."""
+        """Return all workers' tensors, concatenated along the first dimension."""
 
 
 class Alone:
@@ -57,7 +57,7 @@ class Alone:
 
 
 def shared(key: Key, workers: Reduction) -> Key:
-    """Return the key of worker 0, whichever keys the others have.
+    """Return the key of worker 0 on all workers.
 
     >>> shared(Key.of_seed(0), Alone()) == Key.of_seed(0)
     True

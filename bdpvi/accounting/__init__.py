@@ -1,4 +1,4 @@
-"""Events in, ε out. Nothing here knows how a guide was trained."""
+"""Privacy accounting: from events to ε. It does not depend on how a guide was trained."""
 
 from typing import TYPE_CHECKING
 

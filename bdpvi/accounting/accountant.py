@@ -1,4 +1,4 @@
-"""From events to what they cost together: :func:`cost_of`."""
+"""The joint cost of events: :func:`cost_of`."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from bdpvi.accounting.conversions import (
 )
 from bdpvi.accounting.cost import Assumption, Bound, Cost, Exposure, Kind, relation_of
 from bdpvi.accounting.estimators import Estimate, Estimator
-from bdpvi.accounting.events import Event
+from bdpvi.accounting.events import Event, PosteriorDraws
 from bdpvi.accounting.losses import Deltas, Losses, Price
 from bdpvi.accounting.quantiles import exposure_of
 from bdpvi.accounting.rounding import cap, rounding_delta
 
 _ENTRIES = 1 << 22
-"""Of the largest tensor of costs."""
+"""Entries in the largest tensor of costs."""
 MANY = 10_000
-"""Records from which on each one's own ε is found at fewer orders, which makes it a bit larger."""
+"""From this many records on, each record's own ε uses fewer orders and is slightly larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +58,17 @@ class Accounting:
     Args:
         conversion: "cks", "chernoff" (see :mod:`bdpvi.accounting.conversions`) or "hockey-stick"
             (see :mod:`bdpvi.accounting.losses`; for draws from Gaussian guides and for whole runs
-            of DP-SGD). None is the last where it can be, "cks" elsewhere: it gives a third to a
-            quarter of the ε that "cks" gives on the same panel.
-        failure_probability: γ, with which each estimate may fail. None is for betting
-            :func:`~bdpvi.accounting.conversions.least_failure`, for other estimators 1e-30: skewed
-            costs make them fail more often than γ says, and there the largest skewness is tolerated
-            (:mod:`bdpvi.accounting.reliability`).
-        only_reliable: answer with the smallest ε whose estimate is reliable: at a lower order than
-            the smallest ε of all, where exposed records weigh less. Not for "hockey-stick".
+            of DP-SGD). None means "hockey-stick" where it applies and "cks" elsewhere. On the same
+            records "hockey-stick" gives a quarter to a third of the ε of "cks".
+        failure_probability: γ, the probability that an estimate fails. None means
+            :func:`~bdpvi.accounting.conversions.least_failure` for betting and 1e-30 for other
+            estimators, which fail more often than γ on skewed costs: at this γ they tolerate the
+            most skewness (:mod:`bdpvi.accounting.reliability`).
+        only_reliable: return the smallest ε with a reliable estimate. Its order is lower, so that
+            exposed records weigh less. Not available for "hockey-stick".
 
     Raises:
-        ValueError: if an argument is none of these.
+        ValueError: if an argument is none of these values.
     """
 
     conversion: str | None = None
@@ -89,30 +89,30 @@ class Accounting:
 def cost_of(
     events: Iterable[Event | Charged], delta: float, accounting: Accounting | None = None
 ) -> Cost:
-    """Return what events cost together.
+    """Return the joint cost of events.
 
-    Each direction of each neighbour relation is estimated by itself and the largest ε counts: the
+    Each direction of each neighbour relation is estimated separately and the largest ε counts: the
     cost is c(λ) = log E_x′ exp(λ Σ_t D_{λ+1}^(t)(x′)) in either order of D and D′. The same records
     are followed through all events, so no inequality is spent on composition.
 
-    By the hockey-stick conversion, where events bound the cost of every conceivable record
-    (:attr:`bdpvi.accounting.panel.Panel.largest`), the mean is bounded by
-    :func:`~bdpvi.accounting.betting.betting`: for every distribution of the records, if they are
-    independent draws from it. (The panel is the training table itself, each record held against
-    the others: exchangeable, not quite independent.)
+    With the hockey-stick conversion, if events bound the cost of every conceivable record
+    (:attr:`bdpvi.accounting.panel.Panel.largest`), :func:`~bdpvi.accounting.betting.betting` bounds
+    the mean. The bound holds for every distribution of the records if they are independent draws
+    from it. (The panel is the training table itself, and each record is compared with the others:
+    such costs are exchangeable, but not quite independent.)
 
-    Sensitivities that were met on the path of a training run (``Scope.PATH``) guarantee nothing
-    about the algorithm: a record in the data bends the path towards what makes its own later costs
-    large. They give ``path`` and no ``bayesian``.
+    Sensitivities observed on the path of a training run (``Scope.PATH``) give no guarantee for
+    the algorithm: a record in the data bends the path so that its own later costs grow. They give
+    ``path`` and no ``bayesian``.
 
     Args:
-        events: of the same records; or pairs of an event and the number of times it was charged.
+        events: for the same records; or pairs of an event and the number of times it was charged.
         delta: δ.
         accounting: how the Bayesian ε is computed.
 
     Raises:
-        ValueError: if there is no event, records or units differ, δ does not exceed what the
-            estimates and the rounding of the draws take of it, or no order has a finite divergence.
+        ValueError: if there is no event, records or units differ, δ does not exceed the parts used
+            by the estimates and by rounding the draws, or no order has a finite divergence.
 
     >>> from bdpvi.accounting.events import NormCounts, SampledGaussian
     >>> from bdpvi.types import Scope
@@ -127,11 +127,11 @@ def cost_of(
 
 
 class Account:
-    """Events that were charged, and questions about them; :func:`cost_of` asks the usual one.
+    """Charged events, and questions about them; :func:`cost_of` answers the usual one.
 
     Args:
         events, accounting: as for :func:`cost_of`.
-        estimator: upper bound on an expectation, from sampled records, where betting has no part.
+        estimator: upper bound on an expectation from sampled records, where betting does not apply.
     """
 
     def __init__(
@@ -147,12 +147,12 @@ class Account:
 
     @property
     def events(self) -> tuple[Charged, ...]:
-        """What was charged."""
+        """The charged events."""
         return self.charged.events
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Of the neighbours, such as "remove D‖D′"."""
+        """Directions of the neighbours, such as "remove D‖D′"."""
         return self.charged.directions
 
     @on_host
@@ -179,7 +179,7 @@ class Account:
         return Cost(worst_case=worst, bayesian=found)
 
     def _estimated(self, delta: float, worst: Bound | None) -> Bound | None:
-        """Return the ε of the panel's estimates; None where there is none but a worst case is."""
+        """Return the ε estimated from the panel; None if only a worst case exists."""
         by = self._by_betting if self._bets else self._by_losses
         solve = partial(by if self._by_sticks else self._by_order, delta)
         used = betting if self._bets else self.estimator
@@ -195,7 +195,7 @@ class Account:
         except ValueError:
             if worst is None:
                 raise
-            # Whether there is an answer must not depend on the records where the worst case is one.
+            # With a worst case, whether there is an answer must not depend on the records.
             return None
         size = self.charged.sample_size
         if size < 2 and found.evidence is not None:  # by the range alone
@@ -206,8 +206,8 @@ class Account:
     def worst_case(self, delta: float) -> Bound | None:
         """Return the guarantee for every conceivable record, by public numbers alone.
 
-        None where nothing bounds a record's influence, where events are of several types, or where
-        a temperature was found from the records.
+        None if nothing bounds a record's influence, events have several types, or a temperature was
+        computed from the records.
         """
         if self.charged.from_data or self._known is None:
             return None
@@ -215,31 +215,32 @@ class Account:
 
     @on_host
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
-        """Return the Bayesian δ at ``epsilon``, with what the estimates take of it.
+        """Return the Bayesian δ at ``epsilon``, which includes the part used by the estimates.
 
-        It is at most δ where the Bayesian ε at δ is at most ``epsilon``, and far quicker. The same
-        number of estimates is charged: any order or ε could have been the answer. It is 1 where
-        rounding and estimates leave nothing of ``near``.
+        It is at most δ if the Bayesian ε at δ is at most ``epsilon``, and far quicker to compute.
+        As many estimates are counted: any order or ε could have been the answer. It is 1 if
+        rounding and estimates use up ``near``.
 
         Args:
             epsilon: ε ≥ 0.
-            near: δ about where the answer is expected, or wanted: by the hockey-stick conversion
-                records whose δ is negligible beside it are not looked at closely. The answer is
-                valid for every ``near``.
+            near: δ near which the answer is expected or wanted. The hockey-stick conversion bounds
+                records with a negligible δ, compared to this, only roughly. The answer is valid for
+                every ``near``.
 
         Raises:
-            ValueError: if epsilon is not finite and at least 0, ``near`` does not exceed what the
-                estimates take of it, or costs are those of a path.
+            ValueError: if epsilon is not finite and at least 0, ``near`` does not exceed the part
+                used by the estimates, or costs belong to a training path.
         """
         if self.charged.path:
             raise ValueError("epsilon has no δ on a training path: ask for the worst case")
         validate.non_negative("epsilon", epsilon)
         validate.probability("near", near)
-        if not self._bets:
+        drawn = all(isinstance(event, PosteriorDraws) for event, _ in self.events)
+        if not (self._bets and drawn):  # of draws a range is enough
             self.charged.need_panel()
         gamma, estimates = self._gamma(near), self._estimates
         beta = split_delta(near, gamma, estimates)
-        # Where rounding makes ε too dear, what holds at a smaller one holds here too.
+        # If rounding costs too much at this ε, use a smaller one: its δ also holds here.
         while epsilon > 1 and rounding_delta(self._rounding, epsilon) > beta / 2:
             epsilon = cap(epsilon) - 0.25
         rounding = rounding_delta(self._rounding, epsilon)
@@ -251,11 +252,10 @@ class Account:
 
     @on_host
     def exposure(self, delta: float, failure_probability: float = 1e-6) -> Exposure:
-        """Return the ε of single records of the panel for everything charged, each at ``delta``.
+        """Return the ε of single reference records for everything charged, each at ``delta``.
 
-        Records that are removed and that are added count together.
-        Exact where covariances are equal; elsewhere by the conversion of Canonne, Kamath and
-        Steinke at 200 orders, which gives an ε about 10 % larger.
+        Removed and added records are pooled. Exact where covariances are equal; elsewhere by the
+        conversion of Canonne, Kamath and Steinke at 200 orders, which gives an ε about 10 % larger.
 
         Args:
             delta: δ of each record's own guarantee.
@@ -267,18 +267,18 @@ class Account:
 
     @on_host
     def per_record(self, delta: float) -> Tensor:
-        """Return the ε of each record of the panel by itself, (m,). Secret; see :meth:`exposure`.
+        """Return each reference record's own ε, (m,). Secret; see :meth:`exposure`.
 
-        On the path that ran, where costs are those of a path: no guarantee about the algorithm.
+        If costs belong to a training path, so does this ε: no guarantee for the algorithm.
         """
         own, price = self.own_price(delta)
         return torch.tensor([price(float(value)) for value in own], dtype=torch.float64)
 
     @on_host
     def own_price(self, delta: float) -> Price:
-        """Return a number per record, (m,), and the rising function that makes its own ε of it.
+        """Return a number per record, (m,), and the increasing function that maps it to its own ε.
 
-        Records that are removed come first, those that are added after them.
+        Removed records come first, added records follow.
         """
         validate.probability("delta", delta)
         self.charged.need_panel()
@@ -292,7 +292,7 @@ class Account:
     def bound(self, direction: str, order: Tensor) -> Estimate:
         """Return the bound on c(λ) of one direction, such as "remove D‖D′", at orders (K,).
 
-        It is at most the cost of the record that costs most, where that is known.
+        It is at most the cost of the most costly conceivable record, if that is known.
         """
         gamma = self.accounting.failure_probability or SMALL
         found = self.estimator(
@@ -313,7 +313,7 @@ class Account:
         return self._known.deltas(direction, beta)
 
     def _own_epsilon(self, direction: str, delta: float) -> Tensor:
-        """Return the ε of each record by itself, (m,)."""
+        """Return each record's own ε, (m,)."""
         orders = self.charged.orders.values
         some = orders[:: max(1, len(orders) // (200 if self.charged.sample_size < MANY else 25))]
         best = torch.tensor(math.inf, dtype=torch.float64)
@@ -324,29 +324,29 @@ class Account:
 
     @cached_property
     def _known(self) -> Losses | None:
-        """What all events cost each record, if all are of one type."""
+        """The losses of each record over all events, if these have one type."""
         return losses.of(self.events)
 
     @property
     def _by_sticks(self) -> bool:
-        """Whether the conversion is by hockey sticks."""
+        """Whether the conversion is "hockey-stick"."""
         if self.accounting.conversion is not None or self.accounting.only_reliable:
             return self.accounting.conversion == HOCKEY_STICK
         return self._known is not None
 
     @property
     def _bets(self) -> bool:
-        """Whether means are bounded by betting."""
+        """Whether betting bounds the means."""
         return self._by_sticks and self._known is not None and self._known.ranged
 
     @property
     def _rounding(self) -> float:
-        """Total variation that δ pays for: by hockey sticks a record's δ has its own part."""
+        """Total variation that δ covers: with "hockey-stick" a record's δ includes its own part."""
         return self.charged.rounding + (0.0 if self._by_sticks else self.charged.error)
 
     @property
     def _estimates(self) -> int:
-        """Number of estimates behind an answer: those that it could have rested on."""
+        """Number of estimates that could have been the answer's."""
         if self._bets:
             return TESTS
         each = len(EPSILONS) if self._by_sticks else len(self.charged.orders)
@@ -359,7 +359,7 @@ class Account:
         return least_failure(delta) if self._bets else SMALL
 
     def _usable(self, direction: str, delta: float) -> Callable[[Tensor], Estimate]:
-        """Return the cost of one direction, infinite where an answer at δ may not come from."""
+        """Return the cost of one direction, infinite where ``only_reliable`` excludes it at δ."""
         if not self.accounting.only_reliable:
             return partial(self.bound, direction)
         gamma = self._gamma(delta)
@@ -375,7 +375,7 @@ class Account:
         return Solution(epsilon, None, estimates[direction])
 
     def _bisected(self, beta: float, gamma: float) -> tuple[float, dict[str, Estimate]]:
-        if (beta, gamma) not in self._found:  # of one direction after the other
+        if (beta, gamma) not in self._found:  # one direction after the other
             deltas = {name: self.deltas(name, beta) for name in self.directions}
             self._found[beta, gamma] = bisected(deltas, beta, gamma)
         return self._found[beta, gamma]
@@ -388,7 +388,7 @@ class Account:
         return Solution(epsilon, None, estimate)
 
     def _beta(self, direction: str, epsilon: float, rest: float, near: float) -> float:
-        """Return what one direction has for δ at ε, less what the estimates take."""
+        """Return one direction's δ at ε, without the part used by the estimates."""
         if self._by_sticks:
             deltas = self.deltas(direction, rest)
             return mean_delta(deltas, epsilon, self.estimator, self._gamma(near))
@@ -400,9 +400,9 @@ class Account:
 
 
 def _of_path(found: Bound, worst: Bound | None) -> Bound:
-    """Return costs that were met on a training path: at most the worst case by hockey sticks.
+    """Return costs observed on a training path: at most the worst case with "hockey-stick".
 
-    By moments it compares with Rényi DP and may be above privacy loss distributions.
+    Moment bounds are comparable with Rényi DP and may exceed privacy loss distributions.
     """
     epsilon = found.epsilon
     if worst is not None and found.evidence is not None and found.evidence.order is None:

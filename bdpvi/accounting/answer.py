@@ -1,4 +1,4 @@
-"""The answer: the least ε over orders or a grid, of all directions, and whether to rely on it."""
+"""The answer: the least ε over orders or a grid that covers all directions; is it reliable?"""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from bdpvi.accounting.solve import first
 from bdpvi.accounting.worst_case import NOTHING, worst
 
 MISSES = 0.01
-"""What the misses that an estimate's skewness predicts may add up to, as a fraction of δ, over all
-estimates used, for the result to be called reliable."""
+"""A result is reliable if the misses predicted from skewness, summed over all estimates used, are
+at most this fraction of δ."""
 
 
 class Solution(NamedTuple):
-    """ε of one direction, the order it was found at, and the estimate it rests on."""
+    """ε of one direction, its order, and the estimate behind it."""
 
     epsilon: float
     order: float | None
@@ -42,14 +42,14 @@ class Solution(NamedTuple):
 
 
 _GAP = 1.2
-"""How far moment bounds are expected above the truth, in logarithms; they are 3 to 4 times it."""
+"""Expected excess of moment bounds over the truth, as a logarithm: a factor of 3 to 4."""
 _GUESSES = 12
 _HOPELESS = 20.0
-"""Quicker bounds are up to some 5 times the truth."""
+"""Quicker bounds are up to about 5 times the truth."""
 
 Solve = Callable[[str, float, float], Solution]
-"""From a direction, the β that is left for it, and the ε that another direction costs, below which
-nothing smaller is needed, to its ε."""
+"""Maps a direction, its β, and the ε of another direction to its own ε. It need not look for an ε
+below that of the other direction."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Terms:
     """Settings and names behind an answer; none depends on the ε that is found.
 
     Attributes:
-        orders: λ that an answer may have.
-        estimates: number of estimates, in all directions, that an answer could have rested on.
-        failure_probability: γ of each.
+        orders: orders λ that an answer may use.
+        estimates: number of estimates, in all directions, that could have been the answer's.
+        failure_probability: γ of each estimate.
         conversion, estimator: names for the report.
     """
 
@@ -73,7 +73,7 @@ class Terms:
 def solve_by_order(
     cost: Callable[[Tensor], Estimate], beta: float, orders: Orders, conversion: str
 ) -> Solution:
-    """Return the smallest ε over ``orders`` with β to spare, given bounds on c(λ)."""
+    """Return the smallest ε over ``orders`` at δ = β, given bounds on c(λ)."""
     epsilon, order = minimise_epsilon(lambda order: cost(order).log_bound, beta, orders, conversion)
     return Solution(epsilon, order, cost(torch.tensor([order], dtype=torch.float64)))
 
@@ -88,15 +88,15 @@ def smallest_epsilon(
     """Return the smallest ε of :data:`EPSILONS` with E_x′ δ_x′(ε) ≤ β, and the estimate there.
 
     δ_x′(ε) = sup_S P(S) − e^ε Q(S) of each record is what Bayesian DP (Triastcyn & Faltings 2020,
-    Definition 15) takes the mean of, so no moment bound is spent. Every ε of the grid counts as an
-    estimate used, since the answer could have been any.
+    Definition 15) averages, so no moment bound is lost. Every ε of the grid counts as an estimate
+    used, since any of them could have been the answer.
 
     Args:
         deltas: δ_x′(ε) of every record.
         beta: the largest allowed mean.
         estimator: bounds the mean from the log of δ per record; see :func:`estimate`.
         failure_probability: γ of each estimate.
-        enough: an ε of the grid: the answer if it suffices, even if a smaller one would.
+        enough: an ε of the grid. If it suffices it is the answer, even if a smaller one would do.
 
     Returns:
         ε, +inf where the largest of the grid is too small; and the estimate.
@@ -114,7 +114,7 @@ def smallest_epsilon(
 
     low, high = -1, len(EPSILONS)
     least = position(enough) if math.isfinite(enough) else -1
-    level = math.log(beta) + (_GAP if deltas.guide else 0.0)  # where the guide will stand
+    level = math.log(beta) + (_GAP if deltas.guide else 0.0)  # expected level of the guide
     guess = least if least >= 0 else first(guide, level, low, high)
     for attempt in range(len(EPSILONS)):
         above = float(at(guess).log_bound) - math.log(beta)
@@ -132,17 +132,16 @@ def smallest_epsilon(
 def bisected(
     deltas: Mapping[str, Deltas], beta: float, failure_probability: float
 ) -> tuple[float, dict[str, Estimate]]:
-    """Return the smallest ε of :data:`EPSILONS` that a bisection finds to suffice, and why.
+    """Return the smallest sufficient ε of :data:`EPSILONS` that a bisection finds, and why.
 
-    At every ε that is tried each direction's E_x′ δ_x′(ε) is tested against β by betting; all must
-    pass. As the means fall in ε, a wrong answer that is too small needs a wrong pass at an ε on the
-    way that the bisection takes where no test errs: it happens with probability :data:`TESTS` · γ
-    at most, γ being that of one test, as at an ε where some mean exceeds β that direction's own
-    test has to err. With a quicker bound over conceivable records there are two tests at each ε,
-    either of which may pass. A test that fails where it might have passed leads to a larger ε.
+    At every ε tried, betting tests each direction's E_x′ δ_x′(ε) against β; all must pass. The
+    means decrease in ε. So an answer that is too small requires a wrong pass at an ε on the path
+    that the bisection takes when no test errs. At such an ε some mean exceeds β, and that
+    direction's own test has to err: a probability of at most :data:`TESTS` · γ, with γ that of one
+    test. A quicker bound over conceivable records adds a second test at each ε, and either may
+    pass. A test that fails where it could have passed leads to a larger ε.
 
-    Where the quicker bound of a direction has a mean of more than :data:`_HOPELESS` times β the
-    test fails without a closer look.
+    If the mean of the quicker bound exceeds :data:`_HOPELESS` times β, the test fails at once.
 
     Args:
         deltas: δ_x′(ε) of every record, by direction, each with a bound over conceivable records.
@@ -175,15 +174,15 @@ def bisected(
         middle = (low + high) // 2
         low, high = (low, middle) if passes(at(middle)) else (middle, high)
     last = at(min(high, len(EPSILONS) - 1))
-    assert last is not None  # of the largest ε all directions are known
+    assert last is not None  # all directions are known at the largest ε
     return (float(EPSILONS[high]) if high < len(EPSILONS) else math.inf), last
 
 
 def _tested(deltas: Deltas, epsilon: float, beta: float, gamma: float) -> Estimate:
-    """Return the bound on the mean of δ(ε), by the quicker range where that is enough to know.
+    """Return the bound on the mean of δ(ε), from the quicker range if that decides the test.
 
-    If not even the largest δ that was seen, in the place of the range, leads below β, a closer look
-    at the range is spared.
+    If even the largest observed δ as the range gives a bound above β, the exact range is not
+    computed.
     """
     if deltas.rough is None:
         return estimate(deltas, epsilon, betting, gamma)
@@ -208,7 +207,7 @@ def mean_delta(
 ) -> float:
     """Return the bound on E_x′ δ_x′ at the largest of :data:`EPSILONS` that is at most ``epsilon``.
 
-    It is at most β where :func:`smallest_epsilon` at β is at most ``epsilon``; 1 below the grid.
+    It is at most β if :func:`smallest_epsilon` at β is at most ``epsilon``; 1 below the grid.
     """
     index = position(epsilon)
     if index < 0:
@@ -222,8 +221,8 @@ def estimate(
 ) -> Estimate:
     """Return the bound on the log of E_x′ δ_x′(ε).
 
-    By ``estimator``; by :func:`~bdpvi.accounting.betting.betting` where δ_x′(ε) has a bound over
-    all conceivable records.
+    Uses ``estimator``, or :func:`~bdpvi.accounting.betting.betting` if δ_x′(ε) has a bound over all
+    conceivable records.
     """
     delta = deltas.at(epsilon)
     tiny = torch.finfo(delta.dtype).tiny
@@ -239,7 +238,7 @@ def estimate(
 def tolerated_rate(delta: float, failure_probability: float, estimates: int) -> float:
     """Return the miss rate of one estimate up to which a result is reliable.
 
-    :data:`MISSES` of δ, divided among all estimates that an answer could have rested on; at least
+    :data:`MISSES` of δ, divided among all estimates that could have been the answer's; at least
     γ.
 
     >>> round(tolerated_rate(1e-5, 1e-15, estimates=1000), 15)
@@ -264,20 +263,20 @@ def supported(estimate: Estimate, failure_probability: float, tolerated: float) 
 def settle(
     solve: Solve, directions: Sequence[str], delta: float, terms: Terms, error: float = 0.0
 ) -> Bound:
-    """Return the Bayesian ε at ``delta``, of the direction that costs most.
+    """Return the Bayesian ε at ``delta``, of the most costly direction.
 
-    Part of δ pays for rounding, at the ε that is found.
+    Part of δ covers rounding, at the ε of the answer.
 
     Args:
         solve: ε of one direction.
-        directions: of the neighbour relations, such as "remove D‖D′".
+        directions: directions of the neighbour relations, such as "remove D‖D′".
         delta: δ.
-        terms: what the answer rests on.
+        terms: settings of the answer.
         error: θ of all draws, see :func:`bdpvi.accounting.rounding.rounding_delta`.
 
     Raises:
-        ValueError: if δ does not exceed what the estimates and rounding take of it, or no order has
-            a finite divergence.
+        ValueError: if δ does not exceed the parts used by estimates and rounding, or no order
+            has a finite divergence.
     """
     epsilon = 0.0
     while True:
@@ -350,7 +349,7 @@ def _settle(
 
 
 def sampled(directions: Iterable[str]) -> tuple[Assumption, ...]:
-    """Return what it rests on that the panel's records stand for others.
+    """Return the assumption that reference records represent the population.
 
     >>> [one.name for one in sampled(["add D‖D′"])]
     ['PANEL_REPRESENTS_POPULATION']
@@ -368,14 +367,14 @@ def _reliability(
 ) -> tuple[bool, str]:
     """Return whether to rely on the largest ε, and why.
 
-    It claims that no direction costs more, so the estimate of every direction has to support it.
+    The ε claims that no direction costs more, so every direction's estimate has to support it.
     """
     direction = max(solutions, key=lambda name: solutions[name].epsilon)
     epsilon = solutions[direction].epsilon
     estimates = {}
     for name, found in solutions.items():
         if found.order is None and not reliable(found.estimate, gamma, tolerated)[0]:
-            found = solve(name, beta, epsilon)  # at ε, which may be more than its own
+            found = solve(name, beta, epsilon)  # at ε, which may exceed its own
         estimates[name] = found.estimate
 
     def doubt(name: str) -> tuple[float, bool]:
@@ -397,7 +396,7 @@ def nothing(delta: float, kinds: Iterable[str] = ()) -> Cost:
 
     Args:
         delta: δ.
-        kinds: of neighbours in the panels, such as "remove"; without one there is no Bayesian ε.
+        kinds: neighbour kinds of the panels, such as "remove"; without one there is no Bayesian ε.
 
     >>> print(nothing(1e-5, ["remove"]).bayesian)
     Bayesian DP ε = 0 at δ = 1e-05 (certified)
@@ -409,7 +408,7 @@ def nothing(delta: float, kinds: Iterable[str] = ()) -> Cost:
 
 
 def implied(found: Bound | None, by: Bound, relation: str) -> Bound:
-    """Return the Bayesian bound, or that which a worst case implies, if no smaller is certified."""
+    """Return the Bayesian bound, or the one a worst case implies if no smaller one is certified."""
     if found is not None and found.certified and found.epsilon <= by.epsilon:
         return found
     return replace(

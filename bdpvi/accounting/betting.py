@@ -1,9 +1,9 @@
 """A bound on the mean of values with a known range, by betting against every larger mean.
 
-Whoever has a fraction c of the wealth in an asset that returns v/ν, v ≥ 0 with the mean ν, neither
-wins nor loses on average: the wealth Π(1 − c + c vᵢ/ν) after m values is 1 in expectation, and so
-by Markov's inequality above 1/γ with probability at most γ. A ν at which it *is* above 1/γ is
-therefore too small to be the mean. Here v is the room below the largest value.
+Bet a fraction c of the wealth on an asset that returns v/ν, where v ≥ 0 has the mean ν. The bet is
+fair: the wealth Π(1 − c + c vᵢ/ν) after m values is 1 in expectation, and by Markov's inequality it
+exceeds 1/γ with probability at most γ. A ν at which it does exceed 1/γ is therefore rejected as too
+small to be the mean. Here v is the distance below the largest value.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def betting(
     """Bound the mean of values with a known range, whatever their distribution.
 
     The wealth is spread over the fractions c = 1, ½, ¼, … with weights 1/2, 1/6, 1/12, …, fixed
-    before the sample was seen: then it is 1 in expectation too, and does not depend on the order of
+    before the sample was seen: it is still 1 in expectation, and does not depend on the order of
     the values (Waudby-Smith and Ramdas, JRSS B 86, 2024, section 4; mixed as in Orabona and Jun,
     IEEE Trans. Inf. Theory 70, 2024). Where values are far below the range R the bound is about
     M + R log(2/γ)/m, against 7/3 of that in
-    :func:`bdpvi.accounting.estimators.empirical_bernstein`, and at most other places it is below
-    that too.
+    :func:`bdpvi.accounting.estimators.empirical_bernstein`; elsewhere it is mostly smaller
+    as well.
 
     Args:
         log_values, failure_probability, log_upper, log_lower: as for
@@ -66,7 +66,7 @@ def _fraction(log_values: Tensor, log_range: Tensor, log_lower: float) -> Tensor
     scale = log_range[..., None]
     if log_lower == -math.inf:
         fraction = torch.exp(log_values - scale)
-    else:  # the difference of values that are close must not be rounded away
+    else:  # the difference of close values must not be rounded away
         fraction = torch.expm1(log_values - log_lower) * torch.exp(log_lower - scale)
     return fraction.clamp(0, 1)
 
@@ -85,7 +85,7 @@ def _largest_mean(fraction: Tensor, counts: Tensor, log_odds: float) -> float:
     if not high < 1:
         return 1.0
     mean = float(optimize.brentq(excess, low, high, rtol=_PRECISION))
-    while mean < high and excess(mean) < 0:  # the root is to be met from above
+    while mean < high and excess(mean) < 0:  # approach the root from above
         mean = min(high, mean * (1 + _PRECISION))
     return mean
 
@@ -95,7 +95,7 @@ def _log_wealth(fraction: Tensor, counts: Tensor, mean: float) -> float:
     count = int(counts.sum()).bit_length() + 1
     k = torch.arange(count, dtype=torch.float64, device=fraction.device)
     gains = torch.log1p(0.5 ** k[:, None] * ((mean - fraction) / (1 - mean))) @ counts
-    # What is left for smaller fractions is not bet.
+    # The weight of smaller fractions is not bet.
     weights = torch.cat([1 / ((k + 1) * (k + 2)), 1 / (k[-1:] + 2)])
     gains = torch.cat([gains, gains.new_zeros(1)])
     return float(torch.logsumexp(gains + weights.log(), 0))

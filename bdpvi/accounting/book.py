@@ -1,4 +1,4 @@
-"""What a ledger holds: charges, marks, and whose they are."""
+"""The content of a ledger: charges, marks, and the unit they belong to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bdpvi.types import Budget
 FORMAT = 3
 ROW = "row"
 Priced = SampledGaussian | PerturbedObjective | ModeDraws | ExponentialMechanism | Threshold
-"""What a ledger writes of what was done, as far as the worst case needs it."""
+"""Events as a ledger stores them: the parts that the worst case needs."""
 _EVENTS = (SampledGaussian, PerturbedObjective, ModeDraws, ExponentialMechanism, Threshold)
 RESERVED, ENDED = "reserved", "ended"
 KINDS = ("draws", "constants", "release", "steps", "rounds", RESERVED, ENDED)
@@ -42,8 +42,8 @@ class Origin(str, Enum):
 
     Attributes:
         OWNER: chosen without looking at the data.
-        CONSTANTS: computed from public constants.
-        DATA: found from the records; no worst-case guarantee holds for what is released with it.
+        CONSTANTS: computed from public numbers.
+        DATA: computed from the records; a release at it has no worst-case guarantee.
     """
 
     OWNER = "owner"
@@ -53,15 +53,15 @@ class Origin(str, Enum):
 
 @dataclass(frozen=True)
 class Charge:
-    """``draws`` samples at ``temperature``, as :func:`bdpvi.releasing.calibrate` finds them.
+    """``draws`` samples at ``temperature``, as :func:`bdpvi.releasing.calibrate` returns them.
 
-    It is no number and has no arithmetic, so that where the temperature comes from stays with it.
+    It is not a number and has no arithmetic, so that the origin of the temperature stays with it.
 
     Attributes:
         draws: number of samples.
-        temperature: τ that they are drawn at.
+        temperature: τ of the draws.
         origin: where τ comes from.
-        ledger: id of the ledger that it was found for; "" for any.
+        ledger: id of the ledger that τ was computed for; "" for any.
 
     >>> Charge(10, 5.0).origin.value
     'owner'
@@ -80,24 +80,24 @@ class Charge:
 
     @property
     def from_data(self) -> bool:
-        """Whether the temperature was found from the records."""
+        """Whether the temperature was computed from the records."""
         return self.origin is Origin.DATA
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What was charged at once.
+    """One charge.
 
     Attributes:
         kind: one of :data:`KINDS`.
-        of: id of the work that it is of: a fit, a network, a federation, a call.
-        charge: the draws, if that is what it is.
-        events: as far as the worst case needs them; None where nothing bounds a record.
-        count: how often, each time at this price.
-        purpose: the step of the work. The same command makes it again after an interruption, from
-            the same key and at no further price.
-        seal: hash of the key that everything random about it follows from. The key itself is
-            nowhere in a ledger.
+        of: id of the work it belongs to: a fit, a network, a federation, a call.
+        charge: the draws, if it is a charge for draws.
+        events: the parts that the worst case needs; None if nothing bounds a record.
+        count: number of repetitions, each at this price.
+        purpose: the step of the work. After an interruption the same command repeats it from the
+            same key, at no further price.
+        seal: hash of the key that all its randomness follows from. A ledger never contains the key
+            itself.
     """
 
     kind: str
@@ -117,12 +117,12 @@ class Entry:
 
     @property
     def purchase(self) -> str:
-        """What names the charge of constants among what is published; "" of other charges."""
+        """The public name of a charge for private preprocessing; "" for other charges."""
         return digest_of(self.seal) if self.kind == "constants" and self.seal else ""
 
     @property
     def once(self) -> str:
-        """What was charged ``count`` times, in words."""
+        """One of its ``count`` repetitions, in words."""
         if self.charge is None:
             return self.kind
         found = ", found from the data" if self.charge.from_data else ""
@@ -135,7 +135,7 @@ class Entry:
         return self.once + (f" × {self.count}" if self.count > 1 else "")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON types, without what is not given."""
+        """Return it as JSON types, without the fields that are not set."""
         content: dict[str, Any] = {"kind": self.kind, "of": self.of}
         if self.charge is not None:
             content["draws"] = self.charge.draws
@@ -162,12 +162,12 @@ class Entry:
 
 
 def digest_of(seal: str) -> str:
-    """Return what may be published to name a charge: nothing that is in the ledger."""
+    """Return a public name of a charge, which does not occur in the ledger."""
     return hashlib.sha256(b"bdpvi purchase" + seal.encode()).hexdigest()
 
 
 def _fields(event: Priced) -> dict[str, Any]:
-    """Return an event's fields but for the panel's norms, which are secret and nothing here."""
+    """Return an event's fields without the panel's norms, which are secret and not needed here."""
     found = {one.name: getattr(event, one.name) for one in fields(event) if one.name != "norms"}
     return {name: asdict(v) if isinstance(v, Influence) else v for name, v in found.items()}
 
@@ -187,17 +187,17 @@ class Book:
     """The content of a ledger.
 
     Attributes:
-        id: of the ledger.
-        budget: what may be spent in all, if that was decided.
-        unit: whose charges these are: a row, or the column that names persons.
-        rows: how many rows one unit has at most.
+        id: id of the ledger.
+        budget: the total that may be spent, if one was set.
+        unit: the unit of privacy: a row, or the column that names persons.
+        rows: the most rows that one unit has.
         entries: in the order they were charged.
-        counts: how often something of each fit, network or federation was charged.
-        events: everything that the worst case is composed of, how often; None where it has no end.
+        counts: number of charges of each fit, network or federation.
+        events: all events of the worst case, with counts; None if the worst case is unbounded.
         opened: works whose reservation is open.
-        marks: ids of the fits of which a temperature was found from the data.
+        marks: ids of the fits that had a temperature computed from the data.
         fits: digests of the fits that were saved.
-        file: the lines; what they do not prove is in its ``rest``.
+        file: the lines; its ``rest`` holds what they do not prove.
     """
 
     id: str
@@ -214,28 +214,28 @@ class Book:
 
     @property
     def whose(self) -> str:
-        """Of which one more or less is hidden, in words."""
+        """The unit whose presence is hidden, in words."""
         if self.unit == ROW:
             return RECORD
         return f"all records, at most {self.rows}, with one value of {self.unit!r}"
 
     @property
     def charges(self) -> tuple[Entry, ...]:
-        """The entries that are charges, whatever was reserved for them."""
+        """The entries that are charges, with or without a reservation."""
         return tuple(one for one in self.entries if one.kind not in (RESERVED, ENDED))
 
     def of_entries(self, entries: Iterable[Entry]) -> Book:
-        """Return the book as if it had these entries alone."""
+        """Return the book with only these entries."""
         entries = tuple(entries)
         return replace(self, entries=entries, events=tally(entries), opened=_opened(entries))
 
     def without(self, of: str) -> Book:
-        """Return the book as if there had not been this work."""
+        """Return the book without this work."""
         return self.of_entries(one for one in self.entries if one.of != of)
 
     @cached_property
     def merged(self) -> tuple[Priced, ...]:
-        """Everything that the worst case is composed of, see :func:`merged`."""
+        """All events of the worst case, see :func:`merged`."""
         assert self.events is not None
         return merged(for_unit(self.events, self.rows))
 
@@ -253,7 +253,7 @@ class Book:
         return chained(self.header, *self._lines())
 
     def _lines(self) -> Iterator[dict[str, Any]]:
-        """Return all lines after the first: as they are in the file, or by kind."""
+        """Return all lines after the first: in the file's order, or by kind."""
         if self.file.said:
             yield from self.file.said[1:]
             return
@@ -262,7 +262,7 @@ class Book:
         yield from ({"fit": one} for one in sorted(self.fits))
 
     def with_lines(self, file: Chain, *lines: tuple[str, Entry | str]) -> Book:
-        """Return the book with more lines, of :func:`read_line`, which make this file of it."""
+        """Return the book with more lines, from :func:`read_line`; ``file`` then has them all."""
         added: list[Entry] = []
         marks, fits = set(self.marks), set(self.fits)
         for kind, one in lines:
@@ -277,7 +277,7 @@ class Book:
             opened = _opened([entry], opened)
         if opened or opened != self.opened or events is None:
             events = tally(entries)
-        else:  # what was charged before counts as it did
+        else:  # earlier charges count as before
             more = tally(added)
             events = None if more is None else events + more
         return replace(
@@ -293,10 +293,10 @@ class Book:
 
 
 def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
-    """Return the kind of a line, and what it says.
+    """Return the kind of a line, and its content.
 
     Raises:
-        ValueError, KeyError, TypeError: if it is none.
+        ValueError, KeyError, TypeError: if it is not a line of a ledger.
     """
     ((kind, said),) = content.items()
     if kind == "charge":
@@ -307,7 +307,7 @@ def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
 
 
 def tally(entries: Iterable[Entry]) -> Counter[Priced] | None:
-    """Return how often each event counts; None where one has no price.
+    """Return how often each event counts; None if one has no price.
 
     While a reservation is open, it counts in place of all other charges of its work.
 
@@ -344,19 +344,19 @@ def _opened(entries: Iterable[Entry], before: frozenset[str] = frozenset()) -> f
 
 
 def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
-    """Yield events, each so many times, as they are for a unit of several rows.
+    """Yield events as they count for a unit of several rows, each repeated by its count.
 
-    A Gaussian mechanism of distance μ costs k rows at most what one of distance kμ costs one (Dong,
-    Roth and Su 2022, Theorem 2.14), and a choice within a range η k rows at most kη. A threshold is
-    for all rows of a unit as it stands.
+    For k rows a Gaussian mechanism of distance μ costs at most what one of distance kμ costs for
+    one row (Dong, Roth and Su 2022, Theorem 2.14), and a choice of range η costs at most range kη.
+    A threshold already covers all rows of a unit.
 
     Args:
-        events: and how often each was.
-        rows: k, of one unit.
+        events: with how often each was charged.
+        rows: k, the rows of one unit.
 
     Raises:
-        ValueError: if a unit has several rows and an event samples them one by one, which no
-            formula here prices.
+        ValueError: if a unit has several rows and an event samples rows one by one: no formula here
+            prices that.
     """
     for one, count in events.items():
         if isinstance(one, SampledGaussian):
@@ -390,10 +390,10 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
 
 
 def merged(events: Iterable[Priced]) -> tuple[Priced, ...]:
-    """Return events that cost the same together, in an order that theirs does not decide.
+    """Return events of the same joint cost, in an order that does not depend on the given order.
 
-    Steps that are alike add up, and so do the variances of losses of Gaussian mechanisms (Dong,
-    Roth and Su 2022, Corollary 2).
+    Equal steps add up, and so do the squared distances of Gaussian mechanisms (Dong, Roth and Su
+    2022, Corollary 2).
 
     >>> one, two = (SampledGaussian(noise_multiplier=1 / mu) for mu in (0.3, 0.4))
     >>> merged([one, two])[0].noise_multiplier
@@ -423,7 +423,7 @@ def merged(events: Iterable[Priced]) -> tuple[Priced, ...]:
 
 
 def checked(budget: Budget | None, unit: str, rows: int) -> None:
-    """Raise ValueError unless a ledger can have these terms."""
+    """Raise ValueError unless these terms are valid for a ledger."""
     if budget is not None and not isinstance(budget, Budget):
         raise ValueError(f"budget must be a Budget or None, got {budget!r}")
     if not isinstance(unit, str) or not unit:
@@ -433,15 +433,15 @@ def checked(budget: Budget | None, unit: str, rows: int) -> None:
 
 
 def follow(path: Path, content: bytes, known: Book | None = None) -> Book:
-    """Return what a file proves; a last line that was cut off is in its ``rest``.
+    """Return the book that a file proves; a truncated last line is in its ``rest``.
 
     Args:
         path: for messages.
-        content: of the file.
-        known: what its beginning proves.
+        content: content of the file.
+        known: the book that its beginning proves.
 
     Raises:
-        ValueError: if that is not even its first line, or it is no ledger of this format.
+        ValueError: if not even the first line is valid, or it is not a ledger of this format.
     """
     file = proven(content, None if known is None else known.file)
     number, lines = 1, []
@@ -463,7 +463,7 @@ def follow(path: Path, content: bytes, known: Book | None = None) -> Book:
 
 
 def _begun(header: Mapping[str, Any]) -> Book:
-    """Return the book of a first line."""
+    """Return the book that a first line begins."""
     if header["format"] != FORMAT:
         raise ValueError(
             f"it has format {header['format']!r}, not {FORMAT}: another version of bdpvi made it; "

@@ -1,4 +1,4 @@
-"""How much a Gaussian mechanism may show at a price."""
+"""The noise of a Gaussian mechanism at a given (ε, δ)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> fl
         rounding: θ, see :func:`bdpvi.accounting.rounding.rounding_delta`.
 
     Raises:
-        ValueError: if rounding leaves nothing of δ.
+        ValueError: if rounding uses up δ.
 
     >>> from bdpvi.accounting.worst_case import gaussian_guarantee
     >>> mu = gaussian_distance(1.0, 1e-5)

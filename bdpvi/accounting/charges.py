@@ -1,4 +1,4 @@
-"""What was charged: events of the same records, and what can be said of them before any ε."""
+"""Charged events of the same records, and their properties before any ε."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bdpvi.accounting.record_costs import event_cost
 from bdpvi.types import Scope
 
 Charged = tuple[Event, int]
-"""An event, and how many times it was charged."""
+"""An event, and the number of times it was charged."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Charges:
         events: each with the number of times it was charged.
 
     Raises:
-        ValueError: if there is no event, a number is none, or records or units differ.
+        ValueError: if there is no event, a number is not a count, or records or units differ.
     """
 
     events: tuple[Charged, ...]
@@ -56,22 +56,22 @@ class Charges:
 
     @property
     def directions(self) -> tuple[str, ...]:
-        """Of the neighbours, such as "remove D‖D′"."""
+        """Directions of the neighbours, such as "remove D‖D′"."""
         return tuple(self.events[0][0].records)
 
     @property
     def unit(self) -> str:
-        """What is added, removed or replaced."""
+        """The unit that is added, removed or replaced."""
         return _unit(self.events[0][0])
 
     @property
     def rounding(self) -> float:
-        """Total variation between all that was released and the exact ones."""
+        """Total variation between all releases and exact ones."""
         return math.fsum(count * event.rounding for event, count in self.events)
 
     @property
     def error(self) -> float:
-        """Total variation of the pairs that are priced from the true ones, of the worst record."""
+        """Total variation between the priced pairs and the true ones, for the worst record."""
         draws = [(e, n) for e, n in self.events if isinstance(e, PosteriorDraws)]
         if len(draws) < len(self.events):
             return 0.0
@@ -80,7 +80,7 @@ class Charges:
 
     @property
     def from_data(self) -> bool:
-        """Whether a number that should be public was found from the records."""
+        """Whether a number that should be public was computed from the records."""
         return any(event.from_data for event, _ in self.events)
 
     @property
@@ -95,13 +95,13 @@ class Charges:
 
     @property
     def path(self) -> bool:
-        """Whether costs were met on the path of a training run."""
+        """Whether costs were observed on the path of a training run."""
         norms = [event.norms for event, _ in self.events if isinstance(event, SampledGaussian)]
         return any(one is not None and one.scope is Scope.PATH for one in norms)
 
     @cached_property
     def orders(self) -> Orders:
-        """The real orders, unless an event knows its cost at fewer."""
+        """The real orders, unless an event's cost is known at fewer only."""
         known = [event.orders.values for event, _ in self.events if event.orders]
         if not known:
             return REAL_ORDERS
@@ -111,7 +111,7 @@ class Charges:
         return Orders(common)
 
     def each(self, direction: str, order: Tensor) -> Tensor:
-        """Return what all events cost each record at orders (K,), (K, m)."""
+        """Return each record's cost over all events at orders (K,), (K, m)."""
         total: Tensor | None = None
         for event, count in self.events:
             cost = event_cost(event, direction, order)
@@ -120,7 +120,7 @@ class Charges:
         return total
 
     def counted(self, *directions: str) -> Mapping[str, Tensor]:
-        """Return how many records each cost stands for, if not one: ``{"counts": (m,)}``."""
+        """Return how many records share each cost, if not one: ``{"counts": (m,)}``."""
         panels = [_panel(self.events[-1][0], name) for name in directions]
         each = [
             torch.ones_like(one.ids) if one.counts is None else one.counts for one in panels if one
@@ -129,7 +129,7 @@ class Charges:
         return {"counts": torch.cat(each)} if some else {}
 
     def need_panel(self) -> None:
-        """Raise ValueError if there are no records to ask."""
+        """Raise ValueError if there are no reference records."""
         if self.sample_size == 0:
             raise ValueError("event has no panel of records: ask for the worst case")
 
@@ -143,7 +143,7 @@ def _panel(event: Event, direction: str) -> Panel | None:
 
 
 def _check_counted(before: Event, now: Event) -> None:
-    """Raise ValueError if one of the events has counts of records, and they are of two fits."""
+    """Raise ValueError if one of two events has counts of records and they belong to two fits."""
     for name in now.records:
         one, two = (_panel(event, name) for event in (before, now))
         if one is two or not any(panel and panel.counts is not None for panel in (one, two)):

@@ -1,4 +1,4 @@
-"""An accountant by itself: for own guides, own training, an own loop."""
+"""A stand-alone accountant: for your own guides, training and loops."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from bdpvi.types import Scope
 
 KINDS = ("remove", "add")
 _ROUNDING = 1e-9
-"""Fraction by which numbers that were computed may be beyond a bound on them."""
+"""Relative rounding error by which computed numbers may exceed a bound on them."""
 
 Gaussian: TypeAlias = Any
 """A torch or Pyro distribution, a fitted guide, or a pair of a mean and a covariance."""
 
 
 class BayesianAccountant:
-    """What draws from Gaussians and noisy clipped sums cost the records of a panel, together.
+    """The joint cost of Gaussian draws and noisy clipped sums for reference records.
 
-    For someone who has guides, training and neighbours of their own; :func:`bdpvi.release` and
-    :class:`bdpvi.PrivateSVI` charge by themselves. The names are those of the accountants of
-    Opacus. It draws nothing and keeps no ledger: charge before you draw.
+    For your own guides, training and neighbours; :func:`bdpvi.release` and
+    :class:`bdpvi.PrivateSVI` charge on their own. Its methods are named as in Opacus's
+    accountants. It draws nothing and keeps no ledger: charge before you draw.
 
     The Bayesian ε is for a record drawn from the distribution that the panel's records represent
-    (:class:`~bdpvi.accounting.cost.Kind`). It is of these releases alone, and of settings that were
-    fixed beforehand: no guide, temperature or step may depend on what an earlier one gave. Draws
-    are priced as exact ones: their lowest bits in floating point can tell more (Mironov, "On
+    (:class:`~bdpvi.accounting.cost.Kind`). It covers these releases only, and settings fixed
+    beforehand: no guide, temperature or step may depend on an earlier output. Draws are priced as
+    exact Gaussian draws: their lowest floating-point bits can reveal more (Mironov, "On
     significance of the least significant bits for differential privacy", CCS 2012).
 
     With an ``influence`` for every draw the Bayesian ε of draws is a certificate
     (:mod:`bdpvi.accounting.conceivable`); so is that of steps, whose clip bounds every record.
-    Without one it is an estimate. Draws and steps together are priced by orders (Canonne, Kamath
+    Without one it is an estimate. Draws and steps together use Rényi orders (Canonne, Kamath
     and Steinke 2020, Proposition 12), as an estimate.
 
     Args:
-        kind: whether a neighbour has a record of the data less ("remove") or a held-out one more
-            ("add").
+        kind: whether a neighbour lacks a record of the data ("remove") or has one more, held-out
+            record ("add").
         accounting: how the Bayesian ε is computed.
 
     Raises:
-        ValueError: if ``kind`` is another.
+        ValueError: if ``kind`` is anything else.
 
     >>> accountant = BayesianAccountant()
     >>> means = torch.linspace(0, 0.1, 1000).unsqueeze(1)
@@ -85,22 +85,21 @@ class BayesianAccountant:
         """Charge draws from N(μ, τΣ), where N(μ, Σ) is the guide.
 
         Args:
-            guide: one Gaussian over d variables: a distribution of torch or Pyro; a guide of
-                ``bdpvi.guides`` that was fitted, or one of Pyro's with ``get_posterior``; or a pair
-                of a mean (d,) and a covariance (d, d).
-            neighbours: what the guide would have been without each of the m records, or with it: a
-                list of m such, or one with a batch of m, as means (m, d) and covariances (m, d, d)
-                or (d, d).
+            guide: one Gaussian over d variables: a torch or Pyro distribution; a fitted guide of
+                ``bdpvi.guides``, or a Pyro guide with ``get_posterior``; or a pair of a mean (d,)
+                and a covariance (d, d).
+            neighbours: the guide without each of the m records, or with it: a list of m Gaussians,
+                or one with a batch of m, as means (m, d) and covariances (m, d, d) or (d, d).
             draws: number of samples k.
             temperature: τ.
-            ids: of the records, (m,), 0 to m − 1 by default. The first charge fixes them.
-            influence: how far any conceivable record moves the guide, proven by you, in units of
-                the guide.
+            ids: ids of the records, (m,), by default 0 to m − 1. The first charge fixes them.
+            influence: how far any conceivable record moves the guide, in units of the guide. The
+                proof is yours.
 
         Raises:
-            ValueError: if something is no Gaussian or of another shape, the records are not those
-                of earlier charges, or the influence is of another kind or size, or less than that
-                of a record of the panel. Nothing is charged.
+            ValueError: if an argument is not a Gaussian or has a wrong shape, the records differ
+                from earlier charges, or the influence has another kind or size, or is less than a
+                reference record's. Nothing is charged.
         """
         pairs = _pairs(guide, neighbours)
         known = self._known(len(pairs), ids)
@@ -121,21 +120,21 @@ class BayesianAccountant:
         ids: Tensor | Sequence[int] | None = None,
         scope: Scope | str = Scope.PATH,
     ) -> None:
-        """Charge clipped sums over Poisson samples plus Gaussian noise, as of DP-SGD.
+        """Charge clipped sums over Poisson samples plus Gaussian noise, as in DP-SGD.
 
         Args:
             noise_multiplier: the noise's standard deviation over the clip.
             rate: Poisson sampling rate q in (0, 1].
-            norms: of each record's gradient in units of the clip, (m,); or in how many steps they
-                were how large.
-            steps: in how many steps the norms were those; ``NormCounts`` know it.
-            ids: of the records, as for :meth:`add`; ``NormCounts`` have them.
-            scope: "path" where norms were met on the way, as gradients' are: what they cost is then
-                a diagnostic and no guarantee. "static" where they depend on nothing but the record,
-                as a bound on them that holds at all parameters.
+            norms: norm of each record's gradient in units of the clip, (m,); or the number of steps
+                at each level.
+            steps: number of steps with these norms; ``NormCounts`` include it.
+            ids: ids of the records, as for :meth:`add`; ``NormCounts`` include them.
+            scope: "path" for norms observed during training, such as gradient norms: their cost is
+                then a diagnostic, not a guarantee. "static" for norms that depend on the record
+                only, such as a bound that holds at all parameters.
 
         Raises:
-            ValueError: if an argument is out of range, or the records are not those of earlier
+            ValueError: if an argument is out of range, or the records differ from earlier
                 charges. Nothing is charged.
         """
         if isinstance(norms, NormCounts):
@@ -158,7 +157,7 @@ class BayesianAccountant:
 
     @property
     def account(self) -> Account:
-        """Everything so far, for further questions such as what single records pay. Secret.
+        """All charges so far, for further questions such as the ε of single records. Secret.
 
         Raises:
             ValueError: if nothing was charged.
@@ -169,7 +168,7 @@ class BayesianAccountant:
         return Account([*self._draws, *runs], self.accounting)
 
     def cost(self, delta: float) -> Cost:
-        """Return what everything costs together. Secret, but for a worst case.
+        """Return the joint cost of all charges. Secret, except for a worst case.
 
         Args:
             delta: δ.
@@ -180,22 +179,22 @@ class BayesianAccountant:
         return self.account.cost(delta) if self._ids is not None else nothing(delta, [self.kind])
 
     def get_epsilon(self, delta: float) -> float:
-        """Return the Bayesian ε, which is no worst-case one.
+        """Return the Bayesian ε, which is not a worst-case ε.
 
         Args:
             delta: δ.
 
         Raises:
-            ValueError: as :meth:`cost`; or if ε is a path's, or not reliable.
+            ValueError: as :meth:`cost`; or if ε belongs to a training path, or is not reliable.
         """
         return self._relied_on(delta).epsilon
 
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
-        """Return δ of the Bayesian guarantee at ``epsilon``, which is no worst-case one.
+        """Return δ of the Bayesian guarantee at ``epsilon``, which is not a worst-case δ.
 
         Args:
             epsilon: ε ≥ 0.
-            near: as of :meth:`Account.get_delta`.
+            near: as for :meth:`Account.get_delta`.
 
         Raises:
             ValueError: as :meth:`get_epsilon`.
@@ -209,7 +208,7 @@ class BayesianAccountant:
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all charges as tensors, numbers and texts, for ``torch.save``. Secret."""
+        """Return all charges as tensors, numbers and strings, for ``torch.save``. Secret."""
         draws = [
             {
                 "r": one.panels[0].pairs.r,
@@ -235,10 +234,10 @@ class BayesianAccountant:
 
     @on_host
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned.
+        """Continue from the result of :meth:`state_dict`.
 
         Raises:
-            ValueError: if this accountant has charges, which would be lost, or is of another kind.
+            ValueError: if this accountant has charges, which would be lost, or has another kind.
         """
         if self._ids is not None:
             raise ValueError("state: this accountant has charges already, and none is taken back")
@@ -259,7 +258,7 @@ class BayesianAccountant:
         self._ids, self._draws, self._runs = state["ids"], made._draws, made._runs
 
     def _known(self, records: int, ids: Tensor | Sequence[int] | None) -> Tensor:
-        """Return the ids of the records of a charge, which have to be those of all charges."""
+        """Return the record ids of a charge, which all charges have to share."""
         if ids is None and self._ids is None:
             return torch.arange(records)
         given = self._ids if ids is None else torch.as_tensor(ids).cpu()
@@ -278,7 +277,7 @@ class BayesianAccountant:
         return given
 
     def _relied_on(self, delta: float) -> Bound:
-        """Return the Bayesian bound, if there is one to rely on."""
+        """Return the Bayesian bound, if it is reliable."""
         cost = self.cost(delta)
         if (found := cost.bayesian) is None:
             raise ValueError(
@@ -294,7 +293,7 @@ class BayesianAccountant:
 
 @dataclass(frozen=True, kw_only=True)
 class _Steps(SampledGaussian):
-    """Steps beside draws, whose neighbours are of one kind."""
+    """Steps together with draws, whose neighbours have one kind."""
 
     kind: str
 
@@ -306,7 +305,7 @@ class _Steps(SampledGaussian):
 
 
 def _together(one: SampledGaussian, other: SampledGaussian) -> SampledGaussian | None:
-    """Return both as one run, None where they are of different settings."""
+    """Return both as one run, None if their settings differ."""
     a, b = one.norms, other.norms
     assert a is not None
     assert b is not None
@@ -339,7 +338,7 @@ def _pairs(guide: Gaussian, neighbours: Gaussian | list[Gaussian]) -> GaussianPa
 
 
 def _distribution(name: str, given: Gaussian) -> Distribution:
-    """Return a Gaussian as torch has it."""
+    """Return a Gaussian as a torch distribution."""
     for way in ("released", "get_posterior"):
         if callable(posterior := getattr(given, way, None)):
             given = posterior()
@@ -360,7 +359,7 @@ def _distribution(name: str, given: Gaussian) -> Distribution:
 
 
 def _check_influence(influence: Influence, pairs: GaussianPairs, kind: str) -> None:
-    """Raise ValueError if an influence cannot be one of these pairs."""
+    """Raise ValueError if an influence contradicts these pairs."""
     if influence.added != (kind == "add"):
         raise ValueError(f"influence has added={influence.added}, and neighbours are of {kind!r}")
     if influence.columns != pairs.r.shape[1]:

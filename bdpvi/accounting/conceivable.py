@@ -1,15 +1,15 @@
-r"""What any conceivable record costs, where it moves a Gaussian's mean and precision only so far.
+r"""The cost of any conceivable record, given bounds on how it moves a Gaussian.
 
 In units of the first Gaussian the pair is P = N(0, I) and Q = N(β, K⁻¹) in n coordinates, with
 ‖β‖ ≤ b. One record turns the precision I into K in two ways: it moves the mode, which changes the
-curvature of everything else by factors from lo = e^{−s} to hi = e^{s}, and it brings or takes its
-own curvature, a matrix of rank one (:mod:`bdpvi.neighbours.mode.influence` has b, s and a).
+curvature of all other terms by factors from lo = e^{−s} to hi = e^{s}, and it adds or removes its
+own curvature, a matrix of rank one (:mod:`bdpvi.neighbours.mode.influence` gives b, s and a).
 
-*Structure.* Take e₁ along β and reveal x_⊥, all other coordinates, first. Their means are 0 in
-both; the precision of Q's is K's Schur complement, whose eigenvalues lie between lo and hi but for
-one, by interlacing up to k_x (added) or down to it (removed). A coordinate N(0, 1) against
-N(0, 1/k) with k between lo and hi is what a channel makes of one with k = lo or k = hi, so that the
-truth is no easier to tell apart than these extremes (Blackwell 1953). Given x_⊥ the first
+*Structure.* Take e₁ along β and reveal x_⊥, all other coordinates, first. Their means are 0 under
+both; their precision under Q is K's Schur complement. Its eigenvalues lie between lo and hi, except
+one, which by interlacing reaches up to k_x (added) or down to it (removed). A coordinate N(0, 1)
+against N(0, 1/k), lo ≤ k ≤ hi, is the image of one with k = lo or k = hi under a channel, so the
+true pair is no easier to tell apart than these extremes (Blackwell 1953). Given x_⊥, the first
 coordinate is N(0, 1) against N(b + w·x_⊥, 1/K₁₁). Write x₂ for x_⊥ along w; then
 
     δ(ε) ≤ max E[δ₁(ε − L(y), b + w x₂, 1/K₁₁)],   L(y) = Σ ½((k_i − 1) y_i² − ln k_i),
@@ -21,17 +21,17 @@ y ~ N(0, I), x₂ ~ N(0, 1), corr(x₂, y_j) = ϱ for one j. With m, ρ = (hi ±
     added:    K₁₁ = m + ρ cos φ + aψ,        k_x = hi + a(1 − ψ)
     removed:  K₁₁ = (m + ρ cos φ)(1 − aψ),   k_x = lo/(1 + a(1 − ψ)/(1 − a)).
 
-Every choice of these numbers is itself a pair of Gaussians, so that its δ is inverted with proven
-error (:mod:`bdpvi.accounting.inversion`); the maximum over the choices is a search, and what it
-finds is raised by :data:`SLACK`. Where the roles of P and Q are exchanged the same holds with
+Every choice of these numbers is itself a pair of Gaussians, so its δ is inverted with proven
+error (:mod:`bdpvi.accounting.inversion`). A search finds the maximum over the choices, and its
+result is raised by :data:`SLACK`. With the roles of P and Q exchanged the same holds for
 1/hi, 1/lo; a removed record is then an added one with a/((1 − a) lo) and b² hi, an added one a
 removed one with a/(hi + a) and b² (hi + a).
 
-*Several draws.* k draws at temperatures τ are, rotated, one block of n coordinates with the mean
-b (Σ 1/τ)^½ and k − 1 blocks with the mean 0, each with lo or hi and one coordinate at hi + a or
-lo(1 − a).
+*Several draws.* A rotation turns k draws at temperatures τ into one block of n coordinates with the
+mean b (Σ 1/τ)^½ and k − 1 blocks with the mean 0, each with lo or hi and one coordinate at hi + a
+or lo(1 − a).
 
-*Closed form.* With e(v) = −½[ln(1 − λ(1/v − 1)) − λ ln v] for a variance v of Q the log-moment of
+*Closed form.* With e(v) = −½[ln(1 − λ(1/v − 1)) − λ ln v] for a variance v of Q, the log-moment of
 every such pair is at most a sum over the ends of the eigenvalues' ranges
 (:meth:`Influence.log_moment`). It needs no search and adds up over releases.
 """
@@ -52,16 +52,16 @@ from bdpvi.accounting import conversions
 from bdpvi.accounting.inversion import LogMgf, hockey_stick_bound
 
 SLACK = 0.02
-"""Fraction by which what the search finds is raised."""
+"""Relative increase of the maximum that the search finds."""
 WITHOUT = "D′‖D"
-"""The direction of a divergence with the neighbour first."""
+"""The direction of a divergence of the neighbour from the data."""
 _ORDERS = torch.logspace(-1, 5, 481, dtype=torch.float64, device="cpu")
 _POINTS = 17
 """Points of the search in each of φ, ψ and w."""
 _ROUNDS = 3
 _SHARED = (0.0, 0.25, 0.5, 0.75, 1.0)
 _COUNTS = 33
-"""Numbers of coordinates at hi that are tried, at most."""
+"""The most numbers of coordinates at hi to try."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Influence:
         added: whether the record is added to the data or removed.
         columns: n, the number of variables.
         shift: b, the largest distance of the means.
-        spread: s: the precision of everything else changes by factors of e^{−s} to e^{s}.
-        share: a, the record's own curvature, below 1 where it is removed.
+        spread: s: the precision of all other terms changes by factors from e^{−s} to e^{s}.
+        share: a, the record's own curvature, below 1 for a removed record.
 
     Raises:
         ValueError: if a number is out of range.
@@ -103,8 +103,8 @@ class Influence:
 
         Args:
             epsilon: ε ≥ 0.
-            direction: whose divergence it is; ending in "D′‖D" the neighbour's from the fit's.
-            draws: k, of all releases.
+            direction: order of the pair; if it ends in "D′‖D", the neighbour comes first.
+            draws: k, over all releases.
             weight: Σ 1/τ over the draws, by default k.
         """
         weight = float(draws) if weight is None else weight
@@ -115,11 +115,11 @@ class Influence:
     def epsilon(
         self, delta: float, direction: str = "", draws: int = 1, weight: float | None = None
     ) -> float:
-        """Return the ε of every conceivable record at ``delta``, by the closed form.
+        """Return a bound on the ε of every conceivable record at ``delta``, by the closed form.
 
         Args:
             delta: δ in (0, 1).
-            direction, draws, weight: as of :meth:`delta`.
+            direction, draws, weight: as for :meth:`delta`.
         """
         moments = self.log_moment(_ORDERS, direction, draws, weight)
         return float(conversions.epsilon(moments, _ORDERS, delta).min())
@@ -136,16 +136,16 @@ class Influence:
             g(λ) = k[(n − 1) max(e(v_lo), e(v_hi)) + max(e(v₁lo), e(v₁hi))]
                    + ½ λ(λ + 1) Σ1/τ b²/((1 + λ) v₁lo − λ),
 
-        over the ranges of Q's variances in units of P, v₁ that of all coordinates: e is convex with
-        its least value at v = 1, so that its largest on a range is at an end. Where P is the
-        neighbour b² is taken v₁lo times, as k/((1 + λ)k − λ) falls in the neighbour's precision k.
+        over the ranges of Q's variances in units of P, v₁ over all coordinates. e is convex with
+        its minimum at v = 1, so its maximum over a range is at an end. If P is the neighbour, b² is
+        multiplied by v₁lo, as k/((1 + λ)k − λ) decreases in the neighbour's precision k.
 
         Args:
             order: λ > 0, any shape.
-            direction, draws, weight: as of :meth:`delta`.
+            direction, draws, weight: as for :meth:`delta`.
 
         Returns:
-            In the shape of ``order``; +inf where no moment is known.
+            The bound, in the shape of ``order``; +inf where no moment is known.
         """
         reverse = direction.endswith(WITHOUT)
         case = _Case.of(self, reverse, draws, float(weight or draws))
@@ -167,7 +167,7 @@ class Influence:
 
 @dataclass(frozen=True)
 class _Case:
-    """One order of P and Q: which of the two forms the record's own curvature has, and numbers."""
+    """One order of P and Q, with the form of the record's own curvature and its parameters."""
 
     added: bool
     columns: int
@@ -198,21 +198,21 @@ class _Case:
 
     @property
     def alone(self) -> float:
-        """The precision of a coordinate that has all of the record's own curvature."""
+        """The precision of a coordinate that holds all of the record's own curvature."""
         return self.ends[1] if self.added else self.ends[0]
 
 
 @dataclass(frozen=True)
 class _Choices:
-    """Columns of choices, each (m,): see the module.
+    """Choices as columns, each (m,): see the module.
 
     Attributes:
-        phi, psi: angles and shares.
-        w: as a fraction of the largest.
+        phi, psi: φ and ψ.
+        w: as a fraction of its maximum.
         shared: ϱ.
         high: share of the free coordinates that are at hi.
-        place: 0 where y_j is at lo, 1 at hi, 2 at k_x.
-        other: 1 where another coordinate is at k_x; not with place 2.
+        place: 0 if y_j is at lo, 1 at hi, 2 at k_x.
+        other: 1 if another coordinate is at k_x; not with place 2.
     """
 
     phi: Tensor
@@ -232,7 +232,7 @@ class _Choices:
 
 @lru_cache(maxsize=4096)
 def _largest(case: _Case, epsilon: float) -> float:
-    """Return the largest δ(ε) that the search finds: by coordinates, from several starts."""
+    """Return the largest δ(ε) of a coordinate-wise search from several starts."""
     counts = torch.linspace(0, 1, min(case.columns, _COUNTS), dtype=torch.float64).tolist()
     unit = torch.linspace(0, 1, _POINTS, dtype=torch.float64).tolist()
     angles = [math.pi * one for one in unit]
@@ -260,7 +260,7 @@ def _largest(case: _Case, epsilon: float) -> float:
 def _best(
     case: _Case, epsilon: float, rows: Sequence[Sequence[float]]
 ) -> tuple[list[float], float]:
-    """Return the row of choices with the largest δ(ε), and that."""
+    """Return the row of choices with the largest δ(ε), and this δ."""
     choices = _Choices(*torch.tensor(rows, dtype=torch.float64).T)
     delta = hockey_stick_bound(_log_mgf(case, choices), len(rows), epsilon)
     index = int(delta.argmax())
@@ -282,13 +282,13 @@ def _log_mgf(case: _Case, choices: _Choices) -> Callable[[Tensor | slice], LogMg
     # x₁ given y and z, where x₂ = ϱ y + (1 − ϱ²)^½ z: the precision of (x₁, y, z) under Q.
     pull = torch.stack([alone, -w * rho, -w * (1 - rho.square()).clamp(min=0).sqrt()], 1)
     own = torch.stack([torch.zeros_like(y), y, alone], 1)
-    if case.columns == 1:  # nothing else
+    if case.columns == 1:  # no other coordinate
         pull, own = pull * torch.tensor([1.0, 0.0, 0.0]).to(pull), own.new_ones(own.shape)
         own[:, 0] = 0
     precision = first[:, None, None] * pull[:, :, None] * pull[:, None, :] + own.diag_embed()
     r, axes = torch.linalg.eigh(precision)
     b2 = r * axes[:, 0, :].square() * (case.weight * case.shift2)
-    # How many coordinates of which precision there are besides: (m,) each.
+    # Numbers of the other coordinates by precision: (m,) each.
     free = max(case.columns - 2, 0)
     with_kx = other * (free > 0)
     ups = ((free - with_kx) * high).round()

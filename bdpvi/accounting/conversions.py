@@ -19,7 +19,7 @@ from bdpvi._runtime import validate
 Number = Tensor | float
 
 _ROUNDING = 1e-9
-"""A cost this far below 0, or a β this small a part of δ, is 0 that was computed in floats."""
+"""A cost this far below 0, or a β this small a fraction of δ, is 0 up to rounding."""
 
 
 def _tensor(value: Number) -> Tensor:
@@ -32,7 +32,7 @@ def _positive(name: str, value: Number) -> Tensor:
 
 
 def _cost(value: Number) -> Tensor:
-    """A log-moment is never negative; what rounding left below 0 counts as 0."""
+    """A log-moment is never negative; rounding below 0 counts as 0."""
     cost = _tensor(value)
     return validate.every("cost", cost, cost >= -_ROUNDING, "be at least 0").clamp(min=0)
 
@@ -47,7 +47,7 @@ def _offset(rule: str, order: Tensor) -> Tensor:
 
 
 def epsilon(cost: Number, order: Number, delta: Number, rule: str = "cks") -> Tensor:
-    """Return the ε that a cost at one order certifies with probability ``delta`` to spare.
+    """Return the ε that a cost at one order gives at ``delta``.
 
     Rule ``"cks"`` is Canonne, Kamath and Steinke (2020), Proposition 12:
     ε = c/λ + log((α−1)/α) − (log δ + log α)/(α−1) with α = λ + 1. It gives Bayesian DP,
@@ -58,7 +58,7 @@ def epsilon(cost: Number, order: Number, delta: Number, rule: str = "cks") -> Te
     Args:
         cost: c(λ), at least 0; +inf gives +inf.
         order: λ, positive, any shape that broadcasts with ``cost``.
-        delta: what is left of δ after the estimates took their part (see :func:`split_delta`).
+        delta: the part of δ that the estimates do not use (see :func:`split_delta`).
         rule: ``"cks"`` or ``"chernoff"``.
 
     Returns:
@@ -75,12 +75,12 @@ def epsilon(cost: Number, order: Number, delta: Number, rule: str = "cks") -> Te
     cost, order = _cost(cost), _positive("order", order)
     delta = _tensor(delta)
     validate.every("delta", delta, (delta > 0) & (delta < 1), "lie strictly between 0 and 1")
-    # Fewer than ε = 0 is never needed: the same δ holds at every larger ε.
+    # A negative ε is never needed: the same δ holds at every larger ε.
     return ((cost + _offset(rule, order) - torch.log(delta)) / order).clamp(min=0)
 
 
 def delta(cost: Number, order: Number, epsilon: Number, rule: str = "cks") -> Tensor:
-    """Return the δ that a cost at one order certifies at ``epsilon``: :func:`epsilon` inverted.
+    """Return the δ that a cost at one order gives at ``epsilon``: the inverse of :func:`epsilon`.
 
     Args:
         cost: c(λ), at least 0; +inf gives 1.
@@ -119,13 +119,13 @@ def split_delta(delta: float, failure_probability: float, estimates: int) -> flo
     """Return β, the part of δ = β + estimates · γ that the conversion may use.
 
     Args:
-        delta: the δ that is reported.
-        failure_probability: γ, with which each estimate may lie below the truth; 0 for none.
-        estimates: how many bounds the result rests on: every order that *could* have been
-            picked, in every direction, not only those that were looked at.
+        delta: the reported δ.
+        failure_probability: γ, the probability that an estimate is below the truth; 0 for never.
+        estimates: number of bounds behind the result: every order that *could* have been
+            picked, in every direction, not only those evaluated.
 
     Raises:
-        ValueError: if the estimates leave nothing of δ.
+        ValueError: if the estimates use up δ.
 
     >>> split_delta(1e-5, failure_probability=1e-8, estimates=100)
     9e-06
@@ -145,11 +145,11 @@ def split_delta(delta: float, failure_probability: float, estimates: int) -> flo
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """The orders that a minimum may be taken at, fixed before any record is seen.
+    """The candidate orders of a minimum, fixed before any record is seen.
 
-    A search whose next order depends on the records' cost at the last one could have ended at
+    A search that picks its next order by the records' cost at the last one could have ended at
     any order of its grid. The union bound therefore counts them all, ``len(orders)``, however
-    few the search looks at; at γ = 1e-15 that is cheap.
+    few the search evaluates; at γ = 1e-15 that is cheap.
 
     Attributes:
         values: λ, ascending, (n,) float64.
@@ -175,10 +175,10 @@ class Orders:
         return len(self.values)
 
     def index(self, order: Tensor) -> Tensor:
-        """Return where in ``values`` each of ``order`` (k,) stands.
+        """Return the index in ``values`` of each of ``order`` (k,).
 
         Raises:
-            ValueError: if one of them is not there.
+            ValueError: if one of them is missing.
         """
         place = torch.searchsorted(self.values, order).clamp(max=len(self) - 1)
         if not torch.equal(self.values[place], order):
@@ -187,13 +187,13 @@ class Orders:
 
 
 REAL_ORDERS = Orders(torch.logspace(-1, 5, 2049, dtype=torch.float64, device="cpu"))
-"""λ from 0.1 to 1e5; neighbours differ by 0.7 %, which moves the smallest ε by less than 1e-5."""
+"""λ from 0.1 to 1e5 in steps of 0.7 %, which move the smallest ε by less than 1e-5."""
 
 INTEGER_ORDERS = Orders(torch.arange(1, 257, device="cpu"))
-"""λ = 1 … 256, for costs that exist at whole orders only."""
+"""λ = 1 … 256, for costs known at integer orders only."""
 
 EPSILONS = torch.logspace(-6, 3, 4097, dtype=torch.float64, device="cpu")
-"""The ε that an answer may take, fixed beforehand; neighbours differ by 0.5 %."""
+"""The possible ε of an answer, fixed beforehand, in steps of 0.5 %."""
 
 
 def position(epsilon: float) -> int:
@@ -206,7 +206,7 @@ def position(epsilon: float) -> int:
 
 
 class Minimum(NamedTuple):
-    """The smallest value that a search found, and the order it was found at."""
+    """The smallest value of a search, and its order."""
 
     value: float
     order: float
@@ -220,15 +220,15 @@ def minimise_epsilon(
 ) -> Minimum:
     """Return the smallest ε over ``orders`` and its order.
 
-    λε is convex in λ for either rule because c is (it is a log-moment), so ε has one valley: a
-    coarse pass finds it, finer ones descend into it. Where an estimate of c bends the wrong way
-    the search may miss the deepest point; what it returns is a valid ε all the same.
+    λε is convex in λ for either rule because the log-moment c is, so ε has one valley: a coarse
+    pass finds it, finer passes descend into it. If an estimate of c is not convex the search may
+    miss the minimum; the result is still a valid ε.
 
     Args:
-        cost: from orders (k,) to costs (k,).
-        delta: β, what :func:`split_delta` left with ``estimates=len(orders)`` (twice that when
-            two directions are estimated).
-        orders: where to look.
+        cost: maps orders (k,) to costs (k,).
+        delta: β from :func:`split_delta` with ``estimates=len(orders)`` (twice as many if two
+            directions are estimated).
+        orders: the candidates.
         rule: ``"cks"`` or ``"chernoff"``.
 
     Returns:
@@ -250,8 +250,8 @@ def minimise_delta(
 ) -> Minimum:
     """Return the smallest β over ``orders`` at ``epsilon`` and its order.
 
-    The estimates' part, ``len(orders)`` · γ for each direction, is still to be added.
-    Arguments as for :func:`minimise_epsilon`.
+    Add the part used by the estimates, ``len(orders)`` · γ for each direction. Arguments as for
+    :func:`minimise_epsilon`.
 
     >>> gaussian = lambda order: order * (order + 1) * 0.01 / 2
     >>> eps = minimise_epsilon(gaussian, delta=1e-5).value
@@ -265,7 +265,7 @@ _FIRST_STRIDE, _NARROWING = 256, 4
 
 
 def _search(objective: Callable[[Tensor], Tensor], orders: Orders) -> Minimum:
-    """Descend into the valley of ``objective``: every 256th order, every 64th, … each, once."""
+    """Descend into the valley of ``objective`` by every 256th order, every 64th, … every order."""
     low, high, stride = 0, len(orders) - 1, _FIRST_STRIDE
     while len(orders) <= 2 * stride and stride > 1:
         stride //= _NARROWING
@@ -288,15 +288,15 @@ SMALL = 1e-30
 
 
 TESTS = 2 * len(EPSILONS).bit_length()
-"""Tests of a bisection of :data:`EPSILONS`, one of whose answers is that none of them will do: two
-at each ε that it tries."""
+"""Tests of a bisection of :data:`EPSILONS`, which may also find that no ε suffices: two at each ε
+that it tries."""
 
 
 def least_failure(delta: float, estimates: int = TESTS) -> float:
-    """Return γ of each estimate by betting, whose bound holds whatever the records' distribution.
+    """Return γ of each estimate by betting, whose bound holds for every distribution of records.
 
-    Together they take a thousandth of δ at most, however small δ is: where γ does not fall
-    with δ, the estimates alone cost more than a δ below some 1e-6.
+    Together they use at most a thousandth of δ, however small δ is. A constant γ would use up
+    every δ below about 1e-6.
 
     >>> least_failure(1e-2), least_failure(1.3e-8)
     (1e-09, 5e-13)

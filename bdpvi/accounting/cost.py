@@ -1,4 +1,4 @@
-"""What something costs: bounds of four kinds that never stand in for one another."""
+"""Costs: bounds of four kinds, none of which replaces another."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ ADD_OR_REMOVE = "add or remove"
 REPLACE = "replace"
 RECORD = "one record"
 GIVEN = ", given constants that were read from this table"
-"""What no ε covers where means, deviations and categories of the rows are published."""
+"""Condition of an ε that does not cover the published means, deviations and categories."""
 READ_FROM_RECORDS = "temperature read from the records: no δ covers it"
 
 
 class Kind(str, Enum):
-    """Which promise an ε belongs to.
+    """The kind of guarantee that an ε belongs to.
 
     Attributes:
         WORST_CASE: (ε, δ)-differential privacy, which holds for every conceivable record.
-        BAYESIAN: for a record drawn from the distribution that the panel's records represent.
-        TYPICAL: for most records, each by itself; nothing is said of the others.
-        PATH: what a random record paid on the training path that ran: a diagnostic, and no
-            guarantee about the algorithm.
+        BAYESIAN: for a record drawn from the distribution that the reference records represent.
+        TYPICAL: for most records, each by itself; it does not cover the others.
+        PATH: the cost of a random record on the training path that ran: a diagnostic, not a
+            guarantee for the algorithm.
     """
 
     WORST_CASE = "worst-case DP"
@@ -40,7 +40,7 @@ class Kind(str, Enum):
 
 
 class Assumption(Enum):
-    """What a bound rests on that no computation can check; the value says it in a sentence."""
+    """Assumptions of a bound that no computation can check; each value is a sentence."""
 
     PUBLIC_CONSTANTS = "The constants that encode the columns are public, not read from the rows"
     BOUGHT_CONSTANTS = "The constants that encode the columns were bought: ε covers them"
@@ -87,7 +87,7 @@ class Assumption(Enum):
 
 
 def sentences(*parts: str) -> str:
-    """Return the parts that say something as one text.
+    """Return the parts that are not empty as one text.
 
     >>> sentences("One.", "", "Two")
     'One. Two'
@@ -97,28 +97,28 @@ def sentences(*parts: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """An ε at a δ, of one kind, with all that it speaks of and rests on.
+    """An ε at a δ, of one kind, with its scope and its assumptions.
 
     Attributes:
-        kind: which promise it is.
-        epsilon, delta: its two numbers; ε is +∞ where none is published.
+        kind: the kind of guarantee.
+        epsilon, delta: ε and δ; ε is +∞ if none is published.
         by: how ε was computed.
-        relation: between neighbouring data sets: "add or remove", "remove", "replace" and so on.
+        relation: relation between neighbouring data sets: "add or remove", "remove", "replace" ….
             Replacing a record costs more than adding or removing one:
             :func:`bdpvi.accounting.worst_case.replace_one`.
-        unit: of which one is added, removed or replaced, in words.
-        observer: who sees no more than is priced; "" is everybody.
+        unit: the unit that is added, removed or replaced, in words.
+        observer: who sees only what is priced; "" means everybody.
         reliable: whether diagnostics support the estimate; a worst case needs none. See
             :attr:`certified`.
         reason: why, in words.
-        assumptions: what it rests on.
+        assumptions: the assumptions behind it.
         distance: μ, if the mechanism is no worse than a Gaussian one of this distance (μ-Gaussian
-            DP); None where that is not known.
-        rounding: of a worst case: total variation between what was released and what ε was computed
-            for, which δ pays for; of others, the part of δ that pays.
-        evidence: the estimate behind it, None where nothing was estimated.
-        share: of a typical-record bound, the share of the population that it speaks of.
-        confidence: of a typical-record bound, 1 − γ.
+            DP); None if unknown.
+        rounding: for a worst case, the total variation between the release and what ε was computed
+            for, which δ covers; for other kinds, the part of δ that covers it.
+        evidence: the estimate behind it, None if nothing was estimated.
+        share: for a typical-record bound, the share of the population that it covers.
+        confidence: for a typical-record bound, 1 − γ.
     """
 
     kind: Kind
@@ -141,14 +141,14 @@ class Bound:
     def certified(self) -> bool:
         """Whether it is a Bayesian ε that holds for every population.
 
-        The mean is then bounded by betting on the proven range of any conceivable record, or a
-        worst case implies it, and no public number was read from the records.
+        Then betting bounds the mean, over the proven range of any conceivable record, or a worst
+        case implies it; and no public number was computed from the records.
         """
         return self.kind is Kind.BAYESIAN and not self.doubt
 
     @property
     def doubt(self) -> str:
-        """Why a Bayesian ε is not certified, "" where it is."""
+        """Why a Bayesian ε is not certified, "" if it is."""
         found = {
             Assumption.SEEDED_EXPERIMENT: "an experiment that follows a seed",
             Assumption.FOUND_FROM_DATA: READ_FROM_RECORDS,
@@ -167,34 +167,34 @@ class Bound:
 
     @property
     def neighbours(self) -> str:
-        """What tells neighbouring data sets apart, in words."""
+        """How neighbouring data sets differ, in words."""
         return f"{self.relation} {self.unit}"
 
     def assuming(self, *more: Assumption) -> Bound:
-        """Return the bound with further assumptions; those it has are not named twice."""
+        """Return the bound with further assumptions, without repetitions."""
         return replace(self, assumptions=tuple(dict.fromkeys((*self.assumptions, *more))))
 
     def seeded(self) -> Bound:
-        """Return the bound of an experiment, which promises nothing."""
+        """Return the bound of an experiment, which guarantees nothing."""
         why = Assumption.SEEDED_EXPERIMENT
         return replace(self.assuming(why), reliable=False, reason=why.value)
 
     def public(self, epsilon: float) -> Bound:
-        """Return what may be published of it, at an ε that may be: one aimed at, or rounded up."""
+        """Return its public part, at a public ε: a target, or one rounded up."""
         return replace(self, epsilon=epsilon, distance=None, rounding=0.0, reason="", evidence=None)
 
     @property
     def attack_success(self) -> float:
-        """P(A): how often the best attacker tells D from D′ at most, each as likely as the other.
+        """P(A): an upper bound on the accuracy of any attacker who tells D from D′, equally likely.
 
-        (e^ε + δ)/(1 + e^ε), for one who knows all but the record that differs: (ε, δ) in both
-        orders leaves no test with false alarms α and misses β for which α + β is below
+        (e^ε + δ)/(1 + e^ε), for an attacker who knows all but the record that differs: under (ε, δ)
+        in both orders every test with false alarms α and misses β has α + β of at least
         2(1 − δ)/(1 + e^ε) (Kairouz, Oh and Viswanath, "The composition theorem for differential
         privacy", ICML 2015, Theorem 2.1). At δ = 0 it is 1/(1 + e^{−ε}), which Triastcyn (EPFL
-        2020, Table 5.2) prints. Of a Bayesian guarantee it is a mean over records x′, as δ is.
+        2020, Table 5.2) prints. For a Bayesian guarantee it is a mean over records x′, as δ is.
 
         Raises:
-            ValueError: if ε is that of a training path, which bounds no attack.
+            ValueError: if ε belongs to a training path: it bounds no attack.
 
         >>> bound = Bound(kind=Kind.BAYESIAN, epsilon=0.62, delta=1e-5, by="")
         >>> round(bound.attack_success, 3)
@@ -206,14 +206,14 @@ class Bound:
         return (1 + self.delta * shrunk) / (1 + shrunk)
 
     def group(self, size: int) -> Bound | None:
-        """Return the worst case of groups: see :func:`bdpvi.accounting.groups.group`."""
+        """Return the worst case for groups: see :func:`bdpvi.accounting.groups.group`."""
         from bdpvi.accounting.groups import group
 
         return group(self, size)
 
     @property
     def meaning(self) -> str:
-        """The promise in words, with every assumption."""
+        """The guarantee in words, with every assumption."""
         words = meaning(self.kind, self.relation, self.unit, self.share, self.confidence)
         return sentences(words, *(one.value for one in self.assumptions))
 
@@ -291,7 +291,7 @@ def meaning(
     share: float = 0.99,
     confidence: float = 0.95,
 ) -> str:
-    """Return a promise in words, without what it rests on."""
+    """Return a guarantee in words, without its assumptions."""
     noun = unit.removeprefix("one ") if unit.startswith("one ") else "record"
     worst = kind is Kind.WORST_CASE
     change = f"{unit} {_DONE[relation]}" if worst else _CHANGED[relation]
@@ -300,7 +300,7 @@ def meaning(
 
 
 def relation_of(kinds: Iterable[str]) -> str:
-    """Return the relation of panels of these kinds.
+    """Return the relation for panels of these kinds.
 
     >>> relation_of(["remove", "add"]), relation_of(["add-or-remove"]), relation_of(["replace"])
     ('add or remove', 'add or remove', 'replace')
@@ -310,20 +310,20 @@ def relation_of(kinds: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What single records pay, at one δ each. For the owner's eyes only: it is computed from them.
+    """The ε of single records, each at one δ. Secret: it is computed from the records.
 
-    The Bayesian ε is for a record drawn at random; these are the ε of the records in the panel,
-    each by itself, the larger of both directions.
+    The Bayesian ε is for a record drawn at random; these are the reference records' own ε, the
+    larger of both directions.
 
     Attributes:
         delta: δ of each record's own ε.
-        largest, most, median: over the panel; ``most`` is what 99 % of it stay within.
-        certified: with confidence 1 − γ, at least 99 % of the population that the panel is a sample
-            of pay at most this; +inf if the panel is too small to say so.
-        failure_probability: γ, of each certified value by itself.
-        quantiles: fractions of the population, and what they are certified to pay at most.
-        on_path: whether the costs were met on a training path. They are then no guarantee about the
-            algorithm.
+        largest, most, median: over the reference records; ``most`` is the 99 % quantile.
+        certified: with confidence 1 − γ, at least 99 % of the population behind the sample pay at
+            most this; +inf if there are too few reference records.
+        failure_probability: γ, of each certified value separately.
+        quantiles: fractions of the population, and the certified bound on each quantile.
+        on_path: whether the costs were observed on a training path. They are then no guarantee for
+            the algorithm.
     """
 
     delta: float
@@ -351,18 +351,18 @@ class Exposure:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What everything that was charged costs together. Secret, but for a worst case.
+    """The joint cost of all charges. Secret, except for a worst case.
 
     Attributes:
-        worst_case: for every conceivable record, by public numbers alone; None where nothing bounds
-            a record, or a number that should be public was found from the records.
-        bayesian: for a record like those of the panel; None without a panel. It is the worst case
-            where no smaller ε is certified, as that implies it.
-        typical: for most records like those of the panel, each by itself.
-        path: what a random record paid on the training path that ran. A diagnostic; it never stands
-            in for one of the others.
-        exposure: what single records of the panel pay, where it was asked for.
-        why: there is no Bayesian ε, in words, if not for want of a panel alone.
+        worst_case: for every conceivable record, from public numbers only; None if nothing bounds a
+            record, or a number that should be public was computed from the records.
+        bayesian: for a record like the reference records; None without any. The worst case implies
+            it, and replaces it if no smaller ε is certified.
+        typical: for most records like the reference records, each by itself.
+        path: the cost of a random record on the training path that ran. A diagnostic; it never
+            replaces one of the others.
+        exposure: the ε of single reference records, if requested.
+        why: why there is no Bayesian ε, in words, unless there is just no panel.
     """
 
     worst_case: Bound | None = None
@@ -389,7 +389,7 @@ class Cost:
 
     @classmethod
     def of(cls, worst_case: Bound | None) -> Cost | None:
-        """Return the cost of something without a panel; None where nothing is guaranteed."""
+        """Return the cost without a panel; None if nothing is guaranteed."""
         return None if worst_case is None else cls(worst_case=worst_case)
 
     def each(self, change: Callable[[Bound], Bound]) -> Cost:
@@ -399,21 +399,21 @@ class Cost:
         return replace(self, worst_case=one, bayesian=two, typical=three, path=four)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as JSON types, as secret as they are here.
+        """Return all attributes as JSON types, equally secret.
 
-        Numbers that JSON does not have are the strings "Infinity", "-Infinity" and "NaN".
+        Numbers that JSON lacks become the strings "Infinity", "-Infinity" and "NaN".
         """
         return dict(json_value(asdict(self)))
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a method hands out, and what it costs: the common result of all compared methods.
+    """A method's output and its cost: the common result of all compared methods.
 
     Attributes:
         latents: released values of the model's latent variables, each (k, ...): posterior samples,
-            or the one iterate that a method publishes.
-        cost: None for no guarantee at all.
+            or the single iterate that a method publishes.
+        cost: None if there is no guarantee.
     """
 
     latents: Mapping[str, torch.Tensor]

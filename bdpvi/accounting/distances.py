@@ -1,4 +1,4 @@
-"""As which Gaussian mechanism an event counts in the worst case, and between which neighbours."""
+"""The Gaussian mechanism that an event counts as in the worst case, and its neighbours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bdpvi.accounting.events import (
 
 
 def common_neighbours(events: Sequence[object]) -> dict[str, Any]:
-    """Return the relation and the unit that all events are for; ValueError if they differ."""
+    """Return the relation and the unit of all events; ValueError if they differ."""
     steps = [one if isinstance(one, SampledGaussian) else None for one in events] or [None]
     found = {(s.relation.value, f"one {s.unit}") if s else (ADD_OR_REMOVE, RECORD) for s in steps}
     if len(found) > 1:
@@ -33,8 +33,8 @@ def unsampled(event: SampledGaussian) -> bool:
 
 
 def variance_of(event: object) -> float | None:
-    """Return μ² of a Gaussian mechanism that is no better than the event, 0 where another formula
-    has the price, None where nothing bounds it."""
+    """Return μ² of a Gaussian mechanism no more private than the event, 0 if another formula gives
+    the price, None if nothing bounds it."""
     if isinstance(event, PosteriorDraws):
         bounds = [one.largest for one in event.panels]
         if event.from_data or any(bound is None for bound in bounds):
@@ -49,9 +49,9 @@ def variance_of(event: object) -> float | None:
 
 
 _OF_RANGE = math.sqrt(math.pi / 8) * (1 + 1e-15)
-"""μ of a Gaussian mechanism no better than one whose loss lies in an interval of length 1.
+"""μ of a Gaussian mechanism no more private than one whose loss lies in an interval of length 1.
 
-Of all such mechanisms that of Dong, Durfee and Rogers (2020, Lemma 3.1), two outcomes with losses t
-and t − η, gives away most; where e^t is the geometric mean its total variation is tanh(η/4), and
-2Φ(μ/2) − 1 with μ = η √(π/8) is more. That it is more at all other ε is tested.
+The least private mechanism of range η has two outcomes with losses t and t − η (Dong, Durfee and
+Rogers 2020, Lemma 3.1). At t = η/2 its total variation is tanh(η/4), which is less than
+2Φ(μ/2) − 1 at μ = η √(π/8). A test checks the same at all other ε.
 """

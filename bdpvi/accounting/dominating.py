@@ -1,27 +1,27 @@
-"""One price for every plan that an earlier output may choose, and the proof.
+"""One price for every plan that earlier outputs may choose, and its proof.
 
-**What is charged.** Where settings of a mechanism follow from noisy outputs, as of a noisy number
-of records, its price may not, but for a rounding of 1e-30 a draw: it is one loss L_i, of which
-E(1 − e^{ε−L_i})₊ is, at every real ε, at least the δ(ε), in either direction, of each plan that
-outputs may choose.
+**The price.** Settings of a mechanism may follow from noisy outputs, such as a noisy number of
+records; its price may not, except for a rounding of 1e-30 a draw. The price is one loss L_i such
+that E(1 − e^{ε−L_i})₊ is, at every real ε, at least the δ(ε), in either direction, of each plan
+that outputs may choose.
 
-**All together** have δ(ε) ≤ E(1 − e^{ε−ΣL_i})₊ with independent L_i (Zhu, Dong and Wang 2022,
+**Composition.** δ(ε) ≤ E(1 − e^{ε−ΣL_i})₊ for independent L_i (Zhu, Dong and Wang 2022,
 adaptive composition of dominating pairs; an L_i need not be a log ratio). Let P and Q be the laws
 of the outputs o before the last mechanism, l their log ratio. Given o the last adds at most its δ
-at ε − l(o), so what the price says of it: δ(ε) ≤ E_P E(1 − e^{ε−L−l(o)})₊ = E_L of what the earlier
-ones have at ε − L, as L is the same for every o. So on, to the first. For one price per plan this
-fails, though each costs the same in all: o may choose by l(o), and E max_j δ_j(ε − l) is more than
-max_j E δ_j(ε − l), by up to 6 % where it was computed.
+at ε − l(o), which the price bounds: δ(ε) ≤ E_P E(1 − e^{ε−L−l(o)})₊ = E_L of the earlier ones' δ
+at ε − L, as L is the same for every o. Repeat down to the first. With one price per plan this
+fails, even if all have the same total cost: o may choose by l(o), and E max_j δ_j(ε − l) exceeds
+max_j E δ_j(ε − l), by up to 6 % in computed cases.
 
-**Gaussian mechanisms**, what is no worse than one included, have a μ that was fixed before: counts,
-constants, the rounds of noisy scores, draws from a guide. What is not needed is charged all the
-same. Nothing else about them may follow from outputs but what their μ already covers.
+**Gaussian mechanisms**, and all that are no worse than one, have a μ fixed beforehand: counts,
+preprocessing bounds, rounds of noisy scores, draws from a guide. Unused parts are charged as
+well. Only settings that their μ already covers may follow from outputs.
 
-**Objective perturbation** is none. Its price is that of an endless table, k = 1, with the largest
-curvature R and a σ that public numbers fix; :func:`within` gives the noise of what is drawn, with
+**Objective perturbation** is not Gaussian. Its price is that of an unlimited table: k = 1, the
+largest curvature R, and a σ from public numbers. :func:`within` gives the noise of the draw, with
 a clip k and a smaller R that suit the noisy N. Let D(ε) be the price's δ and B(ε) the bound on the
-plan's. Without a clip, the same σ/C is enough: B grows with R. With one it is enough too, as the
-largest loss over residuals r ≤ k is at most that over r ≤ 1, and mostly far less is. Then
+plan's. Without a clip, the same σ/C suffices: B grows with R. With a clip it suffices too, as the
+largest loss over residuals r ≤ k is at most that over r ≤ 1; mostly far less suffices. Then
 
 - from 0 to the end of the price's lattice (:func:`~.perturbed_objective.reach`) B is held against D
   on a grid. δ(ε) is convex in x = e^ε, so between two points it is at most the chord of B. D is
@@ -31,17 +31,17 @@ largest loss over residuals r ≤ k is at most that over r ≤ 1, and mostly far
 - below 0 the lattice has 1 − x(1 − D(0)), which is at least δ by convexity, as δ → 1 for x → 0;
 - beyond the end it has D(end), and δ falls.
 
-So the price holds wherever it is put on the lattice: with anything else, and by itself, since
-hiding a search's error is a Gaussian mechanism that goes with it.
+So the price holds wherever it is placed on the lattice: with other mechanisms, and alone, since
+hiding a search's error is a Gaussian mechanism beside it.
 
-**Steps on Poisson samples** are none either. Their price is a Gaussian mechanism and a share δ₀ of
-δ, :class:`.Threshold`: where each plan's δ(ε) is at most G(ε) + δ₀, all together have δ₀ more at
-most than with the Gaussian in its place. :func:`steps_within` holds them to it on the same grid,
-and beyond its end to δ₀ alone. Below 0 it follows: with both directions' δ(ε) ≤ G(ε) + δ₀ one has
+**Steps on Poisson samples** are not Gaussian either. Their price is a Gaussian mechanism and a
+share δ₀ of δ, :class:`.Threshold`: if each plan's δ(ε) is at most G(ε) + δ₀, the total is at most
+δ₀ more than with the Gaussian in its place. :func:`steps_within` checks this on the same grid, and
+beyond its end against δ₀ alone. Below 0 it follows: with both directions' δ(ε) ≤ G(ε) + δ₀ one has
 δ(−ε) = 1 − e^−ε + e^−ε δ′(ε), δ′ the other direction's, ≤ G(−ε) + δ₀.
 
-What a person does on seeing an output, such as another call at another ε, is no setting: it is
-not covered.
+A person's reaction to an output, such as another call at another ε, is not a setting and is not
+covered.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ from bdpvi.accounting.solve import smallest
 from bdpvi.accounting.worst_case import LEAST_NOISE
 
 _POINTS = 50
-"""Of the grid, in a standard deviation of the loss: what the lines leave out costs 0.03 % noise."""
+"""Grid points per standard deviation of the loss: the gap below the lines costs 0.03 % noise."""
 
 
 @lru_cache(maxsize=256)
 def within(price: PerturbedObjective, curvature: float, residual: float) -> PerturbedObjective:
-    """Return minima, as many and as well hidden, that never cost more than ``price``.
+    """Return minima that never cost more than ``price``, with the same draws and hiding.
 
     Args:
         price: with ``residual`` 1.
@@ -75,10 +75,10 @@ def within(price: PerturbedObjective, curvature: float, residual: float) -> Pert
         residual: k.
 
     Returns:
-        Those with the least noise, but for 0.01 % of δ.
+        The minima with the least noise, up to 0.01 % of δ.
 
     Raises:
-        ValueError: if the price is of clipped residuals, or of a smaller R.
+        ValueError: if the price has clipped residuals or a smaller R.
 
     >>> price = PerturbedObjective(noise_multiplier=3.75, curvature=1.0, hiding=0.003)
     >>> [round(within(price, 0.5, k).noise_multiplier, 2) for k in (1.0, 0.5)]
@@ -96,7 +96,7 @@ def within(price: PerturbedObjective, curvature: float, residual: float) -> Pert
         return float((Loss.of(replace(made, noise_multiplier=noise)).delta(epsilon) / most).max())
 
     guess, noise = residual * price.noise_multiplier, price.noise_multiplier
-    with suppress(ArithmeticError):  # of a bound that is far off: then as without a clip
+    with suppress(ArithmeticError):  # the bound is far off: noise as without a clip
         noise = min(noise, smallest(excess, 1.0, guess, slack=1e-4, most=noise))
     return replace(made, noise_multiplier=noise)
 
@@ -106,12 +106,12 @@ def steps_within(run: SampledGaussian, price: SampledGaussian, spare: float) -> 
     """Return steps that never cost more than a Gaussian mechanism and a small δ.
 
     Args:
-        run: its noise is where the search begins; of sensitivity 1 and no unseen coins.
+        run: sensitivity 1, no unseen coins; the search starts at its noise.
         price: one noisy sum of all records.
         spare: δ₀.
 
     Returns:
-        Those with the least noise, but for 0.1 % of δ.
+        The steps with the least noise, up to 0.1 % of δ.
 
     >>> run = SampledGaussian(noise_multiplier=5.0, rate=0.1, steps=100)
     >>> price = SampledGaussian(noise_multiplier=3.75)
@@ -135,12 +135,12 @@ def steps_within(run: SampledGaussian, price: SampledGaussian, spare: float) -> 
 
 
 def _below(price: Deltas, deviation: float, end: float) -> tuple[Array, Array]:
-    """Return a grid of ε and what is enough there, so that a bound is nowhere above the price.
+    """Return a grid of ε and limits there that keep a bound nowhere above the price.
 
     Args:
-        price: δ of ε, convex in e^ε.
-        deviation: of the loss.
-        end: of the grid, which begins at 0.
+        price: δ as a function of ε, convex in e^ε.
+        deviation: standard deviation of the loss.
+        end: end of the grid, which begins at 0.
     """
     step = deviation / _POINTS
     epsilon = step * np.arange(-2, np.ceil(end / step) + 3)

@@ -1,8 +1,8 @@
-"""Upper bounds on a mean over records, log E y, from m sampled records; everything in log space.
+"""Upper bounds on a mean over records, log E y, from m sampled records, in log space.
 
 Records are the last dimension and are reduced; orders and directions lead. With y = exp(λ D), D
-a record's Rényi divergence, the bound is a cost c(λ). An estimator takes log y and the failure
-probability γ with which its bound may lie below the truth, and returns an :class:`Estimate`.
+a record's Rényi divergence, the bound is a cost c(λ). An estimator takes log y and γ, the
+probability that its bound lies below the truth, and returns an :class:`Estimate`.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A bound on log E y, the plain mean, and diagnostics of the bound.
+    """A bound on log E y, the sample mean, and diagnostics of the bound.
 
     Every tensor has the leading dimensions of the values that were estimated.
 
     Attributes:
         log_bound: the upper bound on log E y.
-        log_mean: the log of the plain mean of the sample.
+        log_mean: the log of the sample mean.
         sample_size: m.
-        constant: whether all m values were equal. The spread then says nothing about records
-            that were not seen, and bounds that rest on it equal the mean.
-        top_share: the fraction of the mean that the largest value makes; 1/m when all are equal.
+        constant: whether all m values were equal. The spread then says nothing about unseen
+            records, and bounds based on it equal the mean.
+        top_share: the largest value's fraction of the sum; 1/m if all values are equal.
         effective_size: (Σy)²/Σy², between 1 and m.
         pareto_k: shape of the generalised Pareto fitted to the largest values. E y^n exists for
-            n < 1/k: above 0.5 there is no variance, and above 0.7 the mean is not to be trusted.
+            n < 1/k: above 0.5 there is no variance, and above 0.7 the mean is unreliable.
             −inf: the largest values are all equal. +inf: a value was +inf, or fewer than five
             values stand above the rest, too few to fit.
-        skewness: E(y − M)³/S³ of the sample. Like what a bound that rests on M and S can miss, it
-            does not change when y is shifted or scaled, so it is as telling at tiny costs, where
+        skewness: E(y − M)³/S³ of the sample. It is invariant to shifting and scaling y, as are the
+            misses of a bound based on M and S. So it is as informative at tiny costs, where
             every y is almost 1, as at large ones. +inf: all values are equal, or one is +inf.
         distribution_free: whether the bound holds with probability 1 − γ for every distribution
             that the estimator accepts, whatever the diagnostics are.
@@ -59,7 +59,7 @@ class Estimate:
     distribution_free: bool
 
     def at(self, index: Tensor) -> Estimate:
-        """Return the estimates at these positions of the first leading dimension."""
+        """Return the estimates at these positions of the first dimension."""
         values: dict[str, Any] = {
             n: v[index] for n, v in vars(self).items() if isinstance(v, Tensor)
         }
@@ -67,8 +67,8 @@ class Estimate:
 
 
 Estimator = Callable[..., Estimate]
-"""From log y (..., m) and γ to an estimate over the leading dimensions. With ``counts=`` (m,), of
-records that stand for so many each."""
+"""Maps log y (..., m) and γ to an estimate over the leading dimensions. ``counts=`` (m,) repeats
+each value."""
 
 
 def student_t(
@@ -77,8 +77,8 @@ def student_t(
     """Bound the mean by Student's t (Triastcyn and Faltings 2020, eq. 13).
 
     log[ M + F⁻¹(1−γ) S/√(m−1) ], F with m − 1 degrees of freedom, S the (1/m) standard
-    deviation. It rests on a finite variance, and at small γ on far more than that: heavy tails
-    miss more often than γ, so read the diagnostics.
+    deviation. It assumes a finite variance, and at small γ much more: with heavy tails it
+    misses more often than γ, so read the diagnostics.
 
     Args:
         log_values: log y, (..., m); +inf gives an infinite bound.
@@ -105,10 +105,10 @@ def student_t_quantile(sample_size: int, failure_probability: float) -> float:
     4.866
     """
     gamma = validate.probability("failure_probability", failure_probability)
-    # The lower quantile at γ, as 1 − γ is rounded to 1 below 1e-16.
+    # The lower quantile at γ: 1 − γ rounds to 1 below 1e-16.
     quantile = float(special.stdtrit(sample_size - 1, gamma))
     if not math.isfinite(quantile):
-        # Of either sign: 0 would pass for no margin at all.
+        # Infinite, of either sign: below, −quantile would give no margin.
         return math.inf
     return max(0.0, -quantile)
 
@@ -133,9 +133,9 @@ def empirical_bernstein(
     Args:
         log_values: log y, (..., m).
         failure_probability: γ, in (0, 1).
-        log_upper: a bound on log y over all of μ, known before the sample was seen; over the
-            leading dimensions.
-        log_lower: the same from below. The 0 suits costs, since y = exp(λD) ≥ 1; −inf suits
+        log_upper: a bound on log y over the whole population, known before the sample was seen;
+            over the leading dimensions.
+        log_lower: the same from below. 0 suits costs, since y = exp(λD) ≥ 1; −inf suits
             any y ≥ 0.
 
     Raises:
@@ -179,9 +179,9 @@ def within(
 
 
 def known_population(log_values: Tensor, failure_probability: float = 0.0) -> Estimate:
-    """Return the plain mean as the bound, for records that *are* the population, all of it.
+    """Return the plain mean as the bound, for records that *are* the whole population.
 
-    Nothing is estimated, so the result holds with certainty and costs no γ whatever
+    Nothing is estimated, so the result is certain and uses no γ, whatever
     ``failure_probability`` is.
 
     Raises:
@@ -203,7 +203,7 @@ class Moments:
     Attributes:
         size: m, the number of records.
         log_max: log M, over the leading dimensions.
-        mean: of y/M − 1.
+        mean: mean of y/M − 1.
         sd: its (1/m) standard deviation.
         third: its third central moment over the cubed standard deviation.
         tail: the largest ``tail_size(m) + 1`` values of log y, descending in the last dimension.
@@ -224,7 +224,7 @@ class Moments:
     def of(cls, log_values: Tensor, least: int, counts: Tensor | None = None) -> Moments:
         """Return the moments of log y, (..., m), of at least ``least`` records.
 
-        With ``counts`` (m,) the same as of values that are repeated so often.
+        ``counts`` (m,) repeats each value.
         """
         log_values = torch.as_tensor(log_values, dtype=torch.float64)
         size = log_values.shape[-1] if log_values.ndim else 0

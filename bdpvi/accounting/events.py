@@ -1,4 +1,4 @@
-"""Releases, as frozen data: what an accountant needs to know to compute their cost."""
+"""Releases as frozen data: everything an accountant needs to compute their cost."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from bdpvi.accounting.panel import Panel
 from bdpvi.types import Relation, Scope
 
 WITH = "D‖D′"
-"""The direction of a divergence with the data first; WITHOUT has the neighbour first."""
+"""The direction of a divergence from the neighbour; WITHOUT is the reverse."""
 UNITS = ("record", "client")
 LARGEST: Mapping[Relation, float] = {
     Relation.ADD_OR_REMOVE: 1.0,
     Relation.REPLACE: 2.0,
     Relation.ZERO_OUT: 1.0,
 }
-"""How far one change moves a sum of vectors clipped to norm 1."""
+"""The sensitivity of a sum of vectors clipped to norm 1, by relation."""
 LEVELS = torch.arange(1, 65, dtype=torch.float64, device="cpu") / 64
 """64 levels; rounding up to them adds at most 1/64 of the clip to a sensitivity."""
 
@@ -34,31 +34,30 @@ LEVELS = torch.arange(1, 65, dtype=torch.float64, device="cpu") / 64
 class Event(Protocol):
     """Anything that an accountant can charge.
 
-    What an event costs the records of a panel is what
-    :func:`bdpvi.accounting.record_costs.event_cost` computes for its type; a type of event that is
-    new has to be registered there.
+    :func:`bdpvi.accounting.record_costs.event_cost` computes an event's cost for reference records,
+    by its type. Register new types there.
     """
 
     @property
     def records(self) -> Mapping[str, Tensor]:
         """The ids of the records, (m,), by direction, such as "remove D‖D′".
 
-        Costs of several events add up record by record, so all events of the same relation have
-        directions of the same names and the same records.
+        Costs of several events add up record by record, so all events of one relation share the
+        names of directions and the records.
         """
 
     @property
     def orders(self) -> Orders | None:
-        """The only orders λ at which the cost is known; None where every λ > 0 will do."""
+        """The only orders λ at which the cost is known; None if it is known at every λ > 0."""
 
     @property
     def rounding(self) -> float:
-        """Total variation between the release and the exact one that is charged; see
+        """Total variation between the release and the exact one that was priced; see
         :mod:`bdpvi.neighbours.rounding`."""
 
     @property
     def from_data(self) -> bool:
-        """Whether a number that should be public was found from the records."""
+        """Whether a number that should be public was computed from the records."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +65,11 @@ class PosteriorDraws:
     """Samples drawn from N(μ, τΣ), the guide at a temperature.
 
     Attributes:
-        panels: the guide against its neighbours.
+        panels: the guide and its neighbours.
         draws: number of samples k.
         temperature: τ.
-        rounding: total variation between the samples and exact ones, of all k together.
-        from_data: whether the temperature was found from the records. It is then not public, and
+        rounding: total variation between the k samples and exact ones, jointly.
+        from_data: whether the temperature was computed from the records. It is then not public, and
             no worst-case guarantee holds.
     """
 
@@ -93,33 +92,33 @@ class PosteriorDraws:
         return {f"{one.kind} {way}": one.ids for one in self.panels for way in (WITH, WITHOUT)}
 
     def panel(self, direction: str) -> Panel:
-        """Return the panel of the kind of neighbour that ``direction`` is about."""
+        """Return the panel of the neighbour kind of ``direction``."""
         return next(one for one in self.panels if one.kind == direction.split()[0])
 
     def pairs(self, direction: str) -> GaussianPairs:
-        """Return the pairs of one direction, before the temperature."""
+        """Return the pairs of one direction, at temperature 1."""
         pairs = self.panel(direction).pairs
         return pairs if direction.endswith(WITH) else pairs.reverse()
 
 
 @dataclass(frozen=True, eq=False)
 class NormCounts:
-    """In how many steps each record's clipped norm was how large: all that a run has to remember.
+    """The number of steps that each record's clipped norm spent at each level.
 
-    What a record costs depends only on that. Norms are rounded up to a few levels, so that no cost
-    comes out too small, and memory does not grow with the steps.
+    A record's cost depends on nothing else. Norms are rounded up to a few levels, so that no cost
+    is too small and memory does not grow with the steps.
 
     Attributes:
-        ids: the records of a panel, (m,) int64; of the pairs, where one record is replaced.
-        counts: in how many steps each record was at each level, (m, L) int64. Secret.
+        ids: ids of the reference records, (m,) int64; of pairs, if one record is replaced.
+        counts: number of steps of each record at each level, (m, L) int64. Secret.
         levels: in units of the clip, (L,), increasing. The last is the largest that clipping
-            permits: 1, or where records are replaced 2.
-        scope: STATIC where norms depend on nothing but the record; PATH where they were met on the
-            way, as gradients' are.
+            permits: 1, or 2 if records are replaced.
+        scope: STATIC for norms that depend on the record only; PATH for norms observed during
+            training, such as gradient norms.
 
     Raises:
         ValueError: if shapes do not agree, levels do not increase from above 0 to 1 or 2, or counts
-            are not whole numbers that add up to one number of steps for all records.
+            are not whole numbers with the same total for all records.
 
     >>> counts = NormCounts.none(torch.arange(3), torch.tensor([0.5, 1.0]))
     >>> for norms in ([0.0, 0.5, 0.6], [0.1, 0.7, 30.0]):
@@ -169,20 +168,20 @@ class NormCounts:
 
     @property
     def steps(self) -> int:
-        """The number of steps that were counted."""
+        """The number of counted steps."""
         return int(self.counts[0].sum())
 
     def add(self, norms: Tensor, steps: int = 1) -> NormCounts:
         """Return the counts after one more step, or several.
 
         Args:
-            norms: of the records' gradients in units of the clip, (m,), before clipping or after;
-                to replace, of the differences. Each is rounded up to a level. What lies above the
-                last level counts there, as clipping bounds it.
-            steps: in how many steps they were those.
+            norms: norms of the records' gradients in units of the clip, (m,), before or after
+                clipping; of the differences, if records are replaced. Each is rounded up to a
+                level. Norms above the last level count there, as clipping bounds them.
+            steps: number of steps with these norms.
 
         Raises:
-            ValueError: if the shape is another, or a norm is not finite or below 0.
+            ValueError: if the shape is wrong, or a norm is not finite or below 0.
         """
         if norms.shape != (len(self.counts),):
             raise ValueError(
@@ -196,11 +195,11 @@ class NormCounts:
         return replace(self, counts=self.counts + validate.positive_int("steps", steps) * more)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what makes counts of a path anew, ``NormCounts(**state)``. Secret."""
+        """Return the state of counts on a path, for ``NormCounts(**state)``. Secret."""
         return {"ids": self.ids, "counts": self.counts, "levels": self.levels}
 
     def add_largest(self, steps: int = 1) -> NormCounts:
-        """Return the counts after steps at the largest norm for everybody, as where none is known.
+        """Return the counts after steps at the largest norm for all records, for unknown norms.
 
         Raises:
             ValueError: if ``steps`` is negative.
@@ -212,26 +211,26 @@ class NormCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class SampledGaussian:
-    """Steps that each release a clipped sum over a Poisson sample, plus Gaussian noise.
+    """Steps, each of which releases a clipped sum over a Poisson sample plus Gaussian noise.
 
-    A run of DP-SGD is one. At rate 1, one step is any noisy sum, no worse than a Gaussian mechanism
-    of distance μ = 1 / ``noise_multiplier``.
+    An example is a run of DP-SGD. At rate 1, one step is any noisy sum that is no worse than a
+    Gaussian mechanism of distance μ = 1 / ``noise_multiplier``.
 
     Attributes:
         noise_multiplier: z; the noise has a standard deviation of z times the clip C.
-        rate: Poisson sampling rate q in (0, 1]; 1 where a record is replaced, since otherwise the
-            distance between two gradients does not decide the cost.
+        rate: Poisson sampling rate q in (0, 1]; 1 if a record is replaced, since otherwise the
+            distance between two gradients does not determine the cost.
         steps: number of steps, T.
-        presence: probability with which a step concerns the record at all, by a coin of every step
-            that the observer sees or may guess: that of its client, in federated learning.
-        relation: between neighbouring data sets.
-        unit: "record" or "client": what is added, removed or replaced.
-        rounding: total variation between what all steps release and what is priced.
-        norms: of the records of a panel. None knows the worst case alone.
+        presence: probability that a step involves the record at all, by a coin per step that the
+            observer sees or may guess: in federated learning the coin of its client.
+        relation: relation between neighbouring data sets.
+        unit: "record" or "client": the unit that is added, removed or replaced.
+        rounding: total variation between all steps' outputs and the priced ones.
+        norms: norms of the reference records. With None only the worst case is known.
 
     Raises:
-        ValueError: if an argument is out of range, or ``norms`` are of another number of steps or
-            end at another largest norm.
+        ValueError: if an argument is out of range, or ``norms`` have another number of steps or
+            another largest level.
 
     >>> import torch
     >>> levels = torch.tensor([0.5, 1.0], dtype=torch.float64)
@@ -293,7 +292,7 @@ class SampledGaussian:
         return {f"{kind} {way}": ids for way in (WITH, WITHOUT)}
 
     def at(self, level: float, steps: int = 1) -> SampledGaussian:
-        """Return such steps for a record of that sensitivity, as steps of sensitivity 1."""
+        """Return the steps for a record of sensitivity ``level``, as steps of sensitivity 1."""
         return SampledGaussian(
             noise_multiplier=self.noise_multiplier / level,
             rate=self.rate,
@@ -304,11 +303,11 @@ class SampledGaussian:
 
 @dataclass(frozen=True)
 class ExponentialMechanism:
-    """A choice by noisy scores: the mechanism's own privacy loss lies in an interval of η.
+    """A choice by noisy scores: the privacy loss lies in an interval of length η.
 
     Attributes:
-        range: η, twice the sensitivity of the scores in units of the temperature; that alone where
-            a record moves all scores to one side.
+        range: η, twice the sensitivity of the scores in units of the temperature; once the
+            sensitivity if a record moves all scores in the same direction.
     """
 
     range: float
@@ -319,7 +318,7 @@ class ExponentialMechanism:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Something that betrays a record with probability δ at most, as a rare category.
+    """An output that reveals a record with probability at most δ, such as a rare category.
 
     Attributes:
         delta: δ.
@@ -333,17 +332,17 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbedObjective:
-    """Minima of a logistic regression's objective with a random slope, one for each draw.
+    """Minima of logistic regression's objective plus a random linear term, one for each draw.
 
     See :mod:`bdpvi.accounting.perturbed_objective` for the mechanism and its price.
 
     Attributes:
         noise_multiplier: σ/C, the slope's standard deviation over the bound on ω‖z‖.
         curvature: R, the bound on ω‖z‖² over the ridge λ.
-        residual: k, where residuals are clipped; 1 for not at all.
-        draws: number of minima, each with a slope of its own.
+        residual: k, the clip of residuals; 1 means no clipping.
+        draws: number of minima, each with its own slope.
         hiding: ν, distance of the Gaussian noise that hides the error of each search.
-        rounding: total variation between what is released and its exact law, of all draws.
+        rounding: total variation between all released draws and their exact law.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -366,23 +365,23 @@ class PerturbedObjective:
 
     @property
     def variance(self) -> float:
-        """Squared distance of the noise that hides the searches' errors, of all draws."""
+        """Squared distance of the noise that hides the searches' errors, over all draws."""
         return self.draws * self.hiding**2
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModeDraws:
-    """Samples from N(m, τH⁻¹) at the mode of a posterior, whatever the table is.
+    """Samples from N(m, τH⁻¹) at the mode of a posterior, for any table.
 
     Attributes:
-        influence: how far any record that is added moves m and H of any table. With every table
-            that is each pair of neighbours, in both orders; public.
+        influence: how far any added record moves m and H of any table. Over all tables this covers
+            each pair of neighbours, in both orders; public.
         draws: number of samples k.
         temperature: τ.
-        rounding: total variation between the samples and exact ones, of all k together.
+        rounding: total variation between the k samples and exact ones, jointly.
 
     Raises:
-        ValueError: if a number is out of range, or the influence is of a record that is removed.
+        ValueError: if a number is out of range, or the influence is for a removed record.
     """
 
     influence: Influence
@@ -391,7 +390,7 @@ class ModeDraws:
     rounding: float = 0.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.influence, Influence):  # as a ledger has it
+        if not isinstance(self.influence, Influence):  # as in a ledger
             object.__setattr__(self, "influence", Influence(**self.influence))
         if self.influence.added is not True:
             raise ValueError(f"influence must be of an added record, got {self.influence}")
@@ -408,7 +407,7 @@ Priced = (
     | ExponentialMechanism
     | Threshold
 )
-"""What has a price in the worst case."""
+"""Events with a worst-case price."""
 
 
 def check_same_records(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> None:

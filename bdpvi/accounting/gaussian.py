@@ -16,16 +16,16 @@ _GAUSS_LEGENDRE = np.polynomial.legendre.leggauss(8)  # nodes and weights on (-1
 
 
 def equal_covariance(variance: Tensor, epsilon: float | Tensor) -> Tensor:
-    """Return δ(ε) between two Gaussians that differ in their means alone.
+    """Return δ(ε) between two Gaussians that differ only in their means.
 
     ``δ = Φ(-ε/√v + √v/2) - e^ε Φ(-ε/√v - √v/2)`` with v the squared Mahalanobis distance
-    (Balle & Wang 2018, Theorem 8; for k draws at temperature τ, v = kΣb²/τ). Written as
-    ``φ(a) ∫ R'``, R = Φ/φ over the interval of length √v that ends at ``a = -ε/√v + √v/2``, where
-    that is short: the difference of two nearly equal numbers is then never taken.
+    (Balle & Wang 2018, Theorem 8; for k draws at temperature τ, v = kΣb²/τ). For short intervals
+    it is computed as ``φ(a) ∫ R'``, R = Φ/φ, over the interval of length √v that ends at
+    ``a = -ε/√v + √v/2``, which avoids the difference of two nearly equal numbers.
 
     Args:
         variance: v ≥ 0, (m,).
-        epsilon: ε, a number or a shape that broadcasts with the variance's.
+        epsilon: ε, a number or a tensor that broadcasts with the variance.
 
     Returns:
         δ, of the broadcast shape, to about 1e-14 (1 + a²) relative where a < 0, as a is rounded in
@@ -52,7 +52,7 @@ def equal_covariance(variance: Tensor, epsilon: float | Tensor) -> Tensor:
     slope = 1 + x * math.sqrt(math.pi / 2) * torch.special.erfcx(-x / math.sqrt(2))
     density = (-a.square() / 2).exp() / math.sqrt(2 * math.pi)
     short = density * root * (slope * weights).sum(-1) / 2
-    # Far right R overflows; there δ is close to 1 - e^ε and nothing cancels.
+    # For large a R overflows; there δ is close to 1 - e^ε and nothing cancels.
     delta = torch.where((root < 1) & (a < 5), short, direct)
     return torch.where(root > 0, delta, (-torch.expm1(eps)).clamp(min=0))
 

@@ -1,6 +1,6 @@
 """Rényi and hockey-stick divergences between Gaussian posteriors.
 
-Of a pair P = N(μ₁, Σ₁), Q = N(μ₂, Σ₂) every divergence depends on 2d numbers alone. With
+Every divergence of a pair P = N(μ₁, Σ₁), Q = N(μ₂, Σ₂) depends on 2d numbers only. With
 ``Σ₂ = L₂L₂ᵀ`` and ``L₂⁻¹Σ₁L₂⁻ᵀ = U diag(r) Uᵀ`` they are r and the squares of
 ``b = Uᵀ L₂⁻¹ (μ₁ - μ₂)``. One decomposition serves every order, temperature and count.
 """
@@ -28,17 +28,17 @@ from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.inversion import hockey_stick_bound
 from bdpvi.accounting.log_moments import divergences, log_mgf_by_products
 
-# Most coordinates whose product stays within 1e-13.
+# The most coordinates whose product is accurate to 1e-13.
 _WIDEST = 100
-# Smallest eigenvalue, as a fraction of the largest, that a symmetric eigenproblem gives to 1e-12.
+# Smallest eigenvalue relative to the largest that a symmetric eigenproblem gives to 1e-12.
 _GRADED = 1e-3
-# Eigenproblems at a time, which stay in cache.
+# Eigenproblems at a time, few enough to stay in cache.
 _RECORDS = 8192
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianPairs:
-    """What the divergences of m pairs P_i, Q_i of Gaussians depend on.
+    """The numbers that determine all divergences of m pairs P_i, Q_i of Gaussians.
 
     Attributes:
         r: eigenvalues of P's covariance in the metric of Q's, (m, d), positive.
@@ -84,11 +84,11 @@ class GaussianPairs:
         """Return the Rényi divergence ``D_α(P_i‖Q_i)``, at α = 1 the Kullback-Leibler divergence.
 
         ``D_α = ½ Σ_j [α b_j²/w_j - (log w_j + (α-1) log r_j)/(α-1)]``, ``w = 1 - (α-1)(r-1)``
-        (Gil, Alajaji & Linder 2013, Table 2), for the covariances τΣ₁ and τΣ₂: ``b² -> b²/τ``, r as
-        it is. Below α = ½ by ``D_α(P‖Q) = α/(1-α) D_{1-α}(Q‖P)`` (van Erven & Harremoës 2014,
-        Prop. 2), so that nothing cancels. The relative error is about 1e-13; where αΣ₂ + (1-α)Σ₁
-        is about to lose positive definiteness 1e-15/min w; for α < ½ without a difference of means
-        1e-15/|r-1|, as 1/r is rounded. That holds for r from 1e-20 to 1e20.
+        (Gil, Alajaji & Linder 2013, Table 2), for the covariances τΣ₁ and τΣ₂: ``b² -> b²/τ``, r
+        unchanged. Below α = ½ ``D_α(P‖Q) = α/(1-α) D_{1-α}(Q‖P)`` (van Erven & Harremoës 2014,
+        Prop. 2) avoids cancellation. The relative error is about 1e-13; if αΣ₂ + (1-α)Σ₁ is nearly
+        not positive definite, it is 1e-15/min w; for α < ½ and equal means it is 1e-15/|r-1|, as
+        1/r is rounded. This holds for r from 1e-20 to 1e20.
 
         Args:
             order: α > 0, a number or (K,).
@@ -110,14 +110,14 @@ class GaussianPairs:
         return value.reshape(*alpha.shape, len(self))
 
     def log_moment(self, order: Tensor | float, temperature: float = 1.0) -> Tensor:
-        """Return ``λ D_{λ+1}(P_i‖Q_i) = log E_P (p/q)^λ``, what release at order λ costs.
+        """Return ``λ D_{λ+1}(P_i‖Q_i) = log E_P (p/q)^λ``, the cost of a release at order λ.
 
         Args:
-            order: λ > 0, a number, (K,), or (K, m) for orders of each pair's own.
+            order: λ > 0, a number, (K,), or (K, m) for separate orders of each pair.
             temperature: τ > 0.
 
         Returns:
-            (m,) or (K, m); +inf where it does not exist.
+            (m,) or (K, m); +inf where the moment does not exist.
 
         Raises:
             ValueError: if an order or the temperature is not finite and positive.
@@ -133,11 +133,11 @@ class GaussianPairs:
     def log_mgf(self, s: Tensor, temperature: float = 1.0) -> Tensor:
         """Return ``log E_P (p/q)^s``, the log moment generating function of the privacy loss.
 
-        For several releases of the same records it adds up; for k draws it is k times as much.
+        It adds up over releases of the same records; for k draws it is multiplied by k.
 
         Args:
-            s: (K,), or (K, m) for points of each pair's own; real above -½, or complex with such a
-                real part.
+            s: (K,), or (K, m) for separate points of each pair; real above -½, or complex with such
+                a real part.
             temperature: τ > 0.
 
         Returns:
@@ -163,7 +163,7 @@ class GaussianPairs:
     def log_mgf_for_inversion(self, temperature: float = 1.0) -> Callable[[Tensor], Tensor]:
         """Return :meth:`log_mgf` as a function of s, Re s > 0, to 1e-13 of 1 + |log M|.
 
-        Several times as fast, and what `hockey_stick_from_log_mgf` allows for.
+        Several times as fast; `hockey_stick_from_log_mgf` allows for its error.
         """
         tau = validate.positive("temperature", temperature)
         if self.r.shape[1] > _WIDEST:
@@ -173,7 +173,7 @@ class GaussianPairs:
     def hockey_stick(self, epsilon: float, temperature: float = 1.0) -> Tensor:
         """Return ``δ_i(ε) = sup_S P_i(S) - e^ε Q_i(S)``, or a certified upper bound on it.
 
-        The closed form where the covariances agree to rounding (`equal_covariance`); elsewhere a
+        The closed form if the covariances agree up to rounding (`equal_covariance`). Otherwise a
         bound that is not below the truth and, for δ from 1e-12 to 1e-3, within 1 % of it, or 2 %
         for ε below 0 (`hockey_stick_bound`).
 
@@ -212,14 +212,14 @@ class GaussianPairs:
 
 
 def summarise(p: Distribution, q: Distribution) -> GaussianPairs:
-    """Return what every divergence of p from q depends on.
+    """Return the numbers that determine every divergence of p from q.
 
-    Diagonal pairs need no decomposition; any other pair one symmetric eigenproblem (d, d) per pair.
+    Diagonal pairs need no decomposition, other pairs one symmetric eigenproblem (d, d) each.
 
     Args:
         p: Normal, Independent Normal, MultivariateNormal or LowRankMultivariateNormal. A plain
             Normal is a batch of Gaussians over one variable.
-        q: any of the same; the two batch shapes broadcast, so one posterior meets m neighbours.
+        q: as p; the two batch shapes broadcast, so one posterior can be paired with m neighbours.
 
     Returns:
         The pairs, flattened to (m, d); m = 1 for two single Gaussians.
@@ -262,7 +262,7 @@ def summarise(p: Distribution, q: Distribution) -> GaussianPairs:
         r, u = _axes(root)
         return r, (u.mT @ mean).squeeze(-1).square()
 
-    # LAPACK works on one small matrix at a time and leaves the other cores idle.
+    # LAPACK uses one core for a batch of small matrices.
     size = max(1, min(_RECORDS, -(-batch.numel() // torch.get_num_threads())))
     parts = threads.each(decompose, threads.slices(batch.numel(), size))
     return GaussianPairs(*map(torch.cat, zip(*parts, strict=True)))
@@ -287,7 +287,7 @@ class _Gaussians:
         return self.scale.ndim == self.mean.ndim
 
     def flat(self, batch: torch.Size) -> _Gaussians:
-        """Return them with one batch dimension. One that meets many is not copied."""
+        """Return them with one batch dimension. A single one is not copied."""
         event = self.scale.shape[self.mean.ndim - 1 :]
         if self.mean.shape[:-1].numel() == 1:
             batch = torch.Size([1])
@@ -295,7 +295,7 @@ class _Gaussians:
         return _Gaussians(mean, self.scale.expand(*batch, *event).reshape(-1, *event))
 
     def cholesky(self, rows: slice) -> Tensor:
-        """Return Cholesky factors (rows, d, d), or (1, d, d) for one that meets many."""
+        """Return Cholesky factors (rows, d, d), or (1, d, d) for a single one."""
         scale = self.scale if len(self.scale) == 1 else self.scale[rows]
         return scale.diag_embed() if self.is_diagonal else scale
 
@@ -303,9 +303,9 @@ class _Gaussians:
 def _axes(root: Tensor) -> tuple[Tensor, Tensor]:
     """Return the eigenvalues and eigenvectors of ``root rootᵀ`` for every root (m, d, d).
 
-    Rounding moves each eigenvalue by about 1e-16 of the largest one, which may leave nothing of the
-    smallest, not even its sign. Singular values are moved by about 1e-16 of the largest of theirs,
-    and their squares are positive. They take twice as long and are found where they are needed.
+    Rounding changes each eigenvalue by about 1e-16 of the largest one, which may destroy the
+    smallest, even its sign. It changes singular values by about 1e-16 of the largest singular
+    value, and their squares are positive. They take twice as long and are computed only if needed.
     """
     r, u = torch.linalg.eigh(root @ root.mT)
     graded = (r[:, 0] < _GRADED * r[:, -1]).nonzero()[:, 0]
@@ -334,8 +334,8 @@ def _(distribution: Independent[Distribution]) -> _Gaussians:
     return _Gaussians(base.mean.reshape(shape), base.scale.reshape(shape))
 
 
-# A low-rank covariance differs from another in every direction through its diagonal, so it has no
-# shorter summary: its Cholesky factor (which torch takes through the small capacitance) serves.
+# Two low-rank covariances differ in every direction through their diagonals, so there is no shorter
+# summary: use the Cholesky factor (which torch computes through the small capacitance matrix).
 @_gaussians.register(MultivariateNormal)
 @_gaussians.register(LowRankMultivariateNormal)
 def _(distribution: MultivariateNormal | LowRankMultivariateNormal) -> _Gaussians:

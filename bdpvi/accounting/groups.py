@@ -1,4 +1,4 @@
-"""What a guarantee for one record says of several."""
+"""What a guarantee for one record implies for several."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from bdpvi.accounting.cost import Bound, Kind
 from bdpvi.accounting.worst_case import gaussian_guarantee
 
 LARGEST = 700.0
-"""Of which floating point has e^ε."""
+"""The largest ε whose e^ε is a float."""
 
 
 def group(guarantee: Bound, size: int) -> Bound | None:
-    """Return what a worst-case guarantee promises up to k records that change together.
+    """Return the guarantee for up to k records together that a worst-case guarantee implies.
 
-    Of a mechanism no worse than a Gaussian one of distance μ it is the ε of distance kμ at the same
-    δ (Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, on group privacy).
-    Elsewhere a group is k changes after one another: (kε, δ (1 + e^ε + … + e^{(k−1)ε})), which is
+    For a mechanism no worse than a Gaussian one of distance μ it is the ε of distance kμ at the
+    same δ (Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, on group privacy).
+    Otherwise a group is k changes in succession: (kε, δ (1 + e^ε + … + e^{(k−1)ε})), which is
     less than the (kε, k e^{kε} δ) of Vadhan ("The complexity of differential privacy", 2017, Lemma
     2.2); :func:`.worst_case.replace_one` is k = 2.
 
     Args:
-        guarantee: for one record, or one client, or another unit.
+        guarantee: for one record, client or other unit.
         size: k.
 
     Returns:
-        None where no δ below 1 is left.
+        The guarantee; None if its δ would reach 1, or its ε is too large.
 
     Raises:
-        ValueError: if the guarantee is no worst case, or is one for a group already. A Bayesian ε
-            is of one random record beside this table: the tables between it and a group's are
-            others, of which it says nothing.
+        ValueError: if the guarantee is not a worst case, or is for a group already. A Bayesian ε
+            is for one random record and this table. A group passes through other tables, which it
+            does not cover.
 
     >>> one = gaussian_guarantee(0.0625, 1e-5)
     >>> print(group(one, 3))
@@ -63,5 +63,5 @@ def group(guarantee: Bound, size: int) -> Bound | None:
     if epsilon > LARGEST:
         return None
     changes = math.expm1(epsilon) / math.expm1(guarantee.epsilon) if epsilon else float(size)
-    delta = guarantee.delta * changes * (1 + 1e-12)  # on the side on which it holds
+    delta = guarantee.delta * changes * (1 + 1e-12)  # rounded up
     return replace(guarantee, epsilon=epsilon, delta=delta, unit=unit) if delta < 1 else None

@@ -18,17 +18,17 @@ from torch import Tensor
 from bdpvi._runtime import validate
 
 # Allowance for rounding, relative to the size of every exponent: a few hundred units in the last
-# place, several times what log M is measured to lose against mpmath.
+# place, several times the measured error of log M against mpmath.
 _ROUNDING = 1e-13
-# What one neighbour of the trapezoid sum may add, relative to the Chernoff value.
+# The most that one neighbour of the trapezoid sum may add, relative to the Chernoff value.
 _ALIASING = 3e-5
-# Steps of the search for the saddle point, which leave 1 %, and lines tried on either side of it.
+# Steps of the search for the saddle point, to 1 %, and lines tried on either side of it.
 _ROUNDS, _BELOW, _ABOVE = 18, 12, 20
-# Nodes and smoothing tried in turn; what is too small to care.
+# Nodes and smoothing tried in turn; a δ too small to matter.
 _TRIES = ((64, 0.0), (1024, 0.0015), (16384, 0.0015))
 _NEGLIGIBLE = 1e-30
 LOOSE = 1e-3
-"""What cut and rounding may add, as a fraction of δ."""
+"""The most that truncation and rounding may add, as a fraction of δ."""
 # Nodes × records at a time.
 _BLOCK = 1 << 18
 
@@ -89,28 +89,28 @@ def hockey_stick_from_log_mgf(log_mgf: Tensor, contour: Contour, epsilon: float)
     small: left neighbours are at most e^{-2πc/h}, right ones are damped as δ falls faster than
     e^{-cε}.
 
-    *What is cut off.* |M(c+iy)| decreases in |y|. It is a product over coordinates, draws and
+    *Truncation.* |M(c+iy)| decreases in |y|. It is a product over coordinates, draws and
     releases of ``r^{-c/2} |w|^{-1/2} exp(½ b² Re[s(s+1)/w])`` with ``w = 1 - sx``, x = r - 1, and
     Re w = 1 - cx > 0 does not depend on y. |w| increases in |y|; and
     ``s(s+1)/w = (r/w - (2+x) + w)/x²`` has the real part ``(r Re w/|w|² + const)/x²``, which
     decreases since r > 0 (for x = 0 it is c² + c - y²). With Y = (J-1)h and |s(s+1)| ≥ c² + y² the
     nodes beyond Y, of both signs, add at most ``|M(c+iY)| e^{-cε} atan(c/Y) / (πc)``.
 
-    *A fictitious release.* Where M falls off slowly the cut costs many nodes. Composing with a
+    *A fictitious release.* If M falls off slowly, truncation needs many nodes. Composing with a
     further, independent Gaussian release of variance v never lowers δ (data processing) and
     multiplies M by ``e^{s(s+1)v/2}``, which falls off fast; it raises δ by a fraction of about
     c(c+1)v/2. This is ``contour.smoothing``.
 
-    *Rounding* adds 1e-13 of every node's size times the size of its exponent.
+    *Rounding* adds 1e-13 times every node's size times the size of its exponent.
 
-    The result is the least of this sum, of 1, and of ``M(c) e^{-cε} c^c/(1+c)^{1+c}``, which holds
+    The result is the minimum of this sum, 1, and ``M(c) e^{-cε} c^c/(1+c)^{1+c}``, which is a bound
     since ``(1 - e^{-t})_+ ≤ e^{ct} c^c/(1+c)^{1+c}`` (Canonne, Kamath & Steinke 2020, Prop. 12).
-    It holds at every ε; it is tight near the ε that the contour was made for.
+    It is valid at every ε and tight near the ε that the contour was made for.
 
     Args:
         log_mgf: ``log M(s)`` of a sum of Gaussian privacy losses, (J, m), complex, at
-            ``contour.s``. For several independent releases, the sum of theirs; for k draws, k times
-            one. +inf where M does not exist (the bound is then 1).
+            ``contour.s``. For several independent releases, their sum; for k draws, k times one.
+            +inf where M does not exist (the bound is then 1).
         contour: the nodes; the first lies on the real axis.
         epsilon: ε.
 
@@ -130,15 +130,15 @@ def hockey_stick_from_log_mgf(log_mgf: Tensor, contour: Contour, epsilon: float)
 
 @dataclass(frozen=True, eq=False)
 class Inversion:
-    """The trapezoid sums of m records on a contour, as far as no ε enters.
+    """The parts of the trapezoid sums of m records on a contour that do not depend on ε.
 
     Attributes:
         contour: the nodes.
-        exists: whether M does, (m,).
+        exists: whether M exists, (m,).
         log_top: log M at the first node, on the real axis, (m,).
-        terms: M over its value at the top and over s(s+1), (J, m); half that at the first node.
-        noise: rounding per node size, (m,): the part that is fixed and the part that ε multiplies.
-        tail: what the nodes that are cut off add at most, (m,).
+        terms: M over its value at the top and over s(s+1), (J, m); half of it at the first node.
+        noise: rounding per node size, (m,): the fixed part and the part that ε multiplies.
+        tail: bound on the contribution of the truncated nodes, (m,).
     """
 
     contour: Contour
@@ -183,7 +183,7 @@ class Inversion:
         )
 
     def bound(self, epsilon: float) -> tuple[Tensor, Tensor]:
-        """Return the bound at ε, (m,), and the fraction of it that cut and rounding added, (m,)."""
+        """Return the bound at ε, (m,), and its fraction from truncation and rounding, (m,)."""
         eps = _finite(epsilon)
         s = self.contour.s.reshape(self.contour.nodes, -1)
         c, angle = s[0].real, s.imag * eps
@@ -205,24 +205,24 @@ def contour_for(
 ) -> Contour:
     """Return a contour on which the bound is tight near ``epsilon``, one line per record.
 
-    Lines of their own serve records of very different scale with the same few nodes, and releases
-    compose on them as on a shared line: evaluate every release's log M at ``contour.s``.
+    With separate lines the same few nodes serve records of very different scale. Releases compose
+    on them as on a shared line: evaluate every release's log M at ``contour.s``.
 
     The curve ``φ(c) = log M(c) - cε + log c^c/(1+c)^{1+c}`` is convex and least at the saddle
     point; there e^φ is the Chernoff bound on δ(ε). Its chords bound the neighbours in the trapezoid
     sum (see `hockey_stick_from_log_mgf`): on the line through c, with t = 2π/h, the right one is at
-    most ``exp(φ(c₂) - (c₂-c) t)`` for every c₂ > c, the one to the left
-    ``exp(φ(c₁) - (c-c₁) t)`` for every c₁ < c, with φ(0) = 0. Of the lines tried the one with the
-    largest step that keeps both below 3e-5 of the saddle's value is taken: near the saddle
+    most ``exp(φ(c₂) - (c₂-c) t)`` for every c₂ > c, the left one
+    ``exp(φ(c₁) - (c-c₁) t)`` for every c₁ < c, with φ(0) = 0. The result is the line, among those
+    tried, with the largest step that keeps both below 3e-5 of the saddle's value: near the saddle
     if L is about normal, left of it if L has a heavy right tail, right of it if 0 is close.
 
     Args:
-        log_mgf: real orders (K, m) in, ``log M`` (K, m) out, +inf where it does not exist; called
+        log_mgf: maps real orders (K, m) to ``log M`` (K, m), +inf where it does not exist; called
             first with the order 1 of shape (1,) to learn m. For several releases, their sum.
-        epsilon: ε at which to be tight.
+        epsilon: ε at which the bound is to be tight.
         nodes: J.
         smoothing: fraction by which the fictitious release may raise δ; see `Contour`. 0 suits
-            losses whose M falls off fast, as where the means differ by more than the covariances.
+            losses whose M falls off fast, such as when the means differ more than the covariances.
 
     Returns:
         A contour with abscissa, step and smoothing of shape (m,).
@@ -261,13 +261,13 @@ def contour_for(
         period = torch.where(better, needed, period)
         abscissa = torch.where(better, factors[i] * saddle, abscissa)
     period = period / saddle
-    # Past the largest loss δ is 0 and any step will do.
+    # Beyond the largest loss δ is 0 and any step suffices.
     step = (2 * math.pi / period / abscissa).clamp(min=1e-6, max=1e3) * abscissa
     return Contour(abscissa, step, nodes, variance)
 
 
 LogMgf = Callable[[Tensor], Tensor]
-"""From orders s (J,) or (J, n) to log M(s) of n records, (J, n): real to real, complex to complex;
+"""Maps orders s (J,) or (J, n) to log M(s) of n records, (J, n): real to real, complex to complex;
 see `contour_for`."""
 
 Tries = Sequence[tuple[int, float]]
@@ -281,20 +281,20 @@ def inversions(
     tries: Tries,
     negligible: float,
 ) -> Iterator[tuple[Tensor, Inversion]]:
-    """Invert on contours made for ``epsilon``, block by block, until nothing is loose.
+    """Invert on contours made for ``epsilon``, block by block, until every bound is tight.
 
-    A record is tried again, with more nodes, as long as cut and rounding add a fraction of more
+    A record is retried with more nodes as long as truncation and rounding add a fraction of more
     than ``LOOSE`` and a δ of more than ``LOOSE * negligible``.
 
     Args:
-        log_mgf_of: from the indices of records to their log M.
-        rows: the indices of the records to invert for.
+        log_mgf_of: maps the indices of records to their log M.
+        rows: the indices of the records.
         epsilon: ε.
-        tries: what to try.
-        negligible: δ that need not be tight.
+        tries: nodes and smoothing, in turn.
+        negligible: δ below which the bound need not be tight.
 
     Yields:
-        Indices and their inversion. The bound of a record is the least of its inversions'.
+        Indices and their inversion. A record's bound is the least over its inversions.
     """
     for nodes, smoothing in tries:
         if not len(rows):
@@ -315,13 +315,13 @@ def hockey_stick_bound(
 ) -> Tensor:
     """Return a certified upper bound on δ(ε) for each record, on contours made for that ε.
 
-    Every record is tried with few nodes; those that this leaves more than 0.1 % loose again with
-    many and a smoothing of 0.15 %, and the few that one variable dominates with very many. Memory
-    grows with the records alone.
+    Every record is tried with few nodes, then, if the bound is more than 0.1 % loose, with many and
+    a smoothing of 0.15 %; the few records that one variable dominates get very many nodes. Memory
+    grows only with the number of records.
 
     Args:
-        log_mgf_of: from the indices of records to their log M.
-        records: m, how many there are.
+        log_mgf_of: maps the indices of records to their log M.
+        records: m, the number of records.
         epsilon: ε.
 
     Returns:
@@ -345,7 +345,7 @@ def _minimise(
 ) -> Tensor:
     """Golden-section search for the minimum of a function with one valley, per entry.
 
-    +inf may stand to the right of the valley: on a tie of two +inf the search goes left.
+    The function may be +inf to the right of the valley: between two +inf the search goes left.
     """
     shrink = (math.sqrt(5) - 1) / 2
     a, b = torch.full_like(like, low), torch.full_like(like, high)

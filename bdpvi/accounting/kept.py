@@ -1,8 +1,8 @@
-"""What each fit of a table costs each record, kept as long as its charges count. Secret.
+"""The losses of each record from each fit of a table, kept while the fit's charges count. Secret.
 
-A Bayesian ε is of everything that was released from a table, record by record, so what a fit costs
-outlives the fit: with a ledger in memory, and beside a ledger's file in a folder that its owner
-alone can read, one file for each fit. It is there before the fit's first charge.
+A Bayesian ε covers everything released from a table, record by record, so the losses outlive the
+fit: in memory with a ledger in memory, or beside a ledger's file, one file for each fit, in a
+folder that only its owner can read. They are stored before the fit's first charge.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _DIGEST = hashlib.sha256().digest_size
 
 @dataclass(frozen=True, eq=False)
 class RecordLosses:
-    """What draws from one fit cost each record.
+    """Each record's losses from draws of one fit.
 
     Attributes:
-        panels: the fit's.
-        records: N of its training data.
+        panels: the fit's panels.
+        records: N, the number of training records.
         roundings: θ of one draw (:mod:`bdpvi.neighbours.rounding`), by temperature.
-        made: digest of the model, guide and data; fits of one digest with the same pairs are one.
-            "" where nothing is known to be the same.
-        purchases: digests of the charges by which constants of its columns were bought, see
+        made: digest of the model, guide and data. Fits with the same digest and pairs count as one;
+            "" if unknown.
+        purchases: digests of the charges for private preprocessing of its columns, see
             :attr:`bdpvi.accounting.book.Entry.purchase`.
     """
 
@@ -51,7 +51,7 @@ class RecordLosses:
     purchases: tuple[str, ...] = ()
 
     def same(self, other: RecordLosses) -> bool:
-        """Return whether both fits are one: the same function of the same data."""
+        """Return whether both fits are the same function of the same data."""
         mine, its = tensors_of(self.panels), tensors_of(other.panels)
         return bool(self.made) and self.made == other.made and mine.keys() == its.keys() and all(
             torch.equal(value, its[name]) for name, value in mine.items()
@@ -63,7 +63,7 @@ class RecordLosses:
 
 @dataclass(frozen=True, kw_only=True)
 class _About:
-    """What a file says besides its tensors; names as of :class:`RecordLosses`."""
+    """The content of a file apart from its tensors; names as in :class:`RecordLosses`."""
 
     format: int = FORMAT
     ledger: str
@@ -86,7 +86,7 @@ def file_of(ledger: Path, name: str) -> Path:
 
 
 def keep(ledger: Ledger, name: str, losses: RecordLosses) -> None:
-    """Keep what draws from a fit cost; call it under the ledger's lock, before they are charged.
+    """Store a fit's losses; call it under the ledger's lock, before draws are charged.
 
     Raises:
         OSError: if the file cannot be written.
@@ -100,21 +100,21 @@ def keep(ledger: Ledger, name: str, losses: RecordLosses) -> None:
 
 
 def keep_beside(ledger: Ledger, path: Path) -> None:
-    """Write what a ledger in memory keeps beside the file that it is about to go on in."""
+    """Write the losses of a ledger in memory beside the file that it is about to move to."""
     for name, losses in ledger.losses.items():
         _write(file_of(path, name), ledger.id, name, losses)
 
 
 def kept(ledger: Ledger, name: str, *temperatures: float) -> RecordLosses:
-    """Return what draws from a fit cost.
+    """Return a fit's losses.
 
     Args:
-        ledger: of the table.
-        name: of the fit.
-        temperatures: that draws were charged at.
+        ledger: ledger of the table.
+        name: id of the fit.
+        temperatures: temperatures of the charged draws.
 
     Raises:
-        ValueError: naming the file that is missing, of another fit or changed.
+        ValueError: if the file, which it names, is missing, of another fit or changed.
     """
     found = ledger.losses.get(name)
     if found is None or not {*temperatures} <= found.roundings.keys():
@@ -142,7 +142,7 @@ def kept(ledger: Ledger, name: str, *temperatures: float) -> RecordLosses:
 
 
 def tensors_of(panels: tuple[Panel, ...]) -> dict[str, Tensor]:
-    """Return the tensors of panels, by names that files have."""
+    """Return the tensors of panels, by their names in files."""
     found: dict[str, Tensor | None] = {}
     for one in panels:
         values = one.ids, one.pairs.r, one.pairs.b2, one.counts, one.error, one.marks
@@ -152,7 +152,7 @@ def tensors_of(panels: tuple[Panel, ...]) -> dict[str, Tensor]:
 
 
 def names_of(kinds: Mapping[str, Any], there: Mapping[str, Tensor]) -> set[str]:
-    """Return the names that the tensors of panels of these kinds have, if they are ``there``."""
+    """Return the tensor names for panels of these kinds, with optional ones that are ``there``."""
     optional = {f"panels.{kind}.{name}" for kind in kinds for name in _OPTIONAL}
     return {f"panels.{kind}.{name}" for kind in kinds for name in _NEEDED} | optional & set(there)
 
@@ -167,13 +167,13 @@ def panel_of(
     """Return the panel of a kind.
 
     Args:
-        tensors: as :func:`tensors_of` has them.
+        tensors: as :func:`tensors_of` returns them.
         kind: "remove" or "add".
-        largest, influence: of the panel.
+        largest, influence: attributes of the panel.
         width: the most columns that pairs may have.
 
     Raises:
-        ValueError: naming the tensor that is of a wrong type, shape or value.
+        ValueError: if a tensor, which it names, has a wrong type, shape or value.
     """
     ids, r, b2 = (tensors[f"panels.{kind}.{name}"] for name in _NEEDED)
     if ids.dtype != torch.int64 or ids.ndim != 1:
@@ -228,7 +228,7 @@ def _write(file: Path, ledger: str, name: str, losses: RecordLosses) -> None:
 
 
 def _read(file: bytes, ledger: str, name: str) -> RecordLosses:
-    """Return what :func:`_write` wrote; any other content is a ValueError."""
+    """Return the losses that :func:`_write` wrote; any other content is a ValueError."""
     digest, content = file[:_DIGEST], file[_DIGEST:]
     if hashlib.sha256(content).digest() != digest:
         raise ValueError("it was changed or cut off")

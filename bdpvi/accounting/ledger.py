@@ -1,7 +1,7 @@
-"""The durable record of what was spent on one table of people, whatever spent it.
+"""The durable record of the privacy budget spent on one table of people.
 
-There is one ledger for one table: fits, releases, bought constants, networks, federations and
-streams write to it what they do, before they draw. In a file it is a chain of JSON lines
+A table has one ledger. Fits, releases, private preprocessing, networks, federations and streams
+write to it before they draw. A ledger's file is a chain of JSON lines
 (:mod:`bdpvi._runtime.chain`): a header, charges, and marks.
 """
 
@@ -45,28 +45,28 @@ from bdpvi.types import Budget, BudgetExceededError, Dataset, People
 __all__ = ["Charge", "Dataset", "Entry", "Ledger", "Origin"]
 
 _SHOWN = 5
-"""Charges that a refusal names."""
+"""The most charges that an error names."""
 
 
 class Ledger:
-    """All charges of one table of people, in memory or in a file that outlives the process.
+    """All charges for one table of people, in memory or in a file that outlives the process.
 
-    A charge is on the disk before :meth:`charge` returns, so a draw that follows it can never be
-    forgotten; a crash in between costs budget, not privacy. To ask takes no lock, so a folder that
-    cannot be written to answers too.
+    A charge is on disk before :meth:`charge` returns, so the draw after it is never forgotten; a
+    crash in between costs budget, not privacy. Reading takes no lock, so it works in a read-only
+    folder too.
 
-    A file that is missing, emptied, edited or reordered is refused, and so is one that was cut at
-    its end or replaced by an old copy: its head lies beside it, and in the secret folder of each
-    work that goes on. A last line that was cut off is an append that died before anything was
-    drawn: the next charge cuts it back. Whoever works out all hashes anew and replaces every head
-    too is not noticed.
+    A missing, empty, edited or reordered file is refused. So is one truncated at its end or
+    replaced by an old copy: the ledger's head is stored beside it, and in the secret folder of each
+    running work. A truncated last line is an append that was interrupted before any draw, and the
+    next charge removes it. It goes unnoticed if someone recomputes all hashes and also replaces
+    every head.
 
     Args:
-        path: a file that is there; :meth:`at` makes one. None keeps charges in memory, for this
-            process alone.
-        budget: what may be spent in all, for a ledger in memory; a file holds its own.
-        unit: what is added or removed: a row, or the column that names persons.
-        rows_per_unit: how many rows a unit has at most.
+        path: an existing file; :meth:`at` makes one. None keeps charges in memory, for this process
+            only.
+        budget: the total that may be spent, for a ledger in memory; a file holds its own.
+        unit: the unit of privacy: a row, or the column that names persons.
+        rows_per_unit: the most rows that one unit has.
 
     >>> ledger = Ledger()
     >>> ledger.charge(Entry(kind="draws", charge=Charge(draws=10, temperature=5.0)))
@@ -90,12 +90,12 @@ class Ledger:
         self._content = b""
         self._state: tuple[int, int, int] | None = None
         self._heads: tuple[Path, ...] = ()
-        self.losses: dict[str, Any] = {}  # of records, see bdpvi.accounting.kept
+        self.losses: dict[str, Any] = {}  # see bdpvi.accounting.kept
         self._owner: int | None = os.getpid()
         self._threads: Any = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        # What a copy in memory is charged, the ledger it was copied from would never learn.
+        # A copy in memory may not be charged: the original would not see its charges.
         return {**self.__dict__, "_owner": None, "_threads": None}
 
     @classmethod
@@ -107,10 +107,10 @@ class Ledger:
         unit: str | None = None,
         rows_per_unit: int | None = None,
     ) -> Ledger:
-        """Return the ledger in a file, which is made if it is not there.
+        """Return the ledger in a file, which is created if it does not exist.
 
         Raises:
-            ValueError: if it is there with another budget or unit, and something was charged.
+            ValueError: if it has another budget or unit, and charges.
 
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -132,30 +132,30 @@ class Ledger:
 
     @property
     def id(self) -> str:
-        """What tells this ledger from every other."""
+        """The unique id of this ledger."""
         return self.book().id
 
     @property
     def budget(self) -> Budget | None:
-        """What may be spent in all, if that was decided."""
+        """The total that may be spent, if one was set."""
         return self.book().budget
 
     @property
     def unit(self) -> str:
-        """What is added or removed: :data:`ROW`, or the column that names persons."""
+        """The unit of privacy: :data:`ROW`, or the column that names persons."""
         return self.book().unit
 
     @property
     def rows_per_unit(self) -> int:
-        """How many rows one unit has at most."""
+        """The most rows that one unit has."""
         return self.book().rows
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return everything that was charged; errors as of :meth:`book`."""
+        """Return all charges; errors as for :meth:`book`."""
         return self.book().entries
 
     def charges(self, of: str | None = None) -> tuple[Charge, ...]:
-        """Return all releases of samples, of one fit or of any."""
+        """Return the charges for draws, of one fit or of all."""
         return tuple(
             one.charge
             for one in self.entries()
@@ -164,35 +164,35 @@ class Ledger:
         )
 
     def charge(self, entry: Entry) -> None:
-        """Append a charge, durably: :mod:`bdpvi.accounting.transaction` does, and checks before.
+        """Append a charge durably; :mod:`bdpvi.accounting.transaction` checks it before.
 
         Raises:
-            ValueError: if the file is damaged, or if this is a copy of a ledger in memory, in a
-                forked process for one, whose charges would be forgotten.
+            ValueError: if the file is damaged, or if this is a copy of a ledger in memory, such as
+                in a forked process, whose charges would be lost.
         """
         self._write({"charge": entry.to_dict()})
 
     def mark(self, of: str) -> None:
-        """Write down that a temperature of this fit was found from the data, once."""
+        """Record, once, that a temperature of this fit was computed from the data."""
         with self.locked():
             if of not in self.book().marks:
                 self._write({"mark": of})
 
     def bind(self, digest: str) -> None:
-        """Write down that a fit was saved, by its digest, once."""
+        """Record, once, that a fit was saved, by its digest."""
         with self.locked():
             if digest not in self.book().fits:
                 self._write({"fit": digest})
 
     def holds(self, digest: str) -> bool:
-        """Return whether the fit of this digest was saved with this ledger."""
+        """Return whether the fit with this digest was saved with this ledger."""
         return digest in self.book().fits
 
     def as_it_is(self, charge: Charge) -> Charge:
-        """Return the charge with its origin: after a mark a plain number may come from the data.
+        """Return the charge with its origin: after a mark any temperature may come from the data.
 
         Raises:
-            ValueError: if it was found for another ledger.
+            ValueError: if its temperature was computed for another ledger.
         """
         book = self.book()
         if charge.ledger not in ("", book.id):
@@ -211,10 +211,10 @@ class Ledger:
         unit: str | None = None,
         rows_per_unit: int | None = None,
     ) -> None:
-        """Fix what was not given before; the first charge fixes all of it.
+        """Set terms that were not given before; the first charge fixes all of them.
 
         Raises:
-            ValueError: if something was charged already, for another unit or budget.
+            ValueError: if there are charges already, for another unit or budget.
         """
         with nullcontext() if self.path is None else self.locked():
             book = self.book()
@@ -248,15 +248,15 @@ class Ledger:
         planned: Sequence[Priced] | Mapping[Priced, int] | None = (),
         without: str | None = None,
     ) -> Bound | None:
-        """Return what everything cost together, with ``planned`` on top.
+        """Return the worst case of all charges together with ``planned``.
 
-        None where there is no guarantee: nothing bounds a record in one of the releases, or a
-        temperature was found from the data.
+        None if there is no guarantee: nothing bounds a record in one of the releases, or a
+        temperature was computed from the data.
 
         Args:
-            delta: δ of everything.
-            planned: what may come, or how often each of it; None where it has no guarantee.
-            without: what is of this fit, network or federation does not count.
+            delta: δ of the total.
+            planned: further events, or how often each comes; None for one without a guarantee.
+            without: a fit, network or federation whose charges do not count.
 
         Raises:
             ValueError: if charges are for different units, or one has no price for the unit.
@@ -269,11 +269,11 @@ class Ledger:
     def check_budget(self, entry: Entry, what: str) -> None:
         """Raise BudgetExceededError if a charge would bring the table over its budget.
 
-        A charge within a reservation of its work takes that reservation's place.
+        A charge within its work's reservation replaces that reservation.
 
         Args:
             entry: the charge.
-            what: it is for, in words.
+            what: its purpose, in words.
         """
         book = self.book()
         if (limit := book.budget) is None:
@@ -290,7 +290,7 @@ class Ledger:
             )
 
     def affordable(self, event: Priced, most: int) -> int:
-        """Return how many more of an event the budget has, at most ``most``; it may be 0.
+        """Return how many more of an event the budget allows, at most ``most``; it may be 0.
 
         Raises:
             ValueError: as :meth:`worst_case`.
@@ -310,13 +310,13 @@ class Ledger:
         return most if not over(most) else bisect_left(range(1, most), True, key=over)
 
     def check(self, event: Priced) -> None:
-        """Raise ValueError unless a total of all charges and this event can be given."""
+        """Raise ValueError unless all charges and this event have a total."""
         book = self.book()
         before = book.merged if book.events else ()
         common_neighbours((*before, *for_unit({event: 1}, book.rows)))
 
     def said(self, without: str | None = None) -> str:
-        """Return in words what was charged before."""
+        """Return the earlier charges in words."""
         counted: Counter[str] = Counter()
         book = self.book()
         for one in book.charges:
@@ -335,7 +335,7 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes and threads out: what is checked inside holds when it is charged."""
+        """Lock out other processes and threads: checks inside still hold at the charge."""
         if self.path is None and self._owner != os.getpid():
             raise ValueError(
                 "the ledger is in the memory of another process or a copy of that, and what were "
@@ -344,24 +344,24 @@ class Ledger:
             )
         with (
             self._threads if self.path is None else nullcontext(),
-            # Looked at again: the ledger may have become a file while this thread waited.
+            # Check again: the ledger may have moved to a file while this thread waited.
             nullcontext() if self.path is None else lock(self.path),
         ):
             yield
 
     def move(self, path: Path) -> None:
-        """Go on in the file at ``path``, which has to hold what :meth:`content` gave."""
+        """Move to the file at ``path``, which has to hold the result of :meth:`content`."""
         self.path = path.resolve()
 
     def content(self) -> bytes:
-        """Return a file with all of this ledger."""
+        """Return the whole ledger as the content of a file."""
         return self.book().content()
 
     def book(self) -> Book:
-        """Return all of it.
+        """Return the whole ledger.
 
         Raises:
-            ValueError: if the file is damaged; to read on could hide a release.
+            ValueError: if the file is damaged: reading on could hide a release.
         """
         if self.path is None:
             return self._kept
@@ -369,12 +369,12 @@ class Ledger:
             try:
                 self._read()
             except ValueError:
-                with self.locked():  # perhaps it was read while it was written
+                with self.locked():  # perhaps it was being written
                     self._read()
         return self._kept
 
     def _read(self) -> None:
-        """Take the file's content for what is known."""
+        """Update from the file's content."""
         assert self.path is not None
         now, head = state(self.path), Head.read(head_of(self.path))
         content = read(self.path)
@@ -395,10 +395,10 @@ class Ledger:
         self._kept, self._content, self._state = book, content[: book.file.size], now
 
     def remember(self, file: Path) -> None:
-        """Keep the ledger's head in another file too, such as in the secret folder of a work.
+        """Store the ledger's head in another file too, such as in the secret folder of a work.
 
         Raises:
-            ValueError: if the file has a head that the ledger has not come to.
+            ValueError: if the file has a head that the ledger does not contain.
         """
         with self.locked():
             book = self.book()
@@ -409,7 +409,7 @@ class Ledger:
             Head.of(book.file).write(file)
 
     def mended(self) -> Ledger:
-        """Return a ledger in memory with what the file proves."""
+        """Return a ledger in memory with the lines that the file proves."""
         assert self.path is not None
         made = Ledger()
         made._kept = follow(self.path, read(self.path))

@@ -1,4 +1,4 @@
-"""What is left of ε on a table where something was spent before."""
+"""The remaining ε of a table after earlier charges."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from bdpvi.accounting.solve import smallest
 from bdpvi.accounting.worst_case import epsilon as worst_case
 
 SPENT = 0.01
-"""With less than this share of μ² left, ε counts as spent."""
+"""If less than this share of μ² remains, ε counts as spent."""
 HIGHEST = 50.0
-"""Settings for a larger ε are those for this one: rounding would cost more than they gain."""
+"""A larger ε has the settings of this one: rounding would cost more than they gain."""
 SLACK = 0.002
-"""How far below ε a total may stay, as a share of it."""
+"""How far a total may stay below ε, as a share of ε."""
 
 
 def together(book: Book, delta: float, planned: Mapping[Priced, int]) -> Bound | None:
-    """Return what everything in a book costs with more events; None without a guarantee."""
+    """Return the joint cost of a book and more events; None without a guarantee."""
     if book.events is None:
         return None
     found = worst_case(merged((*book.merged, *for_unit(planned, book.rows))), delta)
@@ -38,10 +38,10 @@ def total(book: Book, delta: float, *events: Priced) -> float:
 
 
 def room(book: Book, epsilon: float, delta: float) -> float:
-    """Return the μ² that is left of ε, where what was spent counts as a Gaussian of its ε.
+    """Return the μ² that remains of ε, with earlier charges counted as a Gaussian of their ε.
 
     Raises:
-        ValueError: if hardly anything is left.
+        ValueError: if ε counts as spent.
     """
     spent, whole, rest = total(book, delta), largest_variance(epsilon, delta), 0.0
     if spent < epsilon:
@@ -52,10 +52,10 @@ def room(book: Book, epsilon: float, delta: float) -> float:
 
 
 def gaussian(book: Book, epsilon: float, delta: float) -> SampledGaussian:
-    """Return the Gaussian mechanism with which everything costs ε, or at most 0.2 % less.
+    """Return the Gaussian mechanism that brings the total to ε, or at most 0.2 % less.
 
     Raises:
-        ValueError: if hardly anything is left.
+        ValueError: if ε counts as spent.
 
     >>> made = gaussian(Book("a"), 1.0, 1e-5)
     >>> 0.998 <= total(Book("a"), 1e-5, made) <= 1.0
@@ -71,7 +71,7 @@ def gaussian(book: Book, epsilon: float, delta: float) -> SampledGaussian:
 
 
 def unreachable(book: Book, epsilon: float, delta: float) -> ValueError:
-    """Return the refusal of an ε that is spent."""
+    """Return the error for an ε that is spent."""
     before = together(book, delta, {})
     return ValueError(
         f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, {before} was "

@@ -1,13 +1,13 @@
 """Log-moments of the privacy loss between Gaussians, for many pairs at many orders.
 
-A pair enters by its eigenvalues r and squared mean differences b² (see
+A pair is given by its eigenvalues r and squared mean differences b² (see
 :class:`bdpvi.accounting.gaussian_pairs.GaussianPairs`). With ``x = r - 1`` and ``w = 1 - s x``,
 
     log M(s) = ½ Σ_j [s(s+1) b_j²/w_j - log w_j - s log r_j]
 
 (Gil, Alajaji and Linder 2013, Table 2). :func:`divergences` evaluates it to a relative error of
-about 1e-13, which Rényi divergences need; :func:`log_mgf_by_products` to an absolute one, at
-complex s too, which is enough to invert M and several times as fast.
+about 1e-13, which Rényi divergences need. :func:`log_mgf_by_products` has a small absolute error,
+at complex s too, which suffices to invert M and is several times as fast.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Limits:
     Attributes:
         close: |u| below which log(1+u) - u is summed as a series, as the difference would lose
             digits; and |x| and |s x| up to which power sums of x serve all orders.
-        degree: of the power sums. What they leave out is below 1e-14 of the log-moment at |s x| =
-            0.1; a higher degree would cost time.
-        far: x from which on the logarithms are taken as they are: 1 - s x and s x would cancel.
+        degree: degree of the power sums. Their truncation error is below 1e-14 of the log-moment at
+            |s x| = 0.1; a higher degree would cost time.
+        far: x above which the logarithms are taken directly: 1 - s x and s x would cancel.
         records: pairs at a time, so that they stay in cache.
         entries: pairs × orders at a time, for the same reason.
         log_product: largest log |Π w|, so that no square overflows.
@@ -54,14 +54,14 @@ def divergences(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
     """Return ``log M(s)/s``, the Rényi divergences D_{s+1} of m pairs, continuous at s = 0.
 
     The two logarithms of a coordinate cancel to first order in x: with ``l(u) = log(1+u) - u`` they
-    are ``l(-sx) + s l(x)``, two terms of one sign for real s > 0. Where a block's |s x| are small
-    at an order, power sums of x, of which every record has 2·degree, serve it by one matrix
-    product; the other orders go coordinate by coordinate, by numba where it is installed and there
-    are enough pairs to load it for.
+    are ``l(-sx) + s l(x)``, two terms of one sign for real s > 0. Orders at which all |s x| of a
+    block are small take one matrix product of power sums of x, 2·degree for every record. The
+    other orders go coordinate by coordinate, with numba if it is installed and there are enough
+    pairs to be worth loading it.
 
     Args:
-        s: (K, 1), or (K, m) for points of each pair's own; real above -½, or complex with such a
-            real part.
+        s: (K, 1), or (K, m) for separate points of each pair; real above -½, or complex with such
+            a real part.
         r, b2: (m, d).
 
     Returns:
@@ -109,7 +109,7 @@ def _by_power_sums(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
 
 
 def _by_coordinates(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
-    """Return :func:`divergences` by torch, coordinate by coordinate."""
+    """Return :func:`divergences`, computed with torch coordinate by coordinate."""
     height = max(1, LIMITS.entries // len(r))
     if len(s) > height:
         return torch.cat([_by_coordinates(block, r, b2) for block in s.split(height)])
@@ -123,7 +123,7 @@ def _by_coordinates(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
         log = _log1pmx(u, w, reach * float(x_j.abs().max()))
         if bool(far_j.any()):
             whole = torch.where(u.abs() < LIMITS.close, log + u, _log(w))
-            # At s = 0 it stands for the limit of log w/s.
+            # At s = 0 this is the limit of log w/s.
             log = torch.where(far_j, torch.where(s == 0, -x_j, whole), log)
         logs = logs + log
         quadratic = quadratic + b2_j / w
@@ -138,19 +138,19 @@ def _constant(r: Tensor) -> Tensor:
 
 
 def _evaluation(r: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return what evaluates real orders (K, 1), coordinate by coordinate: numba where it pays."""
+    """Return a function of real orders (K, 1), coordinate by coordinate: numba if it pays off."""
     return machine_code.where_it_pays(r.numel(), r.device, _compiled, lambda: _by_coordinates)
 
 
 @cache
 def _compiled() -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return :func:`_by_coordinates` of real orders (K, 1) in machine code."""
+    """Return :func:`_by_coordinates` for real orders (K, 1) as machine code."""
     from numba import njit
 
     loop: Callable[..., None]
     try:
         loop = njit(nogil=True, error_model="numpy", cache=True)(_loop)
-    except RuntimeError:  # there is no folder to keep machine code in
+    except RuntimeError:  # there is no folder for machine code
         loop = njit(nogil=True, error_model="numpy")(_loop)
 
     def evaluate(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
@@ -194,9 +194,9 @@ def log_mgf_by_products(
     """Return the function from s to ``log M(s)``, real or complex as s is.
 
     One division and one logarithm serve a group of coordinates. The error is at most about
-    ``4e-16 d (1 + |log M|)``: small beside 1, not beside a tiny log M, which is what inverting M
-    needs (:mod:`bdpvi.accounting.inversion`); elsewhere
-    :meth:`bdpvi.accounting.gaussian_pairs.GaussianPairs.log_mgf` is the one to take.
+    ``4e-16 d (1 + |log M|)``: small compared to 1, but not to a tiny log M. That suffices to invert
+    M (:mod:`bdpvi.accounting.inversion`); otherwise use
+    :meth:`bdpvi.accounting.gaussian_pairs.GaussianPairs.log_mgf`.
 
     Args:
         r: eigenvalues of m pairs, (m, d).
@@ -204,7 +204,7 @@ def log_mgf_by_products(
         temperature: τ > 0.
 
     Returns:
-        From s, (J,) or (J, m) with real parts above 0, to (J, m); +inf where M does not exist.
+        Maps s, (J,) or (J, m) with real parts above 0, to (J, m); +inf where M does not exist.
 
     >>> log_mgf = log_mgf_by_products(torch.ones(1, 2), torch.ones(1, 2))
     >>> log_mgf(torch.tensor([2.0, 1 + 1j]))  # s(s+1) Σ b²/2
@@ -241,9 +241,9 @@ def _log_mgf(s: Tensor, x: Tensor, b2: Tensor, drift: Tensor) -> Tensor:
 
 
 def _fractions(s: Tensor, x: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Σ_j b_j²/w_j and W = Π_j w_j, (J, n), of x and b² (d, n).
+    """Return Σ_j b_j²/w_j and W = Π_j w_j, (J, n), for x and b² (d, n).
 
-    The sum is one fraction N/W, from ``N -> N w + b² W, W -> W w``: five multiplications a
+    The sum is one fraction N/W, built by ``N -> N w + b² W, W -> W w``: five multiplications per
     coordinate.
     """
     b2 = b2.to(s.dtype)
@@ -256,11 +256,11 @@ def _fractions(s: Tensor, x: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _groups(s: Tensor, x: Tensor) -> Iterator[slice]:
-    """Split the coordinates so that no product overflows, and all can be followed along s.
+    """Split the coordinates so that no product overflows and its argument can be tracked along s.
 
-    From one point to the next, on the straight line between them, ``arg w`` changes by at most
-    ``|Δs x|/min Re w``, and by less than π/2 from the real axis. A group's changes add up to less
-    than π, or it is one coordinate.
+    Along the straight line from one point to the next, ``arg w`` changes by at most
+    ``|Δs x|/min Re w``, and by less than π/2 from the real axis. The changes of a group sum to less
+    than π, unless it is a single coordinate.
     """
     size = _size(s).amax(0)
     bounds = (torch.log1p(size * x.abs()) * (math.pi / LIMITS.log_product)).unsqueeze(0)
@@ -298,7 +298,7 @@ def _log1pmx_series(u: Tensor) -> Tensor:
 
 
 def _log(w: Tensor) -> Tensor:
-    """Return log w. The complex one in real steps, several times as fast as torch's own."""
+    """Return log w. The complex log uses real operations, several times as fast as torch's own."""
     if not w.is_complex():
         return w.log()
     real, imag = w.real.contiguous(), w.imag.contiguous()
@@ -306,9 +306,9 @@ def _log(w: Tensor) -> Tensor:
 
 
 def _log_followed(w: Tensor) -> Tensor:
-    """Return log w; where w is complex, with an argument that is followed down each column.
+    """Return log w; for complex w with an argument that is continuous down each column.
 
-    It turns by less than π from one row to the next, and to the first from the real axis.
+    It changes by less than π from row to row, and from the real axis to the first row.
     """
     log = _log(w)
     if w.is_complex():
@@ -318,5 +318,5 @@ def _log_followed(w: Tensor) -> Tensor:
 
 
 def _size(s: Tensor) -> Tensor:
-    """Return |s|; of complex numbers several times as fast as torch's own."""
+    """Return |s|; for complex numbers several times as fast as torch's own."""
     return s.real.square().addcmul_(s.imag, s.imag).sqrt_() if s.is_complex() else s.abs()

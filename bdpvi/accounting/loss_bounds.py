@@ -1,10 +1,10 @@
-"""Laws of privacy losses that bound others from above, on a lattice, and their sums.
+"""Distributions on a lattice that bound privacy losses from above, and their sums.
 
-A release's δ(ε) is convex in e^ε. So where it is at most some numbers at a lattice's points it is
-at most their largest convex minorant, which is piecewise linear, and so the E(1 − e^{ε−L})₊ of a
-law on the lattice (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022). No error of quadrature
-makes δ too small: not its own, and not that of several releases, whose δ is a mean of one's at
-other ε. L need not be a log ratio of two densities; that its δ bounds the release's is enough.
+A release's δ(ε) is convex in e^ε. So if upper bounds hold at a lattice's points, their largest
+convex minorant is an upper bound everywhere. It is piecewise linear, hence the E(1 − e^{ε−L})₊ of a
+law on the lattice (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022). No quadrature error makes
+δ too small, neither one release's nor that of several, whose δ is a mean of one release's δ at
+other ε. L need not be a log ratio of two densities; its δ only has to bound the release's.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from scipy.signal import fftconvolve
 
 Array = NDArray[np.float64]
 Deltas = Callable[[Array], Array]
-"""From ε, of any sign, to δ."""
+"""Maps ε, of any sign, to δ."""
 
 MOST = 2**17
-"""Points of a lattice."""
+"""The most points of a lattice."""
 _DIRECT = 2**26
 _NOTHING = 1e-20
 
@@ -39,13 +39,13 @@ class LossBound:
 
     @classmethod
     def of(cls, deltas: Deltas, least: float, last: float, step: float) -> LossBound:
-        """Return the law with the largest δ that is within ``deltas`` at the lattice's points.
+        """Return the law with the largest δ that is at most ``deltas`` at the lattice's points.
 
         Args:
             deltas: at most 1.
-            least, last: where the lattice begins, and where it need not go on: the mass of what
-                lies beyond is δ there.
-            step: of the lattice.
+            least, last: the lattice begins at ``least`` and may end at ``last``: the mass beyond it
+                is δ there.
+            step: step of the lattice.
 
         >>> bound = LossBound.of(lambda e: np.maximum(-np.expm1(e - 1), 0), 0.0, 2.0, 0.5)
         >>> bound.masses.round(12).tolist(), bound.infinite
@@ -54,7 +54,7 @@ class LossBound:
         count = min(math.ceil(max(last - least, 0.0) / step), MOST) + 1
         delta = deltas(np.asarray(least + step * np.arange(count), dtype=np.float64))
         delta = np.minimum.accumulate(delta)
-        # In x = e^{ε − least}; from δ = 1 at x = 0 on. The minorant's slopes do not fall.
+        # In x = e^{ε − least}, starting with δ = 1 at x = 0. The minorant's slopes do not decrease.
         x = np.concatenate([[0.0], np.exp(step * np.arange(count))])
         widths = np.diff(x)
         slopes = isotonic_regression(np.diff(delta, prepend=1.0) / widths, weights=widths).x
@@ -62,7 +62,7 @@ class LossBound:
         return cls(least, step, np.maximum(masses, 0.0), float(delta[-1]))
 
     def together(self, other: LossBound) -> LossBound:
-        """Return the law of the sum; tails of 1e-20, and what transforms may lose, go to ∞."""
+        """Return the law of the sum; tails of 1e-20 and the transforms' error move to ∞."""
         masses, lost = _convolved(self.masses, other.masses)
         tail = np.cumsum(masses[::-1])[::-1]
         kept = max(int(np.searchsorted(-tail, -_NOTHING)), 1)
@@ -79,14 +79,14 @@ class LossBound:
         return both.together(self) if count % 2 else both
 
     def delta(self, epsilon: float, others: Deltas) -> float:
-        """Return E(1 − e^{ε−L−Y})₊, where ``others`` are the δ of an independent Y."""
+        """Return E(1 − e^{ε−L−Y})₊, where ``others`` is the δ of an independent Y."""
         places = self.least + self.step * np.arange(len(self.masses), dtype=np.float64)
         of_each = others(np.asarray(epsilon - places))
         return min(1.0, self.infinite + float(np.dot(self.masses, of_each)))
 
 
 def _convolved(one: Array, other: Array) -> tuple[Array, float]:
-    """Return the convolution, and a bound on what all its numbers together may be too small."""
+    """Return the convolution, and a bound on the total by which its values may be too small."""
     if len(one) * len(other) < _DIRECT:
         return np.convolve(one, other), 0.0
     masses = np.maximum(fftconvolve(one, other), 0.0)

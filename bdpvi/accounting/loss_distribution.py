@@ -1,8 +1,7 @@
 """δ(ε) of many compositions of the same few releases: certified privacy loss distributions, by FFT.
 
-Every record of a run takes the same kinds of steps, each a number of times of its own. One
-distribution of the privacy loss for each kind, and one inverse Fourier transform for each record,
-give all δ(ε).
+Every record of a run takes the same kinds of steps, but different numbers of each. One privacy
+loss distribution for each kind, and one inverse Fourier transform for each record, give all δ(ε).
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from bdpvi.accounting.conversions import EPSILONS, minimise_delta, minimise_epsi
 from bdpvi.accounting.events import WITH, SampledGaussian
 
 _MARGIN = 24.0
-"""What lies outside the grid has at most e^-24 of the tilted mass."""
+"""At most e^-24 of the tilted mass lies outside the grid."""
 _LARGEST_EXPONENT = 600.0
 _BLOCK = 1 << 21
-"""Numbers held at a time."""
+"""The most numbers in memory at a time."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Where losses are kept, and how they are tilted; from public numbers alone.
+    """The grid of losses and its tilt, from public numbers only.
 
     Attributes:
-        interval: h, between neighbouring losses.
-        tilt: c > 0: masses are held times e^{c·loss}, so that they are precise where δ is small.
+        interval: h, the distance of neighbouring losses.
+        tilt: c > 0: masses are stored times e^{c·loss}, so that they are precise where δ is small.
         lower: the smallest loss over h.
         size: number of losses.
     """
@@ -48,18 +47,18 @@ class Grid:
     def around(
         cls, largest: Sequence[SampledGaussian], direction: str, beta: float, interval: float
     ) -> Grid:
-        """Return a grid that serves every record that costs no more than the largest there is.
+        """Return a grid for every record that costs no more than the largest possible.
 
         The tilt is half the order c at which the moments of the largest give the smallest δ at the
-        ε that β allows. Half as much costs little precision, δ stays precise at smaller ε, and
-        the tilted mass from S = ε + 48/c on, at most M(c)/M(c/2) e^{-cS/2}, is about e^-24: a heavy
-        tail does not wrap around. Where losses are bounded the order has no end; it is held at
-        2 log(1/β)/ε, where that of a Gaussian loss is.
+        ε for β. Halving c costs little precision and keeps δ precise at smaller ε. The tilted mass
+        beyond S = ε + 48/c, at most M(c)/M(c/2) e^{-cS/2}, is then about e^-24, so that a heavy
+        tail does not wrap around. For bounded losses the order is unbounded; it is then limited to
+        2 log(1/β)/ε, the order of a Gaussian loss.
 
         Args:
-            largest: the steps that cost most, as of sensitivity 1.
+            largest: the most costly steps, as steps of sensitivity 1.
             direction: such as "add-or-remove D‖D′".
-            beta: δ that the grid is to be precise at.
+            beta: δ at which the grid is to be precise.
             interval: h.
         """
 
@@ -78,17 +77,17 @@ class Grid:
 
     @property
     def upper(self) -> float:
-        """The loss from which on nothing is kept."""
+        """The end of the grid: larger losses are not stored."""
         return (self.lower + self.size) * self.interval
 
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """Tilted distributions of the loss of K kinds of step, in frequencies.
+    """Tilted distributions of the loss of K kinds of step, as Fourier transforms.
 
     Attributes:
-        grid: where.
-        log_size, angle: of the characteristic functions φ, (K, frequencies).
+        grid: the grid of losses.
+        log_size, angle: log |φ| and arg φ of the characteristic functions, (K, frequencies).
         log_size_above: log of |φ| and its error together.
         log_mgf: log E e^{cL}, (K,).
         log_finite: log of the mass of finite losses, (K,).
@@ -103,7 +102,7 @@ class Losses:
 
     @classmethod
     def of(cls, kinds: Sequence[SampledGaussian], direction: str, grid: Grid) -> Losses:
-        """Prepare the kinds of step, as of sensitivity 1, in one direction."""
+        """Prepare the kinds of step, as steps of sensitivity 1, in one direction."""
         tilted, mgfs, finite = [], [], []
         for kind in kinds:
             step = _connect_dots(kind.at(1.0), grid.interval)
@@ -137,12 +136,12 @@ class Losses:
         and its Fourier transform Π_k φ_k^{n_ik} (Koskela, Jälkö and Honkela 2020; tilted as in
         Gopi, Lee and Wutschitz 2021, remark on precision). The bound adds
 
-        - M_i(c) e^{-cS} for losses from S, the end of the grid, on (Markov's inequality). They wrap
-          around and are counted again, as are those below the grid: upwards only;
-        - what rounding can have changed. Each φ is off by η at most, so the product by at most
+        - M_i(c) e^{-cS} for losses of at least S, the end of the grid (Markov's inequality). They
+          wrap around and are counted again, as are those below the grid, which only adds;
+        - the effect of rounding. Each φ has an error of at most η, so the product one of at most
           E = Π (|φ_k|(1+η) + η)^{n_ik} - Π |φ_k|^{n_ik} at each frequency; by the inequality of
-          Cauchy and Schwarz and Parseval's identity Σ_s w(s) p̃_i(s) is off by ‖E‖₂ max w, and
-          max w = e^{-cε} c^c/(1+c)^{1+c} (Canonne, Kamath and Steinke 2020, Proposition 12).
+          Cauchy and Schwarz and Parseval's identity the error of Σ_s w(s) p̃_i(s) is ‖E‖₂ max w,
+          and max w = e^{-cε} c^c/(1+c)^{1+c} (Canonne, Kamath and Steinke 2020, Proposition 12).
 
         Args:
             counts: how often each record takes each kind of step, (m, K).
@@ -151,7 +150,7 @@ class Losses:
         Returns:
             (m, E), at most 1; beyond the grid by moments: M_i(c) times that maximum.
         """
-        # Records that are alike, as where sensitivities are static, are computed once.
+        # Equal records, as with static sensitivities, are computed once.
         unlike, place = counts.unique(dim=0, return_inverse=True)
         rows = max(1, _BLOCK // self.grid.size)
         return torch.cat([self._deltas(n.double(), epsilons) for n in unlike.split(rows)])[place]
@@ -167,7 +166,7 @@ class Losses:
         tail = _from_above(masses * torch.exp(-c * s))
         tail_less = _from_above(masses * torch.exp(-(c + 1) * s))
         first = torch.searchsorted(s, epsilons, right=True)
-        # Where e^ε overflows, what would be subtracted is left out.
+        # If e^ε overflows, the subtracted term is left out.
         factor = torch.where(epsilons < _LARGEST_EXPONENT, epsilons.exp(), 0)
         within = tail[:, first] - factor * tail_less[:, first]
         off = (counts @ self.log_size_above).exp() - log_size.exp()
@@ -193,11 +192,11 @@ def deltas_on_grid(
     """Return an upper bound on δ of every record at all of ``EPSILONS``, (m, E).
 
     Args:
-        kinds: the kinds of step, as of sensitivity 1.
+        kinds: the kinds of step, as steps of sensitivity 1.
         counts: how often each record takes each kind, (m, K).
-        largest: the steps of the record that costs most, as of sensitivity 1.
+        largest: the steps of the most costly record, as steps of sensitivity 1.
         direction: such as "add-or-remove D‖D′".
-        beta: δ that the answer is to be precise at.
+        beta: δ at which the answer is to be precise.
     """
     met = counts.any(0)
     interval = min(loss_interval(run.noise_multiplier, run.rate) for run in largest)
@@ -212,7 +211,7 @@ def deltas_together(
     """Return an upper bound on δ of several runs as a function of ε, of any sign.
 
     Args:
-        runs: as of sensitivity 1; a coin that decides whether a step concerns a record counts as 1.
+        runs: of sensitivity 1; a coin that decides whether a step involves a record counts as 1.
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -245,27 +244,27 @@ def deltas_together(
                 return found
             grid = np.asarray(interval * np.arange(ends[0], ends[1] + 1), dtype=np.float64)
             values = exact(grid)
-        # Losses are multiples of the interval: between two of them δ is linear in e^ε.
+        # Losses are multiples of the interval: between two losses δ is linear in e^ε.
         return np.asarray(np.interp(np.exp(epsilons), np.exp(grid), values), dtype=np.float64)
 
     return deltas
 
 
 _MOST_KNOWN = 200_000
-"""Values of δ that are computed at once to be looked up."""
+"""The most values of δ that are tabulated at once."""
 _HIGHEST = 300.0
-"""A larger ε has the δ of this one, which is no less."""
+"""A larger ε has the δ of this one, which is an upper bound."""
 
 
 def least_epsilons(deltas: Tensor, delta: float) -> Tensor:
     """Return the least of ``EPSILONS`` that suffices for each record, (m,), or +inf.
 
     Args:
-        deltas: at all of ``EPSILONS``, (directions, m, E).
+        deltas: δ at all of ``EPSILONS``, (directions, m, E).
         delta: δ.
     """
     exceed = (deltas > delta).any(0)
-    # From behind the last ε that does not suffice on, all do.
+    # All ε after the last insufficient one suffice.
     first = (exceed * torch.arange(1, len(EPSILONS) + 1)).amax(1)
     return torch.cat([EPSILONS, EPSILONS.new_full((1,), math.inf)])[first]
 
@@ -273,8 +272,8 @@ def least_epsilons(deltas: Tensor, delta: float) -> Tensor:
 def loss_interval(noise_multiplier: float, rate: float) -> float:
     """Return the step of a grid of privacy losses.
 
-    A tenth of the standard deviation of one release's loss, or less: ε is then at most 0.2 % too
-    large, where a fixed step of 1e-4, dp_accounting's own, costs 2 % at ε = 0.005 and seconds at
+    At most a tenth of the standard deviation of one release's loss: ε is then at most 0.2 % too
+    large. The fixed step of dp_accounting, 1e-4, costs 2 % at ε = 0.005 and takes seconds at
     σ = 0.4.
     """
     precision = noise_multiplier**-2
@@ -283,7 +282,7 @@ def loss_interval(noise_multiplier: float, rate: float) -> float:
 
 
 def _error(grid: Grid) -> float:
-    """Return η: a Fourier transform of masses that add up to 1 is off by less, and so is log φ."""
+    """Return η, a bound on the error of a Fourier transform of total mass 1, and of log φ."""
     return 2.0**-49 * math.log2(grid.size)
 
 
@@ -295,7 +294,7 @@ def _log_mgf(kind: SampledGaussian, direction: str, orders: Tensor, interval: fl
 
 
 def _from_above(values: Tensor) -> Tensor:
-    """Return Σ_{j≥k} of values (m, n) for k = 0 … n, the last being 0."""
+    """Return Σ_{j≥k} of values (m, n) for k = 0 … n; the last is 0."""
     sums = values.flip(1).cumsum(1).flip(1)
     return torch.cat([sums, torch.zeros_like(sums[:, :1])], 1)
 
@@ -306,10 +305,10 @@ def _connect_dots(
 ) -> tuple[tuple[NDArray[np.float64], int, float], tuple[NDArray[np.float64], int, float]]:
     """Return masses, the first loss over h, and the infinite mass, in both directions.
 
-    First that of the release without the record against the one with it, then the reverse.
+    First the release without the record against the one with it, then the reverse.
 
-    By dp_accounting, whose distribution on the grid has a δ(ε) that is never too small (Doroshenko,
-    Ghazi, Kamath, Kumar and Manurangsi 2022).
+    dp_accounting computes them; the δ(ε) of its distribution on the grid is never too small
+    (Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022).
     """
     from dp_accounting.pld import privacy_loss_distribution
 
@@ -326,7 +325,7 @@ def _connect_dots(
 def _sometimes(
     masses: NDArray[np.float64], lower: int, infinity: float, presence: float
 ) -> tuple[NDArray[np.float64], int, float]:
-    """Return the distribution of a loss that is 0 unless a coin, which is seen, says otherwise."""
+    """Return the distribution of a loss that is 0 if an observed coin leaves out the step."""
     if presence == 1:
         return masses, lower, infinity
     first, last = min(lower, 0), max(lower + len(masses), 1)

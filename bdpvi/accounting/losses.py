@@ -1,4 +1,4 @@
-"""What releases cost every record of a panel by itself: its δ as a function of ε, and its own ε."""
+"""Each reference record's own cost of releases: its δ as a function of ε, and its own ε."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from bdpvi.accounting.worst_case import gaussian_epsilon
 Draws = Sequence[tuple[PosteriorDraws, int]]
 """Releases of the same records, and the number of times that each was charged."""
 Price = tuple[Tensor, Callable[[float], float]]
-"""A number per record, (m,), and the ε that it stands for, which rises with it."""
+"""A number per record, (m,), and the increasing function that maps it to its ε."""
 
 _SCREEN = torch.logspace(-1, 5, 49, dtype=torch.float64, device="cpu")
 _NEGLIGIBLE = 1e-3
 _TRIES = ((24, 0.0), (128, 0.0015))
-"""Nodes and smoothing tried in turn; the second where the first is loose."""
+"""Nodes and smoothing tried in turn; the second if the first is loose."""
 _ANCHORS = EPSILONS[::32].clone()
-"""The ε that contours are made for; one serves 16 of the grid on either side, up to 8.5 %."""
+"""The ε of contours; each serves 16 grid points on either side, up to 8.5 % away."""
 _REACH = 1.085
 
 
 @dataclass(frozen=True, eq=False)
 class Deltas:
-    """Every record's own δ.
+    """Each record's own δ.
 
     Attributes:
-        at: from ε to δ_x′(ε), (m,), or an upper bound on it.
-        guide: a quicker upper bound. It decides nothing, but falls with ε much as the other does.
-        bound: from ε to an upper bound on δ_x′(ε) over all conceivable records, if one is known.
-        rough: a quicker and larger such bound, if there is one.
+        at: maps ε to δ_x′(ε), (m,), or an upper bound on it.
+        guide: a quicker upper bound that only steers the search: it decreases much as ``at`` does.
+        bound: maps ε to an upper bound on δ_x′(ε) over all conceivable records, if one is known.
+        rough: a quicker, larger such bound, if there is one.
         counts: how many records each δ stands for, (m,); None is one each.
     """
 
@@ -62,20 +62,20 @@ class Losses(Protocol):
         """Whether the cost of every conceivable record is bounded."""
 
     def deltas(self, direction: str, beta: float) -> Deltas:
-        """Return every record's own δ as a function of ε; β is the wanted mean of δ."""
+        """Return each record's own δ as a function of ε; β is the target mean of δ."""
 
     def largest_cost(self, order: Tensor) -> Tensor | None:
-        """Return a bound on the cost of every conceivable record at orders (K,), if it is known."""
+        """Return a bound on every conceivable record's cost at orders (K,), if one is known."""
 
     def own_price(self, directions: Sequence[str], delta: float) -> Price | None:
-        """Return what each record costs by itself, the larger of the directions, if known."""
+        """Return each record's own price, the larger of the directions, if known."""
 
 
 def of(events: Sequence[tuple[Event, int]]) -> Losses | None:
-    """Return what all events together cost each record; None where they are of several types.
+    """Return each record's losses over all events; None if these have several types.
 
     Args:
-        events: of the same records, and the number of times that each was charged.
+        events: for the same records, with the number of times that each was charged.
     """
     draws = [(event, n) for event, n in events if isinstance(event, PosteriorDraws)]
     runs = [(event, n) for event, n in events if isinstance(event, SampledGaussian)]
@@ -100,11 +100,11 @@ class OfDraws:
         return deltas_of(self.draws, direction, beta)
 
     def largest_cost(self, order: Tensor) -> Tensor | None:
-        """Return None: the panel's bound is used by the hockey-stick conversion alone."""
+        """Return None: only the hockey-stick conversion uses the panel's bound."""
         return None
 
     def own_price(self, directions: Sequence[str], delta: float) -> Price | None:
-        """Return it where covariances are equal: ε rises with the variance of the loss."""
+        """Return it if covariances are equal: ε then increases with the variance of the loss."""
         variances = [loss_variance(self.draws, name) for name in directions]
         known = [v for v in variances if v is not None]
         if len(known) < len(variances):
@@ -117,7 +117,7 @@ class OfRuns:
     """Losses of whole runs of noisy clipped sums.
 
     Attributes:
-        runs: the runs; of one relation and one unit.
+        runs: runs of one relation and one unit.
     """
 
     runs: Sequence[tuple[SampledGaussian, int]]
@@ -129,11 +129,11 @@ class OfRuns:
 
     @property
     def largest(self) -> list[SampledGaussian]:
-        """The runs of a record that is at the largest norm in every step."""
+        """The runs of a record with the largest norm in every step."""
         return [event.at(event.largest, event.steps * n) for event, n in self.runs]
 
     def deltas(self, direction: str, beta: float) -> Deltas:
-        """Return every record's own δ as a function of ε, at most that of the largest cost."""
+        """Return each record's own δ as a function of ε, at most that of the largest cost."""
         variance = self._variance()
         if variance is not None:
             top, own = variance[-1:], variance[:-1].minimum(variance[-1:])
@@ -150,12 +150,12 @@ class OfRuns:
         )
 
     def _composed(self, direction: str, beta: float) -> Tensor:
-        """Return δ at all of ``EPSILONS``, (m + 1, ·): of each record, and of the largest cost."""
+        """Return δ at all of ``EPSILONS``, (m + 1, ·), for each record and for the largest cost."""
         kinds = [event.at(float(level)) for event, _ in self.runs for level in _levels(event)]
         return deltas_on_grid(kinds, self._counts(), self.largest, direction, beta)
 
     def _counts(self) -> Tensor:
-        """Return counts of all runs side by side, (m + 1, ΣL); the last at the largest level."""
+        """Return counts of all runs side by side, (m + 1, ΣL); the last row has the top level."""
         parts = []
         for event, n in self.runs:
             largest = torch.zeros(1, len(_levels(event)), dtype=torch.int64)
@@ -165,9 +165,9 @@ class OfRuns:
         return torch.cat(parts, 1)
 
     def _variance(self) -> Tensor | None:
-        """Return the variance of the privacy loss, (m + 1,), where every step uses all records.
+        """Return the variance of the privacy loss, (m + 1,), if every step uses all records.
 
-        It is Σ_t d_t²/z², and the loss is Gaussian. The last is the largest there is.
+        It is Σ_t d_t²/z², and the loss is Gaussian. The last value is the largest possible.
         """
         if not all(event.rate == event.presence == 1 for event, _ in self.runs):
             return None
@@ -175,7 +175,7 @@ class OfRuns:
         return self._counts().double() @ torch.cat(each)
 
     def largest_cost(self, order: Tensor) -> Tensor:
-        """Return the cost of a record that is at the largest sensitivity in every step, (K,)."""
+        """Return the cost of a record with the largest sensitivity in every step, (K,)."""
         each = []
         for run in self.largest:
             one = subsampled_gaussian_cost(1.0, run.noise_multiplier, run.rate, order)
@@ -183,7 +183,7 @@ class OfRuns:
         return torch.stack(each).sum(0)
 
     def own_price(self, directions: Sequence[str], delta: float) -> Price:
-        """Return ε of each record, exact where every step uses all records, else on a grid."""
+        """Return each record's ε, exact if every step uses all records, else on a grid."""
         variance = self._variance()
         if variance is not None:
             return variance[:-1], partial(gaussian_epsilon, delta=delta)
@@ -194,7 +194,7 @@ class OfRuns:
 
 
 def larger(directions: Sequence[str], each: Sequence[Tensor]) -> Tensor:
-    """Return the larger number of each record in both directions, kind of neighbour after kind.
+    """Return each record's larger number of both directions, one neighbour kind after another.
 
     >>> kinds = ("remove D‖D′", "remove D′‖D", "add D‖D′", "add D′‖D")
     >>> larger(kinds, [torch.tensor(one) for one in ([1, 5], [2, 4], [3], [0])]).tolist()
@@ -213,7 +213,7 @@ def _levels(event: SampledGaussian) -> Tensor:
 
 
 def repeated(event: Event, count: int) -> Event:
-    """Return the event that is so many of these, as far as the worst case sees it."""
+    """Return one event with the worst case of ``count`` of these."""
     rounding = count * event.rounding
     if isinstance(event, PosteriorDraws):
         return replace(event, draws=count * event.draws, rounding=rounding)
@@ -223,9 +223,9 @@ def repeated(event: Event, count: int) -> Event:
 
 
 def loss_variance(draws: Draws, direction: str) -> Tensor | None:
-    """Return the variance of each record's privacy loss in all releases, (m,), if it is Gaussian.
+    """Return the variance of each record's privacy loss over all releases, (m,), if it is Gaussian.
 
-    It is where covariances are equal. None elsewhere, and without any release.
+    It is Gaussian if covariances are equal. None otherwise, and without any release.
     """
     each = [(event, n, event.pairs(direction)) for event, n in draws]
     if not each or not all(bool((pairs.r == 1).all()) for _, _, pairs in each):
@@ -246,12 +246,12 @@ def variance_bound(draws: Draws, direction: str) -> float | None:
 
 
 def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
-    """Return every record's own δ as a function of ε, exact where covariances are equal.
+    """Return each record's own δ as a function of ε, exact if covariances are equal.
 
     Args:
         draws: the releases.
         direction: one of the events' directions.
-        beta: the wanted mean of δ.
+        beta: the target mean of δ.
     """
     variance, bound = loss_variance(draws, direction), variance_bound(draws, direction)
     counts = draws[0][0].panel(direction).counts
@@ -277,13 +277,13 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
         found = certified(log_mgf_of, beta)
     close, rough = ranges(draws, direction)
     if close is not None and draws[0][0].panel(direction).records < 2:
-        # Whether there is an answer must not depend on the records: all cost the most that one can.
+        # Whether there is an answer must not depend on the records: each gets the largest cost.
         most = rough or close
         return Deltas(lambda epsilon: torch.full((2,), most(epsilon)).double(), bound=most)
     off = total_error(draws, direction)
 
     def at(epsilon: float) -> Tensor:
-        """Return what is found, with both Gaussians' distance from the true ones."""
+        """Return δ, with both Gaussians' distance from the true ones included."""
         delta = found.at(epsilon)
         if off is not None:
             delta = delta + (1 + math.exp(min(epsilon, 700.0))) * off
@@ -293,7 +293,7 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
 
 
 def total_error(draws: Draws, direction: str) -> Tensor | None:
-    """Return the total variation of all draws from what is priced, of each record, (m,)."""
+    """Return each record's total variation between all draws and the priced ones, (m,)."""
     total: Tensor | None = None
     for event, n in draws:
         off = event.panel(direction).error
@@ -307,10 +307,10 @@ Range = Callable[[float], float]
 
 
 def ranges(draws: Draws, direction: str) -> tuple[Range | None, Range | None]:
-    """Return bounds on δ(ε) over all conceivable records: a close one, and a quicker one if any.
+    """Return bounds on δ(ε) over all conceivable records: a tight one, and a quicker one if any.
 
-    Draws from one fit are rotated into one; of several fits the moments' closed form adds up, where
-    a fit of equal covariances has ½λ(λ + 1) times its variance. None where nothing bounds a record.
+    Draws from one fit are rotated into one. Over several fits the closed form of the moments adds
+    up; equal covariances give ½λ(λ + 1) times the variance. None if nothing bounds a record.
     """
     panels = [event.panel(direction) for event, _ in draws]
     if not all(panel.ranged for panel in panels):
@@ -347,20 +347,20 @@ def moment_delta(log_mgf: LogMgf) -> Callable[[float], Tensor]:
 def certified(log_mgf_of: Callable[[Tensor | slice], LogMgf], beta: float) -> Deltas:
     """Return a certified upper bound on δ_x′, tight for exposed records.
 
-    A record keeps its moment bound where that is negligible beside ``beta``; the others are
-    inverted (:mod:`bdpvi.accounting.inversion`). The inversion holds at every ε and is tight near
-    the one its contour was made for, so nearby ε share a contour. Which ε contours are made for is
-    fixed beforehand: the bound on a record's δ depends on that record and ε alone.
+    A record keeps its moment bound if that is negligible compared to ``beta``; the others are
+    inverted (:mod:`bdpvi.accounting.inversion`). The inversion is valid at every ε and tight near
+    that of its contour, so nearby ε share a contour. The ε of contours are fixed beforehand: the
+    bound on a record's δ depends only on that record and ε.
 
     Args:
-        log_mgf_of: from positions of records to log E exp(s L) of all releases together.
-        beta: the wanted mean of δ.
+        log_mgf_of: maps positions of records to log E exp(s L) over all releases.
+        beta: the target mean of δ.
     """
     bound_of = moment_delta(log_mgf_of(slice(None)))
 
     @lru_cache(maxsize=1)
     def made_for(anchor: float) -> list[tuple[Tensor, Inversion]]:
-        # Exposed at any ε that this contour will serve.
+        # Exposed at any ε of this contour.
         exposed = (bound_of(anchor / _REACH) > _NEGLIGIBLE * beta).nonzero()[:, 0]
         return list(inversions(log_mgf_of, exposed, anchor, _TRIES, _NEGLIGIBLE * beta))
 

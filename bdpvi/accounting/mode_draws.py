@@ -1,17 +1,17 @@
 """Worst-case privacy of draws at a posterior's mode, by Rényi divergences.
 
-**A pair.** Neighbours are D and D ∪ {x}. :class:`.ModeDraws` has how far any x moves the Gaussian
-of any D, so that :meth:`.Influence.log_moment` bounds the log-moments of every pair, in both
+**A pair.** Neighbours are D and D ∪ {x}. :class:`.ModeDraws` bounds how far any x moves the
+Gaussian of any D, so :meth:`.Influence.log_moment` bounds the log-moments of every pair, in both
 orders.
 
-**Together.** Log-moments add up over draws, also where later settings follow from earlier outputs,
-and with the ½λ(λ + 1)μ² of Gaussian mechanisms (Mironov, CSF 2017, Proposition 1). ε is by
+**Composition.** Log-moments add up over draws, even if later settings follow from earlier outputs,
+and with the ½λ(λ + 1)μ² of Gaussian mechanisms (Mironov, CSF 2017, Proposition 1). ε follows from
 Canonne, Kamath and Steinke (2020), Proposition 12, at the best λ of a fixed grid.
 
-**With anything else**, sampled steps or objective perturbation, basic composition: ε of the draws
-at δ/2, and of the rest at δ/2. Also where both take turns and follow from each other's outputs:
-each of the rest shows no more than a fixed pair of laws does (Zhu, Dong and Wang 2022), so let the
-rest be drawn first; whatever it is, the draws then have their ε at δ/2.
+**With other mechanisms**, sampled steps or objective perturbation, basic composition applies: ε of
+the draws at δ/2 plus ε of the rest at δ/2. This holds even if both alternate and depend on each
+other's outputs. Each of the rest is dominated by a fixed pair of laws (Zhu, Dong and Wang 2022), so
+it may be drawn first; whatever its outcome, the draws then have their ε at δ/2.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ NAME = "Rényi divergences"
 
 
 def epsilon(events: Sequence[ModeDraws], delta: float, variance: float = 0.0) -> float:
-    """Return ε of all draws together, but for rounding; +inf where no log-moment is known.
+    """Return the joint ε of all draws, without rounding; +inf where no log-moment is known.
 
     Args:
         events: at least one.
-        delta: δ in (0, 1), less what rounding takes.
-        variance: μ² of all Gaussian mechanisms that go with them.
+        delta: δ in (0, 1), without the part used by rounding.
+        variance: total μ² of the Gaussian mechanisms composed with them.
 
     >>> from bdpvi.accounting.conceivable import Influence
     >>> one = Influence(added=True, columns=6, shift=0.318, spread=0.288, share=0.0625)

@@ -1,4 +1,4 @@
-"""The panel: the same records, followed through everything that is released."""
+"""The panel: reference records, the same for all releases, each with a pair of posteriors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bdpvi.accounting.conceivable import Influence
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 
 OCTAVE = 512
-"""Levels of the public grid that Σb² is rounded up to, between one and its double."""
+"""Levels per factor of 2 of the public grid that Σb² is rounded up to."""
 _LEAST, _MOST = -128, 128
 """The grid's ends, as powers of 2."""
 LEVELS = (_MOST - _LEAST) * OCTAVE + 1
@@ -22,23 +22,23 @@ LEVELS = (_MOST - _LEAST) * OCTAVE + 1
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """How far each of m records moves the posterior.
+    """Reference records: m records, and how far each moves the posterior.
 
     Attributes:
-        kind: "remove" (records of the data, left out) or "add" (held-out records, joined).
-        ids: record identities, (m,); none or few are enough where ``largest`` is known, for the
-            worst case alone. With ``counts``, numbers of levels.
-        pairs: the posterior against that of each neighbour, m pairs. Secret.
-        largest: upper bound on Σb² over all conceivable records, in these data or any others,
-            where covariances are equal and one is known; see
+        kind: "remove" (records of the data are left out) or "add" (held-out records are added).
+        ids: record ids, (m,); if ``largest`` is known, none or few suffice for the worst case.
+            With ``counts``, indices of levels.
+        pairs: the posterior and each neighbour's posterior, m pairs. Secret.
+        largest: upper bound on Σb² over all conceivable records, in these data or any others, if
+            covariances are equal and a bound is known; see
             :func:`bdpvi.neighbours.optimum.sensitivity.largest`.
-        influence: how far any conceivable record moves the Gaussian, where covariances differ and
-            it is known: of a record that is added, or removed, as ``kind`` says.
-        error: total variation of each pair's Gaussians from the true ones, at most, (m,).
+        influence: how far any conceivable record, added or removed as in ``kind``, moves the
+            Gaussian, if covariances differ and a bound is known.
+        error: bound on the total variation between each pair's Gaussians and the true ones, (m,).
         counts: how many records each pair stands for, (m,) int64; None is one each. Secret. Counts
-            do not know who is who: they price releases of one fit.
-        marks: of each record's features and of its target, (m, 2) int64, by which two tables show
-            whether one id is one record in both; None where it is not known. Secret.
+            do not identify records: they price releases of one fit only.
+        marks: hashes of each record's features and target, (m, 2) int64, which show whether an id
+            is the same record in two tables; None if unknown. Secret.
     """
 
     kind: str
@@ -69,7 +69,7 @@ class Panel:
 
     @property
     def constant(self) -> bool:
-        """Whether all records cost the same, so that it does not matter who is who."""
+        """Whether all records cost the same, so that their ids do not matter."""
         return all(bool((value == value[:1]).all()) for value in (self.pairs.r, self.pairs.b2))
 
     @property
@@ -78,10 +78,10 @@ class Panel:
         return len(self.ids) if self.counts is None else int(self.counts.sum())
 
     def marked(self, ids: Tensor, x: Tensor, y: Tensor) -> Panel:
-        """Return the panel with :attr:`marks` of its records, which are among these.
+        """Return the panel with :attr:`marks` of its records, which are among the given ones.
 
         Args:
-            ids, x, y: of the training data, (N,), (N, …) and (N, …).
+            ids, x, y: ids, features and targets of the training data, (N,), (N, …) and (N, …).
         """
         ids, order = ids.cpu().sort()
         at = torch.searchsorted(ids, self.ids).clamp(max=max(len(ids) - 1, 0))
@@ -91,7 +91,7 @@ class Panel:
         return replace(self, marks=torch.stack([_mark(x[rows]), _mark(y[rows])], 1))
 
     def select(self, ids: Tensor) -> Panel:
-        """Return the panel of these records, which are in it: itself, if they are all in order."""
+        """Return the panel of these of its records; itself if ``ids`` are all of them, in order."""
         if torch.equal(ids, self.ids):
             return self
         known, order = self.ids.sort()
@@ -105,11 +105,11 @@ class Panel:
 
     @classmethod
     def counted(cls, kind: str, counts: Tensor, largest: float | None = None) -> Panel:
-        """Return the panel of records of which ``counts`` lie on each of :data:`LEVELS` levels.
+        """Return the panel with ``counts`` records on each of :data:`LEVELS` levels.
 
-        For pairs of equal covariances, which are one number each, Σb². Rounded up by at most 0.14 %
-        it makes no record cheaper, and whatever the number of records, some thousand numbers say
-        how many cost how much.
+        For pairs with equal covariances, which one number Σb² describes. Rounding it up, by at most
+        0.14 %, makes no record cheaper, and a few thousand counts describe the costs of any number
+        of records.
 
         >>> some = GaussianPairs(torch.ones(4, 1), torch.tensor([[1.0], [1.001], [0.5], [1.001]]))
         >>> panel = Panel.counted("remove", on_levels(some.b2.sum(1)))
@@ -128,14 +128,14 @@ def on_levels(b2: Tensor) -> Tensor:
         FloatingPointError: if one lies above the last level.
     """
     level = (OCTAVE * (b2.log2() - _LEAST)).ceil().nan_to_num(LEVELS, LEVELS).clamp(min=0).long()
-    level += b2 > _grid(level)  # the logarithm is itself rounded
+    level += b2 > _grid(level)  # the logarithm has a rounding error
     if len(level) and int(level.max()) >= LEVELS:
         raise FloatingPointError(f"Σb² = {b2.max().item():.3g} is more than 2^{_MOST}")
     return torch.bincount(level, minlength=LEVELS)
 
 
 def _mark(values: Tensor) -> Tensor:
-    """Return a number for each row, (m,) int64, that other rows do not have by chance."""
+    """Return a hash of each row, (m,) int64."""
     rows = values.reshape(len(values), math.prod(values.shape[1:]))
     bits = (rows.cpu().double() + 0.0).view(torch.int64)
     odd = torch.randint(2**62, (bits.shape[1],), generator=torch.Generator().manual_seed(0))

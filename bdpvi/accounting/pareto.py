@@ -1,6 +1,6 @@
-"""How heavy a sample's tail is: the shape of a generalised Pareto distribution fitted to it.
+"""The tail of a sample: the shape of a generalised Pareto distribution fitted to it.
 
-As Pareto-smoothed importance sampling does (Vehtari et al. 2024, §3).
+The fit is that of Pareto-smoothed importance sampling (Vehtari et al. 2024, §3).
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import torch
 from torch import Tensor
 
 _LEAST_TAIL = 5
-"""Fewer values are not fitted."""
+"""The least number of values to fit."""
 _PRIOR_SIZE = 10
 """Weight of the prior at 1/2, in values."""
 _CHUNK = 2**21
-"""Values × grid points at a time; memory."""
+"""Values × grid points at a time, which limits memory."""
 
 
 def pareto_shape(tail: Tensor) -> Tensor:
     """Return the shape k̂ of the generalised Pareto distribution fitted to each sample's tail.
 
-    The tail is the largest values, less the largest below them.
+    The tail is the largest values, minus the largest value below them.
 
     Args:
         tail: (..., n + 1), descending: n values of the tail and the largest below them.
 
     Returns:
-        (...); −inf where the values are all equal, +inf where fewer than five exceed the one
-        below them, too few to fit.
+        (...); −inf if all values are equal, +inf if fewer than five exceed the one below them,
+        too few to fit.
     """
     if tail.shape[-1] <= _LEAST_TAIL:
         return torch.full(tail.shape[:-1], math.inf, dtype=torch.float64, device=tail.device)
@@ -41,13 +41,13 @@ def pareto_shape(tail: Tensor) -> Tensor:
         for chunk in rows.split(max(1, _CHUNK // (count * _profile_size(count)))):
             row = excess[chunk, :count].flip(-1)
             shapes[chunk] = _generalised_pareto_shape(row / row[:, -1:])
-    # Tails that span more than the range of a float leave the fit without a value.
+    # Tails that span more than the range of a float give NaN.
     shapes = torch.where(shapes.isnan(), math.inf, shapes)
     return shapes.reshape(tail.shape[:-1]).to(tail.device)
 
 
 def _generalised_pareto_shape(tail: Tensor) -> Tensor:
-    """Return k̂ of Zhang and Stephens (2009), drawn to 1/2 as in Vehtari et al. (2024).
+    """Return k̂ of Zhang and Stephens (2009), shrunk to 1/2 as in Vehtari et al. (2024).
 
     ``tail`` ascends to 1 in every row. The profile likelihood in b = −k/σ is averaged over a grid,
     weighted by itself.

@@ -1,15 +1,15 @@
-"""Objective perturbation of logistic regression: what one minimum gives away of one record.
+"""Objective perturbation of logistic regression: the privacy loss of one record in one minimum.
 
 **Mechanism.** w = argmin over ℝᵈ of Σ_i ω_i l(y_i, z_iᵀw) + λ‖w − w₀‖²/2 + bᵀw, b ~ N(0, σ²I), y
-in {0, 1}. The weight ω of a record depends on it alone. l is the logistic loss but for a residual
-|y − p| that is clipped at k, 0 < k ≤ 1 (k = 1: not at all). Public: λ, σ, k, w₀ and the bounds
-ω‖z‖ ≤ C and ω‖z‖² ≤ λR. The intercept is one of the weights, so λ holds it too. μ = C/σ, m = μ²/2,
+in {0, 1}. A record's weight ω depends only on the record. l is the logistic loss with its residual
+|y − p| clipped at k, 0 < k ≤ 1 (k = 1: no clipping). Public: λ, σ, k, w₀ and the bounds ω‖z‖ ≤ C
+and ω‖z‖² ≤ λR. The intercept is one of the weights, so λ applies to it too. μ = C/σ, m = μ²/2,
 G(μ, ε) is the Gaussian mechanism's δ, φ the standard normal density.
 
 **One record.** F(w), the gradient without b, is Lipschitz and λ-strongly monotone, and b = −F(w):
 w has the density N(F(w); 0, σ²I) det DF(w) (change of variables, Evans and Gariepy, section 3.3).
-One record more adds r ω‖z‖ u to F, u a unit vector that (z, y) fix and r in [0, k] the residual at
-w; and r(1 − r) ω zzᵀ to DF ≽ λI, but nothing where r is clipped. By the determinant lemma the log
+One more record adds r ω‖z‖ u to F, u a unit vector given by (z, y) and r in [0, k] the residual at
+w; and r(1 − r) ω zzᵀ to DF ≽ λI, or nothing where r is clipped. By the determinant lemma the log
 ratio of the densities with and without it, w drawn *with* it, is at most
 
     r a + r²m + log(1 + r(1 − r)R),   a ~ N(0, 2m).
@@ -26,14 +26,14 @@ where q = 0, the larger of the first and the last. Drawn *without* the record th
 max(0, k²m − ka), less than Ψ(Z) in law. δ(ε) = E(1 − e^{ε−loss})₊ grows with the loss, so it is at
 most that of Ψ (:meth:`Loss.of_largest`), which from ε = l₀ + k²q on is G(kμ, ε − c). λ ≥ k² max
 ω‖z‖²/ε is enough for that. For k = 1, where c = 0, the supremum over tables *is* G(μ, ε). Nothing
-of the kind holds at a smaller ε: it is not Gaussian DP.
+like this holds at a smaller ε: it is not Gaussian DP.
 
-**A clipped residual** cannot stay below the clip, where it bends, and large. In units of σ and
-along u let t ~ N(0, 1) be the slope that belongs to w with the record, and T(t) without it: T(t) =
+**A clipped residual** cannot stay both below the clip, where it has curvature, and large. In
+units of σ along u let t ~ N(0, 1) be the slope of w with the record, and T(t) without it: T(t) =
 t + μr, r falling with t, and T′ = 1 − v with v ≤ j/(1 + j), j = r(1 − r)R, by the determinant lemma
 for H with the record in it; the other coordinates are the same on both sides, so δ is a mean over
-them. Hence δ(ε) ≤ ∫ (φ(t) − e^ε φ(T)T′)₊ dt. Let W(t, r) = ∫_t^∞ (φ(s) − e^ε φ(s + μr))₊ ds, what
-an r that stays gives: its integrand begins at s = α(r) = (ε − r²m)/rμ, and W(−∞, k) = G(kμ, ε).
+them. Hence δ(ε) ≤ ∫ (φ(t) − e^ε φ(T)T′)₊ dt. Let W(t, r) = ∫_t^∞ (φ(s) − e^ε φ(s + μr))₊ ds, for
+constant r: its integrand begins at s = α(r) = (ε − r²m)/rμ, and W(−∞, k) = G(kμ, ε).
 Along the path the integrand plus dW/dt is 0 from t = α on; where t = α − x it is at most
 v [g − φ(α) − (g − φ(t))/v]₊ with g = e^ε φ(t + μr) = φ(t)e^{rμx} ≥ φ(t), and, as v ≤ j/(1 + j) and
 e^{rμx} ≥ 1 + rμx, at most v [φ(α − x)(1 − x/β) − φ(α)]₊, β = j/rμ. That is largest where
@@ -41,18 +41,18 @@ e^{rμx} ≥ 1 + rμx, at most v [φ(α − x)(1 − x/β) − φ(α)]₊, β = 
 
     δ(ε) ≤ G(kμ, ε) + μ ∫₀ᵏ max_x [φ(α − x)(1 − x/β) − φ(α)]₊ dr.
 
-With j the largest s(1 − s)R, r ≤ s ≤ k, in place of r(1 − r)R, what μ and R permit grows with both.
+With j the largest s(1 − s)R, r ≤ s ≤ k, in place of r(1 − r)R, the bound grows with both μ and R.
 :meth:`Loss.of_falling` bounds the integral from above on cells of r: φ(α − x)(1 − x/β) falls with α
 > x and rises with β, and μ∫φ(α) dr is a difference of G. For k < 1 this is far below Ψ's: at the
-floor of λ and k = ½ the noise is 18 % less, and 1 % above what one interval of falling takes.
+least λ and k = ½ the noise is 18 % less, and 1 % above that for one interval of falling.
 
 **Smaller records.** Let X ~ N(0, 1), f(l) = (1 − e^{ε−l})₊ or a mixture of such, and r(X) be where
 l = r√(2m)X + r²m + J(r) is largest. By integration by parts the derivative of E f(l) in m is
 E[(f″ + f′)r² + f′r′(X)/√(2m)] ≥ 0, as f″ + f′ is a point mass and r rises with X. So a record with
-a smaller ω‖z‖ or ω‖z‖² costs less by either bound, and C and R cover all.
+a smaller ω‖z‖ or ω‖z‖² costs less by either bound, and C and R cover all records.
 
-The noise is 1.45 times less than by the bound of Redberg, Koskela and Wang (2023), whose |a| costs
-a factor of 2 and who set a part of ε aside for the determinant: here a record's label fixes the
+The noise is 1.45 times less than by the bound of Redberg, Koskela and Wang (2023), where |a| costs
+a factor of 2 and the determinant takes a part of ε: here a record's label fixes the
 sign of its residual, and its curvature vanishes where its residual is largest.
 """
 
@@ -70,16 +70,16 @@ from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.loss_bounds import Array
 
 _CELLS, _SPAN = 4000, 8.0
-"""Of the residual: from k to e⁻⁸k, each 0.2 % of r wide; δ is then about 1 % too large."""
+"""Cells of the residual, from k to e⁻⁸k, each 0.2 % of r wide; δ is then about 1 % too large."""
 _AT_ONCE = 2**16
-"""Cells of all ε together that are held at once: few enough for a processor's cache."""
+"""The most cells in memory at once, over all ε: few enough for a processor's cache."""
 _FAR = 15.0
-"""Standard deviations from which on the cells below together, a δ of 1e-49, are one."""
+"""Cells farther out than this, in standard deviations, a δ of 1e-49 together, count as one."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What one minimum gives away of one record; see the module for the letters."""
+    """The privacy loss of one record in one minimum; the module defines the symbols."""
 
     mu: float
     curvature: float
@@ -87,7 +87,7 @@ class Loss:
 
     @classmethod
     def of(cls, event: PerturbedObjective) -> Loss:
-        """Return it for one draw of the event."""
+        """Return the loss of one draw of the event."""
         return cls(1 / event.noise_multiplier, event.curvature, event.residual)
 
     @property
@@ -97,7 +97,7 @@ class Loss:
 
     @property
     def c(self) -> float:
-        """log(1 + h), what the determinant adds at the clip."""
+        """log(1 + h), the determinant's contribution at the clip."""
         return math.log1p(self._h)
 
     @property
@@ -112,12 +112,12 @@ class Loss:
 
     @property
     def top(self) -> float:
-        """l₀ + k²q, the ε from which on δ is a Gaussian's by Ψ."""
+        """l₀ + k²q, the ε above which Ψ gives a Gaussian's δ."""
         return self.least + self.k**2 * self.q
 
     @property
     def at_zero(self) -> float:
-        """Ψ(0), what is left of it however strong the noise."""
+        """Ψ(0), which remains however strong the noise."""
         q = self.curvature / (1 + self._h)
         return self.least + q / 4 if self.k > 0.5 else self.c
 
@@ -128,7 +128,7 @@ class Loss:
     def delta(self, epsilon: Array) -> Array:
         """Return the smaller of the two bounds on δ, at ε of any sign."""
         found = self.of_largest(epsilon)
-        if self.k == 1:  # nothing to gain from the least λ on
+        if self.k == 1:  # no gain at or above the least λ
             return found
         positive = epsilon >= 0
         found[positive] = np.minimum(found[positive], self.of_falling(epsilon[positive]))
@@ -143,7 +143,7 @@ class Loss:
         return np.asarray(np.exp(below) * np.maximum(at, 0.0) - np.expm1(below))
 
     def _between(self, epsilon: Array) -> Array:
-        """Return it where the tail begins in the parabola: e^{−Ψ} times Z's density is normal."""
+        """Return it if the tail begins in the parabola: e^{−Ψ} times Z's density is normal."""
         m, k, q = self.m, self.k, self.q
         if q == 0:
             return np.zeros_like(epsilon)
@@ -186,7 +186,7 @@ class Loss:
         a = root / 2 - epsilon / root
         stays = ndtr(a) - np.exp(-(a**2) / 2) * erfcx((root - a) / math.sqrt(2)) / 2
         falls = mu * (upper - lower) * most - (stays[:, :-1] - stays[:, 1:])
-        # Below the least residual of the cells, whatever it does.
+        # Residuals below the smallest cell.
         nearest = (epsilon[:, 0] - last**2 * m - highest) / (last * mu)
         rest = mu * last * _density(np.maximum(nearest, 0.0))
         falls = np.where(x > 0, falls, 0.0).clip(min=0).sum(1)
@@ -195,7 +195,7 @@ class Loss:
 
 
 def gaussian_delta(epsilon: Array, variance: Array | float) -> Array:
-    """Return the δ of Gaussian mechanisms with these μ², at ε of any sign."""
+    """Return the δ of Gaussian mechanisms of these μ², at ε of any sign."""
     v, at = (torch.from_numpy(np.asarray(x, dtype=np.float64)) for x in (variance, epsilon))
     return equal_covariance(v, at).numpy()
 

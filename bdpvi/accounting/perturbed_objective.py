@@ -1,18 +1,17 @@
-"""Worst-case privacy of objective perturbation: one minimum, several, and what goes with them.
+"""Worst-case privacy of objective perturbation: one minimum, several, and with other mechanisms.
 
-:mod:`bdpvi.accounting.perturbed_loss` has the mechanism, and a bound on the δ of one exact minimum
-at every ε, with its proof; letters are as there.
+:mod:`bdpvi.accounting.perturbed_loss` defines the mechanism and the symbols, and proves a bound on
+the δ of one exact minimum at every ε.
 
-**Together.** The bound holds whatever was released before, so the minimum's loss may be taken to be
-an independent L with that δ: δ(ε) ≤ E(1 − e^{ε−ΣL_t−Y})₊ with Y the loss of all other mechanisms
+**Composition.** The bound holds whatever was released before, so the minimum's loss may be replaced
+by an independent L with that δ: δ(ε) ≤ E(1 − e^{ε−ΣL_t−Y})₊ with Y the loss of all other mechanisms
 before, between or after. (Given the past loss l the last release adds at most its δ at ε − l, and
-so on from the last to the first.) The law of L is put on a lattice that makes δ no smaller
-(:mod:`bdpvi.accounting.loss_bounds`); Gaussian mechanisms stay exact. Float64 rounds by about 1e-11
-of δ.
+so on from the last to the first.) The law of L is moved to a lattice, which never lowers δ
+(:mod:`bdpvi.accounting.loss_bounds`); Gaussians stay exact. Float64 rounds δ by about 1e-11 of it.
 
-**An approximate minimum.** What is released is w̃ + N(0, s²I) with ‖F(w̃) + b‖ ≤ τ, so that w̃ is
-within τ/λ of w. Were w known too, which costs more, w̃ would follow from D and w: one more Gaussian
-mechanism, of distance ν = 2τ/(λs).
+**An approximate minimum.** The release is w̃ + N(0, s²I) with ‖F(w̃) + b‖ ≤ τ, so that w̃ is within
+τ/λ of w. Suppose w is released too, which only costs more. Then w̃ follows from D and w, and the
+noise is one more Gaussian mechanism, of distance ν = 2τ/(λs).
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ from bdpvi.accounting.perturbed_loss import Loss, gaussian_delta
 from bdpvi.accounting.solve import smallest
 
 _FINE, _COARSE = 100.0, 40.0
-"""Points of the lattice in a standard deviation of a loss, for k = 1 and below: δ is then at most
-3e-4 or 2e-3 too large."""
+"""Lattice points per standard deviation of a loss, for k = 1 and for k < 1: δ is then too large by
+at most 3e-4 or 2e-3 of it."""
 _COARSER = 8.0
-"""How much finer than the loudest loss needs it the lattice is at most."""
+"""The lattice is at most this many times finer than the most spread-out loss needs."""
 _REACH = 9.5
 _HIGHEST, _LOUDEST = 700.0, 1e6
 _BELOW = 2**13
-"""Most points of the lattice below where the Gaussian's part begins."""
+"""The most lattice points below the Gaussian part."""
 
 
 def profile(epsilon: float, event: PerturbedObjective) -> float:
@@ -53,7 +52,7 @@ def profile(epsilon: float, event: PerturbedObjective) -> float:
 
 
 def losses(events: Sequence[PerturbedObjective]) -> LossBound:
-    """Return a law that bounds that of all draws' losses, but for ``hiding``."""
+    """Return a law that bounds the total loss of all draws, without ``hiding``."""
     each = [Loss.of(event) for event in events]
 
     def finest(loss: Loss, draws: int) -> float:
@@ -64,7 +63,7 @@ def losses(events: Sequence[PerturbedObjective]) -> LossBound:
         )
 
     steps = [finest(loss, event.draws) for loss, event in zip(each, events, strict=True)]
-    # What is far quieter than another adds little to it, and needs no lattice as fine as its own.
+    # A loss far narrower than another adds little to it, and needs no lattice as fine as its own.
     step = max(min(steps), max(steps) / _COARSER)
     parts = (_bound(loss, event.draws, step) for loss, event in zip(each, events, strict=True))
     return reduce(LossBound.together, parts)
@@ -76,7 +75,7 @@ def _bound(loss: Loss, draws: int, step: float) -> LossBound:
 
 
 def reach(loss: Loss) -> float:
-    """Return the ε at which the lattice of one draw ends: all of δ there, 1e-20, lies at ∞."""
+    """Return the ε at which one draw's lattice ends: the δ there, 1e-20, lies at ∞."""
     sd = loss.k * loss.mu
     return min(max(loss.c + sd**2 / 2 + _REACH * sd, loss.top), _HIGHEST)
 
@@ -87,14 +86,15 @@ def delta(
     variance: float = 0.0,
     others: Deltas | None = None,
 ) -> float:
-    """Return the bound on δ(ε), but for rounding, of several releases; see the module.
+    """Return the bound on δ(ε) of several releases, without rounding; see the module.
 
     Args:
         events: at least one.
         epsilon: ε, at least 0.
-        variance: μ² of all Gaussian mechanisms that go with them: bought constants, noisy sums.
-        others: instead of it, the δ of whatever goes with them and of the searches' hiding, at ε of
-            any sign.
+        variance: total μ² of the Gaussian mechanisms composed with them: private preprocessing,
+            noisy sums.
+        others: instead of ``variance``, the δ of all other mechanisms and the searches' hiding,
+            at ε of any sign.
 
     >>> event = PerturbedObjective(noise_multiplier=4.17, curvature=1.0)
     >>> f"{delta([event], 1.0, variance=0.0144):.2e}"
@@ -109,11 +109,11 @@ def epsilon(
     variance: float = 0.0,
     others: Deltas | None = None,
 ) -> float:
-    """Return the least ε at which :func:`delta` is at most ``delta``; +inf from 700 on.
+    """Return the least ε at which :func:`delta` is at most ``delta``; +inf if 700 or more.
 
     Args:
         events, variance, others: see :func:`delta`.
-        delta: δ, in (0, 1), less what rounding takes.
+        delta: δ, in (0, 1), without the part used by rounding.
     """
     validate.probability("delta", delta)
     found = law(events, variance, others)
@@ -135,12 +135,12 @@ def calibrate(
     ``hiding`` keeps its ratio to 1/``noise_multiplier``.
 
     Args:
-        event: its ``noise_multiplier`` is where the search begins.
-        epsilon, delta: of all draws and of the mechanisms of ``variance`` together.
+        event: the search starts at its ``noise_multiplier``.
+        epsilon, delta: joint ε and δ of all draws and the mechanisms of ``variance``.
         variance: see :func:`delta`.
 
     Raises:
-        ValueError: if no noise is enough, as where the ridge is too small for ε.
+        ValueError: if no noise suffices, such as when the ridge is too small for ε.
 
     >>> event = PerturbedObjective(noise_multiplier=1.0, curvature=0.2)
     >>> round(calibrate(event, epsilon=0.2, delta=1e-5).noise_multiplier, 2)
@@ -157,7 +157,7 @@ def calibrate(
         return law([at(noise)], variance)(epsilon)
 
     loss = Loss.of(event)
-    rest = epsilon - event.draws * loss.at_zero  # what no noise takes away
+    rest = epsilon - event.draws * loss.at_zero  # what remains however strong the noise
     known = float(gaussian_delta(np.array([max(rest, 0.0)]), variance)[0]) if variance else 0.0
     try:
         if loss.k == 1 and (rest <= 0 or known >= delta):

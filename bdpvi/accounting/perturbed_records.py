@@ -1,16 +1,16 @@
-"""What objective perturbation costs each record, and so Bayesian DP: a mean over records.
+"""The cost of objective perturbation for each record, and Bayesian DP: a mean over records.
 
-Where x is drawn at random, independently of the table, the release and x together have the mean
-over x of each record's own δ(ε). A record's own δ is at most that of Ψ with its own ω‖z‖ and ω‖z‖²
-in place of the largest (:mod:`bdpvi.accounting.perturbed_objective`), with the residual that costs
-most. That is a function of x alone, not of what was released and not of the other records, so the
-bounds on a mean of independent values hold for it.
+If x is drawn at random, independently of the table, the pair of release and x has a δ(ε) that is
+the mean over x of each record's own δ(ε). A record's own δ is at most that of Ψ with its own ω‖z‖
+and ω‖z‖² in place of the largest (:mod:`bdpvi.accounting.perturbed_objective`), with the most
+costly residual. This depends on x only, not on the release or the other records, so bounds on a
+mean of independent values apply.
 
-A Gaussian of distance r ω‖z‖/σ with the record's residual r at the *released* weights is no bound:
-one record of ‖z‖ = 1.5C alone has r = ½ at w = 0, and costs as with r = 1.
+A Gaussian of distance r ω‖z‖/σ with the record's residual r at the *released* weights is not a
+bound: a single record with ‖z‖ = 1.5C has r = ½ at w = 0, but costs as much as with r = 1.
 
-The constants that make z of a raw record must be public. Bought ones are another release that x is
-part of; then these numbers describe the path that was taken, and guarantee nothing by themselves.
+The preprocessing that maps a raw record to z must be public. Private preprocessing is another
+release that depends on x; these numbers then describe the path taken and are no guarantee.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from bdpvi.accounting.perturbed_objective import law
 from bdpvi.accounting.rounding import cap, rounding_delta
 
 LEVELS = 64
-"""Of ω‖z‖ and of ω‖z‖², which are rounded up to them."""
+"""Levels that ω‖z‖ and ω‖z‖² are rounded up to."""
 
 
 def record_deltas(
     event: PerturbedObjective, lengths: Tensor, bends: Tensor, variance: float = 0.0
 ) -> Deltas:
-    """Return upper bounds on every record's own δ as a function of ε, in either direction.
+    """Return upper bounds on each record's own δ as a function of ε, in either direction.
 
     Args:
         event: the release.
         lengths: ω‖z‖ of each record over C, in [0, 1], (m,).
         bends: ω‖z‖² of each record over its largest, in [0, 1], (m,).
-        variance: μ² of all Gaussian mechanisms that go with the release, for every record.
+        variance: total μ² of the Gaussian mechanisms composed with the release, for every record.
 
     Raises:
         ValueError: if a number is out of range.
@@ -78,15 +78,15 @@ def bayesian_epsilon(
     delta: float,
     variance: float = 0.0,
 ) -> float:
-    """Return ε at ``delta`` of Bayesian DP, for records like those given.
+    """Return ε at ``delta`` of Bayesian DP, for records like the given ones.
 
-    The mean of their δ is bounded by :func:`~bdpvi.accounting.betting.betting` at each ε that a
-    bisection tries (:func:`~bdpvi.accounting.answer.bisected`); whatever their distribution is, if
-    they are independent draws from it.
+    :func:`~bdpvi.accounting.betting.betting` bounds the mean of their δ at each ε that a bisection
+    tries (:func:`~bdpvi.accounting.answer.bisected`). The bound holds for every distribution if the
+    records are independent draws from it.
 
     Args:
         event, lengths, bends: see :func:`record_deltas`.
-        delta: δ, of which estimates and rounding take their part.
+        delta: δ, including the parts used by estimates and rounding.
         variance: see :func:`record_deltas`.
 
     >>> event = PerturbedObjective(noise_multiplier=3.73, curvature=1.0)
@@ -108,6 +108,6 @@ def bayesian_epsilon(
 
 
 def _of(event: PerturbedObjective, length: float, bend: float) -> PerturbedObjective:
-    """Return the event for a record with these shares of the largest."""
+    """Return the event for a record with these fractions of the largest values."""
     noise = event.noise_multiplier / length
     return replace(event, noise_multiplier=noise, curvature=bend * event.curvature)

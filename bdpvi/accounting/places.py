@@ -1,4 +1,4 @@
-"""Where a work reads and writes: each path is followed once, and held against the others."""
+"""The paths that a work reads and writes: each is resolved once and checked against the others."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from bdpvi._runtime import store
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Paths without links.
+    """Resolved paths.
 
     Attributes:
         out: file or folder that may be shared.
-        secret: folder that may not.
-        ledger: file of the table's ledger; None where there is none yet.
+        secret: folder that may not be shared.
+        ledger: file of the table's ledger; None if there is none yet.
     """
 
     out: Path
@@ -35,18 +35,17 @@ class Places:
         shared: Path | None = None,
         output: Path | None = None,
     ) -> Places:
-        """Follow the paths.
+        """Resolve the paths.
 
         Args:
             out, secret, ledger: as given.
-            shared: the folder that is shared; by default that of ``out``.
-            output: where this work keeps its output once it is made. If it is there, so may be
-                ``out``, which the caller holds against it.
+            shared: the shared folder; by default that of ``out``.
+            output: where this work stores its finished output. If it exists, ``out`` may exist too,
+                and the caller compares them.
 
         Raises:
-            ValueError: if one is a link that leads nowhere, ``out`` is there but not this work's,
-                something secret would lie among what is shared, or others can read the secret
-                folder.
+            ValueError: if one is a broken link, ``out`` exists but is not this work's, something
+                secret would lie in the shared folder, or others can read the secret folder.
 
         >>> Places.of(out=Path("out/a.json"), secret=Path("out/secret"))
         Traceback (most recent call last):
@@ -85,10 +84,10 @@ class Places:
 
 
 def followed(name: str, path: Path) -> Path:
-    """Return a path without links.
+    """Return a resolved path.
 
     Raises:
-        ValueError: if it is a link that leads nowhere, or in a circle.
+        ValueError: if it is a broken or circular link.
     """
     for one in (path, *path.parents):
         if one.is_symlink() and not one.exists():

@@ -1,4 +1,4 @@
-"""Quantiles of all records, certified from a sample of them, whatever their distribution."""
+"""Population quantiles, certified from a sample for every distribution."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from bdpvi._runtime import validate
 from bdpvi.accounting.cost import Exposure
 
 FRACTIONS = (0.5, 0.75, 0.9)
-"""Of the population, beside 99 %: what they pay is certified, each by itself."""
+"""Fractions of the population, besides 99 %, with a certified bound each."""
 
 
 def quantile_certificate(
     values: Tensor, failure_probability: float, fraction: float, counts: Tensor | None = None
 ) -> Tensor:
-    """Return a value that at least ``fraction`` of all records stay at or below.
+    """Return an upper bound on the values of at least ``fraction`` of the population.
 
     It holds with probability at least 1 − γ over the sample and assumes nothing about the
-    distribution, in particular no moments. Values are per record: its own ε, its own divergence.
+    distribution, not even moments. Values are per record, such as its own ε or divergence.
 
     Args:
-        values: (..., m), on any scale; +inf is a value like any other.
+        values: (..., m), on any scale; +inf is allowed.
         failure_probability: γ, in (0, 1).
         fraction: in (0, 1), fixed before the sample was seen.
         counts: how many records each value stands for, (m,) int64; None is one each.
@@ -51,11 +51,11 @@ def quantile_certificate(
 
 
 def certified_rank(sample_size: int, failure_probability: float, fraction: float) -> int:
-    """Return the first rank, from 1, at or below which ``fraction`` of μ lies; m + 1 if none.
+    """Return the least rank, from 1, that bounds ``fraction`` of the population; m + 1 if none.
 
-    With probability at least 1 − γ over the sample, at least ``fraction`` of all records have a
-    value no larger than the one of this rank. Exact and free of assumptions: the fraction at or
-    below the k-th smallest is Beta(k, m−k+1), or more where values tie (Wilks 1941).
+    With probability at least 1 − γ over the sample, at least ``fraction`` of the population has a
+    value no larger than the one of this rank. Exact, without assumptions: the fraction at or
+    below the k-th smallest value is Beta(k, m−k+1), or more with ties (Wilks 1941).
 
     >>> certified_rank(1000, 1e-6, 0.9677), certified_rank(1000, 1e-6, 0.99)
     (992, 1001)
@@ -84,14 +84,14 @@ def exposure_of(
     on_path: bool = False,
     counts: Tensor | None = None,
 ) -> Exposure:
-    """Return what single records pay.
+    """Return the exposure: the ε of single records.
 
     Args:
         own: a number per record, (m,).
-        price: from such a number to ε, which rises with it.
+        price: the increasing function that maps such a number to ε.
         delta: δ of each record's own ε.
         failure_probability: γ of each certified quantile.
-        on_path: whether the numbers were met on a training path.
+        on_path: whether the numbers were observed on a training path.
         counts: how many records each number stands for, (m,) int64; None is one each.
 
     >>> found = exposure_of(torch.linspace(0, 1, 1001), float, 1e-5, 1e-6)
@@ -122,7 +122,7 @@ def within(
     levels: Sequence[float],
     counts: Tensor | None = None,
 ) -> list[float]:
-    """Return the ε that each fraction of the records, above 0, stays within.
+    """Return the ε that bounds each fraction of the records.
 
     Args:
         own, price, counts: as for :func:`exposure_of`.

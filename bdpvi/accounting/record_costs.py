@@ -1,10 +1,10 @@
-"""What one release costs each record: the log-moment λ·D_{λ+1} of its privacy loss.
+"""The cost of one release for each record: the log-moment λ·D_{λ+1} of its privacy loss.
 
-Costs are shaped (orders, records), or (records,) at a single order, so that the costs of several
-releases add up record by record. Subsampled costs are expectations over k ~ Binomial, hence at
-whole orders λ only; a release from the posterior itself has a cost at every real λ > 0.
+Costs have the shape (orders, records), or (records,) at a single order, so that the costs of
+several releases add up record by record. Subsampled costs are expectations over k ~ Binomial, hence
+known at integer orders λ only; a draw from the posterior has a cost at every real λ > 0.
 
-Pairs of posteriors are (with, without) one record: p(w|D) with it first, p(w|D′) without it second.
+Pairs of posteriors are (with, without) one record: first p(w|D) with it, then p(w|D′) without it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from bdpvi.accounting.events import Event, PosteriorDraws, SampledGaussian
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
 
 _CHUNK = 2**20
-"""Numbers held at a time while a mixture is summed; memory beyond the result."""
+"""The most numbers in memory, besides the result, while a mixture is summed."""
 
 _LARGEST_EXPONENT = 600.0
-"""Up to here a mixture is summed as a matrix product, many times faster than in log space."""
+"""Up to this exponent a mixture is a matrix product, many times faster than in log space."""
 
 
 @singledispatch
 def event_cost(event: Event, direction: str, order: Tensor) -> Tensor:
-    """Return what an event costs each record, by the formula for its type.
+    """Return the cost of an event for each record, by the formula for its type.
 
     Args:
-        event: what was released.
+        event: the release.
         direction: one of ``event.records``.
         order: λ (K,), among ``event.orders`` if it has any.
 
@@ -61,10 +61,10 @@ def _(event: SampledGaussian, direction: str, order: Tensor) -> Tensor:
 
 
 def seen_coin_cost(cost: Tensor, presence: float) -> Tensor:
-    """Return λ D_{λ+1} of a step that is taken with a probability, by a coin that is released too.
+    """Return λ D_{λ+1} of a step that is taken with a probability, by a coin that is also released.
 
-    log(1 − p + p e^c): the divergence of a pair is that of the coin and what follows, and the coin
-    is the same for both neighbours.
+    log(1 − p + p e^c): the divergence is that of the coin and the step together, and the coin has
+    the same law for both neighbours.
 
     >>> float(seen_coin_cost(torch.tensor(2.0).log(), 0.5).exp())
     1.5
@@ -77,14 +77,14 @@ def seen_coin_cost(cost: Tensor, presence: float) -> Tensor:
 def posterior_draws_cost(
     pairs: GaussianPairs, order: Tensor | float, draws: int = 1, temperature: float = 1.0
 ) -> Tensor:
-    """Return the cost of samples drawn from the posterior at a temperature, not subsampled.
+    """Return the cost of samples from the posterior at a temperature, without subsampling.
 
-    Draws are independent given the record, so k of them cost k times one. A temperature τ draws
-    from N(μ, τΣ): the distance between the means shrinks to b²/τ, while the ratio r of the
-    covariances stays, a floor that no temperature lowers.
+    Draws are independent given the record, so k of them cost k times one. At temperature τ they
+    come from N(μ, τΣ): the squared distance between the means shrinks to b²/τ, but the ratio r of
+    the covariances stays, a floor that no temperature lowers.
 
     Args:
-        pairs: m pairs; one direction, ``pairs.reverse()`` has the other.
+        pairs: m pairs, of one direction; ``pairs.reverse()`` is the other.
         order: λ > 0, a number or (K,).
         draws: k, at least 1.
         temperature: τ, positive.
@@ -111,25 +111,25 @@ def subsampled_gaussian_cost(
 
         λ·D_{λ+1}(D‖D′) = log E e^{(k²−k) d²/2σ²},
 
-    exact at whole λ (Mironov, Talwar and Zhang 2019, §3.3) and the larger of the two directions
+    exact at integer λ (Mironov, Talwar and Zhang 2019, §3.3) and the larger of the two directions
     (their Theorem 5). Triastcyn and Faltings (2020, Theorem 4) take the maximum with
-    log E e^{(k²+k) d²/2σ²}, k ~ Binomial(λ, q), for the other direction. That is a valid bound,
-    but of first order in q where the divergence is of second order, so it would give up nearly all
-    that subsampling gains. With d the clipping norm for every record this is the moments
+    log E e^{(k²+k) d²/2σ²}, k ~ Binomial(λ, q), for the other direction. That bound is valid, but
+    of first order in q while the divergence is of second order, so it would lose nearly all the
+    gain of subsampling. With d the clipping norm for every record this is the moments
     accountant.
 
     Args:
-        distance: d, how far the record moves the sum it is released in, at least 0, any shape,
-            commonly (m,).
+        distance: d, how far the record moves the released sum, at least 0, any shape, commonly
+            (m,).
         noise: σ, standard deviation of the noise in the units of ``distance``.
         rate: q, each record's probability of being in the sample, in (0, 1].
-        order: λ, whole numbers of at least 1; a number or (K,).
+        order: λ, integers of at least 1; a number or (K,).
 
     Returns:
         (K, m), or the shape of ``distance`` at a single order.
 
     Raises:
-        ValueError: if an argument is out of range or an order is not whole.
+        ValueError: if an argument is out of range or an order is not an integer.
 
     >>> cost = subsampled_gaussian_cost(torch.tensor([0.0, 1.0]), 4.0, 0.01, torch.tensor([1, 10]))
     >>> [[f"{c:.2e}" for c in row] for row in cost.tolist()]
@@ -155,10 +155,10 @@ def _mixture(
 ) -> Tensor:
     """Return log E_{k ~ Binomial(n, q)} e^{f_k} for each n of ``trials``, (K, records).
 
-    Since E 1 = 1 it is log1p(Σ_k w_k expm1(f_k)), which keeps its digits when every f_k is tiny.
+    Since E 1 = 1 it is log1p(Σ_k w_k expm1(f_k)), which is accurate when every f_k is tiny.
 
     Args:
-        log_moment: from a slice of the records to f_k ≥ 0 for k = 0 … max n, (max n + 1, records).
+        log_moment: maps a slice of the records to f_k ≥ 0, k = 0 … max n, (max n + 1, records).
         like: one row per record, on the device of the computation.
         trials: the n, (K,).
         rate: q.

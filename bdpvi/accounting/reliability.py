@@ -3,9 +3,9 @@
 A bound by Student's t falls below the truth with probability γ when the values are Gaussian. When
 they are skewed to the right, as y = exp(λD) is, a sample that happens to lack large values has a
 small mean *and* a small spread, and the bound misses more often. How much more often depends on
-the skewness and on the number of records, so those two are what is looked at; ``bdpvi study
-coverage`` measures what the rule is worth. No rule on a sample can see a tail of which the sample
-has nothing: reliable means that the records seen give no reason for doubt.
+the skewness and on the number of records, so the rule uses these two; ``bdpvi study coverage``
+measures how well it works. No rule can detect a tail of which the sample has no values: reliable
+means that the sample gives no reason for doubt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOLERANCE = 0.9
 """A miss rate up to γ^0.9 is tolerated: 1.3 γ at γ = 0.1, 4 γ at 1e-6, 32 γ at 1e-15."""
 
 LEAST_RECORDS = 30
-"""Fewer records look symmetric too often when they are not."""
+"""Fewer records of a skewed distribution look symmetric too often."""
 
 
 def predicted_miss_rate(skewness: Tensor, sample_size: int, failure_probability: float) -> Tensor:
@@ -33,11 +33,11 @@ def predicted_miss_rate(skewness: Tensor, sample_size: int, failure_probability:
     γ exp(κ h(t)/√m) with h(t) = (2t² + 1) φ(t)/6(1 − Φ(t)) and t the quantile that the bound uses:
     for small t the Edgeworth expansion of the t statistic (Hall, "The Bootstrap and Edgeworth
     Expansion", 1992, §2.6), for large t its large deviation, γ exp(κ t³/3√m) (Jing, Shao and Wang
-    2003). κ is the sample's skewness plus one standard error √(6/m), so that a sample which looks
-    symmetric because it is small is not trusted for it.
+    2003). κ is the sample's skewness plus one standard error √(6/m), as small samples may look
+    symmetric by chance.
 
     Args:
-        skewness: of the sample, any shape; +inf gives 1.
+        skewness: skewness of the sample, any shape; +inf gives 1.
         sample_size: m, at least 3.
         failure_probability: γ, in (0, 1).
 
@@ -58,7 +58,7 @@ def predicted_miss_rate(skewness: Tensor, sample_size: int, failure_probability:
 def tolerable(
     skewness: Tensor, sample_size: int, failure_probability: float, tolerated: float | None = None
 ) -> Tensor:
-    """Return whether a bound by Student's t is predicted to miss seldom enough.
+    """Return whether the predicted miss rate of a bound by Student's t is tolerated.
 
     Arguments as for :func:`predicted_miss_rate` and :func:`reliable`.
 
@@ -72,14 +72,14 @@ def tolerable(
 def reliable(
     estimate: Estimate, failure_probability: float, tolerated: float | None = None
 ) -> Tensor:
-    """Return whether the bound may be relied on.
+    """Return whether the bound is reliable.
 
-    True where the bound holds for every distribution (:attr:`Estimate.distribution_free`), or
-    where there are at least :data:`LEAST_RECORDS` and the predicted miss rate is tolerated.
+    True if the bound holds for every distribution (:attr:`Estimate.distribution_free`), or if
+    there are at least :data:`LEAST_RECORDS` and the predicted miss rate is tolerated.
 
     Args:
         estimate: of any shape.
-        failure_probability: γ that the estimate was made with, in (0, 1).
+        failure_probability: γ of the estimate, in (0, 1).
         tolerated: the largest miss rate; by default γ^0.9.
 
     Returns:
@@ -98,7 +98,7 @@ def reliable(
 def why(estimate: Estimate, failure_probability: float, tolerated: float | None = None) -> str:
     """Say in words why one estimate is reliable or not.
 
-    Arguments as for :func:`reliable`, the estimate having a single entry.
+    Arguments as for :func:`reliable`; the estimate must have a single entry.
 
     Raises:
         ValueError: if the estimate has several entries.

@@ -1,4 +1,4 @@
-"""Make a damaged ledger whole again."""
+"""Repair a damaged ledger."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from bdpvi.accounting.left import gaussian
 from bdpvi.types import Budget
 
 NOTHING = Budget(1e-9)
-"""Of a table of which nobody knows what was spent, nor what may be."""
+"""The budget of a table with unknown charges and an unknown budget."""
 
 
 def repair(
     path: str | Path, entries: Sequence[Entry] = (), receipts: Sequence[Entry] = ()
 ) -> tuple[Entry, ...]:
-    """Make a ledger whole again; return what was charged on top of what is proven.
+    """Repair a ledger; return the charges added to the proven ones.
 
-    Lines are proven up to the first whose hash is wrong. A last line that was cut off is an append
-    that died, and nothing was drawn for it. Where whole lines are lost, and the owner does not say
-    what they were, nor receipts all of it, the whole budget counts as spent; without a budget, or
-    where hardly anything is left of it, as after a release without any guarantee, and a ledger
-    without a budget gets one that is spent. The old file stays beside the new one, as
+    Lines are proven up to the first with a wrong hash. A truncated last line is an interrupted
+    append, and nothing was drawn for it. If whole lines are lost, and neither the owner nor
+    receipts account for all of them, the whole budget counts as spent. Without a budget, or with
+    hardly any left, the lost charges count as a release without any guarantee, and a ledger without
+    a budget gets one that is spent. The old file stays beside the new one, as
     ``ledger.damaged-1.jsonl``.
 
     Args:
         path: the file.
-        entries: what the owner reports after the lines that are proven, instead of the rest of
-            the file. On a file that is whole they are added.
-        receipts: charges that the lines that are proven lack, as secret receipts tell of them.
+        entries: the owner's report of the charges after the proven lines, which replaces the rest
+            of the file. On an undamaged file they are added.
+        receipts: charges in secret receipts that the proven lines lack.
 
     Raises:
-        ValueError: if the first line is damaged, or there are lines that prove nothing and no
-            ``entries`` are given for them.
+        ValueError: if the first line is damaged, or there are lines without proof and no
+            ``entries`` for them.
     """
     path = Path(path).resolve()
     if store.nothing_at(path):
         if Head.read(head_of(path)) is None:
             read(path)
-        store.write(path, Ledger().content())  # nothing of the old one is left but its head
+        store.write(path, Ledger().content())  # only the head of the old one is left
     with lock(path):
         book, head = follow(path, read(path)), Head.read(head_of(path))
         found, added = book.file, tuple(entries) or tuple(receipts)
@@ -64,7 +64,7 @@ def repair(
             added = (*added, _everything(book))
             if (
                 book.budget is None
-            ):  # or a fit whose charges are lost could spend a Bayesian ε again
+            ):  # otherwise a fit whose charges are lost could spend a Bayesian ε twice
                 header = replace(book, budget=NOTHING).header
                 found = replace(found, said=(header, *found.said[1:]))
         if added or found.rest or lost:
@@ -79,10 +79,10 @@ def _with(found: Chain, added: Sequence[Entry]) -> bytes:
 
 
 def _everything(book: Book) -> Entry:
-    """Return a charge that leaves nothing of the budget; without one, of no guarantee."""
+    """Return a charge that uses up the budget; without a budget, one without a guarantee."""
     events: tuple[SampledGaussian, ...] | None = None
     limit = book.budget
     if limit is not None:
-        with suppress(ValueError):  # hardly anything is left
+        with suppress(ValueError):  # ε counts as spent
             events = (gaussian(book, limit.epsilon, limit.delta),)
     return Entry(kind="release", of="lost", events=events)

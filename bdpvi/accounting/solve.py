@@ -1,4 +1,4 @@
-"""Roots of functions that rise or fall, and the first place where they are low enough."""
+"""Roots of monotone functions, and the first point at which they are low enough."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from scipy.optimize import brentq
 
 _RANGE = 700.0
-"""Logarithms beyond ± this count as this: brentq takes no infinity."""
+"""Logarithms are clamped to ± this: brentq accepts no infinity."""
 _PRECISION = 1e-12
-"""Relative precision of the argument, where the function jumps over all that is wanted."""
+"""Relative precision of the argument where the function jumps over the accepted range."""
 
 
 def smallest(
@@ -22,18 +22,18 @@ def smallest(
     slack: float,
     most: float = 1e9,
 ) -> float:
-    """Return the x at which ``falling`` is at most ``target``, and not below it by more than slack.
+    """Return an x at which ``falling`` is at most ``target``, but by no more than ``slack``.
 
-    Brackets the root from ``guess`` by steps that double, then Brent's method on the logarithms of
-    both, in which a power law is a straight line; any value within the slack ends the search.
+    Brackets the root from ``guess`` by doubling steps, then applies Brent's method to logarithms,
+    where a power law is a straight line. Any value within the slack ends the search.
 
     Args:
-        falling: from x > 0 to a value of at least 0, or +inf; not rising with x.
+        falling: maps x > 0 to a value of at least 0, or +inf; not increasing in x.
         target: positive.
-        guess: where the search starts, positive.
-        slack: fraction of the target, in (0, 1), that the value may lie below it. Where the
-            function jumps across that range the answer is where it jumps.
-        most: largest x from which a larger one is still tried.
+        guess: start of the search, positive.
+        slack: fraction of the target, in (0, 1), by which the value may be below it. If the
+            function jumps across that range, the answer is the position of the jump.
+        most: the search gives up after an x above this.
 
     Raises:
         ArithmeticError: if no x up to about ``most`` suffices; its argument is the value there.
@@ -43,12 +43,12 @@ def smallest(
     """
 
     def excess(log_x: float) -> float:
-        """Return log(falling/target) + slack/2, but 0 where the value is accepted."""
+        """Return log(falling/target) + slack/2, or 0 if the value is accepted."""
         value = falling(math.exp(log_x)) / target
         if 1 - slack <= value <= 1:
             return 0.0
         log = math.log(value) if 0 < value < math.inf else math.copysign(_RANGE, value - 1)
-        # Above the target it stays above 0, below the accepted values below 0.
+        # Above the target it stays positive, below the accepted range negative.
         return min(max(log, -_RANGE), _RANGE) - math.log1p(-slack / 2)
 
     low = high = math.log(guess)
@@ -73,7 +73,7 @@ def smallest(
 def first(falling: Callable[[int], float], level: float, low: int, high: int) -> int:
     """Return the least index strictly between low and high where ``falling`` is at most ``level``.
 
-    The largest of them where it is nowhere.
+    If there is none, the largest index between them.
 
     >>> first(lambda index: 10 - index, level=6.5, low=0, high=100)
     4
@@ -86,7 +86,7 @@ def root(rising: Callable[[float], float], low: float, high: float) -> float:
     """Return the root between two numbers, to 1e-12 of itself on either side.
 
     Args:
-        rising: or falling; of another sign at ``low`` than at ``high``.
+        rising: a monotone function, with opposite signs at ``low`` and ``high``.
 
     >>> round(root(lambda x: x**2 - 2, 0.0, 2.0), 9)
     1.414213562

@@ -1,24 +1,26 @@
-"""The Bayesian ε of everything that was released from a table.
+"""The Bayesian ε of all releases from a table.
 
 The same record x′ is followed through all fits, so the mean is E_x′ of δ of the product of its
 pairs: with fixed settings and independent noise that is exact. A product of the fits' own means is
-never used: where the same records cost much each time it is too small.
+never used: it is too small if the same records are costly each time.
 
-*Whose mean.* Records that were in all tables. One that was in fewer loses no more than one like it
-that was in these and others, so zeros of absent records are not needed, and are left out as they
-would dilute the mean. Where no record was in all tables, as in disjoint parts, each largest set of
-tables that shared records has its own mean and the largest ε counts. Records that came later, with
-ids beyond all of an earlier table, may be of another kind: they have a mean of their own, unless
-they are fewer than :data:`LEAST` of all.
+*Which records.* The mean is over records that were in all tables. A record in fewer tables loses no
+more than a similar one in more tables, so zeros for absent records are not needed, and are left out
+because they would dilute the mean. If no record was in all tables, as with disjoint parts, each
+maximal set of tables with shared records has its own mean and the largest ε counts. Later records,
+with ids beyond all of an earlier table, may differ in kind: they have a separate mean, unless they
+are fewer than :data:`LEAST` of all.
 
 *Worst-case mechanisms* whose outputs no later fit uses. A Gaussian one, or one that a Gaussian
-dominates, is one more pair N(0, 1) against N(μ, 1) in every record's product. Others, as objective
-perturbation and steps on samples, have (ε₁, δ₁) for every record: E_x′ δ_x′(ε₀) ≤ δ₀ for all else
-gives ε₀ + ε₁ at δ₀ + δ₁, with half of δ for each.
+dominates, is one more pair N(0, 1) against N(μ, 1) in every record's product. Others, such as
+objective perturbation and sampled steps, have (ε₁, δ₁) for every record. With E_x′ δ_x′(ε₀) ≤ δ₀
+for the remaining releases the total is ε₀ + ε₁ at δ₀ + δ₁, with half of δ for each.
 
-*Outputs that later fits use*: constants that were bought. What a fit costs a record depends on
-them, and the record had a part in them. Such a fit counts by its worst case, which composes
-whatever later steps depend on; without one there is no total.
+*Outputs that later fits use*: private preprocessing. It depends on the record, and the record's
+cost of a fit depends on it. Such a fit counts by its worst case, which composes even if later steps
+depend on earlier outputs; without a worst case there is no total. A smaller cost would hold only if
+for every outcome of the preprocessing the fit were certified at an ε fixed before, or not released.
+Here ε is computed at the actual outcome, from records that influenced it.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from bdpvi.accounting.typical import typical
 from bdpvi.types import Relation
 
 LEAST = 0.01
-"""Share of the records from which on those that came later have a mean of their own."""
+"""From this share of all records on, later records have a separate mean."""
 _NONE = "no Bayesian total is known: "
 
 
@@ -57,9 +59,9 @@ class Drawn:
     """Draws from one fit.
 
     Attributes:
-        name: of the fit.
-        losses: what they cost each record.
-        charges: how many were at which temperature, and how often.
+        name: id of the fit.
+        losses: each record's losses.
+        charges: draws and temperature, with the number of such charges.
     """
 
     name: str
@@ -84,16 +86,18 @@ class Drawn:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Everything that was released from a table, as a Bayesian ε counts it.
+    """All releases from a table, as a Bayesian ε counts them.
 
     Attributes:
-        accounts: of records that were in the same tables, those in most of them first; none where
-            nothing is known of single records.
+        accounts: accounts of records in the same tables, those in the most tables first; none if
+            nothing is known about single records.
         rest: worst-case mechanisms that no Gaussian one dominates.
+        why: why draws count by their worst case, in words; "" if none do.
     """
 
     accounts: tuple[Account, ...]
     rest: tuple[Priced, ...] = ()
+    why: str = ""
 
     @classmethod
     def of(
@@ -103,16 +107,16 @@ class Table:
         planned: Entry | None = None,
         own: Mapping[str, RecordLosses] | None = None,
     ) -> Table:
-        """Return everything in a ledger, and ``planned`` on top.
+        """Return all releases in a ledger, and ``planned``.
 
         Args:
-            ledger: of the table.
+            ledger: ledger of the table.
             accounting: how the Bayesian ε is computed.
-            planned: draws that may come.
-            own: losses of fits that are at hand; those of others are where they were kept.
+            planned: planned draws.
+            own: losses of fits in memory; those of other fits are read from storage.
 
         Raises:
-            ValueError: saying why no Bayesian total is known.
+            ValueError: if no Bayesian total is known; it says why.
         """
         book = ledger.book()
         if book.rows > 1:
@@ -121,7 +125,7 @@ class Table:
             )
         entries = [e for e in book.entries if (e.kind == RESERVED) == (e.of in book.opened)]
         entries += [planned] if planned else []
-        fits, others = _sorted(entries, ledger, own or {})
+        fits, others, why = _sorted(entries, ledger, own or {})
         _check_neighbours(others)
         variance = math.fsum(n * (variance_of(one) or 0.0) for one, n in others.items())
         gaussian = {one: n for one, n in others.items() if variance_of(one)}
@@ -134,10 +138,10 @@ class Table:
                 joined = tuple(_constant(one, variance) for one in group[0][1])
                 events.append((PosteriorDraws(joined, rounding=rounding), 1))
             accounts.append(Account(events, accounting))
-        return cls(tuple(accounts), rest)
+        return cls(tuple(accounts), rest, why)
 
     def bayesian(self, delta: float) -> Bound | None:
-        """Return the Bayesian ε at ``delta``; None where nothing is known of single records.
+        """Return the Bayesian ε at ``delta``; None if nothing is known about single records.
 
         Raises:
             ValueError: if there is none at ``delta``.
@@ -155,14 +159,14 @@ class Table:
         return replace(largest, epsilon=both, delta=delta, by=by, distance=None)
 
     def typical(self, delta: float) -> Bound:
-        """Return what most records pay at most, each by itself; see :func:`.typical.typical`.
+        """Return a bound on most records' own ε; see :func:`.typical.typical`.
 
         Raises:
-            ValueError: if nothing is known of single records, or there is none at ``delta``.
+            ValueError: if nothing is known about single records, or there is none at ``delta``.
         """
         share, epsilon = self._rest(delta)
         if not self.accounts:
-            raise ValueError(f"{_NONE}nothing is known of single records")
+            raise ValueError(self.why or f"{_NONE}nothing is known of single records")
         largest = max((typical(one, share) for one in self.accounts), key=lambda b: b.epsilon)
         return replace(largest, epsilon=largest.epsilon + epsilon, delta=delta)
 
@@ -170,24 +174,24 @@ class Table:
         """Return the Bayesian δ at ``epsilon``; see :meth:`.Account.get_delta`.
 
         Raises:
-            ValueError: as that does, or if nothing is known of single records.
+            ValueError: as there, or if nothing is known about single records.
         """
         share, spent = self._rest(near)
         if not self.accounts:
-            raise ValueError(f"{_NONE}nothing is known of single records")
+            raise ValueError(self.why or f"{_NONE}nothing is known of single records")
         if epsilon < spent:
             return 1.0
         found = (account.get_delta(epsilon - spent, near=share) for account in self.accounts)
         return min(1.0, max(found) + near - share)
 
     def exposure(self, delta: float) -> Exposure | None:
-        """Return what single records that were in most tables pay; None if not all of it counts."""
+        """Return the exposure of records in the most tables; None if it would omit some charges."""
         if self.rest or not self.accounts or not self.accounts[0].charged.sample_size:
             return None
         return self.accounts[0].exposure(delta)
 
     def _rest(self, delta: float) -> tuple[float, float]:
-        """Return what is left of δ for single records, and the ε of what is not among them."""
+        """Return the part of δ for single records, and the ε of the other mechanisms."""
         if not self.rest:
             return delta, 0.0
         found = worst_case.epsilon(self.rest, delta / 2)
@@ -204,12 +208,12 @@ def total(
     planned: Entry | None = None,
     own: Mapping[str, RecordLosses] | None = None,
 ) -> Cost:
-    """Return what everything in a ledger costs together.
+    """Return the joint cost of everything in a ledger.
 
     Args:
-        ledger, accounting, planned, own: as of :meth:`Table.of`.
+        ledger, accounting, planned, own: as for :meth:`Table.of`.
         delta: δ.
-        worst: the worst case of all of it.
+        worst: the joint worst case.
 
     Raises:
         ValueError: if there is neither a worst case nor a Bayesian ε.
@@ -220,15 +224,15 @@ def total(
     except ValueError as error:
         if worst is None:
             raise
-        # Whether there is an answer must not depend on the records where the worst case is one.
+        # With a worst case, whether there is an answer must not depend on the records.
         return Cost(worst_case=worst, why=str(error))
     if found is None or worst is None:
-        return Cost(worst_case=worst, bayesian=found)
+        return Cost(worst_case=worst, bayesian=found, why="" if table.accounts else table.why)
     return Cost(worst_case=worst, bayesian=implied(found, worst, found.relation))
 
 
 def _check_neighbours(others: Iterable[Priced]) -> None:
-    """Raise ValueError unless events are for one record that is added or removed."""
+    """Raise ValueError unless events are for one record added or removed."""
     found = common_neighbours(list(others))
     if found["relation"] != Relation.ADD_OR_REMOVE.value or found["unit"] != "one record":
         raise ValueError(
@@ -239,8 +243,8 @@ def _check_neighbours(others: Iterable[Priced]) -> None:
 
 def _sorted(
     entries: Sequence[Entry], ledger: Ledger, own: Mapping[str, RecordLosses]
-) -> tuple[list[Drawn], Counter[Priced]]:
-    """Return the fits whose records count one by one, and the worst case of all else."""
+) -> tuple[list[Drawn], Counter[Priced], str]:
+    """Return fits whose records count one by one, the worst case of other charges, and why."""
     by_fit: dict[str, list[Entry]] = {}
     others: Counter[Priced] = Counter()
     for entry in entries:
@@ -249,14 +253,14 @@ def _sorted(
         else:
             by_fit.setdefault(entry.of, []).append(entry)
     fits: list[Drawn] = []
+    by_worst: list[tuple[Entry, str]] = []
     for name, drawn in by_fit.items():
         taus = {e.charge.temperature for e in drawn if e.charge}
         losses = own[name] if name in own else kept(ledger, name, *taus)
         bought = [e for e in entries if e.charge is None and e.events != ()]
         if any(e.of == name or e.purchase in losses.purchases for e in bought):
             why = "what it costs each record depends on constants that were bought from this table"
-            for entry in drawn:
-                others += _worst(entry, why)
+            by_worst += [(entry, why) for entry in drawn]
             continue
         same = next((one.losses for one in fits if one.losses.same(losses)), losses)
         charges: Counter[Charge] = Counter()
@@ -266,18 +270,18 @@ def _sorted(
     known = [one for one in fits if all(len(p.ids) or p.influence for p in one.losses.panels)]
     if len(known) > 1:
         known = [one for one in known if all(p.counts is None for p in one.losses.panels)]
-    for fit in fits:
-        if fit not in known:
-            for entry in by_fit[fit.name]:
-                others += _worst(entry, "who pays what is not known, of this and other fits")
-    return known, others
+    why = "who pays what is not known, of this and other fits"
+    by_worst += [(entry, why) for fit in fits if fit not in known for entry in by_fit[fit.name]]
+    for entry, why in by_worst:
+        others += _worst(entry, why)
+    return known, others, _of(*by_worst[0]) if by_worst else ""
 
 
 def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]]:
-    """Return sets of fits with their panels of the same records, those in most fits first.
+    """Return sets of fits with their panels of the same records, those in the most fits first.
 
     Raises:
-        ValueError: if nothing is known of the records that fits share.
+        ValueError: if nothing is known about the records that fits share.
     """
     every = [{panel.kind: panel for panel in fit.losses.panels} for fit in fits]
     if any(panels.keys() != every[0].keys() for panels in every):
@@ -298,17 +302,17 @@ def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]
                     f"{_NONE}{several(len(ids), 'record')} of the panels were in the same "
                     "fits; an estimate needs at least 3"
                 )
-            some = {id(panels[at]): panels[at].select(ids) for at in members}  # one of fits alike
+            some = {id(panels[at]): panels[at].select(ids) for at in members}  # once for equal fits
             found.append([(fits[at], (some[id(panels[at])],)) for at in members])
     return sorted(found, key=lambda group: (-len(group), -len(group[0][1][0].ids)))
 
 
 def _together(each: Sequence[Tensor], whole: Sequence[bool]) -> Iterator[tuple[Tensor, list[int]]]:
-    """Yield ids of records whose mean counts, sorted, and the fits that they were in.
+    """Yield sorted ids of records with a mean of their own, and the fits they were in.
 
     Args:
         each: ids in the panel of each fit.
-        whole: whether the panel has all records of the fit, so that who is not there was not in it.
+        whole: whether the panel has all records of the fit, so that others were not in it.
     """
     every = torch.cat(list(each)).unique()
     last = torch.tensor([int(ids.max()) for ids in each])
@@ -326,13 +330,13 @@ def _together(each: Sequence[Tensor], whole: Sequence[bool]) -> Iterator[tuple[T
             continue
         for at, pattern in enumerate(patterns.T):
             within = (patterns >= pattern[:, None]).all(0)
-            if int(within.sum()) == 1:  # itself: no record was in these and others
+            if int(within.sum()) == 1:  # only itself: no record was in these and others
                 own = [fit for fit, there in zip(reaching, pattern.tolist(), strict=True) if there]
                 yield cohort[which == at], own
 
 
 def _check_same(fits: Sequence[Drawn], panels: Sequence[Panel]) -> None:
-    """Raise ValueError if records of one id have other features and another target elsewhere."""
+    """Raise ValueError if both features and targets of shared ids differ between fits."""
     for at, (fit, panel) in enumerate(zip(fits, panels, strict=True)):
         for other, before in zip(fits[:at], panels[:at], strict=True):
             if panel is before or panel.marks is None or before.marks is None:
@@ -349,7 +353,7 @@ def _check_same(fits: Sequence[Drawn], panels: Sequence[Panel]) -> None:
 
 
 def _constant(panel: Panel, variance: float) -> Panel:
-    """Return the panel of a Gaussian mechanism that costs every record as much."""
+    """Return the panel of a Gaussian mechanism, with the same cost for every record."""
     b2 = torch.full((len(panel.ids), 1), variance, dtype=torch.float64)
     pairs = GaussianPairs(torch.ones_like(b2), b2)
     return Panel(panel.kind, panel.ids, pairs, largest=variance, counts=panel.counts)
@@ -362,5 +366,9 @@ def _worst(entry: Entry, why: str) -> Counter[Priced]:
         ValueError: if it has none.
     """
     if entry.events is None:
-        raise ValueError(f"{_NONE}of {entry}, {why}")
+        raise ValueError(_of(entry, why))
     return Counter({one: n * entry.count for one, n in Counter(entry.events).items()})
+
+
+def _of(entry: Entry, why: str) -> str:
+    return f"{_NONE}of {entry}, {why}"

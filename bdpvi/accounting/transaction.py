@@ -1,13 +1,12 @@
-"""The only code that spends: plan, check and charge in one locked step, then a key to draw from.
+"""The only code that spends: plan, check and charge in one locked step, then draw with a key.
 
-Whatever is released goes the same way. A mechanism plans from public facts and from what the ledger
-holds. Under the ledger's lock the plan is held against the budget and charged, durably, and only
-then is there a key, from which all noise of the charge follows. The lock is not held while the
-mechanism draws.
+All releases go the same way. A mechanism plans from public facts and from the ledger. Under the
+ledger's lock the plan is checked against the budget and charged durably. Only then is there a key,
+which determines all noise of the charge. The lock is not held while the mechanism draws.
 
-A key follows from the secret of the work and from everything that the noise must not be shared by:
+A key is derived from the secret of the work and from everything whose change must change the noise:
 the table, settings and schema that the secret was made for, unit, ledger, step and price. So the
-same work after an interruption draws the same bits and pays nothing, and another price has other
+same work after an interruption draws the same bits at no price, and another price has other
 noise. The ledger holds a hash of the key, never the key.
 """
 
@@ -32,18 +31,18 @@ C = TypeVar("C", covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Generic[S]):
-    """What a mechanism is going to do, decided from public facts before anything is drawn.
+    """A mechanism's settings and price, decided from public facts before any draw.
 
     Attributes:
-        kind: of the charge, one of :data:`~bdpvi.accounting.book.KINDS`.
-        what: it is, in words, for a refusal.
-        events: what it costs in the worst case; None where nothing bounds a record.
-        settings: of the mechanism.
-        count: how often, each time at this price.
-        charge: the draws from a guide, if that is what it is.
-        within: whether the mechanism held the budget itself, in another currency.
-        losses: what the draws of the work cost each record, to be kept with the charge.
-        assumptions: what the guarantee rests on.
+        kind: kind of charge, one of :data:`~bdpvi.accounting.book.KINDS`.
+        what: description for error messages.
+        events: the worst-case price; None if nothing bounds a record.
+        settings: settings of the mechanism.
+        count: number of repetitions, each at this price.
+        charge: the draws from a guide, if it draws from one.
+        within: whether the mechanism has checked the budget itself, for another guarantee.
+        losses: each record's losses from the draws, to be stored with the charge.
+        assumptions: assumptions of the guarantee.
     """
 
     kind: str
@@ -59,13 +58,13 @@ class Plan(Generic[S]):
 
 @dataclass(frozen=True)
 class Before:
-    """What a plan may know of the ledger.
+    """The parts of the ledger that a plan may use.
 
     Attributes:
-        book: what the ε of this work counts: everything that was spent on the table, or by this
-            work alone. Within a reservation that is what was spent before it, and by this work.
-        whole: within a reservation, everything spent on the table but what is reserved.
-        made: the charge itself, where an interrupted call has made it already.
+        book: the charges that count for this work's ε: all of the table, or only those of this
+            work. Within a reservation: the charges before it, and those of this work.
+        whole: within a reservation, all charges for the table except the reservation.
+        made: the charge itself, if an interrupted call has made it already.
     """
 
     book: Book
@@ -74,34 +73,34 @@ class Before:
 
 
 class Mechanism(Protocol[S, C]):
-    """Something random that is computed from records and released."""
+    """A randomised function of the records whose output is released."""
 
     @property
     def step(self) -> str:
-        """Which step of the work it is; a step is charged once."""
+        """The name of this step of the work; a step is charged once."""
 
     def plan(self, before: Before) -> Plan[S]:
-        """Return what will be done: a function of public facts and of what was spent before.
+        """Return the plan: a function of public facts and of earlier charges.
 
         Raises:
-            ValueError, BudgetExceededError: nothing is charged.
+            ValueError, BudgetExceededError: if it refuses; nothing is charged.
         """
 
     def draw(self, plan: Plan[S], key: Key) -> C:
-        """Return what is released: a function of the records, the plan and the key alone."""
+        """Return the output: a function of only the records, the plan and the key."""
 
 
 @dataclass(frozen=True, eq=False)
 class Transaction:
-    """One work on one ledger.
+    """One unit of work that charges one ledger.
 
     Args:
-        ledger: that is charged.
-        secret: what all keys of the work follow from. It was made for this work and no other.
+        ledger: the ledger to charge.
+        secret: the source of all keys of the work, made for this work only.
         facts: digest of the table, settings and schema of the work.
-        name: what the ledger calls the work.
-        alone: whether the work's ε is of itself alone, not of everything spent on the table.
-        kept: whether the secret outlives this process, so that an interrupted work can go on.
+        name: id of the work in the ledger.
+        alone: whether the work's ε covers only the work, not everything spent on the table.
+        kept: whether the secret outlives this process, so that an interrupted work can resume.
 
     >>> from bdpvi.accounting.events import SampledGaussian
     >>> class Count:
@@ -142,11 +141,11 @@ class Transaction:
     def charge(
         self, mechanism: Mechanism[S, Any], *, last: bool = False
     ) -> tuple[Plan[S], Key, Entry]:
-        """Plan and charge; return the plan, the key to draw from, and the charge.
+        """Plan and charge; return the plan, the key for the draw, and the charge.
 
         Args:
             mechanism: the step.
-            last: whether the work charges nothing after it: what is still reserved is given up.
+            last: whether this is the work's last charge: the rest of the reservation is released.
         """
         ledger, step = self.ledger, mechanism.step
         with ledger.locked():
@@ -181,22 +180,22 @@ class Transaction:
         return plan, key, entry
 
     def made(self, book: Book, step: str) -> int | None:
-        """Return the place of the charge of a step, if it was made."""
+        """Return the index of a step's charge, if it was made."""
         own = (at for at, e in enumerate(book.entries) if (e.of, e.purpose) == (self.name, step))
         return next(own, None)
 
     @contextmanager
     def reserved(self, epsilon: float, delta: float, what: str) -> Iterator[None]:
-        """Set everything aside that the steps inside may spend, before the first of them.
+        """Reserve all that the steps inside may spend, before the first of them.
 
-        What is set aside is a Gaussian mechanism with which everything costs ε at δ. It counts for
-        others, in place of what this work has charged, until the last step is charged, or the work
-        is refused and has spent what it charged until then. An interrupted work that can go on
-        keeps what it reserved.
+        The reservation is a Gaussian mechanism that brings the total to ε at δ. For other works it
+        counts in place of this work's charges until the last step is charged, or until the work
+        is refused, which leaves its charges so far. An interrupted work that can resume keeps its
+        reservation.
 
         Raises:
-            BudgetExceededError: if the budget does not suffice; nothing is set aside.
-            ValueError: if hardly anything of ε is left.
+            BudgetExceededError: if the budget does not suffice; nothing is reserved.
+            ValueError: if ε is spent.
         """
         with self.ledger.locked():
             if not any(map(self._reserves, self.ledger.entries())):
@@ -212,10 +211,10 @@ class Transaction:
             raise
 
     def total(self, delta: float) -> Bound:
-        """Return what the ε of this work counts has cost.
+        """Return the cost of all charges that count for this work's ε.
 
         Raises:
-            ValueError: if something of it has no worst-case guarantee.
+            ValueError: if one of them has no worst-case guarantee.
         """
         found = together(self.counted(), delta, {})
         if found is None:
@@ -223,17 +222,17 @@ class Transaction:
         return found
 
     def counted(self) -> Book:
-        """Return everything that the ε of this work counts."""
+        """Return all charges that count for this work's ε."""
         return self._scope(self.ledger.book())
 
     def before(self) -> Book:
-        """Return what the ε of this work counts of what was spent before it."""
+        """Return the charges before this work that count for its ε."""
         book = self.ledger.book()
         own = (at for at, one in enumerate(book.entries) if one.of == self.name)
         return self._scope(book.of_entries(book.entries[: next(own, None)]))
 
     def end(self) -> None:
-        """Give up what was reserved and not charged: there is nothing more to come."""
+        """Release the rest of the reservation: no more charges will follow."""
         with self.ledger.locked():
             if self.name in self.ledger.book().opened:
                 self.ledger.charge(Entry(kind=ENDED, of=self.name))
@@ -242,7 +241,7 @@ class Transaction:
         return entry.kind == RESERVED and entry.of == self.name
 
     def _before(self, book: Book, at: int | None) -> Before:
-        """Return what was spent before the step that is charged at this place, or comes now."""
+        """Return the state before the step charged at this index, or before a new step."""
         made = None if at is None else book.entries[at]
         past = book if at is None else book.of_entries(book.entries[:at])
         if self.name not in past.opened:
@@ -260,14 +259,14 @@ class Transaction:
 
     def _key(self, book: Book, entry: Entry) -> Key:
         price = (entry.kind, entry.charge, entry.events, entry.count)
-        # An experiment can be repeated with any ledger, and protects nobody.
+        # An experiment must repeat with any ledger, and protects nobody.
         place = ("", "") if self.secret.experiment else (book.id, entry.of)
         facts = (self.facts, book.unit, book.rows, *place, entry.purpose)
         return self.secret.child("charge", repr(facts), repr(price))
 
 
 def seal(key: Key) -> str:
-    """Return the hash of a key that a ledger holds.
+    """Return the hash of a key, for a ledger.
 
     >>> len(seal(Key.of_seed(0)))
     64

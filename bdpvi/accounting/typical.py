@@ -1,4 +1,4 @@
-"""A typical-record ε: what most records pay at most, each by itself, whatever the others pay."""
+"""A typical-record ε: a bound on most records' own ε, whatever the ε of the others."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from bdpvi.accounting.quantiles import certified_rank
 from bdpvi.accounting.rounding import after_rounding, rounding_delta
 
 SHARES = (0.99, 0.95, 0.9)
-"""Of the population, the largest first: a typical-record ε is of the first that a panel allows."""
+"""Shares of the population. A typical-record ε covers the first that the panel's size allows."""
 DOUBT = 0.05
 """γ of a typical-record ε."""
 
 
 @on_host
 def typical(account: Account, delta: float) -> Bound:
-    """Return what most records pay at most, each by itself, for everything that was charged.
+    """Return a bound on most records' own ε for all charges.
 
-    An order statistic of the records' own ε (Wilks 1941), the larger of both directions. Nothing
-    need bound a record's cost, and nothing is said of the records beyond the share. Rounding is
-    paid for by each record's δ.
+    An order statistic of the records' own ε (Wilks 1941), the larger of both directions. No bound
+    on a record's cost is needed, and records beyond the share are not covered. Each record's δ
+    includes the price of rounding.
 
     Args:
         account: draws from Gaussian guides, or runs of noisy sums, with a panel.
         delta: δ of each record's own guarantee.
 
     Raises:
-        ValueError: if the panel is too small, costs are those of a path, or no ε of the grid is
-            large enough.
+        ValueError: if the panel is too small, costs belong to a training path, or no ε of the grid
+            is large enough.
 
     >>> from bdpvi.accounting.events import PosteriorDraws
     >>> from bdpvi.accounting.gaussian_pairs import GaussianPairs
@@ -65,7 +65,7 @@ def typical(account: Account, delta: float) -> Bound:
     ranks = {kind: certified_rank(m, DOUBT / len(kinds), each) for kind, m in sizes.items()}
 
     def enough(epsilon: float, rest: float) -> bool:
-        """Return whether enough records of every kind have a δ of ``rest`` at most."""
+        """Return whether enough records of every kind have a δ of at most ``rest``."""
         return all(
             int(counts[kind][torch.stack([d.at(epsilon) for d in found]).amax(0) <= rest].sum())
             >= ranks[kind]
@@ -100,17 +100,17 @@ def typical(account: Account, delta: float) -> Bound:
 
 
 def share_of(sample_size: int, relations: int = 1) -> tuple[float, float]:
-    """Return the share of the population that a typical-record ε speaks of, and one relation's.
+    """Return the share of the population that a typical-record ε covers, and that per relation.
 
-    It follows from the number of records alone. γ and the rest of the population are divided among
-    the relations: the dear records of each may be others.
+    It depends only on the number of records. γ and the rest of the population are divided among the
+    relations, as each may have different costly records.
 
     Args:
         sample_size: m, of the smallest panel.
-        relations: number of panels, of records that are added and removed.
+        relations: number of panels, for added and for removed records.
 
     Raises:
-        ValueError: if m records allow none of :data:`SHARES`.
+        ValueError: if m records are too few for any of :data:`SHARES`.
 
     >>> share_of(299)[0], share_of(298)[0], share_of(29)[0]
     (0.99, 0.95, 0.9)

@@ -1,8 +1,8 @@
 """Worst-case differential privacy of the Gaussian mechanism, repeated on Poisson samples.
 
-Every training method here releases, step after step, a sum of vectors that are clipped to norm C,
-each record present with probability q, plus N(0, σ²C²) noise. σ is the noise multiplier; the number
-of steps, q and σ decide ε alone. Neighbours differ by one record added or removed.
+Every training method here releases, at each step, a sum of vectors clipped to norm C plus
+N(0, σ²C²) noise; each record is present with probability q. σ is the noise multiplier. The number
+of steps, q and σ determine ε. Neighbours differ by one record added or removed.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ NOTHING = "nothing was released"
 
 
 class WorstCaseAccountant(Hashable, Protocol):
-    """From what a training run did to its worst-case ε."""
+    """Maps the settings of a training run to its worst-case ε."""
 
     @property
     def name(self) -> str:
-        """What reports call the accountant."""
+        """The accountant's name in reports."""
 
     @property
     def relation(self) -> str:
-        """Between neighbouring data sets: one record added or removed, or one replaced."""
+        """The relation between neighbouring data sets: "add or remove" or "replace" one record."""
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-        """Return ε at ``delta``; +inf where the accountant can promise nothing.
+        """Return ε at ``delta``; +inf if the accountant has no guarantee.
 
         Args:
             noise_multiplier: σ, positive: the noise's standard deviation over the clipping norm.
@@ -74,10 +74,10 @@ class WorstCaseAccountant(Hashable, Protocol):
 
 @dataclass(frozen=True)
 class PrivacyLossAccountant:
-    """Privacy loss distributions by dp_accounting, rounded so that ε is never too small.
+    """Privacy loss distributions of dp_accounting, rounded so that ε is never too small.
 
-    The losses are put on a grid with steps of :func:`.loss_distribution.loss_interval`. Below
-    σ = 0.02, where one step's ε is in the thousands, nothing is promised.
+    The losses are rounded to a grid with steps of :func:`.loss_distribution.loss_interval`. Below
+    σ = 0.02, where one step's ε is in the thousands, there is no guarantee.
 
     >>> round(PrivacyLossAccountant().epsilon(4.0, rate=0.01, steps=2000, delta=1e-3), 3)
     0.232
@@ -95,7 +95,7 @@ class PrivacyLossAccountant:
 
     @on_host
     def together(self, runs: Sequence[SampledGaussian], delta: float) -> float:
-        """Return ε at ``delta`` of several runs, each of sensitivity 1 and of no unseen coins.
+        """Return ε at ``delta`` of several runs, each with sensitivity 1 and no unseen coins.
 
         Args:
             runs: in any order.
@@ -117,8 +117,8 @@ class PrivacyLossAccountant:
 class GaussianAccountant:
     """Gaussian differential privacy, exact, for runs that use all records in every step.
 
-    T Gaussian releases are together one Gaussian release of distance μ = √T/σ (Dong, Roth and Su
-    2022, Corollary 2); its δ(ε) is known in closed form and is solved for ε.
+    T Gaussian releases compose to one Gaussian release of distance μ = √T/σ (Dong, Roth and Su
+    2022, Corollary 2); its δ(ε) has a closed form and is solved for ε.
 
     >>> round(GaussianAccountant().epsilon(50.0, rate=1.0, steps=100, delta=1e-5), 4)
     0.7255
@@ -141,11 +141,11 @@ def gaussian_epsilon(variance: float, delta: float) -> float:
     """Return ε at ``delta`` of a Gaussian mechanism: the root of ``equal_covariance``.
 
     Args:
-        variance: of the privacy loss, μ², positive.
+        variance: variance of the privacy loss, μ², positive.
         delta: δ in (0, 1).
 
     Returns:
-        ε, rounded up by 1e-11 of itself.
+        ε, rounded up by a relative 1e-11.
     """
     v = torch.tensor([validate.positive("variance", variance)], dtype=torch.float64)
 
@@ -154,9 +154,9 @@ def gaussian_epsilon(variance: float, delta: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    # Beyond this ε the loss's Gaussian tail alone, Pr[L > ε] ≥ δ(ε), is below δ.
+    # Beyond this ε even the loss's Gaussian tail, Pr[L > ε] ≥ δ(ε), is below δ.
     top = variance / 2 + math.sqrt(variance * -2 * math.log(delta))
-    return root(excess, 0.0, top) * (1 + 1e-11)  # the side on which δ holds
+    return root(excess, 0.0, top) * (1 + 1e-11)  # rounded up
 
 
 @on_host
@@ -169,7 +169,7 @@ def gaussian_guarantee(variance: float, delta: float, rounding: float = 0.0) -> 
         rounding: θ, see :func:`rounding_delta`.
 
     Returns:
-        None where rounding leaves nothing of δ.
+        None if rounding uses up δ.
 
     >>> round(gaussian_guarantee(0.25, 1e-5, rounding=1e-9).epsilon, 4)
     1.9932
@@ -188,25 +188,25 @@ def worst(epsilon: float, delta: float, by: str, **more: Any) -> Bound:
 
 @on_host
 def epsilon(events: Iterable[Event | Priced], delta: float) -> Bound | None:
-    """Return what all events guarantee together, to every conceivable record.
+    """Return the joint guarantee of all events for every conceivable record.
 
-    Gaussian mechanisms compose to one of variance Σ μ², also where later ones depend on what the
-    earlier ones gave (Dong, Roth and Su 2022, Corollary 2). Sums over Poisson samples and they
-    compose by privacy loss distributions; steps that an unseen coin decides about by those of
-    :mod:`bdpvi.accounting.loss_distribution`. Objective perturbation is no Gaussian mechanism: its
-    losses' bound is added to the others' by :mod:`bdpvi.accounting.perturbed_objective`, and coins
-    count as seen there. Draws at a posterior's mode go by :mod:`bdpvi.accounting.mode_draws`.
-    Thresholds are paid out of δ, and so is the rounding of what was drawn (:func:`rounding_delta`).
+    Gaussian mechanisms compose to one of variance Σ μ², even if later ones depend on earlier
+    outputs (Dong, Roth and Su 2022, Corollary 2). With sums over Poisson samples they compose by
+    privacy loss distributions; steps with an unseen coin use those of
+    :mod:`bdpvi.accounting.loss_distribution`. Objective perturbation is not a Gaussian mechanism:
+    :mod:`bdpvi.accounting.perturbed_objective` composes its loss bound with the others, and counts
+    coins as seen. Draws at a posterior's mode use :mod:`bdpvi.accounting.mode_draws`. δ includes
+    thresholds and the rounding of draws (:func:`rounding_delta`).
 
     Args:
         events: in any order.
-        delta: δ of all together.
+        delta: δ of the total.
 
     Returns:
-        None where nothing bounds what an event gives away, no ε is finite, or nothing is left of δ.
+        None if nothing bounds an event's loss, no ε is finite, or δ is used up.
 
     Raises:
-        ValueError: if events are of different relations or units.
+        ValueError: if events have different relations or units.
 
     >>> from bdpvi.accounting.events import ExponentialMechanism
     >>> steps = [SampledGaussian(noise_multiplier=50.0, steps=60), ExponentialMechanism(0.1)]
@@ -235,7 +235,7 @@ def epsilon(events: Iterable[Event | Priced], delta: float) -> Bound | None:
         if not variance:
             return worst(0.0, delta, NOTHING, **whose, distance=0.0, rounding=rounding)
         found = gaussian_guarantee(variance, rest, rounding)
-        if found is not None and rest < delta:  # with a threshold it is no Gaussian mechanism
+        if found is not None and rest < delta:  # with a threshold it is not Gaussian
             found = replace(found, distance=None)
         return found and replace(found, delta=delta, **whose)
     name, solve = PrivacyLossAccountant.name, partial(_sampled_epsilon, sampled, variance)
@@ -277,7 +277,7 @@ def _perturbed_epsilon(
     variance: float,
     delta: float,
 ) -> float:
-    """Return ε of objective perturbation with all else."""
+    """Return the joint ε of objective perturbation and the other mechanisms."""
     if not sampled:
         return perturbed_objective.epsilon(perturbed, delta, variance)
     if min(run.noise_multiplier for run in sampled) < LEAST_NOISE:
@@ -289,14 +289,14 @@ def _perturbed_epsilon(
 
 @on_host
 def replace_one(guarantee: Bound) -> Bound | None:
-    """Return what the same release guarantees where one record is replaced by another.
+    """Return the guarantee of the same release for replacing one record.
 
     A replacement is a removal and an addition. For a mechanism no worse than a Gaussian one of
-    distance μ the distances add up, to 2μ; elsewhere (ε, δ) twice is (2ε, (1 + e^ε) δ) (group
+    distance μ the distances add up to 2μ; otherwise (ε, δ) twice is (2ε, (1 + e^ε) δ) (group
     privacy; Dwork and Roth 2014, Theorem 2.2 and its form with δ).
 
     Returns:
-        None where rounding leaves nothing of δ.
+        None if rounding uses up δ.
 
     Raises:
         ValueError: if the guarantee is for another relation already.
@@ -331,7 +331,7 @@ def guarantee(
         rounding: θ of the run, see :func:`rounding_delta`.
 
     Returns:
-        None where there is none: no noise, ε infinite, or rounding leaves nothing of δ.
+        None if there is no noise, ε is infinite, or rounding uses up δ.
 
     >>> print(guarantee(PrivacyLossAccountant(), 0.0, rate=0.01, steps=2000, delta=1e-3))
     None
@@ -350,17 +350,17 @@ def guarantee(
 def calibrate(
     accountant: WorstCaseAccountant, *, epsilon: float, delta: float, rate: float, steps: int
 ) -> float:
-    """Return the smallest noise multiplier with which ``steps`` steps cost at most ``epsilon``.
+    """Return the smallest noise multiplier at which ``steps`` steps cost at most ``epsilon``.
 
     Args:
-        accountant: decides what they cost.
+        accountant: prices the steps.
         epsilon: target, met from below within 0.5 %.
         delta: δ of the target.
         rate: Poisson sampling rate q.
         steps: number of steps.
 
     Raises:
-        ValueError: if no noise reaches ``epsilon``, as with the moments accountant below
+        ValueError: if no noise reaches ``epsilon``, such as with the moments accountant below
             log(1/δ)/99.
 
     >>> noise = calibrate(GaussianAccountant(), epsilon=0.1, delta=1e-5, rate=1.0, steps=100)
@@ -370,7 +370,7 @@ def calibrate(
     validate.epsilon(epsilon)
     _check(1.0, rate, steps, delta)
 
-    # The classical calibration of one Gaussian of distance q√T: right within a factor of about 2.
+    # The classical calibration of one Gaussian of distance q√T, right within a factor of about 2.
     guess = rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon
     try:
         return smallest(
@@ -398,7 +398,7 @@ def _epsilon(
 
 
 def _event(noise_multiplier: float, rate: float) -> dp_accounting.DpEvent:
-    """Return one step as dp_accounting knows it."""
+    """Return one step as an event of dp_accounting."""
     import dp_accounting
 
     gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)

@@ -1,1 +1,1 @@
-"""Methods at equal ε, set against each other and searched: the extra ``bdpvi[bench]``."""
+"""Comparison and tuning of methods at equal ε, with the extra ``bdpvi[bench]``."""

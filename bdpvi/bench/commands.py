@@ -48,7 +48,7 @@ COLUMNS = (
 )
 _EXTRA = ("jinja2", "matplotlib", "optuna")
 _WIDE = 1_000
-"""Characters: tables that go to a file or another program are not folded."""
+"""Characters per line: tables written to a file or another program are not wrapped."""
 
 
 def demo(
@@ -249,6 +249,6 @@ def _numbers(name: str, text: str) -> list[float]:
 
 
 def _need_extra() -> None:
-    """Raise ValueError without the packages that comparing and tuning need besides bdpvi's own."""
+    """Raise ValueError if the additional packages for comparing and tuning are missing."""
     if missing := [name for name in _EXTRA if find_spec(name) is None]:
         raise ValueError(f"{' and '.join(missing)} missing: pip install 'bdpvi[bench]'")

@@ -1,4 +1,4 @@
-"""Methods against each other at equal ε, on the same records, over the same seeds."""
+"""Comparison of methods at equal ε, on the same records, over the same seeds."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from bdpvi.types import Split
 
 EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 LANDING = 0.055
-"""A calibrated ε lies below its target by at most this fraction, unless its row says why not; a
-temperature on the public grid needs nearly all of it."""
+"""Largest fraction by which a calibrated ε may lie below its target without a reason in its row; a
+temperature on the public grid uses nearly all of it."""
 
 ABOVE = "not certified at the target: at the temperature that is planned for it ε is {:.3g}"
 PLANNED = "costs less than the target: its temperature was planned before a record was seen"
 
 UNSURE = 1e-6
-"""Failure probability of what 99 % of all records are certified to pay at most."""
+"""Failure probability of the certified 99 % quantile of all records' ε."""
 _LOWEST = 37.0
 """No record costs more nats, see :func:`bdpvi.recipes.metrics.log_scores`."""
 _AT_ONCE = 2**22
-"""Predicted probabilities that are in memory together."""
+"""Number of predicted probabilities held in memory at once."""
 
 COLUMNS = (
     "data", "method", "guarantee", "target_epsilon", "seed", *MEASURES,
@@ -60,16 +60,16 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What to compare.
+    """The plan of a comparison.
 
     Args:
-        methods: to be compared.
-        at: by a method's name and a target, the method to use there, and at targets that are
-            nearer to it than to any other, instead: the same with other hyper-parameters.
-        epsilons: targets that every private method is calibrated to.
+        methods: the methods to compare.
+        at: by a method's name and a target, the method with other hyper-parameters to use there,
+            and at all targets closest to that one.
+        epsilons: targets to which every private method is calibrated.
         delta: δ of every guarantee.
-        seeds: number of runs of a method that trains anew for each, with seeds 0 … seeds − 1.
-        draws: the same for a ``one_shot`` method, whose runs cost next to nothing.
+        seeds: number of runs of a method that trains for each run, with seeds 0 … seeds − 1.
+        draws: the same for a ``one_shot`` method, whose runs cost almost nothing.
 
     Raises:
         ValueError: if there is nothing to compare or a number is out of range.
@@ -94,17 +94,17 @@ class Plan:
         validate.positive_int("draws", self.draws)
 
     def with_base_rate(self) -> Plan:
-        """Return the plan with the base rate among its methods, which every table shows."""
+        """Return the plan including the base rate, which every table shows."""
         if any(method.name == BaseRate.name for method in self.methods):
             return self
         return replace(self, methods=(BaseRate(), *self.methods))
 
     def runs(self, method: Method) -> int:
-        """Return the number of runs that a result of the method is the mean of."""
+        """Return the number of runs averaged in a result of the method."""
         return self.draws if getattr(method, "one_shot", False) else self.seeds
 
     def cells(self) -> list[Cell]:
-        """Return the work, method by method; a method without privacy has one cell."""
+        """Return all cells, method by method; a method without privacy has one cell."""
         return [
             Cell(nearest(self.at.get(method.name, {}), epsilon, method), epsilon)
             for method in self.methods
@@ -113,7 +113,7 @@ class Plan:
 
 
 def check_epsilons(epsilons: Sequence[float]) -> None:
-    """Raise ValueError unless there are targets, each finite, above 0 and given once."""
+    """Raise ValueError unless there are targets, all finite, positive and distinct."""
     if not epsilons:
         raise ValueError("epsilons has no value")
     for epsilon in epsilons:
@@ -143,18 +143,18 @@ def compare(
     chosen: Mapping[str, Any] | None = None,
     track: Track[Cell] = bars.silent,
 ) -> pd.DataFrame:
-    """Run what is not finished yet, and write tables, figures and the report to ``out``.
+    """Run all unfinished cells, and write tables, figures and the report to ``out``.
 
     Args:
         split: training records for the methods, test records for the measurements.
-        plan: what to compare; the base rate is always among it.
-        out: a new folder, or that of the same comparison, which is then continued.
+        plan: what to compare; the base rate is always included.
+        out: a new folder, or the folder of the same comparison, which is then continued.
         chosen: how the hyper-parameters were found, for the report.
         track: shows progress.
 
     Returns:
-        A row for each method, ε and seed; of draws the first as many as there are seeds. Where a
-        method cannot reach a target there is one row, with no ε and the reason.
+        A row for each method, ε and seed; for draws, only as many as there are seeds. Where a
+        method cannot reach a target there is one row, without ε, giving the reason.
 
     Raises:
         ValueError: if ``out`` belongs to another comparison, or the test records have one class
@@ -170,7 +170,7 @@ def compare(
         return store.get(cell.name, lambda found: check_cell(found, cell, split, plan))
 
     missing = [cell for cell in plan.cells() if kept(cell) is None]
-    prepared: dict[Method, Prepared] = {}  # of one name; targets may share hyper-parameters
+    prepared: dict[Method, Prepared] = {}  # for one name; targets may share hyper-parameters
     for cell in track(missing, "compare"):
         method = cell.method
         if any(other.name != method.name for other in prepared):
@@ -198,7 +198,7 @@ def compare(
 
 
 def _rows(found: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
-    """Return a cell's rows of the table: a row for each of its first runs."""
+    """Return a cell's rows of the table, one for each of its first runs."""
     row, measures = found["row"], found["measures"]
     if measures is None:
         return [row]
@@ -214,13 +214,12 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
     """Return one cell, as JSON types.
 
     Returns:
-        "row", what the cell's runs have in common, its price among it; "measures", each measure's
+        "row", the values shared by the cell's runs, including the cost; "measures", each measure's
         value for every run; "records", for each of ``PAIRED`` the mean over the runs on each test
-        record; "bins", what a reliability diagram shows, averaged over the runs; "own", the ε that
-        each of ``LEVELS`` of the panel's records stays within, and "certified", the ε that 99 % of
-        all records stay within with a confidence of 1 − ``UNSURE``: None where there is no panel,
-        or too small a one. Where the target cannot be reached, the row has the reason, and the rest
-        is None.
+        record; "bins", the data of a reliability diagram, averaged over the runs; "own", quantiles
+        at ``LEVELS`` of the panel records' ε, and "certified", the 99 % quantile of all records' ε
+        with confidence 1 − ``UNSURE``: None without a panel, or with too small a panel. If the
+        target cannot be reached, the row has the reason, and the rest is None.
     """
     about, count = _about(cell, split), plan.runs(cell.method)
     start = time.perf_counter()
@@ -247,13 +246,13 @@ def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, A
         most = float(quantiles.quantile_certificate(numbers, UNSURE, 0.99))
         certified = epsilon_of(most) if math.isfinite(most) else None
     row = {**about, "setting": setting, "seconds": time.perf_counter() - start}
-    for outcome in outcomes:  # their prices are one and the same, and none may pass unchecked
+    for outcome in outcomes:  # their costs are identical, but each is checked
         row |= price(outcome, cell.epsilon)
     return {"row": row, **measured, "own": own, "certified": certified}
 
 
 def _measured(method: Method, outcomes: Sequence[Outcome], split: Split) -> dict[str, Any]:
-    """Return "measures", "records" and "bins" of :func:`run`, a part of the runs at a time."""
+    """Return "measures", "records" and "bins" of :func:`run`, computed in batches of runs."""
     y, count = split.test.y.cpu(), len(outcomes)
     values: dict[str, list[float]] = {name: [] for name in MEASURES}
     sums, bins = (
@@ -268,7 +267,7 @@ def _measured(method: Method, outcomes: Sequence[Outcome], split: Split) -> dict
         each = {"accuracy": correct(probability, y), "log_score": log_scores(probability, y)}
         sums += torch.stack([each[name].double().sum(0) for name in PAIRED])
         bins += calibration(probability, y).sum(0)
-    # Seven decimals keep the files small, and are more than the records decide.
+    # Seven decimals keep the files small and exceed the precision of the estimates.
     means = zip(PAIRED, (sums / count).tolist(), strict=True)
     records = {name: [round(one, 7) for one in mean] for name, mean in means}
     return {"measures": values, "records": records, "bins": (bins / count).tolist()}
@@ -281,7 +280,7 @@ _PRICED = {"epsilon", "delta", "certified", "reason", "accountant"}
 
 
 def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
-    """Raise ValueError unless ``found`` is what :func:`run` returns for this cell."""
+    """Raise ValueError unless ``found`` is a result of :func:`run` for this cell."""
     if not isinstance(found, dict) or found.keys() != _PARTS:
         raise ValueError(f"it must be an object with {', '.join(sorted(_PARTS))}")
     row, same, needed = found["row"], _about(cell, split), _FAILED
@@ -300,7 +299,7 @@ def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
 
 
 def _check_numbers(part: str, found: Any, names: Iterable[str], count: int) -> None:
-    """Raise ValueError unless ``found`` has a list of numbers, measured or scored, by each name."""
+    """Raise ValueError unless ``found`` has a list of valid numbers for each name."""
     if not isinstance(found, dict) or found.keys() != {*names}:
         raise ValueError(f"{part} must be an object with {', '.join(names)}")
     for name, values in found.items():
@@ -311,7 +310,7 @@ def _check_numbers(part: str, found: Any, names: Iterable[str], count: int) -> N
 
 
 def _check_figures(bins: Any, own: Any, certified: Any) -> None:
-    """Raise ValueError unless a cell's figures can be drawn from these."""
+    """Raise ValueError unless a cell's figures can be drawn from these values."""
 
     def numbers(value: Any, count: int) -> bool:
         return (
@@ -329,7 +328,7 @@ def _check_figures(bins: Any, own: Any, certified: Any) -> None:
 
 
 def _fits(name: str, value: Any, most: float) -> bool:
-    """Return whether a cell's column may hold this value, of ε one up to ``most``."""
+    """Return whether a cell's column may hold this value; ε is limited to ``most``."""
     if name == "certified":
         return value in (YES, NO, WORST)
     if name in ("reason", "accountant", "reliable"):
@@ -349,9 +348,9 @@ def _about(cell: Cell, split: Split) -> dict[str, Any]:
 
 
 def predict(method: Method, outcomes: Sequence[Outcome], split: Split) -> Tensor:
-    """Return the test records' probabilities of 1, (R, N): by R outcomes' mean predictions.
+    """Return the test records' probabilities of 1 for R outcomes, (R, N).
 
-    Each is the mean over the outcome's samples, of which all have the same number.
+    Each is the mean over the outcome's samples; all outcomes have equally many.
     """
     names = outcomes[0].latents
     latents = {name: torch.cat([one.latents[name] for one in outcomes]) for name in names}
@@ -360,13 +359,13 @@ def predict(method: Method, outcomes: Sequence[Outcome], split: Split) -> Tensor
 
 
 def price(outcome: Outcome, target: float) -> dict[str, Any]:
-    """Return what an outcome costs, and how far that may be relied on.
+    """Return an outcome's cost and how reliable it is.
 
-    What is certified at a public temperature, for more than the target, is a row that is not
-    certified: nothing is promised at the target.
+    An ε that is certified at a public temperature but exceeds the target gives an uncertified row,
+    because nothing is guaranteed at the target.
 
     Raises:
-        RuntimeError: if it costs more than the target; such a row must never be written.
+        RuntimeError: if any other cost exceeds the target; such a row must never be written.
     """
     cost = outcome.cost or Cost()
     paid = cost.bayesian or cost.worst_case

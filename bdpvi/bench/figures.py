@@ -1,6 +1,6 @@
 """Figures of comparisons.
 
-A Bayesian-DP ε is labelled as one wherever it is shown.
+A Bayesian ε is always labelled as Bayesian.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from bdpvi.recipes.metrics import MEASURES
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
 
 MARKERS: Mapping[str, str] = {BAYESIAN: "o", WORST_CASE: "s"}
-"""No two guarantees share a marker; without privacy there are horizontal lines instead."""
+"""Each guarantee has its own marker; methods without privacy are horizontal lines."""
 NO_WORST_CASE = "worst-case ε: none"
-"""What stands beside the name of a private method that has no worst-case guarantee."""
+"""Suffix of the name of a private method without a worst-case guarantee."""
 LINES = (":", "-.", "--")
 HEADINGS = {
     BAYESIAN: "Bayesian DP (hollow: not reliable)",
@@ -33,22 +33,22 @@ HEADINGS = {
     NONE: "no privacy",
 }
 COLOURS = tuple(colormaps["tab20"](place) for place in (*range(0, 20, 2), *range(1, 20, 2)))
-"""The usual ten, then lighter ones of the same hues."""
+"""The default ten colours, then lighter shades of them."""
 SHOWN = ("log_score", "accuracy", "auc")
-"""Measures of the comparison's figure, a row of panels each."""
+"""Measures in the comparison's figure, one row of panels each."""
 _LEFT_OUT = 0.25
-"""The part of the results, the lowest, that the panels on the right leave out."""
+"""Fraction of the lowest results that the panels on the right leave out."""
 _ROOM = 0.8
-"""Part of a target's place on the axis that its methods, side by side, take up."""
+"""Fraction of a target's width on the axis used by its methods, drawn side by side."""
 
 
 def curve(methods: Sequence[Method], summary: pd.DataFrame) -> Figure:
-    """Return a comparison's log score, accuracy and AUC at each target, whole and near the top.
+    """Return a comparison's log score, accuracy and AUC at each target: full range and top range.
 
-    Methods stand side by side at each target, so that none hides another.
+    Methods are side by side at each target, so that none hides another.
 
     Args:
-        methods: in the order of the legend, which goes by guarantee.
+        methods: the methods in the order of the legend, sorted by guarantee.
         summary: columns method, target_epsilon, worst_case_epsilon, delta, reliable, and for each
             measure its mean and its error.
     """
@@ -81,7 +81,7 @@ def curve(methods: Sequence[Method], summary: pd.DataFrame) -> Figure:
 def _panel(
     axes: Axes, name: str, methods: Sequence[Method], rows: pd.DataFrame, targets: Sequence[float]
 ) -> list[Any]:
-    """Draw one measure of every method; return what stands for each in a legend."""
+    """Draw one measure of every method; return the legend's entries."""
     private = [method.name for method in methods if method.guarantee != NONE]
     places = {epsilon: place for place, epsilon in enumerate(targets)}
     drawn: list[Any] = []
@@ -123,26 +123,26 @@ def _panel(
 
 
 INK = "#808080"
-"""Text, ticks and frame of :func:`headline`: as legible on black as on white."""
+"""Colour of text, ticks and frame in :func:`headline`: legible on black and on white."""
 OPENING = (
     ("posterior draws, Bayesian", "#2f7fd1", "o-"),
     ("best other Bayesian row, an experiment", "#7aa9d8", "o:"),
     ("objective perturbation, worst case", "#d9711c", "s--"),
     ("best other worst-case row", "#a965c0", "s-."),
 )
-"""What lines of :func:`headline` are called, their colours and their styles, in their order."""
+"""Names, colours and styles of the lines of :func:`headline`, in order."""
 
 
 def headline(summary: pd.DataFrame) -> Figure:
     """Return a comparison's log score against ε in one panel: the best of each family.
 
-    Bayesian rows are circles on solid or dotted lines, worst-case rows squares on dashed ones.
+    Bayesian rows are circles on solid or dotted lines, worst-case rows squares on dashed lines.
     Markers are hollow where a Bayesian ε is not certified at its target. The band is the standard
-    deviation of one run, which is what gets released. Who is the best at a target is seen on the
-    test rows, so a line of the best is a little too high.
+    deviation of one run, because one run is released. The best method at a target is selected on
+    the test rows, so the line is slightly optimistic.
 
     Args:
-        summary: see :func:`curve`; of the log score the spread, and the column certified.
+        summary: see :func:`curve`; also needs the spread of the log score and column certified.
     """
     figure = Figure(figsize=(4.8, 5.4), dpi=110, layout="constrained", facecolor="none")
     axes = figure.subplots()
@@ -191,7 +191,7 @@ def headline(summary: pd.DataFrame) -> Figure:
 
 
 def _near_the_top(axes: Axes, rows: pd.DataFrame, name: str) -> None:
-    """Cut a panel off below most of the results."""
+    """Limit a panel to the upper range of the results."""
     low, top = rows[name].quantile(_LEFT_OUT), rows[name].max()
     if low < top:
         room = 0.1 * (top - low)
@@ -205,10 +205,10 @@ def reliability(
     """Return reliability diagrams: predicted probability against observed frequency, and counts.
 
     Args:
-        methods: a diagram each.
-        bins: by the method's name, for each bin the number of records, the sum of their
-            probabilities and that of their targets; None for a method that has none here.
-        titles: by the same, the guarantee and its ε, where there is one.
+        methods: the methods, one diagram each.
+        bins: by the method's name, for each bin the number of records and the sums of their
+            probabilities and targets; None for a method without results here.
+        titles: by the method's name, the guarantee and its ε, if there is one.
     """
     columns = 4
     rows = -(-len(methods) // columns)
@@ -252,12 +252,12 @@ def _diagram(above: Axes, below: Axes, bins: Any, guarantee: str) -> None:
 def record_epsilons(
     methods: Sequence[Method], own: Mapping[tuple[str, float], Any], delta: float
 ) -> Figure:
-    """Return what single records pay, for the owner's eyes only: it is computed from them.
+    """Return a figure of single records' ε, for the owner only: it is computed from the records.
 
     Args:
-        methods: a panel for each that has a panel of records.
-        own: by the method's name and target, the ε that equal steps of the panel's records, up to
-            all of them, stay within; None where there is none.
+        methods: the methods; each one with a panel of records gets a diagram.
+        own: by the method's name and target, equally spaced quantiles of the panel records' ε, up
+            to the maximum; None if there are none.
         delta: δ of each record's own ε.
     """
     shown = [m for m in methods if any(n == m.name and e is not None for (n, _), e in own.items())]

@@ -1,4 +1,4 @@
-"""What a comparison shows, in three sentences that say no more than its intervals do."""
+"""A comparison's result in three sentences, supported by its intervals."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ BEYOND = (
     "records and runs, excludes 0. Each interval holds by itself: of twenty such statements one is "
     "wrong on average, and the first of many methods is partly the luckiest."
 )
-"""What the sentences mean by their words."""
+"""Explanation of the words in the sentences."""
 
 
 def headline(summary: pd.DataFrame, ratios: pd.DataFrame) -> list[str]:
-    """Return what can be said of the log score: at most three sentences.
+    """Return at most three sentences about the log score.
 
-    Of certified rows beside the best worst-case one, of worst-case rows among each other, and of
-    what the best of both keep of the gain without privacy. Rows that are not certified count in
-    none.
+    They compare certified rows with the best worst-case row, worst-case rows with each other, and
+    the best rows of both kinds with the gain without privacy. Uncertified rows are ignored.
 
     Args:
         summary, ratios: see :mod:`bdpvi.bench.summary`.
@@ -32,13 +31,13 @@ def headline(summary: pd.DataFrame, ratios: pd.DataFrame) -> list[str]:
 
 
 def _certified(summary: pd.DataFrame, ratios: pd.DataFrame) -> str:
-    """Return where certified rows score above the best worst-case row, below it, or neither."""
+    """Return the targets where certified rows score above or below the best worst-case row."""
     targets = sorted(summary.loc[summary["guarantee"] == BAYESIAN, "target_epsilon"].unique())
     if not targets:
         return ""
     found = ratios["measure"].eq("log_score") & ratios["against"].eq(BEST)
     held = ratios[found & ratios["certified"].eq(YES) & ratios["difference"].notna()]
-    # Those at one target have one rival, so the first by difference is the first by score.
+    # Rows at one target have one rival, so the largest difference is the highest score.
     first = held.sort_values("difference").groupby("target_epsilon").tail(1)
     below, above = first["difference_high"] < 0, first["difference_low"] > 0
     parts = [
@@ -59,7 +58,7 @@ def _certified(summary: pd.DataFrame, ratios: pd.DataFrame) -> str:
 
 
 def _worst_case(summary: pd.DataFrame) -> str:
-    """Return which worst-case method is first where, and where it is ahead of every other."""
+    """Return the first worst-case method at each target, and where it beats every other."""
     rows = summary[(summary["guarantee"] == WORST_CASE) & summary["log_score_behind"].notna()]
     leaders: dict[str, list[float]] = {}
     ahead = []
@@ -80,7 +79,7 @@ def _worst_case(summary: pd.DataFrame) -> str:
 
 
 def _kept(summary: pd.DataFrame) -> str:
-    """Return what the best rows that promise something keep of the gain without privacy."""
+    """Return the share of the gain without privacy that the best rows with a guarantee keep."""
     promised = summary["guarantee"].eq(WORST_CASE) | summary["certified"].eq(YES)
     best = summary[promised].groupby("target_epsilon")["kept"].max().dropna()
     if best.empty:

@@ -28,7 +28,7 @@ class Chosen:
     """The methods with the hyper-parameters of one data set.
 
     Attributes:
-        data: whose hyper-parameters they are: a name of the file, perhaps "default".
+        data: the data set's name in the file, or "default".
         how: how they were found.
         methods: by name.
         at: methods with the hyper-parameters of one target, by name and ε.
@@ -62,15 +62,15 @@ def describe(method: Method) -> dict[str, Any]:
     >>> describe(build("dp-gd", {"steps": 30}))["steps"]
     30
     """
-    # The method's name says which guide.
+    # The method's name determines the guide.
     return {name: value for name, value in to_json(method).items() if name != "guide"}
 
 
 def load(data: str, path: Path = FILE) -> Chosen:
-    """Return the methods for the data set ``data``; one that the file lacks gets the default's.
+    """Return the methods for the data set ``data``, with defaults if the file lacks it.
 
     Raises:
-        ValueError: if the file is no such file, or names an unknown method or field.
+        ValueError: if the file is invalid, or names an unknown method or field.
         OSError: if it cannot be opened.
 
     >>> load("never heard of").data
@@ -90,7 +90,7 @@ def load(data: str, path: Path = FILE) -> Chosen:
 
 
 def nearest(at: Mapping[float, Method], epsilon: float, otherwise: Method) -> Method:
-    """Return the method of the target nearest to this one by ratio; ``otherwise`` if none is there.
+    """Return the method of the target nearest in ratio; ``otherwise`` if there is none.
 
     >>> from bdpvi.bench.methods.dp_gd import DPGD
     >>> nearest({0.1: DPGD(steps=1), 1.0: DPGD(steps=100)}, 0.5, DPGD()).steps
@@ -100,7 +100,7 @@ def nearest(at: Mapping[float, Method], epsilon: float, otherwise: Method) -> Me
 
 
 def owner(name: str) -> str:
-    """Return the method whose hyper-parameters this one has, and under which the file has them.
+    """Return the method whose entry in the file holds this one's hyper-parameters.
 
     >>> owner("dp-gd-bayesian"), owner("dp-gd")
     ('dp-gd', 'dp-gd')

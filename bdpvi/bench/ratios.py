@@ -1,4 +1,4 @@
-"""How far apart two methods are, in score and in ε, with intervals over test records and runs."""
+"""Differences of methods in score and in ε, with intervals over test records and runs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Numbers = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 REPEATS = 1_000
-"""Resamples of the test records behind an interval of a ratio."""
+"""Number of resamples of the test records for the interval of a ratio."""
 _AT_ONCE = 200
-"""Resamples whose weights are in memory together."""
+"""Number of resamples whose weights are held in memory at once."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a method scored at one ε; the higher the better.
+    """A method's scores at one ε; higher is better.
 
     Attributes:
         records: the score of each test record, mean over the runs, (N,), N ≥ 2.
@@ -40,7 +40,7 @@ class Scores:
 
     @cached_property
     def error(self) -> float:
-        """Return the standard error over the runs; NaN of one run, which leaves it open."""
+        """Return the standard error over the runs; NaN for a single run."""
         if len(self.runs) < 2:
             return math.nan
         return float(self.runs.std(ddof=1) / math.sqrt(len(self.runs)))
@@ -56,14 +56,14 @@ class Interval:
 
 
 def difference(first: Scores, second: Scores, confidence: float = CONFIDENCE) -> Interval:
-    """Return how much higher the first method scored, for further records and further runs.
+    """Return how much higher the first method scores, with an interval for new records and runs.
 
-    Paired over the records: what both methods get right, or wrong, adds nothing. The variance is
-    that of a mean over two crossed samples, σ²(records)/N + σ²(runs)/R of either method. The first
-    part is estimated from differences that are means over the runs, and the others from means over
-    the records, so what records and runs have in common counts twice, which makes intervals wider.
-    Runs of the two methods count as independent; where a seed gives both the same noise, that makes
-    them wider too. Degrees of freedom by Satterthwaite (Biometrics Bulletin 1946).
+    It is paired over the records: records on which both methods agree add nothing. The variance is
+    that of a mean over two crossed samples, σ²(records)/N + σ²(runs)/R for each method. The first
+    term is estimated from differences averaged over the runs, the others from averages over the
+    records, so the interaction of records and runs counts twice: the interval is conservative. Runs
+    of the two methods count as independent; if a seed gives both the same noise, this is also
+    conservative. Degrees of freedom are by Satterthwaite (Biometrics Bulletin 1946).
 
     >>> a = Scores(np.array([1.0, 1.0, 0.0, 1.0]), np.array([0.75, 0.75]))
     >>> b = Scores(np.array([1.0, 0.0, 0.0, 1.0]), np.array([0.5, 0.5]))
@@ -84,10 +84,10 @@ def difference(first: Scores, second: Scores, confidence: float = CONFIDENCE) ->
 
 
 def epsilon_needed(scores: Numbers, epsilons: Numbers, wanted: Numbers) -> Numbers:
-    """Return the ε from which on a curve reaches a score, (...).
+    """Return the smallest ε at which a curve reaches a score, (...).
 
-    The curve is the scores' running maximum, as whoever may spend more may spend less, and linear
-    in log ε between its points.
+    The curve is the scores' running maximum, because a larger budget may be spent in part, and
+    linear in log ε between its points.
 
     Args:
         scores: at each ε, (..., K) or (K,).
@@ -95,8 +95,8 @@ def epsilon_needed(scores: Numbers, epsilons: Numbers, wanted: Numbers) -> Numbe
         wanted: (...).
 
     Returns:
-        0 where the score is reached at the first ε already, so at most that is needed; ∞ where it
-        is not reached at the last, so at least that is.
+        0 if the score is reached at the first ε, so at most that is needed; ∞ if it is not reached
+        at the last ε, so more is needed.
 
     >>> curve, at = np.array([0.6, 0.7, 0.65, 0.9]), np.array([0.01, 0.1, 1.0, 10.0])
     >>> [float(epsilon_needed(curve, at, np.array(s)).round(4)) for s in (0.5, 0.65, 0.8, 0.91)]
@@ -104,7 +104,7 @@ def epsilon_needed(scores: Numbers, epsilons: Numbers, wanted: Numbers) -> Numbe
     """
     curve = np.maximum.accumulate(scores, axis=-1)
     curve = np.broadcast_to(curve, (*wanted.shape, len(epsilons)))
-    below = (curve < wanted[..., None]).sum(-1)  # a running maximum's points below come first
+    below = (curve < wanted[..., None]).sum(-1)  # lower points of a running maximum come first
     last = len(epsilons) - 1
     left, right = np.clip(below - 1, 0, last), np.clip(below, 0, last)
     low, high = (np.take_along_axis(curve, i[..., None], -1)[..., 0] for i in (left, right))
@@ -116,12 +116,11 @@ def epsilon_needed(scores: Numbers, epsilons: Numbers, wanted: Numbers) -> Numbe
 
 
 def resampled(cells: Sequence[Scores], repeats: int = REPEATS, seed: int = 0) -> Numbers:
-    """Return the cells' mean scores on resampled test records and further runs, (cells, repeats).
+    """Return the cells' mean scores on resampled test records and new runs, (cells, repeats).
 
-    A bootstrap over the records, which all cells share: N of them with replacement, as multinomial
-    weights. To each mean a Student-t error of R − 1 degrees of freedom is added, on the scale of
-    the standard error over the runs: what R further runs might have given. NaN for a cell of one
-    run.
+    All cells share a bootstrap over the records: N of them with replacement, as multinomial
+    weights. A Student-t error with R − 1 degrees of freedom, scaled by the standard error over the
+    runs, is added to each mean, to simulate R new runs. NaN for a cell with one run.
 
     >>> one = Scores(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
     >>> means = resampled([one, one], repeats=1000)
@@ -146,7 +145,7 @@ def resampled(cells: Sequence[Scores], repeats: int = REPEATS, seed: int = 0) ->
 
 
 def between(values: Numbers, estimate: float, confidence: float = CONFIDENCE) -> Interval:
-    """Return an estimate between the quantiles of its resamples, 0 and ∞ among them; NaN if any is.
+    """Return an estimate with quantiles of its resamples, which may be 0 or ∞; NaN if any is NaN.
 
     >>> between(np.array([0.0, 1.0, 2.0, 3.0, np.inf]), 2.0)
     Interval(estimate=2.0, low=0.0, high=inf)
@@ -160,10 +159,10 @@ def between(values: Numbers, estimate: float, confidence: float = CONFIDENCE) ->
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times the ε of a row another curve needs for the row's score.
+    """The ε that a curve needs for a row's score, over the row's ε.
 
     Attributes:
-        interval: 0 stands for at most ``least``, ∞ for at least ``most``.
+        interval: 0 means at most ``least``, ∞ at least ``most``.
         least, most: the curve's first and last ε over that of the row.
     """
 
@@ -198,14 +197,14 @@ def epsilon_ratios(
 ) -> list[Ratio]:
     """Return for each row the ε that a curve needs for the row's score, over the row's ε.
 
-    Intervals come from :func:`resampled`: paired over the test records, and over further runs. The
-    curve ends at its highest score. What lies behind, by chance or by settings that were chosen for
-    something else, does not say that more ε would be of no use.
+    Intervals come from :func:`resampled`: paired over the test records, and over new runs. The
+    curve ends at its highest score. Lower scores at larger ε, due to chance or to settings chosen
+    for another purpose, do not show that more ε is useless.
 
     Args:
-        rows: an ε and the scores there.
-        curve: the same, K of them, at different ε.
-        repeats, seed: of the resamples.
+        rows: pairs of an ε and the scores there.
+        curve: K such pairs at different ε.
+        repeats, seed: number and seed of the resamples.
     """
     curve = sorted(curve, key=lambda point: point[0])
     curve = curve[: 1 + max(range(len(curve)), key=lambda place: curve[place][1].mean)]

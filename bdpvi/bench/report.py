@@ -25,7 +25,7 @@ from bdpvi.types import Split
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 SECRET = "secret-record-epsilons.png"
-"""The one figure that is for the owner of the records alone. The report does not hold it."""
+"""The one figure for the owner of the records only. It is not in the report."""
 EXPERIMENT = "An experiment: it follows public seeds, so nothing here may be released"
 COLUMNS = (
     "method", "guarantee", "certified", "ε", "worst-case ε",
@@ -33,7 +33,7 @@ COLUMNS = (
     "accuracy: behind", "AUC", "calibration error", "above non-private", "gain kept",
 )  # fmt: skip
 MOST = 7
-"""Targets in the first table of a report, which has three columns besides."""
+"""Largest number of targets in the first table of a report, which has three other columns."""
 EXPOSED = ("method", "target ε", "ε", "largest", "99 %", "median", "largest / ε")
 RATIOS = (
     "method", "target ε", "certified", "worst-case ε", "measure", "against", "difference",
@@ -43,19 +43,19 @@ RATIOS = (
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a comparison found.
+    """The results of a comparison.
 
     Attributes:
-        methods: in the order of tables and figures.
+        methods: the methods in the order of tables and figures.
         summary: a row for each method and target, see
             :func:`bdpvi.bench.summary.summarise`. Part of it is secret.
-        ratios: Bayesian rows beside worst-case ones, see
+        ratios: Bayesian rows compared with worst-case rows, see
             :func:`bdpvi.bench.summary.ratio_table`.
         bins: by method and target (inf without privacy), the count, the summed probabilities and
             the summed targets of each bin, averaged over the runs; None where the target was not
             reached.
-        own: by the same, the ε that each of ``LEVELS`` of the panel's records stays within; None
-            where there is no panel. Secret.
+        own: likewise, the quantiles at ``LEVELS`` of the panel records' ε; None without a panel.
+            Secret.
     """
 
     methods: Sequence[Method]
@@ -66,15 +66,15 @@ class Results:
 
     @property
     def targets(self) -> list[float]:
-        """Return the target ε of private methods, from the smallest."""
+        """Return the target ε of private methods, in increasing order."""
         return sorted(self.summary["target_epsilon"].dropna().unique())
 
 
 def write(out: Path, split: Split, results: Results, settings: Mapping[str, Any]) -> None:
-    """Write the figures, and ``report.html``, which needs no other file.
+    """Write the figures, and a self-contained ``report.html``.
 
     Figures are ``headline``, ``curve`` and ``reliability``, each .png and .svg, and :data:`SECRET`
-    where a method has a panel of records.
+    if a method has a panel of records.
     """
     drawn = pictures(results)
     for name, figure in drawn.items():
@@ -119,8 +119,8 @@ def report(
     """Return the report as one HTML page.
 
     Args:
-        split: what was compared on.
-        results: what was found.
+        split: the data of the comparison.
+        results: the results.
         settings: "methods", the hyper-parameters by name@ε, and "chosen", how they were found.
         drawn: the figures "headline", "curve" and "reliability".
     """
@@ -157,11 +157,11 @@ def report(
 
 
 def tables(summary: pd.DataFrame, labels: Mapping[str, str]) -> dict[str, list[list[str]]]:
-    """Return the results as text, a table for each target, with the rows without privacy in each.
+    """Return the results as text, a table for each target, with methods without privacy in each.
 
     Args:
         summary: the results.
-        labels: what methods are called, where that is not their name.
+        labels: labels of methods, where they differ from their names.
 
     Returns:
         Rows in the order of :data:`COLUMNS`, by the table's heading.
@@ -178,10 +178,10 @@ def tables(summary: pd.DataFrame, labels: Mapping[str, str]) -> dict[str, list[l
 
 
 def overview(summary: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]]:
-    """Return the log score of every method at the targets, of many at the first and last ones.
+    """Return every method's log score at the targets; if there are many, the first and last ones.
 
     Returns:
-        Rows of at most ten columns, the first their heading.
+        Rows of at most ten columns; the first row is the heading.
     """
     targets = sorted(summary["target_epsilon"].dropna().unique())
     if len(targets) > MOST:
@@ -199,7 +199,7 @@ def overview(summary: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]
 
 
 def _where(own: pd.DataFrame) -> str:
-    """Return at which targets, the index, a method's Bayesian ε is certified."""
+    """Return the targets, from the index, at which a method's Bayesian ε is certified."""
     found = own["certified"].dropna()
     if set(found) == {YES, NO}:
         return "at ε " + ", ".join(f"{target:g}" for target in found[found == YES].index)
@@ -224,7 +224,7 @@ def _row(row: Mapping[Any, Any], labels: Mapping[str, str]) -> list[str]:
 
 
 def ratio_rows(ratios: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]]:
-    """Return Bayesian rows beside worst-case ones as text, in the order of :data:`RATIOS`."""
+    """Return Bayesian rows against worst-case rows as text, in the order of :data:`RATIOS`."""
     shown = []
     for row in ratios.to_dict("records"):
         rival = f": {labels.get(row['rival'], row['rival'])}" if pd.notna(row["rival"]) else ""
@@ -241,7 +241,7 @@ def ratio_rows(ratios: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str
 
 
 def exposed_rows(summary: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]]:
-    """Return what single records pay as text, in the order of :data:`EXPOSED`. Secret."""
+    """Return single records' ε as text, in the order of :data:`EXPOSED`. Secret."""
     rows = summary[summary["secret_largest_ratio"].notna()].to_dict("records")
     return [
         [
@@ -255,14 +255,14 @@ def exposed_rows(summary: pd.DataFrame, labels: Mapping[str, str]) -> list[list[
 
 
 def _guarantee(row: Mapping[Any, Any]) -> str:
-    """Return a row's guarantee, and whether a Bayesian ε may be relied on."""
+    """Return a row's guarantee, and whether a Bayesian ε is reliable."""
     trust = {True: ", reliable", False: ", not reliable"}.get(row["reliable"], "")
     return f"{row['guarantee']}{trust}"
 
 
 def _worst_case(row: Mapping[Any, Any]) -> str:
-    """Return a row's worst-case ε, "none" without such a guarantee, nothing where it has one but
-    was not reached."""
+    """Return a row's worst-case ε, "none" without such a guarantee, "" if its target was not
+    reached."""
     promised = row.get("guarantee") == WORST_CASE
     return _number(row["worst_case_epsilon"]) or ("" if promised else "none")
 
@@ -278,7 +278,7 @@ def console_tables(summary: pd.DataFrame) -> dict[str, Table]:
 
 
 def _remarks(summary: pd.DataFrame, labels: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return every remark, and the methods and targets that it is about."""
+    """Return every remark, with its methods and targets."""
     remarks: dict[str, list[str]] = {}
     for row in summary.to_dict("records"):
         if pd.notna(row["reason"]) and row["reason"]:
@@ -316,7 +316,7 @@ def _flat(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Return a value of a JSON file for people.
+    """Return a value of a JSON file as readable text.
 
     >>> _text([[1, 2], [3]]), _text(None), _text(True), _text(1e-05), _text("as it is")
     ('(1, 2), (3)', '–', 'yes', '1e-05', 'as it is')

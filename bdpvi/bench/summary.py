@@ -1,4 +1,4 @@
-"""What the finished cells of a comparison say together: tables, and how far methods are apart."""
+"""Summaries of a comparison's finished cells: tables, and differences between methods."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bdpvi.recipes.metrics import MEASURES
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
 
 PAIRED = ("log_score", "accuracy")
-"""Measures that are means over the records, so that methods can be compared record by record."""
+"""Measures that are means over records, so that methods can be compared record by record."""
 LEVELS = tuple(percent / 100 for percent in range(1, 101))
 """Fractions of a panel's records at which the distribution of their own ε is kept."""
 EXPOSURE = {"largest": 1.0, "99": 0.99, "median": 0.5}
-"""What single records pay, in columns ``secret_…_epsilon``: the fraction that pays at most this."""
+"""Single records' ε, in columns ``secret_…_epsilon``: the fraction of records with at most this."""
 BEST = "best worst-case"
 YES, NO, WORST = "yes", "no", "—"
 """Whether a row's Bayesian ε is certified, and within its target; worst-case rows need not be."""
@@ -44,20 +44,20 @@ Found = Mapping[str, Any]
 def summarise(found: Sequence[Found]) -> pd.DataFrame:
     """Return a row for each method and target.
 
-    Of each measure its mean over the runs (seeds, or draws), the standard error of that mean
-    (``…_error``), and the standard deviation of one run (``…_spread``). Of accuracy and log score
-    how far the row is behind the best of its guarantee at its target, with a 95 % interval over
-    test records and runs (``…_behind``, ``…_behind_low``, ``…_behind_high``; see
-    :func:`bdpvi.bench.ratios.difference`); a row that is not reliable is never the best. Bayesian
-    rows that are certified, and those that are not, are set against their own kind. One whose ε
-    lies above its target is set against none.
+    Each measure has its mean over the runs (seeds, or draws), the standard error of that mean
+    (``…_error``), and the standard deviation of one run (``…_spread``). Accuracy and log score also
+    have the difference from the best row with the same guarantee and target, with a 95 % interval
+    over test records and runs (``…_behind``, ``…_behind_low``, ``…_behind_high``; see
+    :func:`bdpvi.bench.ratios.difference`); an unreliable row is never the best. Certified Bayesian
+    rows are compared among themselves, as are uncertified ones. A row with an ε above its target is
+    not compared.
     ``kept`` is the share of logistic regression's gain in log score over the base rate, and
-    ``ece_above`` the calibration error above its own; where it is not compared, they are those of
-    variational inference without privacy.
-    ``secret_…_epsilon`` is what the most exposed record, 99 % and half of the records pay at most,
-    and 99 % of all records of their distribution (``certified``, see
-    :func:`bdpvi.accounting.quantiles.quantile_certificate`); ``secret_largest_ratio`` is the first
-    over the row's ε.
+    ``ece_above`` the calibration error minus that of logistic regression; if it is not among the
+    methods, both refer to variational inference without privacy.
+    ``secret_…_epsilon`` are the largest, the 99 % quantile and the median of the records' ε, and
+    the 99 % quantile of their population (``certified``, see
+    :func:`bdpvi.accounting.quantiles.quantile_certificate`); ``secret_largest_ratio`` is the
+    largest over the row's ε.
 
     Args:
         found: the cells.
@@ -100,7 +100,7 @@ def scores(one: Found, measure: str) -> Scores:
 
 
 def best(found: Sequence[Found], measure: str) -> Found | None:
-    """Return the cell of the highest mean among those that were reached and may be relied on."""
+    """Return the cell with the highest mean among reliable cells that reached their target."""
     usable = [one for one in found if _within(one) and one["row"].get("reliable") is not False]
     return max(usable, key=lambda one: float(np.mean(one["measures"][measure])), default=None)
 
@@ -130,7 +130,7 @@ def _measures(one: Found) -> dict[str, float]:
 def _against_free(
     one: Found, base: Mapping[str, float], free: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the share of the non-private gain that is kept, and the calibration error above."""
+    """Return the share of the non-private gain kept, and the additional calibration error."""
     if not base or not free:
         return {}
     gain = free["log_score"] - base["log_score"]
@@ -149,7 +149,7 @@ def _exposure(one: Found) -> dict[str, float]:
 
 
 def _behind(one: Found, alike: Sequence[Found]) -> dict[str, float]:
-    """Return how far a cell is behind the best of its guarantee at its target, if it has one."""
+    """Return a cell's difference from the best with its guarantee and target, if there is one."""
     found: dict[str, float] = {}
     for name in PAIRED if one["row"]["target_epsilon"] is not None and _within(one) else ():
         first = best(alike, name)
@@ -165,20 +165,19 @@ def _behind(one: Found, alike: Sequence[Found]) -> dict[str, float]:
 def ratio_table(
     found: Sequence[Found], methods: Sequence[Method], repeats: int = REPEATS
 ) -> pd.DataFrame:
-    """Return each Bayesian row beside worst-case ones: in score, and in ε for the same score.
+    """Return Bayesian rows compared with worst-case rows: in score, and in ε for the same score.
 
-    Each is set against the best worst-case row at its target (``against`` is "best worst-case",
-    ``rival`` that row's method), and against the same mechanism priced by the worst case, where
-    there is one (``against`` is its name). ``difference`` is how much higher the Bayesian row
-    scores than the rival, with a 95 % interval. ``ratio`` is the ε that the worst-case rows need
-    for the same score over the Bayesian row's ε, see
-    :func:`bdpvi.bench.ratios.epsilon_ratios`: 0 stands for at most ``least``, inf for at least
-    ``most``; ``shown`` has it in words. Rows that are not reliable are left out.
+    Each is compared with the best worst-case row at its target (``against`` is "best worst-case",
+    ``rival`` that row's method), and with the same mechanism under worst-case accounting, if there
+    is one (``against`` is its name). ``difference`` is how much higher the Bayesian row scores than
+    the rival, with a 95 % interval. ``ratio`` is the ε that the worst-case rows need for the same
+    score over the Bayesian row's ε, see :func:`bdpvi.bench.ratios.epsilon_ratios`: 0 means at most
+    ``least``, inf at least ``most``; ``shown`` has it in words. Unreliable rows are left out.
 
     Args:
         found: the cells.
-        methods: of the comparison.
-        repeats: resamples of the test records behind each interval.
+        methods: methods of the comparison.
+        repeats: number of resamples of the test records for each interval.
     """
     targets = sorted({one["row"]["target_epsilon"] for one in found} - {None})
     reached = [one for one in found if best([one], PAIRED[0])]
@@ -201,9 +200,9 @@ def ratio_table(
 
 
 def _twins(methods: Sequence[Method]) -> dict[str, str]:
-    """Return by a Bayesian method's name that of the same mechanism priced by the worst case.
+    """Map Bayesian methods' names to those of the same mechanisms under worst-case accounting.
 
-    Mechanisms of two models are two.
+    Mechanisms with different models are different.
     """
     found = {}
     for method in methods:

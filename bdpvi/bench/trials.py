@@ -1,6 +1,6 @@
-"""What a hyper-parameter search tries, and its finished trials, which Optuna keeps in a journal.
+"""Configurations of a hyper-parameter search, and its finished trials in an Optuna journal.
 
-The journal is a file that a search goes on from, and that Optuna's own tools can show.
+A search can resume from the journal file, and Optuna's own tools can show it.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Trial:
-    """A configuration of a method, and how well it did.
+    """A configuration of a method, and its scores.
 
     Attributes:
         entry: the hyper-parameters, see :func:`bdpvi.bench.hyperparameters.describe`.
-        scores: mean objective on held-out records at each target ε, the higher the better.
+        scores: mean objective on held-out records at each target ε; higher is better.
     """
 
     entry: Entry
@@ -45,16 +45,16 @@ class Trial:
 
 
 class Study:
-    """The finished trials of one method: a study of Optuna's, by :attr:`Trial.score`.
+    """The finished trials of one method: an Optuna study of :attr:`Trial.score`.
 
     Args:
         file: the journal of all studies of a search; only its owner may read it.
-        name: of the study.
-        method: of which configurations are tried.
+        name: the study's name.
+        method: the method to tune.
         targets: number of scores of each trial.
 
     Raises:
-        ValueError: if the file is no such journal.
+        ValueError: if the file is not a journal of this kind.
 
     >>> import tempfile
     >>> from bdpvi.bench.methods.dp_gd import DPGD
@@ -92,7 +92,7 @@ class Study:
             return [self._read(one.user_attrs) for one in self._study.trials]
 
     def add(self, trial: Trial) -> None:
-        """Keep a finished trial; values that the method's space does not name are no parameters."""
+        """Store a finished trial; only values in the method's space become parameters."""
         from optuna.trial import create_trial
 
         space, entry = distributions(self.method), trial.entry
@@ -115,7 +115,7 @@ class Study:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Name the file in whatever error its content leads to, in Optuna or here."""
+        """Name the file in any error that its content causes, in Optuna or here."""
         try:
             yield
         except OSError:
@@ -158,13 +158,13 @@ def replaced(entry: Entry, changes: Mapping[str, Any]) -> Entry:
 def configurations(
     method: Method, count: int, seed: int = 0, at: Iterable[Method] = ()
 ) -> list[Entry]:
-    """Return what is tried first: the method as it is, and distinct points of its space at random.
+    """Return the first configurations: the current method, and distinct random points.
 
     Args:
-        method: with the hyper-parameters that it has for all targets.
+        method: the method, with its hyper-parameters for all targets.
         count: number of configurations.
-        seed: of the random points.
-        at: the method as it is for particular targets, which is tried before the random points.
+        seed: seed of the random points.
+        at: current methods for particular targets, tried before the random points.
 
     >>> from bdpvi.bench.methods.dp_gd import DPGD
     >>> first, second = configurations(DPGD(), 2)
@@ -181,7 +181,7 @@ def configurations(
     drawn, space = optuna.create_study(sampler=sampler), distributions(method)
     entries: list[Entry] = []
     now = map(describe, (method, *at))
-    for _ in range(1_000 * count):  # points of one configuration, or of none, are passed over
+    for _ in range(1_000 * count):  # skip repeated and invalid points
         if len(entries) == count:
             return entries
         entry = next(now, None) or _built(
@@ -195,7 +195,7 @@ def configurations(
 
 
 def _built(method: Method, entry: Entry) -> Entry | None:
-    """Return a configuration as its method has it, None where there is no such method.
+    """Return a configuration as read back from its method, None if it is invalid.
 
     >>> from bdpvi.bench.methods.posterior import FullRankRelease as FullRank
     >>> path, entry = "model.correlation", describe(FullRank())
@@ -213,14 +213,14 @@ def _built(method: Method, entry: Entry) -> Entry | None:
 def refinement(method: Method, tried: Sequence[Trial], seed: int = 0) -> Entry | None:
     """Return a configuration one step away from the best at one target, each target in turn.
 
-    Which of several steps is random. Where all that lies a step away from the best ones was tried,
-    it is one two steps away, which can leave a ridge: clip and prior scale, for one, matter
-    together. None if all of these were tried too.
+    The step is chosen at random. If all configurations one step away from the best were tried, it
+    is two steps away, which can leave a ridge: clip and prior scale, for example, interact. None if
+    all of these were tried too.
 
     Args:
-        method: of which ``tried`` are configurations.
-        tried: at least one.
-        seed: of the choice, which depends on the number of trials too.
+        method: the method to tune.
+        tried: its finished trials, at least one.
+        seed: seed of the choice, which also depends on the number of trials.
 
     >>> from bdpvi.bench.methods.dp_gd import DPGD
     >>> (entry,) = configurations(DPGD(), 1)
@@ -239,7 +239,7 @@ def refinement(method: Method, tried: Sequence[Trial], seed: int = 0) -> Entry |
 
 
 def _steps(method: Method, entry: Entry, reach: int) -> Iterator[Entry]:
-    """Iterate over the configurations with this many fields at a neighbouring value of their list.
+    """Iterate over configurations with ``reach`` fields moved to a neighbouring value.
 
     >>> from bdpvi.bench.methods.dp_gd import DPGD
     >>> [len(list(_steps(DPGD(), describe(DPGD()), reach))) for reach in (1, 2)]

@@ -1,7 +1,7 @@
-"""Hyper-parameters by random and local search and cross-validation, equal effort for all methods.
+"""Hyper-parameter search by random and local search and cross-validation, equal for all methods.
 
-Test rows are never seen. Privacy is not paid for the search: a comparison asks what methods are
-worth at their best settings, and says so.
+Test rows are never used. The search's privacy cost is not counted: a comparison is about methods at
+their best settings, and says so.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ from bdpvi.recipes.metrics import OBJECTIVES, Measure
 from bdpvi.types import Dataset, Split
 
 _GOES_ON = {"refinements", "repeats", "finalists"}
-"""What may grow when a search is run again: no finished trial depends on it."""
+"""Settings that may grow when a search is run again: no finished trial depends on them."""
 
 _FIRST_SEED = 1_000_000
-"""Comparisons count seeds from 0: no draw that settings were chosen by comes up there again."""
+"""First seed of a search. Comparisons count from 0, so they repeat no draw used for tuning."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """How much is tried, and how it is scored; the same for every method.
+    """The effort and the scoring of a search; the same for every method.
 
     Args:
-        configurations: number tried for every method at random.
-        refinements: number tried for every method after that: the best at each target so far, in
-            turn, with one hyper-parameter a step further up or down its list.
-        objective: what a configuration is scored by on held-out rows, "log-score", "accuracy" or
-            "auc", see :data:`bdpvi.recipes.metrics.OBJECTIVES`.
+        configurations: number of random configurations for every method.
+        refinements: number of further configurations for every method: the best so far at each
+            target, in turn, with one hyper-parameter moved a step up or down its list.
+        objective: score on held-out rows, "log-score", "accuracy" or "auc", see
+            :data:`bdpvi.recipes.metrics.OBJECTIVES`.
         epsilons: a configuration is scored at each of these. The best is chosen for each, and for
             all of them together.
         seeds: number of seeds for every fold, over which scores are averaged; no two folds share
             one.
-        draws: the same for a ``one_shot`` method; one draw's spread is as large as the differences
-            that settings make.
+        draws: the same for a ``one_shot`` method; one draw's spread is as large as differences
+            between settings.
         delta: δ of the guarantees.
-        folds: of cross-validation: the number of parts of the training rows, each held out once.
-        repeats: of cross-validation, each with folds of its own. All configurations are scored in
-            the first; then the finalists in the others too, and the best of them in all is chosen.
-            The best of many in one is partly the luckiest.
+        folds: number of folds of cross-validation.
+        repeats: number of repeats of cross-validation, with different folds. All configurations are
+            scored in the first; the finalists in all repeats, and the best of them is chosen,
+            because the best of many in one repeat is partly the luckiest.
         finalists: number at each target, and on average over all, that are scored in all repeats.
-        seed: of the choice of configurations and of the folds.
+        seed: seed of the configurations and of the folds.
     """
 
     configurations: int = 24
@@ -82,7 +82,7 @@ class Search:
         check_epsilons(self.epsilons)
 
     def runs(self, method: Method) -> int:
-        """Return the number of outcomes that a configuration is scored by in each fold."""
+        """Return the number of outcomes that score a configuration in each fold."""
         return self.draws if getattr(method, "one_shot", False) else self.seeds
 
     @property
@@ -100,30 +100,29 @@ def tune(
     *,
     track: Track[Any] = bars.silent,
 ) -> dict[str, Any]:
-    """Search, and write what was found to the hyper-parameter file ``out``.
+    """Search, and write the result to the hyper-parameter file ``out``.
 
     Args:
-        train: training records; some are held out to score by.
-        chosen: the methods as they are: fields that a method's space does not name stay.
+        train: training records; some are held out for scoring.
+        chosen: the current methods: fields outside a method's space do not change.
         names: the methods to tune.
-        search: how much is tried.
-        out: an existing file gets a new entry for the data set; a new one starts as a copy of the
-            file that comes with bdpvi. Finished trials are kept in the folder ``out``.trials, and
-            the same search with other methods, or with more refinements, repeats or finalists, goes
-            on from them.
+        search: effort and scoring.
+        out: an existing file gets a new entry for the data set; a new file starts as a copy of the
+            one in bdpvi. Finished trials are kept in the folder ``out``.trials; the same search
+            with other methods, or with more refinements, repeats or finalists, resumes from them.
         track: shows progress.
 
     Returns:
         The data set's new entry.
 
     Raises:
-        ValueError: if a name is unknown, a method has fewer configurations than are to be tried,
-            or a fold cannot be scored, having one class only.
+        ValueError: if a name is unknown, a method has too few configurations, or a fold cannot be
+            scored because it has only one class.
     """
     for name in names:
         validate.choice("methods", name, chosen.methods)
     if out.exists():
-        read_json(out)  # what cannot be read cannot get an entry
+        read_json(out)  # an unreadable file cannot get an entry
     floor = _floor(train, search)
     check_writable(out.parent)
     found = _searched(train, chosen, names, search, trials_folder(out), track)
@@ -144,7 +143,7 @@ def tune(
         "methods": methods | {name: trial.entry for name, trial in best.items()},
         "at": {n: {f"{e:g}": entry for e, entry in there.items()} for n, there in at.items()},
     }
-    content = read_json(out if out.exists() else FILE)  # anew: others may have written to it
+    content = read_json(out if out.exists() else FILE)  # again: others may have written to it
     content[train.name] = entry
     with replacing(out) as temporary:
         temporary.write_text(json_text(content, 1) + "\n", "utf-8")
@@ -152,7 +151,7 @@ def tune(
 
 
 def trials_folder(out: Path) -> Path:
-    """Return where the finished trials of a search for the file ``out`` are kept."""
+    """Return the folder of finished trials of a search for the file ``out``."""
     return out.with_name(f"{out.name}.trials")
 
 
@@ -214,7 +213,7 @@ def _searched(
 def cross_validated(
     method: Method, splits: Sequence[Split], search: Search, first_seed: int
 ) -> Trial:
-    """Return the method's trial: mean scores over the splits, each with seeds of its own."""
+    """Return the method's trial: mean scores over the splits, each with its own seeds."""
     runs = search.runs(method)
     firsts = range(first_seed, first_seed + len(splits) * runs, runs)
     return _mean(
@@ -227,22 +226,22 @@ def cross_validated(
 
 
 def _mean(entry: Entry, parts: Sequence[Sequence[float]]) -> Trial:
-    """Return the trial of a configuration that reached these scores, in parts."""
+    """Return a configuration's trial, with the mean of these parts' scores."""
     return Trial(entry, [fmean(column) for column in zip(*parts, strict=True)])
 
 
 def proposal(
     method: Method, tried: Sequence[Trial], search: Search, at: Iterable[Method] = ()
 ) -> Entry | None:
-    """Return the configuration to try next, None if the search of this method is at its end.
+    """Return the next configuration to try, None if this method's search is finished.
 
-    It depends on what was tried alone, so an interrupted search goes on as if it had not been.
+    It depends only on the finished trials, so an interrupted search resumes identically.
 
     Args:
-        method: as it is.
+        method: the current method.
         tried: its finished trials.
-        search: how much is tried.
-        at: the method as it is for particular targets.
+        search: effort and scoring.
+        at: current methods for particular targets.
     """
     known = [trial.entry for trial in tried]
     if len(tried) < search.configurations:
@@ -255,8 +254,8 @@ def proposal(
 def score(method: Method, split: Split, search: Search, seeds: Sequence[int]) -> list[float]:
     """Return a configuration's mean objective on held-out rows at each target.
 
-    A target that cannot be reached, or at which ε is not reliable, or a training that diverges,
-    scores like the base rate.
+    It is the base rate's score if the target cannot be reached, ε is not reliable there, or
+    training diverges.
     """
     targets = [math.inf] if method.guarantee == NONE else search.epsilons
     found = [base_rate_score(split, search.measure)] * len(targets)
@@ -312,8 +311,8 @@ def _floor(train: Dataset, search: Search) -> float:
 def _outcomes(
     prepared: Prepared, settings: Sequence[float], seeds: Sequence[int]
 ) -> list[list[Outcome]]:
-    """Return the outcomes at every setting, for all seeds each; none where training diverges."""
-    try:  # side by side, which is quicker
+    """Return the outcomes at every setting, each for all seeds; none where training diverges."""
+    try:  # side by side, which is faster
         flat = prepared.outcomes([s for s in settings for _ in seeds], [*seeds] * len(settings))
     except FloatingPointError:
         if len(settings) == 1:
@@ -323,7 +322,7 @@ def _outcomes(
 
 
 def _finalists(trials: Sequence[Trial], search: Search) -> list[Entry]:
-    """Return the configurations that are among the best at a target, or on average over all."""
+    """Return the configurations among the best at a target, or on average over all."""
     scores = [(*trial.scores, trial.score) for trial in trials]
     best: set[int] = set()
     for column in zip(*scores, strict=True):
@@ -338,7 +337,7 @@ def _story(
     best: Mapping[str, Trial],
     floor: float,
 ) -> dict[str, Any]:
-    """Return how the values were found, for people who read the file."""
+    """Return how the values were found, for readers of the file."""
     rest = [name for name in chosen.methods if name not in best]
     again = (
         f", the {search.finalists} best at each in {search.repeats} such cross-validations, each "

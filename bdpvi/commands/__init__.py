@@ -1,2 +1,2 @@
-"""The commands of ``bdpvi``, thin over what scripts call. What they need is imported when they run,
-so that ``--help`` is quick."""
+"""The commands of ``bdpvi``, thin wrappers of the Python API. They import what they need when they
+run, so that ``--help`` is quick."""

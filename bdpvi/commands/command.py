@@ -1,4 +1,4 @@
-"""What every command does alike."""
+"""The common base of all commands."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NOTHING = "nothing was finished; the same command starts again"
 
 
 class Command(TyperCommand):
-    """A command that ends in one line when it is interrupted.
+    """A command that prints one line when it is interrupted.
 
-    The line is the message of the KeyboardInterrupt, by default that nothing was finished. Of
-    several workers the first one prints it.
+    The line is the message of the KeyboardInterrupt; the default says that nothing was finished.
+    Among several workers only the first prints it.
     """
 
     def get_help(self, ctx: Any) -> str:
-        """Return the help text, in which typer escapes brackets for a renderer that is not used."""
+        """Return the help text; typer escapes its brackets for a renderer that is not used."""
         return str(super().get_help(ctx)).replace("\\[", "[")
 
     def invoke(self, ctx: Any) -> Any:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 GUIDES = ("full-rank", "mean-field")
 RATES = {"coupled": 0.1, "optimum": 1.0}
-"""How neighbours are found, and the usual sampling rate there."""
+"""Methods for the neighbours, and their default sampling rates."""
 STEPS = 1000
 
 FROM_SETTINGS = "Otherwise as the settings say."
@@ -210,7 +210,7 @@ def fit(
                 f"ledger={str(ledger)!r} lies in {str(place)!r}, which this fit makes and clears; "
                 "choose another place"
             )
-    # Nothing is released from an experiment, and other workers of a fit release nothing.
+    # Experiments release nothing, nor do the other workers of a fit.
     kept = None if whole is None else bdpvi.Ledger(budget=whole)
     if workers.rank == 0 and seed is None:
         kept = table.ledger(ledger, whole) or kept
@@ -279,7 +279,7 @@ def _route(name: str, out: Path, records: int | None, workers: Reduction) -> Nei
 
 
 def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
-    """Fit and save, in a folder that one process at a time may work in."""
+    """Fit and save, in a folder for one process at a time."""
     import torch
 
     from bdpvi.recipes import files
@@ -291,19 +291,19 @@ def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
         store.held(kept) if first else nullcontext(),
     ):
         if first:
-            _check_new(out)  # whoever held the folder may have finished
+            _check_new(out)  # the folder's last process may have finished
             store.check_writable(out.parent)
         fitted = run()
         if first:
             store.write(kept / files.SAVED, fitted.kept.name.encode())
             storage.save_fit(fitted, out, extra=made)
-        workers.sum(torch.zeros(1))  # nobody forgets a part before the fit is on the disk
+        workers.sum(torch.zeros(1))  # keep all parts until the fit is on disk
         files.forget(kept)
     return fitted
 
 
 def _check_new(out: Path) -> None:
-    """Raise ValueError if something is at ``out`` already, a dangling link included."""
+    """Raise ValueError if ``out`` exists, even as a broken link."""
     from bdpvi.recipes import files
 
     if not store.nothing_at(out):
@@ -314,7 +314,7 @@ def _check_new(out: Path) -> None:
 
 
 def _columns(groups: Sequence[str], names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """Return the column numbers of groups that are given by name."""
+    """Return the column numbers of groups given by name."""
     wanted = [[name.strip() for name in group.split(",")] for group in groups]
     for name in (name for group in wanted for name in group):
         if name not in names:

@@ -1,4 +1,4 @@
-"""The command ``bdpvi ledger``: what was released from a fit, and what may be."""
+"""The command ``bdpvi ledger``: the releases from a fit, and its budget."""
 
 from __future__ import annotations
 

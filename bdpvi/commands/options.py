@@ -1,4 +1,4 @@
-"""Options of several commands; how a command reads its table and prints its result."""
+"""Options shared by commands; reading a table and printing a result."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TABLES = (
     "breast-cancer", "abalone", "abalone-onehot", "adult", "adult-onehot", "magic", "spambase",
     "fair",
 )  # fmt: skip
-"""The names of ``bdpvi.datasets.LOADERS``, which need not be imported for a help text."""
+"""The names of ``bdpvi.datasets.LOADERS``, without the import, for help texts."""
 
 HELP = {"help_option_names": ["-h", "--help"]}
-"""Settings of every program, whose commands inherit them."""
+"""Settings of every program, inherited by its commands."""
 
 Separator = Annotated[
     str, typer.Option(help="Character between the values of a CSV file; tab for a tab.")
@@ -68,7 +68,7 @@ Folder = Annotated[Path, typer.Argument(help="Folder that `bdpvi fit` wrote. It 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 PUBLIC_SEED = 0
-"""Decides which rows of a file an experiment trains on, such as a comparison."""
+"""The seed that picks an experiment's training rows of a file, such as a comparison's."""
 Seed = Annotated[
     int | None,
     typer.Option(
@@ -147,12 +147,12 @@ Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The options of every command that reads a table; :func:`reads_table` adds them to it.
+    """The options of all commands that read a table; :func:`reads_table` adds them.
 
-    Commands take one of the two kinds below.
+    Commands use one of the two subclasses below.
 
-    An option is one line here. Its name is that of an argument of :func:`bdpvi.datasets.from_csv`
-    or of one of its options.
+    Each line is an option, named after an argument of :func:`bdpvi.datasets.from_csv` or one of
+    its options.
     """
 
     data: Annotated[
@@ -189,13 +189,13 @@ class Table:
 
     @property
     def name(self) -> str:
-        """What reports call the data."""
+        """The name of the data in reports."""
         return self.data if self.data in TABLES else Path(self.data).stem
 
     def split(self, seed: Key | int, unit: str = "", rows_per_unit: int = 1) -> Split:
-        """Return the training and test records, those of a file by the coins of a key.
+        """Return the training and test records; those of a file are split by the coins of a key.
 
-        By a number it is an experiment. Public tables have published splits.
+        A split by a number is an experiment. Public tables have published splits.
 
         Args:
             seed: the key or the number.
@@ -219,10 +219,10 @@ class Table:
         return datasets.from_csv(given.pop("data"), given.pop("target"), seed=seed, **given)
 
     def ledger(self, file: Path | None, budget: Budget | None = None) -> Ledger | None:
-        """Return the ledger of everything spent on this table; None for a public one without.
+        """Return the ledger of this table; None for a public table without one.
 
         Raises:
-            ValueError: naming ``--ledger``, if it cannot be made.
+            ValueError: if it cannot be created; it names ``--ledger``.
         """
         from bdpvi.recipes.private import beside, opened
 
@@ -233,7 +233,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitTable(Table):
-    """A table of whose rows some are kept out."""
+    """A table with some rows held out."""
 
     test_fraction: Annotated[
         float, typer.Option(help="Fraction of a file's rows that is kept out of training.")
@@ -249,7 +249,7 @@ class SplitTable(Table):
 
 @dataclass(frozen=True, kw_only=True)
 class WholeTable(Table):
-    """A table all of whose rows are used, and whose constants are public or bought."""
+    """A table whose rows are all used, with public or private preprocessing."""
 
     target: Annotated[
         str, typer.Option(help="Column of a file that is predicted; of yes/no, unless --model.")
@@ -264,7 +264,7 @@ class WholeTable(Table):
 
 
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of its argument ``table``, a :class:`Table`, in its place."""
+    """Replace a command's argument ``table``, a :class:`Table`, by its options."""
     hints = get_type_hints(command, include_extras=True)
     kind: type[Table] = hints["table"]
     of_table = get_type_hints(kind, include_extras=True)
@@ -310,7 +310,7 @@ def settings_of(
     draws: int = 1,
     base_rate: float | None = None,
 ) -> Recipe:
-    """Return the settings of a guide that ``--settings`` names, or the recommended ones."""
+    """Return the settings of a guide from ``--settings``, or the recommended ones."""
     import bdpvi
     from bdpvi.guides import MeanField
     from bdpvi.recipes import files
@@ -327,11 +327,11 @@ def settings_of(
 
 @contextmanager
 def resumable(folder: Path, out: Path | None = None) -> Iterator[None]:
-    """Let an interruption say what the command has kept.
+    """Make an interruption report what the command has stored.
 
     Args:
-        folder: where finished parts are kept.
-        out: what the command makes in one go at the end, if that is where it ends.
+        folder: folder of finished parts.
+        out: output that the command makes at its end, if any.
     """
     try:
         yield

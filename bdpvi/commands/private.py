@@ -218,7 +218,7 @@ def _carry_out(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Read, buy, fit, charge, draw, write and say so."""
+    """Carry out the command and print its result."""
     from bdpvi.recipes.private import Work, places
 
     public = table.data in options.TABLES
@@ -248,7 +248,7 @@ def _carry_out(
 
 
 def _model(name: str, **given: Any) -> OfNumbers | OfClasses | None:
-    """Return the regression that options ask for, None for yes and no."""
+    """Return the regression that the options select, None for yes and no."""
     import bdpvi
 
     validate.choice("model", name, OPTIONS)
@@ -270,7 +270,7 @@ def _model(name: str, **given: Any) -> OfNumbers | OfClasses | None:
 
 
 def _check_options(table: WholeTable, from_data: bool) -> None:
-    """Refuse options that only exact constants have."""
+    """Refuse options that need exact preprocessing bounds."""
     usual = {option.name: option.default for option in fields(WholeTable)}
     for name in ("missing", "unknown", "encoding"):
         if getattr(table, name) != usual[name] and not from_data:
@@ -281,7 +281,7 @@ def _check_options(table: WholeTable, from_data: bool) -> None:
 
 
 def _given(table: WholeTable, from_data: bool) -> dict[str, Any]:
-    """Return what the options of the table say."""
+    """Return the arguments from the table's options."""
     from bdpvi import datasets
 
     if table.data in options.TABLES:
@@ -313,7 +313,7 @@ def _go_on(work: Work, folder: Path) -> Release:
 
 
 def _scores(work: Work, released: Release, took: float) -> Scores | None:
-    """Preview a release that took so many seconds; an interruption loses the scores alone."""
+    """Score a release that took ``took`` seconds; an interruption loses only the scores."""
     from bdpvi._runtime import progress
     from bdpvi._runtime.keys import Key
     from bdpvi.recipes.scores import patience, previewed
@@ -351,7 +351,7 @@ def _print_json(released: Release, where: dict[str, Path], found: Scores | None)
 
 
 def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None:
-    """Say what it would take: from the header alone."""
+    """Print the plan, from the header only."""
     from bdpvi.datasets import bought
     from bdpvi.datasets.reading import read_header
     from bdpvi.recipes.pipeline import Pipeline

@@ -1,4 +1,4 @@
-"""The owner's report of ``bdpvi synthesize``: rows kept out for it, and the files it is in."""
+"""The owner's report of ``bdpvi synthesize``: its held-out rows and its files."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ Groups = Annotated[
 
 
 def check(fraction: float, groups: Sequence[str], columns: Sequence[str]) -> None:
-    """Say what is wrong with the report's options before anything is charged.
+    """Check the report's options before anything is charged.
 
     Raises:
-        ValueError: naming the option.
+        ValueError: if an option, which it names, is invalid.
     """
     from bdpvi._runtime import validate
 
@@ -53,22 +53,22 @@ def check(fraction: float, groups: Sequence[str], columns: Sequence[str]) -> Non
 def kept_out(
     frame: pd.DataFrame, fraction: float, key: Key, unit: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows to count, and those that are kept out for the report.
+    """Return the rows to count, and those held out for the report.
 
-    Each row has a secret coin of its own, and all rows of a person one: which of the others are
-    counted does not depend on whether one is there, so the guarantee about the counted rows holds
-    for all. Those that are kept out enter nothing that is released.
+    Each row has its own secret coin, or all rows of a person share one. Which other rows are
+    counted does not depend on the presence of a row, so the guarantee for the counted rows holds
+    for all. No output depends on held-out rows.
 
     Args:
         frame: all rows.
-        fraction: chance of each to be kept out.
-        key: secret, used for nothing else. Whatever draws the same noise again needs the same one.
+        fraction: probability of each row to be held out.
+        key: secret, used for nothing else. A repetition with the same noise needs the same key.
         unit: "row", or the column that names persons.
     """
     from bdpvi.accounting.book import ROW
     from bdpvi.datasets.cells import read_cell
 
-    if unit == ROW or unit not in frame:  # that it is not there is refused where it is counted
+    if unit == ROW or unit not in frame:  # counting refuses a missing column
         out = key.coins(len(frame)) < fraction
     else:
         out = key.coins_of(frame[unit].map(read_cell).str[1]) < fraction
@@ -76,7 +76,7 @@ def kept_out(
 
 
 def keep(folder: Path, train: pd.DataFrame, held_out: pd.DataFrame) -> None:
-    """Write into the secret folder which rows were counted, and which not: a report needs both."""
+    """Write to the secret folder which rows were counted and held out: a report needs both."""
     from bdpvi._runtime import store
 
     places = [one.index.to_list() for one in (train, held_out)]
@@ -84,23 +84,23 @@ def keep(folder: Path, train: pd.DataFrame, held_out: pd.DataFrame) -> None:
 
 
 def kept(folder: Path, frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows that were counted and those that were not, of all rows.
+    """Return the counted and the held-out rows among all rows.
 
     Raises:
-        OSError: if the owner's folder does not have the file that says so.
+        OSError: if the owner's folder lacks the file about them.
     """
     train, held_out = json.loads((folder / SPLIT).read_bytes())
     return frame.iloc[train], frame.iloc[held_out]
 
 
 def assuming(made: Synthetic, *more: Assumption) -> Synthetic:
-    """Return the release, whose receipt names further assumptions."""
+    """Return the release with further assumptions in its receipt."""
     bound = made.receipt.worst_case.assuming(*more)
     return replace(made, receipt=replace(made.receipt, worst_case=bound))
 
 
 def declaring(made: Synthetic, facts: Mapping[str, str]) -> Synthetic:
-    """Return the release, whose receipt names further facts that were declared."""
+    """Return the release with further declared facts in its receipt."""
     from bdpvi.accounting.cost import Assumption
 
     declared = {**made.receipt.declared, **facts}
@@ -116,15 +116,15 @@ def report(
     groups: Sequence[str],
     folder: Path,
 ) -> tuple[str, ...]:
-    """Write report.json and the page into the owner's folder; return the verdict in lines.
+    """Write report.json and the page to the owner's folder; return the verdict as lines.
 
     Args:
-        made: the release, which is written already.
-        train: the rows that were counted.
-        held_out: those that would have been, of the rows that were kept out.
-        rows: the synthetic rows that are shared.
-        groups: columns for whose values scores are apart.
-        folder: the owner's, secret.
+        made: the release, already written.
+        train: the counted rows.
+        held_out: the held-out rows that would otherwise have been counted.
+        rows: the shared synthetic rows.
+        groups: columns with separate scores for each value.
+        folder: the owner's secret folder.
     """
     from bdpvi._runtime import store
     from bdpvi.synthesis.quality import evaluate

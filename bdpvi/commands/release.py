@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP", "typical": "TypicalRecord"}
 USELESS = 10.0
-"""Noise beyond this many of the prior's standard deviations drowns what the records say."""
+"""Weights are dominated by privacy noise beyond this many of the prior's standard deviations."""
 _AT_A_TIME = 10_000
-"""Rows that are predicted at once."""
+"""Rows to predict at once."""
 CONVERSIONS = ("cks", "chernoff", "hockey-stick")
 
 Temperature = Annotated[
@@ -204,7 +204,7 @@ def _report(fitted: Fit | Prepared, released: Release, out: Path) -> None:
 
 @contextmanager
 def _charged(fitted: Fit | Prepared, folder: Path, out: Path) -> Iterator[None]:
-    """Let an interruption say whether the release was charged, and what there is of it."""
+    """Make an interruption report whether the release was charged, and what exists of it."""
     before = len(fitted.ledger.entries())
     try:
         yield
@@ -219,7 +219,7 @@ def _charged(fitted: Fit | Prepared, folder: Path, out: Path) -> Iterator[None]:
 
 
 def guarantee_of(name: str) -> Promise | None:
-    """Return the guarantee of this name, None without one."""
+    """Return the guarantee with this name, None without a name."""
     import bdpvi
 
     if not name:
@@ -315,7 +315,7 @@ def _predicted(
 
 
 def _columns(loaded: Release, features: Tensor) -> dict[str, Any]:
-    """Return what is predicted of each row, by the name of the column."""
+    """Return the predictions of each row, by column name."""
     import numpy as np
 
     from bdpvi import BayesianLogisticRegression
@@ -347,7 +347,7 @@ def _columns(loaded: Release, features: Tensor) -> dict[str, Any]:
 def _identifiers(
     data: Path, ids: Sequence[str], reading: Mapping[str, Any], taken: Collection[str]
 ) -> dict[str, pd.Series[Any]]:
-    """Return columns of a file as they are written there."""
+    """Return columns of a file, unchanged."""
     from bdpvi import datasets
     from bdpvi.datasets.encoding import with_text_names
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 ROWS, COUNTS = "synthetic.csv", "synthetic.json"
 _MOST_VALUES = 2**25
-"""Values of a table that nobody asked for by its size."""
+"""The most values of a table unless its size is given."""
 
 Data = Annotated[Path, typer.Option(help="A CSV or Parquet file.")]
 Drop = Annotated[
@@ -176,13 +176,13 @@ def synthesize(
     read = read_table(data, separator=separator, multiline=multiline, text=True, least=0)
     frame = with_text_names(read)
     used = _without(frame, drop).reset_index(drop=True)
-    order = Order.of(list(used.columns), **given)  # refuses before anything is kept
+    order = Order.of(list(used.columns), **given)  # refuse before anything is stored
     if not no_report:
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
     _warn_of_dropped(frame.drop(columns=used.columns), unit)
     track = progress.silent if quiet or as_json else progress.bar
     people = Table(data=str(data)).ledger(ledger)
-    assert people is not None  # as it is a file, and no public table
+    assert people is not None  # it is a file, not a public table
     if budget is None and people.budget is None and not people.entries():
         budget = epsilon
     lines = (separator, *["multiline"] * multiline)
@@ -210,7 +210,7 @@ def synthesize(
                 made = quality.declaring(made, reading)
             if held_out is not None:
                 made = quality.assuming(made, Assumption.SECRET_SPLIT)
-                key = work.charge(Synthesis(kept, order))[1]  # was charged, and is not again
+                key = work.charge(Synthesis(kept, order))[1]  # charged already, not again
                 parts = [counted(one, made.settings, key) for one in (kept, held_out)]
                 quality.keep(where.secret, *parts)
             return made.to_bytes()
@@ -243,7 +243,7 @@ def sample(
 
     made = load(shared)
     _check(rows, tables)
-    if rows is None:  # then the file says how many
+    if rows is None:  # then the file has the number
         rows, width = made.rows, len(made.schema.columns)
         name = f"values in the {rows} rows that {shared} speaks of"
         validate.at_most(name, rows * width, _MOST_VALUES, "say how many rows you want (--rows)")
@@ -267,7 +267,7 @@ def _without(frame: pd.DataFrame, drop: Sequence[str] | None) -> pd.DataFrame:
 
 
 def _consented(file: Path, from_data: bool) -> Schema:
-    """Return the schema, if what it has from the rows may be taken for public."""
+    """Return the schema, if its entries from the rows may count as public."""
     from bdpvi.datasets.schema import Schema
 
     known = Schema.load(file)
@@ -281,7 +281,7 @@ def _consented(file: Path, from_data: bool) -> Schema:
 
 
 def _check(rows: int | None, tables: int) -> None:
-    """Say what is wrong with the options before anything is charged."""
+    """Check the options before anything is charged."""
     from bdpvi.synthesis.released import checked_rows
 
     checked_rows("tables", tables)
@@ -301,9 +301,9 @@ def _warn_of_dropped(dropped: pd.DataFrame, unit: str) -> None:
 def _begun(
     folder: Path, data: Path, people: Ledger, options: str, price: Mapping[str, float]
 ) -> Iterator[Begun]:
-    """Hold the secret folder, and yield the work that is kept there for this table and options.
+    """Hold the secret folder, and yield its work for this table and these options.
 
-    Whatever ends the work says what was charged, and how to go on. If nothing was, nothing is left.
+    Any error reports what was charged and how to resume. If nothing was charged, nothing is left.
     """
     from bdpvi._runtime.validate import why
     from bdpvi.releasing.intent import NAME, begun
@@ -338,7 +338,7 @@ def _write(
     seed: int | None,
     put: Callable[[Path, bytes], None],
 ) -> pd.DataFrame:
-    """Put the tables into a folder; return the first. A seed makes the same ones again."""
+    """Write the tables to a folder; return the first. A seed repeats them."""
 
     def write(name: str, frame: pd.DataFrame) -> pd.DataFrame:
         whole = {name: "Int64" for name, one in made.schema.columns.items() if one.integer}

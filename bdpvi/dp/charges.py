@@ -20,23 +20,23 @@ class Steps:
     """The steps of one run, all at one price, and the ledger that they are charged to.
 
     A block of steps is charged at once, before the first of them draws anything. So an interruption
-    can cost steps that were never taken, and none that was taken is forgotten. A run that goes on
-    elsewhere counts all that the ledger has of it.
+    can cost steps that were never taken, but every step taken is charged. A run that resumes
+    elsewhere counts all its steps in the ledger.
 
     Args:
         ledger: of the people.
         event: what one step is in the worst case.
         kind: "steps" or "rounds".
-        of: what the ledger calls the run. What it has of that name counts as taken.
-        block: how many are charged at once.
-        most: how many there may be; None if only the budget decides.
+        of: the run's name in the ledger. Steps charged under that name count as taken.
+        block: number of steps charged at once.
+        most: the largest number of steps; None if only the budget limits it.
 
     Attributes:
-        taken: steps that were begun.
+        taken: number of steps begun.
 
     Raises:
-        ValueError: if the ledger has charges that no total can be given of with these steps, those
-            of another unit for one.
+        ValueError: if the ledger has charges that cannot be composed with these steps, for example
+            charges of another unit.
 
     >>> from bdpvi.accounting.events import SampledGaussian
     >>> one = SampledGaussian(noise_multiplier=1.0, rate=0.1)
@@ -66,16 +66,16 @@ class Steps:
 
     @property
     def charged(self) -> int:
-        """How many the ledger has of this run."""
+        """Number of this run's steps in the ledger."""
         return self.ledger.book().counts.get(self.of, 0)
 
     @property
     def drawn(self) -> int:
-        """How many may have drawn something, in copies and other processes too."""
+        """Number of steps that may have drawn something, here or in copies and other processes."""
         return self.charged - self._ahead
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was charged ahead is taken once, and not by a copy as well.
+        # Steps charged in advance are taken once, never by a copy too.
         return {**self.__dict__, "_ahead": 0, "_owner": None}
 
     def take(self) -> None:
@@ -102,7 +102,7 @@ class Steps:
         self.taken += 1
 
     def worst_case(self, mechanism: NoisySum, delta: float) -> Bound:
-        """Return the guarantee of the steps that may have drawn, and of all else in the ledger.
+        """Return the guarantee for the steps that may have drawn and everything else in the ledger.
 
         Raises:
             ValueError: if no finite ε can be promised.
@@ -117,9 +117,9 @@ class Steps:
         return found.assuming(*mechanism.assumptions)
 
     def resume(self, of: str, taken: int) -> None:
-        """Count steps that were taken before, by the run that is called so, and forget none here.
+        """Count steps taken earlier by the run named ``of``, and keep all steps counted here.
 
-        What the ledger lacks of them is charged, whatever the budget is.
+        Steps missing from the ledger are charged, whatever the budget is.
         """
         validate.positive_int("charged", taken, least=0)
         with self.ledger.locked():
@@ -134,7 +134,7 @@ class Steps:
             self._ahead = min(self._ahead, self.charged - self.taken)
 
     def _pay(self) -> None:
-        """Charge a block of steps, or as many as there may be."""
+        """Charge a block of steps, or all remaining steps if they are fewer."""
         wanted = self.block if self.most is None else min(self.block, self.most - self.taken)
         self._ahead = self._charge(Block(self, wanted))
 
@@ -147,21 +147,21 @@ class Steps:
         return plan.count
 
     def affordable(self, wanted: int) -> int:
-        """Return how many of these steps the budget has, at least 1: one too many is refused."""
+        """Return how many steps the budget covers; at least 1, which charging may then refuse."""
         if self._room < wanted or self._seen != len(self.ledger.entries()):
-            # As far ahead as the run is long, so that this is looked for a few times in a run.
+            # Look as far ahead as the run is long, so that a run computes this only a few times.
             self._room = self.ledger.affordable(self.event, max(wanted, self.taken))
         return max(1, min(self._room, wanted))
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Steps that are charged at once. What they draw has keys of their own, which nobody keeps.
+    """Steps charged at once. Each draws with its own key, which nobody keeps.
 
     Attributes:
         steps: of the run.
-        wanted: how many, if the budget has as many.
-        anyway: whether the budget does not count, as these steps were taken before.
+        wanted: the number of steps, fewer if the budget cannot pay for them.
+        anyway: whether to charge beyond the budget, because these steps were taken before.
     """
 
     steps: Steps
@@ -170,7 +170,7 @@ class Block:
 
     @property
     def step(self) -> str:
-        """The first of them, by its number."""
+        """The number of the first step."""
         return f"{self.steps.kind} from {self.steps.charged + 1}"
 
     def plan(self, before: Before) -> Plan[None]:

@@ -1,4 +1,4 @@
-"""Differentially private gradient descent on all records: the baseline that is hard to beat.
+"""Differentially private full-batch gradient descent, a strong baseline.
 
 Every step uses every record, so the privacy of all steps together is that of one Gaussian release
 and is known exactly. The result is one point, near the maximum of the posterior.
@@ -26,19 +26,19 @@ from bdpvi.types import Dataset
 
 @dataclass(frozen=True, kw_only=True)
 class DPGDSettings:
-    """How gradient descent trains.
+    """Settings of private gradient descent.
 
     Args:
         steps: number of steps.
         clip: C, bound on the norm of each record's score.
-        step_size: Nη of a step, η being what the sum of the records' clipped scores is multiplied
-            by, N the number of records. The guarantee takes η for a public constant, the same with
-            a record more or less. N is not public where neighbours differ by a record: where it is
-            not known anyway, choose an η beforehand and pass η times N.
-        tail: fraction of the iterates, the last ones, whose mean is the result; 0 is the last one.
-        last: how many times ``step_size`` the last latent's step is. Noise in a weight harms in
-            proportion to its feature's square, so in d of them d times as much as in an intercept,
-            which may go faster.
+        step_size: Nη. A step moves by η times the sum of the records' clipped scores; N is the
+            number of records. The guarantee takes η as a public constant that one record does not
+            change. N is not public where neighbours differ by a record: unless N is known anyway,
+            choose η beforehand and pass η times N.
+        tail: fraction of the iterates, the last ones, to average; 0 returns the last iterate.
+        last: multiplies ``step_size`` for the last latent. Noise in a weight harms in proportion to
+            its squared feature, so noise in d weights harms d times as much as noise in an
+            intercept, which may therefore take longer steps.
     """
 
     steps: int = 100
@@ -65,20 +65,20 @@ def dp_gd_runs(
     settings: DPGDSettings | None = None,
     delta: float = 1e-5,
 ) -> tuple[Outcome, ...]:
-    """Return private maxima of the posterior density, and their exact prices.
+    """Return private maxima of the posterior density, and their exact privacy costs.
 
     Args:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
-        data: N records, on the device and of the type to train with.
-        runs: one or more, trained side by side; each result is as it would be alone.
+        data: N records, on the device and of the dtype to train with.
+        runs: one or more, trained side by side; each gets the result that it would get alone.
             :func:`bdpvi.accounting.worst_case.calibrate` with a
             :class:`~bdpvi.accounting.worst_case.GaussianAccountant` finds the noise multiplier for
             an ε.
         settings: how to train.
-        delta: δ of the price.
+        delta: δ of the privacy cost.
 
     Returns:
-        For each run the maximum as the model's latent variables, each (1, ...), and its price.
+        For each run the maximum as the model's latent variables, each (1, ...), and its cost.
 
     Raises:
         ValueError: if an argument is out of range.

@@ -1,8 +1,8 @@
 """Differentially private variational inference by clipped, noisy gradients: DPVI.
 
 Source: Jälkö, Dikmen and Honkela, "Differentially Private Variational Inference for Non-conjugate
-Models", UAI 2017. The guarantee is worst-case differential privacy of all that training makes;
-draws from the trained guide come after it and cost nothing.
+Models", UAI 2017. The guarantee is worst-case differential privacy for the whole training
+trajectory; draws from the trained guide are post-processing and cost nothing.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from bdpvi.types import Dataset
 
 @dataclass(frozen=True, kw_only=True)
 class DPVISettings:
-    """How DPVI trains.
+    """Settings of DPVI.
 
     Args:
         steps: optimiser steps.
         rate: Poisson sampling rate q of the batches.
         clip: C, bound on the norm of each record's gradient of the likelihood term in all of the
-            guide's unconstrained parameters together; None leaves gradients as they are, which is
-            variational inference without privacy and allows no noise.
+            guide's unconstrained parameters together. None does not clip: this is variational
+            inference without privacy, and no noise may be added.
         optim: a Pyro optimiser, by default Adam with a decaying learning rate.
-        draws: released samples k, each another draw from the guide; None releases its mean.
-        last: how many times the optimiser's step the last latent's parameters take. Noise in a
-            weight harms in proportion to its feature's square, so in d of them d times as much as
-            in an intercept, which may go faster.
+        draws: number k of released samples, independent draws from the guide; None releases its
+            mean.
+        last: multiplies the optimiser's step for the last latent's parameters, as in
+            :class:`~bdpvi.dp.dp_gd.DPGDSettings`.
     """
 
     steps: int = 1000
@@ -82,16 +82,16 @@ def dpvi_runs(
     Args:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
         guide: a Gaussian guide for it.
-        data: N records, on the device and of the type to train with.
-        runs: one or more, trained side by side; each result is as it would be alone.
+        data: N records, on the device and of the dtype to train with.
+        runs: one or more, trained side by side; each gets the result that it would get alone.
             :func:`bdpvi.accounting.worst_case.calibrate` finds the noise multiplier for an ε.
         settings: how to train.
-        delta: δ of the price.
-        accountant: of the price, privacy loss distributions by default.
+        delta: δ of the privacy cost.
+        accountant: computes the cost; by default with privacy loss distributions.
 
     Returns:
         For each run samples of the model's latent variables, each (k, ...), and their worst-case
-        price.
+        cost.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -176,7 +176,7 @@ def _train(
 
 
 class DPVIGradient:
-    """The noisy gradient of the negative ELBO, every record's part in it bounded."""
+    """The noisy gradient of the negative ELBO, with every record's contribution bounded."""
 
     def __init__(
         self, records: Scores, guide: Reparameterised, streams: Streams, settings: DPVISettings
@@ -188,9 +188,9 @@ class DPVIGradient:
     def __call__(self, free: Free, step: int) -> Free:
         """Return the gradient in the unconstrained parameters of R runs, each (R, ...).
 
-        The likelihood term is the sum over the batch divided by q. The batch's own size would give
-        away who is in it, the expected one, qN, how many records there are: neither is used, so
-        the guarantee assumes nothing about N.
+        The likelihood term is the sum over the batch divided by q. The actual batch size would leak
+        who is in the batch; the expected size qN would leak N. Neither is used, so the guarantee
+        assumes nothing about N.
         """
         noise = self.streams.base(step, self.guide.dim)
         batch = self.streams.batch(step)
@@ -201,8 +201,8 @@ class DPVIGradient:
         gradient = chain.gradient(-self.records.prior(w) - score / self.rate)
         if self.clip is None:
             return gradient
-        # The prior's and the entropy's parts are public given the steps before: they move the sum
-        # of clipped gradients along, and no record moves it any further.
+        # The prior and entropy gradients are public given earlier steps: they only shift the sum
+        # of clipped gradients, and add nothing to its sensitivity.
         flat = torch.cat([value.flatten(1) for value in gradient.values()], dim=1)
         noisy = self.streams.noisy(flat, self.clip / self.rate)
         sizes = [value[0].numel() for value in gradient.values()]
@@ -213,14 +213,14 @@ class DPVIGradient:
 
 @dataclass(frozen=True)
 class Chain:
-    """How a gradient g in the latents, (R, d), becomes one in the guide's parameters, at one step.
+    """Turns a gradient g in the latents, (R, d), into one in the guide's parameters, at one step.
 
-    What g does to the parameters is Jᵀg with the Jacobian J of the draw w = w(parameters, noise),
+    The gradient in the parameters is Jᵀg with the Jacobian J of the draw w = w(parameters, noise),
     so its squared norm is gᵀ(JJᵀ)g: no record's gradient in the parameters is ever stored.
 
     Attributes:
-        norm: from gradients (..., B, d) to the norms of what each does to the parameters, (R, B).
-        gradient: from g to the gradient in the parameters of a loss with that g minus the entropy.
+        norm: maps gradients (..., B, d) to the norms of their gradients in the parameters, (R, B).
+        gradient: maps g to the gradient in the parameters of (a loss with gradient g) − entropy.
     """
 
     norm: Callable[[Tensor], Tensor]
@@ -233,7 +233,7 @@ ChainRule = Callable[[Reparameterised, Free, Tensor], Chain]
 def chain_rule(guide: Reparameterised, like: Tensor) -> ChainRule:
     """Return :func:`row_chain` if it holds for the guide, else :func:`full_chain`.
 
-    It is tried at a random point: a guide that mixes rows agrees there with probability 0.
+    Both are compared at a random point: for a guide that mixes rows they agree with probability 0.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -256,13 +256,13 @@ def chain_rule(guide: Reparameterised, like: Tensor) -> ChainRule:
 
 
 def row_chain(guide: Reparameterised, free: Free, noise: Tensor) -> Chain:
-    """Return the chain rule where every parameter moves one latent only, that of its own row.
+    """Return the chain rule for guides where every parameter moves only the latent of its own row.
 
-    So it is in all of ``bdpvi.guides``. JJᵀ is then diagonal, and the pullbacks of 0 and of
-    (1, …, 1) tell all of it.
+    All of ``bdpvi.guides`` are such guides. JJᵀ is then diagonal, and the pullbacks of 0 and of
+    (1, …, 1) determine it.
 
     Args:
-        guide: any guide of that kind.
+        guide: such a guide.
         free: unconstrained parameters of R runs, each (R, ...).
         noise: base noise of each run, (R, d).
     """
@@ -327,7 +327,7 @@ def _latents(guide: Reparameterised, free: Mapping[str, Tensor], noise: Tensor) 
 
 
 def _each(function: Callable[[Free, Tensor], Any], free: Free, noise: Tensor) -> Any:
-    """Return the results of every run, stacked."""
+    """Return the results of all runs, stacked."""
     if len(noise) == 1:  # vmap would double the time of a small step
         result = function({name: value[0] for name, value in free.items()}, noise[0])
         return tree_map(lambda value: value.unsqueeze(0), result)
@@ -337,7 +337,7 @@ def _each(function: Callable[[Free, Tensor], Any], free: Free, noise: Tensor) ->
 def _draws(
     guide: Reparameterised, free: Free, streams: Streams, run: int, settings: DPVISettings
 ) -> Mapping[str, Tensor]:
-    """Return samples of the guide that one run trained, or its mean, as latent variables."""
+    """Return samples from the guide trained by one run, or its mean, as latent variables."""
     like = next(iter(free.values()))
     if settings.draws is None:
         noise = like.new_zeros(1, guide.dim)

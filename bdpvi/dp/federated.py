@@ -4,7 +4,7 @@ Clients send updates; the server clips each, sums them, adds noise whose scale n
 took part, and divides by the expected number of clients. A round is charged before its clients
 are drawn. No framework is needed: messages are tensors.
 
-What this does not hide: how long a round takes, and who talks to the server.
+Two things are not hidden: how long a round takes, and who communicates with the server.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from bdpvi.dp.charges import Steps
 from bdpvi.dp.rounds import PUBLIC, Observer, Rounds
 
 NOBODY = -1
-"""Stands in ``Released.refused`` for whoever sent something that is no message."""
+"""The key in ``Released.refused`` for senders of anything that is not a message."""
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """A client's answer to a round; who sent it is for the transport to make sure.
+    """A client's answer to a round; the transport must authenticate the sender.
 
     Attributes:
-        client: its number.
-        round: of the round that it answers.
+        client: the client's number.
+        round: number of the round that it answers.
         update: any shape with ``Rounds.size`` weights; None if the client was lost.
     """
 
@@ -49,16 +49,16 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class Released:
-    """What a round gave. ``update`` alone may be published; the rest says who took part.
+    """The result of a round. Only ``update`` may be published; the rest reveals who took part.
 
     Attributes:
-        round: its number.
-        update: (Σ clipped updates + noise) / qN, (size,) float64; None if too few shares of the
-            noise came.
-        norms: by client whose message counted, of the clipped update over C (without noise shares).
+        round: the round's number.
+        update: (Σ clipped updates + noise) / qN, (size,) float64; None if too few clients sent
+            their noise shares.
+        norms: for each counted client, norm of the clipped update over C (without noise shares).
         clipped: clients whose update was longer than C.
-        refused: by client what was wrong with each message that did not count; clients that were
-            asked and sent nothing are in it too.
+        refused: for each message that was not counted, its client and what was wrong with it;
+            includes clients that were asked and sent nothing.
     """
 
     round: int
@@ -68,8 +68,8 @@ class Released:
     refused: Mapping[int, str] = field(default_factory=dict)
 
     def distances(self, clients: int) -> Tensor:
-        """Return for :class:`~bdpvi.accounting.events.NormCounts` how far each client moved the
-        sum, over C, (clients,): 1 where that is not known."""
+        """Return how far each client moved the sum, over C, (clients,), 1 where unknown: for
+        :class:`~bdpvi.accounting.events.NormCounts`."""
         found = torch.ones(clients, dtype=torch.float64)
         for client, norm in self.norms.items():
             found[client] = norm
@@ -80,14 +80,14 @@ class Federation:
     """The server's side of all rounds.
 
     Args:
-        rounds: what is the same in all of them.
-        ledger: of the clients; rounds are written to it before anything is drawn. By default one in
-            memory. What it has of a federation with the same settings is this one: its rounds stay
-            charged, and one that was not finished is over. Its budget limits the worst-case ε of a
-            client, to the public, with all else that it has.
+        rounds: the settings of all rounds.
+        ledger: the clients' ledger; rounds are written to it before anything is drawn. By default
+            one in memory. Rounds in it with the same settings belong to this federation: they stay
+            charged, and an unfinished round is closed. Its budget limits a client's worst-case ε
+            towards the public, together with everything else in the ledger.
 
     Raises:
-        ValueError: if the ledger has charges of other units than clients.
+        ValueError: if the ledger has charges with a unit other than clients.
 
     >>> rounds = Rounds(clients=10, size=2, clip=1.0, noise_multiplier=2.0, client_rate=0.5)
     >>> federation = Federation(rounds)
@@ -115,31 +115,31 @@ class Federation:
 
     @property
     def ledger(self) -> Ledger:
-        """Everything that is spent on the clients, these rounds among it."""
+        """All charges for the clients, including these rounds."""
         return self._charged.ledger
 
     @property
     def charged(self) -> int:
-        """How many rounds were charged, finished or not."""
+        """Number of rounds charged, finished or not."""
         return self._charged.taken
 
     @property
     def next_round(self) -> int:
-        """The number of the next round, from 1 on; it was never used before."""
+        """The number of the next round, counted from 1; never used before."""
         return self.charged + 1
 
     def sampled(self, round: int) -> tuple[int, ...]:
         """Charge a round, then draw its clients, perhaps none.
 
-        A round that is still open is over: it stays charged, and answers to it are stale.
+        A round still open is closed: it stays charged, and answers to it are stale.
 
         Args:
             round: its number, :attr:`next_round`.
 
         Raises:
             BudgetExceededError: if it would cost more than is left. Nothing is charged or drawn.
-            ValueError: if it is another number, or another server has charged rounds of these
-                settings to the ledger.
+            ValueError: if ``round`` is another number, or another server has charged rounds with
+                these settings to the ledger.
         """
         validate.positive_int("round", round)
         if round != self.next_round:
@@ -159,15 +159,15 @@ class Federation:
         return tuple(sorted(self._asked))
 
     def aggregate(self, round: int, messages: Iterable[Message]) -> Released:
-        """Return (Σ clipped updates + N(0, z²C²I)) / qN, whoever answered, and in any order.
+        """Return (Σ clipped updates + N(0, z²C²I)) / qN, whoever answered and in whatever order.
 
-        A message counts as zero, and is named, if its update is None, no tensor, not finite or of
-        another size or kind, its client was not asked or answers twice, or it answers another
-        round; what is no :class:`Message` is named under :data:`NOBODY`. An update that is too long
-        is clipped. The round stays charged whatever happens.
+        A message counts as zero and is listed in ``refused`` if its update is None, not a tensor,
+        not finite or of another size or kind, if its client was not asked or answers twice, or if
+        it answers another round. Anything but a :class:`Message` is listed under :data:`NOBODY`. An
+        update that is too long is clipped. The round stays charged whatever happens.
 
         Args:
-            round: the one that :meth:`sampled` drew last; each is aggregated once.
+            round: the last round that :meth:`sampled` drew; each is aggregated once.
             messages: the answers.
 
         Raises:
@@ -181,7 +181,7 @@ class Federation:
         asked, self._asked = self._asked, None
         counted, clipped, refused = self._counted(round, asked, messages)
         shares = self.rounds.noise_shares
-        # In the order of clients, so that it is the same sum whichever came first.
+        # Add in the order of clients, so that the order of arrival does not change the sum.
         total = torch.zeros(self.rounds.size, dtype=torch.float64)
         norms: dict[int, float] = {}
         for client in sorted(counted):
@@ -198,7 +198,7 @@ class Federation:
     def _counted(
         self, round: int, asked: frozenset[int], messages: Iterable[Message]
     ) -> tuple[dict[int, Tensor], list[int], dict[int, str]]:
-        """Return updates to be summed, who was clipped, and why others were refused."""
+        """Return the updates to sum, which were clipped, and why others were refused."""
         refused: dict[int, str] = {}
         valid: list[Message] = []
         for one in messages:
@@ -225,7 +225,7 @@ class Federation:
                     whole = torch.equal(taken, one.update.detach().cpu().double().flatten())
                 except ValueError as error:
                     refused[one.client] = str(error)
-                except Exception as error:  # of tensors without numbers there are many kinds
+                except Exception as error:  # there are many kinds of tensors without numbers
                     refused[one.client] = f"its update cannot be read: {type(error).__name__}"
                 else:
                     counted[one.client] = taken
@@ -237,17 +237,17 @@ class Federation:
     def _taken(self, update: Tensor) -> Tensor:
         if self.rounds.noise_shares is None:
             return self.rounds.clip_update(update)
-        return self.rounds.checked(update)  # with noise on it the norm says nothing
+        return self.rounds.checked(update)  # with noise added, the norm says nothing
 
     def event(
         self, unit: str = "client", observer: Observer = PUBLIC, norms: NormCounts | None = None
     ) -> SampledGaussian:
-        """Return all rounds so far as one unit has them before one observer. Secret.
+        """Return all rounds so far as an event for one unit and one observer. Secret.
 
         Args:
             unit: "client" or "record".
             observer: one of :data:`bdpvi.dp.rounds.OBSERVERS`, or another.
-            norms: see :meth:`bdpvi.dp.rounds.Rounds.event`; a step for each round that was charged.
+            norms: see :meth:`bdpvi.dp.rounds.Rounds.event`; one step for each round charged.
 
         Raises:
             ValueError: before the first round, or as :meth:`bdpvi.dp.rounds.Rounds.event`.
@@ -257,9 +257,9 @@ class Federation:
         return self.rounds.event(self.charged, unit, observer, norms)
 
     def worst_case(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Bound:
-        """Return the guarantee to publish: it follows from the settings and the rounds alone.
+        """Return the guarantee to publish: it depends only on the settings and number of rounds.
 
-        A client's to the public is of all that the ledger has; others are of these rounds.
+        A client's guarantee towards the public covers the whole ledger; others cover these rounds.
 
         Args:
             delta: δ.
@@ -287,11 +287,11 @@ class Federation:
         observer: Observer = PUBLIC,
         norms: NormCounts | None = None,
     ) -> Cost:
-        """Return what these rounds cost: the worst-case ε, and with norms what their path cost.
+        """Return the cost of these rounds: the worst-case ε, and with norms the path's cost too.
 
         Args:
             delta: δ of both.
-            unit, observer, norms: see :meth:`event`. Without norms there is the worst case.
+            unit, observer, norms: see :meth:`event`. Without norms only the worst case is computed.
 
         Raises:
             ValueError: as :meth:`event`, or if δ is too small for the estimates.

@@ -2,11 +2,11 @@
 
 In every round the server draws a point w from its guide by base noise and sends it out. A client
 answers with the sum of its records' scores at w, the gradients of their log-likelihoods, each
-clipped, and the sum clipped again. :class:`~bdpvi.dp.federated.Federation` adds up the answers and
-noise of a fixed scale. With the Jacobian J of w in the guide's parameters, Jᵀ(noisy sum) is the
-likelihood's part of the ELBO's gradient; the prior's and the entropy's are exact. So d numbers
-leave a client in a round, whatever the guide. (DPVI clips Jᵀ·score and adds noise in all
-parameters, of which a full-rank guide has d(d + 3)/2: :mod:`bdpvi.dp.dpvi`.)
+clipped, and the sum clipped again. :class:`~bdpvi.dp.federated.Federation` sums the answers and
+adds noise of a fixed scale. With the Jacobian J of w in the guide's parameters, Jᵀ(noisy sum) is
+the likelihood part of the ELBO's gradient; the prior and entropy parts are exact. So a client sends
+d numbers in a round, whatever the guide. (DPVI clips Jᵀ·score and adds noise to all parameters,
+d(d + 3)/2 of them in a full-rank guide: :mod:`bdpvi.dp.dpvi`.)
 
 **Draws from the guide cost nothing more.** Let G_t be the guide and the optimiser's state after t
 rounds, S_t the noisy sum of round t, and ξ all base noise, drawn without the records. (1) G_0 is
@@ -15,14 +15,14 @@ S_{t+1} is a Gaussian mechanism on a sum that one client moves by at most C and 
 most its own clip, whatever the point is: the rounds compose adaptively, which is charged for both
 units. (3) G_{t+1} is a function of G_t, S_{t+1}, ξ and the prior, which sees no record. So by
 induction the last guide is a function of (S_1, …, S_T) and ξ, and draws are a function of it and of
-fresh randomness: post-processing. This ends where a guide meets records again. Numbers of rounds,
-columns and clients, the optimiser and what standardised the columns must be public.
+fresh randomness: post-processing. This no longer holds once a guide is fitted to records again. The
+numbers of rounds, columns and clients, the optimiser and the scaling of the columns must be public.
 
-The ELBO's gradient is a sum over records, so clients' answers add up to that of all records
-together: unclipped and without noise the result is the pooled fit, however records are divided.
-That is the fixed point of partitioned variational inference too (Ashman et al. 2022, Property 2);
-with noise of each client's own it is the baseline of Heikkilä et al., "Differentially Private
-Partitioned Variational Inference", TMLR 2023.
+The ELBO's gradient is a sum over records, so the clients' answers add up to the pooled gradient:
+without clipping and noise the result is the pooled fit, however records are divided. This is also
+the fixed point of partitioned variational inference (Ashman et al. 2022, Property 2). With noise
+added by each client it is the baseline of Heikkilä et al., "Differentially Private Partitioned
+Variational Inference", TMLR 2023.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ from bdpvi.types import Dataset, tell_owner
 
 
 class Client:
-    """One owner of records. Nothing but :meth:`answer` leaves it.
+    """One owner of records. It sends nothing but the results of :meth:`answer`.
 
     Args:
         model: the Pyro model of all clients, see :mod:`bdpvi.models.contract`.
-        data: its records, perhaps none. One that the model cannot have, or with a feature as large
-            as 1e100, is left out.
+        data: the client's records, perhaps none. A record that does not fit the model, or has a
+            feature as large as 1e100, is left out.
         rounds: the settings of all clients.
         seed: of the records' coins; None for a secret one.
 
@@ -75,7 +75,7 @@ class Client:
     def __init__(
         self, model: Model, data: Dataset, rounds: Rounds, seed: int | None = None
     ) -> None:
-        # Beyond it a logit could overflow, and one record could spoil its client's whole sum.
+        # A larger feature could overflow a logit, and so spoil its client's whole sum.
         small = (data.x.abs() < _LARGEST).all(dim=1)
         tell_owner(int((~small).sum()), "record", f"a feature is {_LARGEST:g} or more in size")
         data = fitting(model, data.select(small))
@@ -95,12 +95,12 @@ class Client:
     def answer(self, round: int, point: Tensor) -> Tensor:
         """Return the sum of the clipped scores of a Poisson sample of the records, (d,) float64.
 
-        It is clipped, and has this client's share of the noise if clients add it. Without shares
-        nothing hides it from whoever adds up: see :mod:`bdpvi.dp.rounds` for who may see
-        it. A sum that is not finite, which only unclipped records can make, is sent as 0.
+        The sum is clipped, and includes this client's noise share if clients add the noise. Without
+        noise shares the aggregator sees it in the clear: :mod:`bdpvi.dp.rounds` says who may see
+        it. A sum that is not finite, possible only with unclipped records, is sent as 0.
 
         Args:
-            round: its number, which decides the coins.
+            round: the round's number, which decides the coins.
             point: w, (d,).
 
         Raises:
@@ -126,15 +126,15 @@ class Client:
 
 
 class Server:
-    """What trains the guide. It meets no record: only noisy sums, and the shape of a table.
+    """Trains the guide. It sees no records, only noisy sums and the shape of a table.
 
     Args:
         model: the Pyro model of all clients.
-        guide: one that knows the derivative of its draws, and whose start must be public.
-        like: records that only tell numbers of columns, such as those of :func:`blank`.
-        rounds: for how many rounds the usual optimiser's learning rate falls.
+        guide: a reparameterised guide, whose start must be public.
+        like: records that only give the number of columns, such as :func:`blank` returns.
+        rounds: number of rounds over which the default optimiser's learning rate falls.
         optim: a Pyro optimiser, by default Adam with a decaying learning rate.
-        seed: of the base noise; None for a secret one, which it need not be.
+        seed: seed of the base noise; None draws a secret one, though it may be public.
     """
 
     def __init__(
@@ -164,12 +164,12 @@ class Server:
 
     @property
     def parameters(self) -> dict[str, Tensor]:
-        """The guide's constrained parameters after the updates so far. They may be published."""
+        """The guide's constrained parameters after all updates so far. They may be published."""
         supports = self.guide.constraints
         return {name: transform_to(supports[name])(v[0]) for name, v in self._free.items()}
 
     def point(self) -> Tensor:
-        """Return the draw from the guide that clients answer next, (d,)."""
+        """Return the draw from the guide at which clients compute their next answer, (d,)."""
         return self.guide.pushforward(self._free, self._noise[0])[0][0]
 
     def update(self, total: Tensor) -> None:
@@ -179,7 +179,7 @@ class Server:
             total: a noisy, unbiased sum of all records' clipped scores at :meth:`point`, (d,).
 
         Raises:
-            ValueError: if it is not finite or has another size.
+            ValueError: if ``total`` is not finite or has another size.
             FloatingPointError: if the guide stops being finite.
         """
         if total.shape != (self.guide.dim,):
@@ -207,12 +207,12 @@ class Server:
 
 _LARGEST = 1e100
 LEARNING_RATE = 0.1
-"""Of Adam in the first round: a fit has a hundred rounds, where SVI has a thousand steps."""
+"""Adam's first learning rate: a fit has about 100 rounds where SVI has 1,000 steps."""
 
 
 @dataclass(frozen=True, eq=False)
 class FederatedFit:
-    """A guide that was trained by rounds; ``parameters`` and draws may be published with ε.
+    """A guide trained in rounds; ``parameters`` and draws may be published, with their ε.
 
     Attributes:
         model, guide: the arguments of :func:`fit_federated`; ``guide.parameters`` are this fit's
@@ -228,38 +228,38 @@ class FederatedFit:
 
     @property
     def posterior(self) -> Distribution:
-        """The Gaussian over the flat vector of latents. Its width leaves the noise out."""
+        """The Gaussian over the flat vector of latents. Its width ignores the privacy noise."""
         return self.guide.posterior(self.parameters)
 
     def worst_case(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Bound:
-        """Return what all rounds promise, and so the guide and all draws from it.
+        """Return the guarantee of all rounds, and so of the guide and all draws from it.
 
         Args:
             delta: δ.
             unit: "client": a whole table added or removed; "record": one record of one client.
-            observer: who looks, see :mod:`bdpvi.dp.rounds`.
+            observer: see :class:`bdpvi.dp.rounds.Observer`.
 
         Raises:
-            ValueError: if no finite ε can be promised, or to nobody like this.
+            ValueError: if no finite ε can be promised, or none towards this observer.
         """
         return self.federation.worst_case(delta, unit, observer)
 
     def cost(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Cost:
-        """Return :meth:`worst_case` as everything here reports what it costs.
+        """Return :meth:`worst_case` as a :class:`bdpvi.Cost`.
 
-        Arguments and errors are those of :meth:`worst_case`. With norms of a panel
-        ``federation.cost(delta, unit, observer, norms)`` has the path's.
+        Arguments and errors are as for :meth:`worst_case`. For the path's cost pass a panel's norms
+        to ``federation.cost(delta, unit, observer, norms)``.
         """
         return self.federation.cost(delta, unit, observer)
 
     def draw(self, draws: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Return samples from the guide as the model's latent variables, each (k, ...).
 
-        They follow from what the rounds released, so they cost nothing.
+        They are post-processing of the released rounds, so they cost nothing.
 
         Args:
             draws: k.
-            generator: for experiments; by default the operating system's.
+            generator: for experiments; by default the operating system's generator.
         """
         validate.positive_int("draws", draws)
         flat = secure.sample(self.posterior, draws, generator=generator)
@@ -288,21 +288,21 @@ def fit_federated(
     optim: PyroOptim | None = None,
     progress: bool = True,
 ) -> FederatedFit:
-    """Train a guide on tables that stay apart, all on this machine.
+    """Train a guide on separate tables by federated rounds simulated on this machine.
 
-    Over a network :class:`Client` and :class:`Server` do the same with messages between them.
+    Over a network, :class:`Client` and :class:`Server` do the same by exchanging messages.
 
     Args:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
-        guide: MeanField or FullRank, of :mod:`bdpvi.guides`. Its start counts as public.
-        clients: a table for each client, with the same columns. A table may be empty: to refuse it
-            would tell it from a neighbour with one record.
-        federation: settings, and the ledger of clients. ``clip`` bounds what a whole client does,
-            ``record_clip`` what a record does. One seed decides everything. What it does to records
-            is charged to the ledgers of the tables, round by round, too.
-        rounds: their number, public.
+        guide: ``MeanField`` or ``FullRank`` of :mod:`bdpvi.guides`. Its start counts as public.
+        clients: a table for each client, with the same columns. A table may be empty: refusing it
+            would distinguish it from a neighbour with one record.
+        federation: settings, and the ledger of clients. ``clip`` bounds a client's contribution,
+            ``record_clip`` a record's. One seed determines everything. Each round is also charged
+            to the ledgers of the tables, at its cost to a record.
+        rounds: number of rounds, public.
         optim: a Pyro optimiser, by default Adam whose learning rate falls from 0.1 to 0.001. Its
-            settings must not come from the records.
+            settings must not be derived from the records.
         progress: whether to show a bar on standard error.
 
     Returns:
@@ -342,7 +342,7 @@ def fit_federated(
         Client(model, data, settings, seed_of(settings.seed, number + 1))
         for number, data in enumerate(clients)
     ]
-    # From the mean over expected clients to the sum over all records.
+    # Turn the mean over expected clients into the sum over all records.
     scale = settings.clients / (settings.record_rate or 1.0)
     track = bars.bar if progress else bars.silent
     event, name = settings.record_event(), secrets.token_hex(8)
@@ -362,7 +362,7 @@ def fit_federated(
 
 
 def seed_of(seed: int | None, who: int) -> int | None:
-    """Return the seed of the server, 0, or of client ``who`` − 1; None if there is none."""
+    """Return the seed of the server (``who`` = 0) or of client ``who`` − 1; None without a seed."""
     if seed is None:
         return None
     return int(np.random.SeedSequence((seed, who)).generate_state(1, np.uint64)[0])
@@ -381,7 +381,7 @@ def blank(data: Dataset) -> Dataset:
 
 
 def _check_clients(clients: Sequence[Dataset], settings: Rounds) -> None:
-    """Raise ValueError unless they are as many as expected, and of the same columns."""
+    """Raise ValueError unless there are as many as expected, all with the same columns."""
     if len(clients) != settings.clients:
         raise ValueError(
             f"clients has {several(len(clients), 'table')}, but federation is for "

@@ -1,8 +1,8 @@
 """Federated averaging with client-level privacy in Flower: a strategy, and a mod for clients.
 
-It needs the extra ``bdpvi[flower]``, and speaks Flower's Message API. In a round nothing but the
-noisy sum of clipped updates goes on. What Flower offers besides is closed, because nobody accounts
-for it: clients' metrics, evaluation on clients, and their error texts are dropped unread.
+It needs the extra ``bdpvi[flower]`` and uses Flower's Message API. A round passes on only the noisy
+sum of clipped updates. Flower's other channels are closed, because nothing accounts for them:
+clients' metrics, evaluation on clients, and their error texts are dropped unread.
 """
 
 from __future__ import annotations
@@ -46,32 +46,31 @@ except ImportError as error:
 
 _LOG = logging.getLogger(__name__)
 _FAILED = 2
-"""Flower's code of an error that a client app raised."""
+"""Flower's code for an error raised by a client app."""
 
 
 class BayesianFedAvg(Strategy):  # type: ignore[misc]
-    """Puts privacy around one of Flower's strategies.
+    """Wraps one of Flower's strategies to make it private.
 
-    The wrapped strategy says what every node would be sent, and does with the noisy mean what it
-    does with a client's weights: it sees one reply, so that whatever it is (FedAvg, FedAvgM,
-    FedAdam, FedProx) follows from what was released already. Who is asked, clipping, noise, the
-    divisor and the charge come from the federation. Leave ``fraction_train`` at 1: a node that the
-    wrapped strategy leaves out is charged like the others.
+    The wrapped strategy configures the messages to nodes, and receives the noisy mean as a single
+    client's reply. So any strategy (FedAvg, FedAvgM, FedAdam, FedProx) is post-processing of the
+    released mean. The federation samples the clients, clips, adds noise, divides and charges. Leave
+    ``fraction_train`` at 1: a node that the wrapped strategy leaves out is charged all the same.
 
-    Nodes are the clients, numbered as they appear; those beyond ``Rounds.clients`` are not asked.
+    Nodes are the clients, numbered as they appear; nodes beyond ``Rounds.clients`` are not asked.
     A node that comes back under another id is another client.
 
     Args:
-        strategy: of ``flwr.serverapp.strategy``.
+        strategy: a strategy of ``flwr.serverapp.strategy``.
         federation: settings, ledger and budget.
-        watch: whether to count how far clients moved the sum, for the path's ε in :meth:`cost`;
-            64 numbers a client.
+        watch: whether to count how far clients moved the sum, for the path's ε in :meth:`cost`; it
+            keeps 64 numbers per client.
 
     Attributes:
-        arrays: the weights after the last round, to publish or to go on from. None at first.
-        released: what the last round gave, by client number. Secret.
-        refused: by node, what was wrong with a reply in the last round; a node that was asked and
-            did not answer is in it too. Secret.
+        arrays: the weights after the last round, to publish or to resume from. None at first.
+        released: the last round's result, by client number. Secret.
+        refused: for each refused reply in the last round, its node and what was wrong; includes
+            nodes that were asked and did not answer. Secret.
 
     Raises:
         ValueError: if an argument is of another kind.
@@ -101,7 +100,7 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Charge a round, then draw its clients by their secret coins; perhaps none.
+        """Charge a round, then sample its clients with their secret coins; perhaps none.
 
         Raises:
             BudgetExceededError: if the round would cost more than is left. Nothing is charged, and
@@ -137,9 +136,9 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the weights after the round, and never metrics.
 
-        A reply counts as nothing, and its node is named in ``refused``, if it is an error, stale, a
-        second one, not from a node that was asked, not finite, or of other arrays. The noise stays
-        the same.
+        A reply counts as zero, and its node is listed in ``refused``, if it is an error, stale, a
+        second reply, from a node that was not asked, not finite, or has other arrays. The noise
+        stays the same.
 
         Raises:
             ValueError: if no round is open.
@@ -151,10 +150,10 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
         said: dict[int, str] = {}
         answers = (self._answer(reply, number, sent, nodes, said) for reply in replies)
         self.released = self.federation.aggregate(number, answers)
-        refused = self.released.refused.items()  # of which some may never have been connected
+        refused = self.released.refused.items()  # some may never have been connected
         self.refused = {nodes[client]: why for client, why in refused if client in nodes} | said
         if self._norms is not None:
-            # Rounds that were not seen here, before a restart or a crash, count at the clip.
+            # Rounds before a restart or a crash, not observed here, count at the clip.
             seen = self._norms.add_largest(self.federation.charged - 1 - self._norms.steps)
             self._norms = seen.add(self.released.distances(self.federation.rounds.clients))
         if self.released.update is None:
@@ -173,7 +172,7 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
         nodes: dict[int, int],
         said: dict[int, str],
     ) -> Answer:
-        """Return a reply in the federation's terms; complete ``nodes``, and say what is wrong."""
+        """Return a reply as a federation message and what is wrong with it; complete ``nodes``."""
         node, group = reply.metadata.src_node_id, reply.metadata.group_id
         client = self._numbers.get(node)
         if client is None:
@@ -194,7 +193,7 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask nobody: what clients would answer is not accounted. Evaluate on public data."""
+        """Ask nobody: clients' answers are not accounted for. Evaluate on public data."""
         return []
 
     def aggregate_evaluate(
@@ -213,15 +212,15 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
         return self.federation.worst_case(delta, unit, observer)
 
     def cost(self, delta: float, observer: Observer = PUBLIC) -> Cost:
-        """Return what all rounds cost a client: the worst-case ε, and what the path cost.
+        """Return the cost of all rounds to a client: the worst-case ε, and the path's cost.
 
-        ``path`` is what clients such as these paid on the path that ran: a diagnostic, no
-        guarantee about the algorithm. A client that was not asked in a round, did not answer, or
-        answered another server before this one started, counts there as at the clip.
+        ``path`` estimates the ε of clients like these on the path that ran: a diagnostic, not a
+        guarantee about the algorithm. It counts a client at the clip in rounds where it was not
+        asked, did not answer, or answered another server before this one started.
 
         Args:
             delta: δ of both.
-            observer: who looks.
+            observer: see :class:`bdpvi.dp.rounds.Observer`.
 
         Raises:
             ValueError: before the first round, or if δ is too small for the estimates.
@@ -233,17 +232,17 @@ class BayesianFedAvg(Strategy):  # type: ignore[misc]
 
 
 def client_mod(rounds: Rounds | Callable[[Context], Rounds]) -> Mod:
-    """Return a mod that lets nothing out of a client but its clipped update.
+    """Return a mod that sends nothing from a client but its clipped update.
 
-    Put it first in the list of mods, so that it is the last to see a reply. Of a reply to a
-    training message one record of arrays goes on, moved towards what was sent so that they differ
-    by at most C; with ``noise_shares`` the client's own share of the noise is on it. Metrics are
-    dropped, and an exception leaves without its text, which is in the client's log. Replies to
-    other kinds of messages pass as they are. The server clips again, because a client may lie.
+    Put it first in the list of mods, so that it is the last to see a reply. From a reply to a
+    training message it keeps one record of arrays, moved towards the received arrays so that they
+    differ by at most C; with ``noise_shares`` the client's noise share is added. Metrics are
+    dropped, and an exception is sent without its text, which goes to the client's log. Replies to
+    other kinds of messages pass unchanged. The server clips again, because a client may lie.
 
     Args:
-        rounds: the settings, or a function of the context that returns them; the client's own, so
-            that the server cannot ask for less.
+        rounds: the settings, or a function of the context that returns them; set by the client, so
+            that the server cannot ask for less protection.
 
     >>> mod = client_mod(Rounds(clients=100, size=10, clip=1.0, noise_multiplier=4.0))
     """
@@ -267,9 +266,9 @@ def client_mod(rounds: Rounds | Callable[[Context], Rounds]) -> Mod:
 
 
 def _without_text(error: Exception, message: Message) -> Message:
-    """Return a reply that an exception stands behind, and log the exception on the client.
+    """Return the reply to an exception, and log the exception on the client.
 
-    Flower's own reply would have its text and traceback, which may show records to the server.
+    Flower's own reply would hold its text and traceback, which may show records to the server.
     """
     _LOG.error("the client failed; the server learns the kind of the error only", exc_info=error)
     said = f"{type(error).__name__} in the client, which keeps the text"
@@ -277,7 +276,7 @@ def _without_text(error: Exception, message: Message) -> Message:
 
 
 def _checked(name: str, array: Array) -> Array:
-    """Return an array if it is of floating point."""
+    """Return an array if it is floating-point."""
     if np.dtype(array.dtype).kind != "f":
         raise ValueError(
             f"arrays[{name!r}] is of {array.dtype}; only floating-point weights can be released. "
@@ -290,8 +289,8 @@ def _update(content: RecordDict, sent: ArrayRecord) -> Tensor:
     """Return received minus sent weights, (size,) float64.
 
     Raises:
-        ValueError: unless there is one record of arrays, of the names, the shapes and the kind
-            that were sent.
+        ValueError: unless there is one record of arrays, with the names, shapes and kind of the
+            sent ones.
     """
     records = list(content.array_records.values())
     if len(records) != 1 or list(records[0]) != list(sent):
@@ -304,12 +303,12 @@ def _update(content: RecordDict, sent: ArrayRecord) -> Tensor:
 
 
 def _decoded(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return an array whose sender may lie about it, in float64.
+    """Return an array from an untrusted sender, in float64.
 
-    The bytes have a header of their own; what it promises is looked at before memory is given.
+    The bytes have their own header, which is checked before memory is allocated.
 
     Raises:
-        ValueError: unless it is of this shape and of floating point.
+        ValueError: unless it has this shape and is floating-point.
     """
     try:
         stream = BytesIO(array.data)
@@ -327,7 +326,7 @@ def _decoded(name: str, array: Array, shape: tuple[int, ...]) -> NDArray[np.floa
 
 
 def _added(arrays: ArrayRecord, update: Tensor) -> dict[str, Array]:
-    """Return the arrays after an update, in their own types."""
+    """Return the arrays after an update, in their own dtypes."""
     result, start = {}, 0
     moved = update.numpy()
     for name, one in arrays.items():

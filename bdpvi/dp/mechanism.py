@@ -1,4 +1,4 @@
-"""A clipped sum over a Poisson sample, with noise: sampler, noise and price from one place."""
+"""A noisy clipped sum over a Poisson sample: its sampler, noise and privacy cost in one place."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from bdpvi.inference.plan import Plan
 Multiplier = TypeVar("Multiplier", float, Tensor)
 
 BELOW = 1 - 2.0**-40
-"""What is cut to a bound is cut to this times it, so that rounding carries nothing over it."""
+"""Values are clipped to a bound times this factor, so that rounding never exceeds the bound."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySum:
-    """The noisy sum over a Poisson batch: what is drawn and what is charged come from here alone.
+    """The noisy sum over a Poisson batch: the only source of its draws and of its charge.
 
-    The noise is :func:`bdpvi._runtime.secure.gaussian_sum`'s, on a public lattice.
+    The noise is that of :func:`bdpvi._runtime.secure.gaussian_sum`, on a public lattice.
 
     Attributes:
         rate: Poisson sampling rate q.
-        clip: C, bound on the norm of each record's part.
-        noise_multiplier: z; the noise has standard deviation :attr:`deviation`, zC and hardly more.
+        clip: C, bound on the norm of each record's contribution.
+        noise_multiplier: z; the noise has standard deviation :attr:`deviation`, barely above zC.
         size: n, number of coordinates of a sum.
         records: N, public: means are divided by qN.
-        length: number of records there are, secret unless it is N; N by default.
-        smallest: the smallest bound that anybody's part of the sum is priced by; C by default.
-        seed: None draws batches and noise from secrets of the operating system's cryptographic
-            generator. A number is for experiments.
-        assumptions: what a guarantee rests on, because of where N comes from.
+        length: actual number of records, secret unless it is N; N by default.
+        smallest: the smallest sensitivity for which a cost is computed; C by default.
+        seed: None draws batches and noise from the operating system's cryptographic generator. A
+            number is for experiments.
+        assumptions: assumptions of the guarantee about the source of N.
 
     Raises:
         ValueError: naming the argument that is out of range.
@@ -78,29 +78,29 @@ class NoisySum:
 
     @on_host
     def batch(self, step: int) -> Tensor:
-        """Return the positions of the records in the batch of ``step``, perhaps none."""
+        """Return the positions of the records in the batch of ``step``; may be empty."""
         return self._plan.chosen(step, self.records if self.length is None else self.length)
 
     def seed_of(self, step: int) -> int:
-        """Return the seed of what ``step`` draws besides, such as dropout."""
+        """Return the seed for other randomness in ``step``, such as dropout."""
         return self._plan.noise_seed(step)
 
     def key_of(self, *labels: str | int) -> Key:
-        """Return a fresh key for one sum's noise, or of an experiment the one with these labels."""
+        """Return a fresh key for one sum's noise; in an experiment, the key with these labels."""
         return Key.fresh() if self.seed is None else Key.of_seed(self.seed).child("noise", *labels)
 
     @on_host
     def noisy(self, totals: Sequence[Tensor], key: Key) -> list[Tensor]:
-        """Return the parts of one sum, of ``size`` coordinates together, with noise, float64.
+        """Return one sum, given in parts of ``size`` coordinates in total, with noise, float64.
 
-        What is left to chance is the arithmetic that made the sum, in the network's own type.
+        Rounding errors made while summing, in the network's own dtype, are not accounted for.
 
         Args:
             totals: the parts, of any shapes.
             key: see :meth:`key_of`.
 
         Raises:
-            ValueError: if there are more or fewer coordinates than are charged.
+            ValueError: if the number of coordinates is not the one charged.
         """
         found = sum(total.numel() for total in totals)
         if found != self.size:
@@ -114,11 +114,11 @@ class NoisySum:
         return [total.div_(self.rate * self.records) for total in noisy]
 
     def event(self, steps: int, norms: NormCounts | None = None) -> SampledGaussian:
-        """Return the event of so many sums, for an accountant.
+        """Return the event of ``steps`` sums, for an accountant.
 
         Args:
-            steps: their number.
-            norms: of a panel's records, see :class:`~bdpvi.accounting.events.SampledGaussian`.
+            steps: number of sums.
+            norms: a panel's norms, see :class:`~bdpvi.accounting.events.SampledGaussian`.
         """
         return SampledGaussian(
             noise_multiplier=self.noise_multiplier,
@@ -129,7 +129,7 @@ class NoisySum:
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return what a resumed run has to agree with, besides the sizes of its weights."""
+        """Return the settings that a resumed run must share, apart from the sizes of weights."""
         left_out = ("size", "assumptions")
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
@@ -141,18 +141,18 @@ def deviation_for(
     size: int,
     smallest: float | None = None,
 ) -> Multiplier:
-    """Return the deviation with which a noise multiplier holds after sums were rounded.
+    """Return the standard deviation that keeps a noise multiplier valid after sums are rounded.
 
-    Rounding to the lattice moves neighbours apart by up to 2√n g, g about 2⁻³³ of the deviation
-    (:func:`bdpvi._runtime.secure.sum_slack`). So that the noise is z times what moves, also for
-    whoever moves the sum by no more than c ≤ C, it is zC(1 + 2√n g/c).
+    Rounding to the lattice moves neighbours apart by up to 2√n g, with g about 2⁻³³ of the
+    deviation (:func:`bdpvi._runtime.secure.sum_slack`). With the deviation zC(1 + 2√n g/c) the
+    noise multiplier is still zC/‖v‖ for every contribution v of norm c to C.
 
     Args:
         noise_multiplier: z, not negative.
         clip, size, smallest: C, n and c.
 
     Raises:
-        ValueError: if the lattice is too coarse for it: beyond z√n of about 10⁹.
+        ValueError: if the lattice is too coarse, which begins at z√n of about 10⁹.
 
     >>> deviation_for(2.0, 0.5, 1_000_000) - 1.0 < 1e-6
     True

@@ -25,12 +25,12 @@ class Run:
     """One training run among several side by side.
 
     Args:
-        noise_multiplier: σ, the privacy noise's standard deviation over the clipping norm; 0 for
+        noise_multiplier: σ, the privacy noise's standard deviation over the clipping norm; 0 adds
             none.
-        seed: None for anything that is published: privacy noise from a secret key, batches from a
+        seed: None for anything to be published: noise comes from a secret key, batches from a
             secret seed (subsampling protects nobody from an attacker who knows the batches). A
-            number for experiments: all randomness follows from it, and two runs with one seed share
-            it.
+            number is for experiments: it determines all randomness, so runs with the same seed
+            share theirs.
     """
 
     noise_multiplier: float
@@ -50,7 +50,7 @@ class Stream:
         steps, rate: of the plan.
 
     Attributes:
-        noise: of the privacy noise, sum after sum.
+        noise: the privacy noise, drawn sum after sum.
     """
 
     def __init__(self, seed: int | None, steps: int, rate: float) -> None:
@@ -61,7 +61,7 @@ class Stream:
         self.noise = secure.SumNoise(self._key.child("noise"))
 
     def draws(self, *shape: int) -> Tensor:
-        """Return the standard normals that samples of a private guide are made of, float64."""
+        """Return standard normals, float64, from which a private guide's samples are made."""
         return secure.standard_normal(shape, self._key.child("draws"))
 
     def base(self, step: int, size: int) -> Tensor:
@@ -71,11 +71,11 @@ class Stream:
 
 
 class Streams:
-    """The randomness of R runs, made once for all runs that share a seed, and what it costs.
+    """The randomness of R runs, made once for all runs that share a seed, and its privacy cost.
 
     Args:
         runs: the runs.
-        data: what they train on.
+        data: the records they train on.
         steps, rate: of every run's plan.
 
     >>> data = Dataset(torch.zeros(100, 1), torch.zeros(100))
@@ -122,9 +122,7 @@ class Streams:
         ]
         index = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True)
         if index.shape[1] == 0:
-            index = index.new_zeros(
-                len(chosen), 1
-            )  # nothing but padding: there is a step all the same
+            index = index.new_zeros(len(chosen), 1)  # only padding: the step is taken all the same
         sizes = torch.tensor([len(c) for c in chosen], device=index.device).unsqueeze(1)
         present = torch.arange(index.shape[1], device=index.device) < sizes
         return Batch(self._spread(index), self._spread(present.to(self.data.x.dtype)))
@@ -137,12 +135,12 @@ class Streams:
     def noisy(
         self, totals: Tensor, clip: float | Tensor, noise_multiplier: Tensor | None = None
     ) -> Tensor:
-        """Charge each run a sum, and return the sums with noise, (R, n), on public lattices.
+        """Charge each run for a sum, and return the noisy sums, (R, n), on public lattices.
 
         Args:
-            totals: (R, n), of which no record moves a row by more than the clip.
-            clip: C, or of each run its own, (R, 1).
-            noise_multiplier: of this sum, (R, 1), where it is not that of the run.
+            totals: (R, n); no record moves a row by more than the clip.
+            clip: C, or one for each run, (R, 1).
+            noise_multiplier: of this sum, (R, 1), if it differs from the run's.
         """
         size = totals.shape[1]
         if noise_multiplier is None and self._usual[0] == (clip, size):
@@ -165,10 +163,10 @@ class Streams:
         return noisy.where(~quiet, totals).to(totals)
 
     def prices(self, accountant: WorstCaseAccountant, delta: float) -> list[Bound | None]:
-        """Return what the sums so far guarantee for each run; None without noise.
+        """Return the guarantee of the sums so far for each run; None without noise.
 
         Args:
-            accountant: of sums with the least noise of any.
+            accountant: for these sums, all taken at the smallest noise multiplier among them.
             delta: δ.
         """
         return [
@@ -178,7 +176,7 @@ class Streams:
 
     @property
     def rounding(self) -> float:
-        """Total variation between a run's sums so far and exact Gaussian ones."""
+        """Total variation distance between a run's sums so far and exact Gaussian ones."""
         return secure.sum_rounding(self._coordinates)
 
     def _spread(self, per_stream: Tensor) -> Tensor:

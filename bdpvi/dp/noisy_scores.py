@@ -1,11 +1,11 @@
-"""Noisy scores: a generalised linear model from a few Gaussian rounds, with intervals that cover.
+"""Noisy scores: a generalised linear model from a few Gaussian rounds, with valid intervals.
 
-Each round releases a weighted score and its matrix (:mod:`bdpvi.dp.score_families`) at a point that
-earlier rounds gave, so all points are public once they are used. The first round, at a public
-point, gives a start and the second moments by which features are then standardised; the posterior
-of :mod:`bdpvi.dp.score_posterior` is made of the others. Rounds share μ² by the family's shares:
-together they are a Gaussian mechanism of distance μ (adaptive composition of Gaussian mechanisms;
-Dong, Roth and Su 2022, Corollary 3.3).
+Each round releases a weighted score and its matrix (:mod:`bdpvi.dp.score_families`) at a point
+computed from earlier rounds, so all points are public once they are used. The first round, at a
+public point, gives a start and the second moments that standardise the features; the posterior of
+:mod:`bdpvi.dp.score_posterior` uses the later rounds. The family's shares divide μ² among the
+rounds: together they are a Gaussian mechanism of distance μ (adaptive composition of Gaussian
+mechanisms; Dong, Roth and Su 2022, Corollary 3.3).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bdpvi.dp.score_families import Family, Linear, Logistic, Parts, Poisson
 from bdpvi.dp.score_posterior import Posterior, Prior, Round, at_least, closed_form, near
 
 SLACK = 2.0**-18
-"""What rounding of sums of up to 5e7 records adds to a bound, as a share of it."""
+"""Relative error that rounding of sums of up to 5e7 records adds to a bound."""
 _LEAST = 0.02
 _WIDE, _STRONG = 1.25, 25.0
 _SMALLEST = 0.05
@@ -42,10 +42,10 @@ class ScorePlan:
     """Public settings of noisy scores.
 
     Attributes:
-        family: of the model.
-        columns: k, the intercept included.
+        family: the model's family.
+        columns: k, including the intercept.
         event: all rounds together.
-        radius: R, over √k.
+        radius: R over √k.
     """
 
     family: Family
@@ -55,10 +55,10 @@ class ScorePlan:
 
     @classmethod
     def of(cls, family: Family, columns: int, distance: float, rows: float = 0.0) -> ScorePlan:
-        """Return the settings for rounds of distance μ together.
+        """Return the settings for rounds of total distance μ.
 
-        Where about so many rows would give a strong signal, R is 1.25 √k: what weights cost is then
-        more than what noise does.
+        If about this many rows give a strong signal, R is 1.25 √k: downweighting records then loses
+        more precision than noise does.
         """
         size = columns * (columns + 3) // 2 + family.squares
         rounding = len(family.shares) * sum_rounding(size)
@@ -68,7 +68,7 @@ class ScorePlan:
 
     @property
     def events(self) -> tuple[SampledGaussian]:
-        """What it costs."""
+        """The events to charge."""
         return (self.event,)
 
     def with_noise(self, noise_multiplier: float) -> ScorePlan:
@@ -85,9 +85,9 @@ class ScorePlan:
         return self.radius * math.sqrt(self.columns)
 
     def signal(self, rows: float) -> float:
-        """Return about what the least eigenvalue of A over √k deviations of its noise will be.
+        """Return the approximate least eigenvalue of A, over √k standard deviations of its noise.
 
-        It is for standardised features; 2 are needed.
+        It is for standardised features; a value of 2 is needed.
 
         >>> plan = ScorePlan.of(Logistic(), 6, distance=0.0645)  # ε = 0.2 at δ = 1e-5
         >>> round(plan.signal(5000), 1)
@@ -103,14 +103,14 @@ class ScorePlan:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What later rounds released, in standardised coordinates, and the way back.
+    """The releases of later rounds, in standardised coordinates, and the map back.
 
     Attributes:
-        rounds: those that the posterior is of, in order.
-        back: W, (k, k): coefficients are W times those of standardised features.
+        rounds: the rounds that the posterior uses, in order.
+        back: W, (k, k): coefficients are W times the standardised ones.
         prior, posterior: of the standardised coefficients.
         dispersion: φ.
-        paid: length of each record's part over its bound, (all rounds, N). Secret.
+        paid: length of each record's contribution over its bound, (all rounds, N). Secret.
     """
 
     rounds: tuple[Round, ...]
@@ -121,14 +121,14 @@ class Measured:
     paid: Tensor = field(repr=False)
 
     def of_features(self) -> Posterior:
-        """Return the posterior of the features' own coefficients."""
+        """Return the posterior of the coefficients on the original scale."""
         return self.posterior.turned(self.back)
 
 
 def measure(
     plan: ScorePlan, x: Tensor, y: Tensor, prior: Prior, key: Key | None = None
 ) -> Measured:
-    """Release the rounds and return what follows from them.
+    """Release the rounds and return the posterior that follows from them.
 
     Args:
         plan: the settings.
@@ -174,11 +174,11 @@ def measure(
 
 
 def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[SampledGaussian]:
-    """Return the rounds with what each record paid in them. Secret.
+    """Return the rounds with each record's contribution to them. Secret.
 
-    By :func:`bdpvi.accounting.accountant.cost_of` they have the worst case of ``plan`` and a
-    ``path``: what a random record paid at the points that were released, which another table would
-    not have had. That is a diagnostic and no guarantee.
+    Passed to :func:`bdpvi.accounting.accountant.cost_of`, they give the worst case of ``plan`` and
+    a ``path``: a random record's cost at the points that were released. Another table would have
+    had other points, so the path is a diagnostic, not a guarantee.
 
     Args:
         plan, measured: of :func:`measure`.
@@ -201,7 +201,7 @@ def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[Sample
 
 
 def _released(parts: Parts, x: Tensor, point: Tensor, multiplier: float, key: Key) -> Round:
-    """Return one round: its sums with noise."""
+    """Return one round: its noisy sums."""
     k = x.shape[1]
     score = exact_sum(parts.score, x)
     matrix = exact_sum(parts.curvature[:, None] * x, x) * parts.ratio
@@ -252,7 +252,7 @@ def _start(
         left = float(square - 2 * slope @ products + slope @ fitted @ slope)
         size = float(slope.norm())
         error = noise * math.hypot(scale**2, math.sqrt(2) * size * scale, size**2)
-        # Residuals that are all cut say nothing, so κ may be too large but not too small.
+        # If all residuals are clipped they say nothing, so κ may be too large but not too small.
         left = (max(left, 0.0) + 2 * error) / _count(moments)
         return slope, moments, noise, _within(left, float(variance), family.largest)
     assert isinstance(family, Poisson)
@@ -260,20 +260,20 @@ def _start(
 
 
 def _within(left: float, whole: float, largest: float) -> float:
-    """Return a variance of residuals between a public least and the target's own."""
+    """Return a residual variance clamped between a public minimum and the target's variance."""
     least = (_SMALLEST * largest / 10) ** 2
     return min(max(left, least), max(whole, least))
 
 
 def _count(moments: Tensor) -> float:
-    """Return the noisy number of records, by the column of ones."""
+    """Return the noisy number of records, from the column of ones."""
     return max(float(moments[-1, -1]), 1.0)
 
 
 def _unattenuated(newton: Tensor, moments: Tensor) -> float:
-    """Return by what to multiply a Newton step from 0, for normal features (Stein's lemma).
+    """Return the factor that corrects a Newton step from 0, for normal features (Stein's lemma).
 
-    The step is 4 E[p(1 − p)] β there, with a linear predictor of variance s²; s is the root.
+    The step is 4 E[p(1 − p)] β then, with a linear predictor of variance s²; s is the root.
     """
     step = math.sqrt(max(float(newton @ moments @ newton), 1e-12))
     nodes = torch.linspace(-6, 6, 121, dtype=torch.float64)
@@ -288,7 +288,7 @@ def _unattenuated(newton: Tensor, moments: Tensor) -> float:
 
 
 def _log_linear(products: Tensor, moments: Tensor, noise: float) -> Tensor:
-    """Return a start for counts, as of normal features: slopes S⁻¹(E xy/E y − E x)."""
+    """Return a start for counts, as if features were normal: slopes S⁻¹(E xy/E y − E x)."""
     n, k = _count(moments), len(products)
     mean_y = max(float(products[-1]) / n, 0.05)
     mean = moments[:-1, -1] / n
@@ -302,7 +302,7 @@ def _log_linear(products: Tensor, moments: Tensor, noise: float) -> Tensor:
 
 
 def _standardising(moments: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """Return M^-½ and M^½ of the second moments, whose noise is kept from looking like signal."""
+    """Return M^-½ and M^½ of the second moments, with eigenvalues bounded below by their noise."""
     n, k = _count(moments), len(moments)
     values, vectors = torch.linalg.eigh(moments / n)
     values = values.clamp(min=max(2 * noise * math.sqrt(k) / n, _LEAST))
@@ -310,7 +310,7 @@ def _standardising(moments: Tensor, noise: float) -> tuple[Tensor, Tensor]:
 
 
 class _Answer(NamedTuple):
-    """The posterior, the rounds that it is of, φ, and σ² of the target."""
+    """The posterior, the rounds that it uses, φ, and σ² of the target."""
 
     posterior: Posterior
     rounds: tuple[Round, ...]
@@ -333,7 +333,7 @@ def _answer(
 def _of_squares(
     family: Linear, rounds: Sequence[Round], prior: Prior, count: Tensor, variance: float
 ) -> _Answer:
-    """Return the answer for linear regression, whose σ² the last round's Σ ψ² gives."""
+    """Return the answer for linear regression, with σ² from the last round's Σ ψ²."""
     last = rounds[-1]
     number = max(float(count @ last.curvature @ count), 1.0)
     mean = last.point
@@ -359,7 +359,7 @@ def _of_squares(
 
 
 def _log_error(last: Round, number: float, deviation: float) -> float:
-    """Return the standard deviation of log σ, from that of (Σ wψ²)/(Σ w); E ψ⁴ ≤ κ² E ψ²."""
+    """Return the standard error of log σ, from that of (Σ wψ²)/(Σ w); E ψ⁴ ≤ κ² E ψ²."""
     square = _cut_normal(last.clip, deviation)[1]
     error = math.hypot(last.square_noise, last.clip * math.sqrt(number * square))
     relative = math.hypot(error / (number * square), last.curvature_noise / number)
@@ -368,7 +368,7 @@ def _log_error(last: Round, number: float, deviation: float) -> float:
 
 
 def _cut_normal(clip: float, deviation: float) -> tuple[float, float]:
-    """Return P(|Z| < κ) and E ψ(Z)² of a centred normal Z that is cut at ± κ."""
+    """Return P(|Z| < κ) and E ψ(Z)² for a centred normal Z clipped at ± κ."""
     z = clip / deviation
     inside = float(2 * ndtr(z) - 1)
     density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
@@ -376,7 +376,7 @@ def _cut_normal(clip: float, deviation: float) -> tuple[float, float]:
 
 
 def _deviation_of(square: float, clip: float) -> float:
-    """Return the deviation at which E ψ(Z)² is ``square``."""
+    """Return the standard deviation of Z at which E ψ(Z)² is ``square``."""
 
     def excess(deviation: float) -> float:
         return _cut_normal(clip, deviation)[1] - square

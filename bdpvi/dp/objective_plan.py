@@ -1,22 +1,21 @@
 """Settings of objective perturbation that follow from public facts about a table.
 
-With a clip C, the residual's clip k and a ridge λ that stay as they are while the table grows, the
-minimum goes to the truth: weights below 1 leave the score's mean 0 there, where clipped scores do
-not. Where the noise is large beside the table, λ and k rise to it instead.
+With a clip C, a residual clip k and a ridge λ that do not grow with the table, the minimum is
+consistent: at the truth weighted scores have mean 0, unlike clipped scores. Where the noise is
+large relative to the table, λ grows and k shrinks with it.
 
     z = (x, 2)                                    so a quarter of the ridge holds the intercept
     C = ¾√(m + 4)                                 m source columns: ‖z‖² is about m + 4
     ω = min(1, C/‖z‖, 3C²/2‖z‖²)                  so ω‖z‖ ≤ C and ω‖z‖² ≤ 3C²/2
-    k = 0.02 μN/√((m + 4)(d + 1)), in [½, 1]      d columns, N rows, μ the Gaussian distance left
+    k = 0.02 μN/√((m + 4)(d + 1)), in [½, 1]      d columns, N rows, μ the remaining distance
     λ = max(3C²/2ε, 4(d + 1)(kC/μ)²/N)            the floor of privacy; shrinkage
     σ by the accountant; for d + 1 never more than 16(m + 4).
 
-The numbers ¾, 3/2, 0.02 and 4 (:class:`Rule`) were chosen on simulated tables, all but the third on
-Abalone, MAGIC and Spambase too; 16 on simulated categories; the intercept's column
-(:data:`CONSTANT`) on simulated tables with a class of an eighth, as a ridge that holds the
-intercept near 0 costs these most. Where several draws or other mechanisms share ε and δ, λ rises
-until it costs at most 3 % of noise (5 % for k < 1) more than an endless one, or than it does for
-one draw alone.
+The numbers ¾, 3/2, 0.02 and 4 (:class:`Rule`) were chosen on simulated tables, all but 0.02 also on
+Abalone, MAGIC and Spambase; 16 on simulated categories. The intercept's column (:data:`CONSTANT`)
+was chosen on simulated tables with one eighth of rows in one class, where a ridge that holds the
+intercept near 0 costs most. Where several draws or other mechanisms share ε and δ, λ rises until
+it needs at most 3 % more noise (5 % for k < 1) than an infinite ridge, or than one draw alone.
 """
 
 from __future__ import annotations
@@ -36,21 +35,21 @@ from bdpvi.accounting.rounding import rounding_delta
 from bdpvi.accounting.solve import smallest
 
 CONSTANT = 2.0
-"""The column of the intercept: a power of two, so that weights are scaled back without rounding."""
+"""The value of the intercept's column: a power of two, so that rescaling weights is exact."""
 HIDING = 0.01
-"""ν over C/σ: what hiding a search's error costs, half of this squared of the noise."""
+"""ν over C/σ: hiding the search's error takes half of this squared in additional noise."""
 LAST = 2.0**-10
 """Standard deviation of the noise that hides it, in weights of standardised features."""
 EACH = 16
-"""Weights that settings count for each part of ‖z‖² at most: of a hashed category's 64 columns few
-are ever used, and noise in the others moves no logit."""
+"""Largest number of weights counted for each unit of ‖z‖²: a hashed category uses few of its 64
+columns, and noise in the others changes no logit."""
 MANY = 1e5
-"""Rows from which features are cut at ±4, not ±2: the cut then outweighs the noise."""
+"""Rows from which features are clipped at ±4, not ±2: clipping at 2 then costs more than noise."""
 MOST_RIDGE = 0.25
-"""λ/N from which on the ridge outweighs what N records say of a standardised feature, at most ¼."""
+"""λ/N above which the ridge outweighs the records: their curvature in a feature is at most N/4."""
 _PRICES = (0.03, 0.05)
 FEWEST, MOST = 10.0, 1e12
-"""Numbers of rows that settings can be made for."""
+"""Range of rows for which settings can be computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,19 +78,19 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What is public about a table.
+    """Public facts about a table.
 
     Attributes:
-        columns: d, features; an intercept is one weight more.
-        rows: N, declared or bought, from 10 to 1e12; it is rounded to 1, 2 or 5 times a power of
-            ten. None where nothing is known: the settings are then those of many rows, and the
-            model is worse than the base rate where there are few.
-        sources: m, columns of the raw table, where d features were made of fewer; d by default.
-        centre: a guess of the intercept, which the ridge draws it to: the logit of a base rate.
-        intercept: whether there is one.
+        columns: d, number of features; an intercept adds one weight.
+        rows: N, declared or privately estimated, from 10 to 1e12; rounded to 1, 2 or 5 times a
+            power of ten. None if unknown: the settings are then for many rows, and on small tables
+            the model is worse than the base rate.
+        sources: m, columns of the raw table, where d features encode fewer columns; d by default.
+        centre: a guess of the intercept, to which the ridge shrinks it: the logit of a base rate.
+        intercept: whether the model has an intercept.
 
     Raises:
-        ValueError: if one is out of range.
+        ValueError: if an argument is out of range.
 
     >>> Facts(columns=5, rows=39_073).rows
     50000.0
@@ -116,13 +115,13 @@ class Facts:
 
     @property
     def squared(self) -> float:
-        """About ‖z‖²: m, and 4 of the intercept's column."""
+        """Approximate ‖z‖²: m, plus 4 for the intercept's column."""
         of_features = self.columns if self.sources is None else self.sources
         return of_features + self.intercept * CONSTANT**2
 
     @property
     def weights(self) -> int:
-        """d, and 1 of the intercept."""
+        """d, plus 1 with an intercept."""
         return self.columns + self.intercept
 
 
@@ -134,10 +133,10 @@ class ObjectivePlan:
         facts: about the table.
         clip: C, the bound on ω‖z‖.
         ridge: λ.
-        event: the noise, k and the number of draws, as they are charged.
-        residual: k of what is drawn, where the charge is above all that might be; see :func:`plan`.
+        event: the noise, k and the number of draws, as charged.
+        residual: k as drawn, where the charge covers every possible k and λ; see :func:`plan`.
         bend: the bound on ω‖z‖², over C².
-        limit: features are cut at ± this.
+        limit: features are clipped at ± this.
     """
 
     facts: Facts
@@ -150,12 +149,12 @@ class ObjectivePlan:
 
     @property
     def events(self) -> tuple[PerturbedObjective]:
-        """What it costs."""
+        """The events to charge."""
         return (self.event,)
 
     @cached_property
     def drawn(self) -> PerturbedObjective:
-        """The noise, k and the number of draws, as they are drawn."""
+        """The noise, k and the number of draws, as drawn."""
         if self.residual is None:
             return self.event
         curvature = min(self.bend * self.clip**2 / self.ridge, self.event.curvature)
@@ -168,11 +167,11 @@ class ObjectivePlan:
 
     @property
     def tolerance(self) -> float:
-        """τ: the largest gradient that a search may leave, as ``hiding`` was charged."""
+        """τ: the largest final gradient of a search that the charged ``hiding`` covers."""
         return self.ridge * (self.drawn.hiding * LAST - sum_slack(LAST, self.facts.weights)) / 2
 
     def with_noise(self, noise_multiplier: float) -> ObjectivePlan:
-        """Return the settings with another σ/C, and the hiding that goes with it."""
+        """Return the settings with another σ/C, and the hiding that matches it."""
         hiding = HIDING / noise_multiplier
         event = replace(self.event, noise_multiplier=noise_multiplier, hiding=hiding)
         return replace(self, event=event)
@@ -190,20 +189,20 @@ def plan(
 ) -> ObjectivePlan:
     """Return the settings for a table.
 
-    Where something was released before, columns and rows may follow from that, and so λ and k. The
-    charge is then that of endless rows, which no fact about the table is part of, λ is at least
-    theirs, and noise is what keeps all δ(ε) within that charge: 0 to 2.4 % more for one draw, up to
-    3.7 % for several (:mod:`bdpvi.accounting.dominating`).
+    With ``variance``, columns and rows may come from an earlier release, and so may λ and k. The
+    charge is then that of infinitely many rows, which depends on no fact about the table; λ is at
+    least the λ of that charge, and the noise keeps δ(ε) within it at every ε: 0 to 2.4 % more
+    noise for one draw, up to 3.7 % for several (:mod:`bdpvi.accounting.dominating`).
 
     Args:
-        facts: what is public about it.
-        epsilon, delta: of all draws and of what ``variance`` stands for, together.
+        facts: public facts about it.
+        epsilon, delta: of all draws and the mechanisms of ``variance`` together.
         draws: number of minima.
-        variance: μ² of Gaussian mechanisms that share ε and δ, such as bought constants.
-        rule: numbers other than the usual.
+        variance: μ² of Gaussian mechanisms that share ε and δ, such as private preprocessing.
+        rule: numbers in place of the default ones.
 
     Raises:
-        ValueError: if an argument is out of range, or ``variance`` leaves nothing of ε.
+        ValueError: if an argument is out of range, or ``variance`` uses up all of ε.
 
     >>> one = plan(Facts(columns=20, rows=9_000), epsilon=1.0)
     >>> round(one.clip, 2), one.event.residual, round(one.ridge, 1), round(one.sigma, 1)
@@ -256,7 +255,7 @@ def _numbers(
 
 
 def useful(facts: Facts, *, delta: float = 1e-5, rule: Rule | None = None) -> float:
-    """Return the ε of one draw at which the ridge weighs as much as the records; 0 without N.
+    """Return the ε of one draw at which the ridge weighs as much as the records; 0 if N is unknown.
 
     >>> round(useful(Facts(columns=20, rows=1000)), 2)
     0.1
@@ -288,7 +287,7 @@ def magnitude(rows: float) -> float:
 
 
 def rows_said(rows: float | None, counted: bool) -> str:
-    """Return how many rows settings are for, rounded, and who says so; "" if nobody does.
+    """Return a sentence on the rounded number of rows and its source; "" if it is unknown.
 
     >>> rows_said(1900, counted=False)
     'Settings are for about 2,000 rows, declared by the owner'
@@ -302,11 +301,11 @@ def rows_said(rows: float | None, counted: bool) -> str:
 def _cheapened(
     settings: ObjectivePlan, epsilon: float, delta: float, variance: float
 ) -> ObjectivePlan:
-    """Return the settings with the least ridge from theirs on that costs little noise.
+    """Return the settings with the smallest ridge, at least their own, that needs little noise.
 
-    Noise is needed for what an endless ridge would leave, Gaussian losses that are never below 0,
-    which makes many draws dear; for what bends a clipped residual of one draw alone; and for the
-    ridge's part in company, which is what must be small.
+    Three things need noise: the Gaussian losses that remain with an infinite ridge, never below 0,
+    which make many draws expensive; the clipped residual's part in a single draw; and the ridge's
+    part where draws or mechanisms are combined. The last must be small.
     """
     event = settings.event
     k, free = event.residual, replace(event, curvature=0.0, residual=1.0)

@@ -1,16 +1,16 @@
 """Objective perturbation of logistic regression: minima of an objective with a random slope.
 
 :mod:`bdpvi.accounting.perturbed_objective` has the mechanism, its price and the proof,
-:mod:`bdpvi.dp.objective_plan` the settings. Here is the search. The proof wants a minimum w of real
-numbers, with a slope b of real numbers; what is found is w̃ with ‖F(w̃) + b‖ ≤ τ. Of τ
+:mod:`bdpvi.dp.objective_plan` the settings. This module is the search. The proof needs the exact
+minimum w for a real-valued slope b; the search finds w̃ with ‖F(w̃) + b‖ ≤ τ. τ has two halves:
 
-- a half is for the gradient as it is computed at the end, with the slope b̂ that was drawn,
-- a half for how that gradient is rounded, at most u(256 + log₂N + (d + 2)‖z‖‖w̃‖/4 + 8) Σω‖z‖, with
-  u = 2⁻⁵³, as sums are of blocks of 256 records that are added in pairs, and logits of d + 1 terms;
-  and for ‖b − b̂‖ ≤ √(d + 1) g, as b̂ is a real normal b rounded to a lattice of g = 2⁻³³σ
-  (:func:`bdpvi._runtime.secure.gaussian_sum`).
+- one half bounds the computed gradient at w̃, with the slope b̂ that was drawn;
+- the other bounds the error of that gradient: rounding of at most
+  u(256 + log₂N + (d + 2)‖z‖‖w̃‖/4 + 8) Σω‖z‖, with u = 2⁻⁵³, as sums are over blocks of 256 records
+  added in pairs and logits have d + 1 terms; and ‖b − b̂‖ ≤ √(d + 1) g, as b̂ is a real normal b
+  rounded to a lattice of g = 2⁻³³σ (:func:`bdpvi._runtime.secure.gaussian_sum`).
 
-So the guarantee rests on numbers that are checked for the w̃ that is released.
+Both halves are checked for the w̃ that is released.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
         key: secret; a fresh one by default.
 
     Raises:
-        ValueError: if shapes, or a value of y, are wrong.
-        FloatingPointError: if rounding keeps a search from its tolerance, as with more than about
-            1e8 rows.
+        ValueError: if a shape or a value of y is wrong.
+        FloatingPointError: if rounding keeps a search from its tolerance, as may happen with more
+            than about 1e8 rows.
 
     >>> from bdpvi.dp.objective_plan import Facts, plan
     >>> x = torch.linspace(-1, 1, 1000, dtype=torch.float64)[:, None]
@@ -70,7 +70,7 @@ class WeightedObjective:
     """Σ ω l + λ‖w − w₀‖²/2 for one table, in float64 on the CPU.
 
     The intercept's column is :data:`~bdpvi.dp.objective_plan.CONSTANT`, so the last weight is the
-    intercept over that.
+    intercept divided by it.
 
     Args:
         plan, x, y: see :func:`perturbed_minima`.
@@ -124,13 +124,13 @@ class WeightedObjective:
     def minimum(self, slope: Tensor) -> Tensor:
         """Return w̃ with a gradient of at most τ, all rounding included.
 
-        Newton's method, with the second derivative of an earlier step for as long as a step takes
-        nine tenths of the gradient away. A step is halved until the derivative along it has not
-        changed its sign, so that by convexity the objective falls by half as much as it can, or
-        until the gradient is half of what it was.
+        Newton's method, which reuses an earlier step's second derivative as long as steps reduce
+        the gradient to a tenth. A step is halved until the derivative along it has not changed its
+        sign, so that by convexity the objective falls by at least half as much as it can, or until
+        the gradient has halved.
 
         Raises:
-            FloatingPointError: if there is no progress any more.
+            FloatingPointError: if progress stops before the tolerance.
         """
         w, share = self.centre.clone(), 1.0
         gradient = self.gradient(w) + slope
@@ -158,7 +158,7 @@ class WeightedObjective:
 
 
 def exact_sum(left: Tensor, rows: Tensor) -> Tensor:
-    """Return leftᵀ rows, by blocks of 256 records that are added in pairs.
+    """Return leftᵀ rows, summed over blocks of 256 records whose sums are added in pairs.
 
     Args:
         left: (N,), or (N, a).

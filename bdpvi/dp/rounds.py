@@ -1,11 +1,11 @@
-"""Rounds of federated learning: what is fixed for all of them, and what they cost whom.
+"""Rounds of federated learning: their fixed settings, and their privacy cost by unit and observer.
 
-In a round every client's whole update is clipped to norm C, the clipped updates are summed, and the
-sum gets noise of standard deviation zC, however many took part. So adding or removing a client
-moves the sum by at most C. A record moves its client's update by at most its own clip, and the
-client's clip, a projection onto a ball, moves no two points apart: the same noise protects records
-too. What it is worth depends on who looks: on the coins and the shares of the noise that this
-observer knows.
+In a round every client's whole update is clipped to norm C, the clipped updates are summed, and
+noise of standard deviation zC is added to the sum, however many clients took part. So adding or
+removing a client moves the sum by at most C. A record moves its client's update by at most its own
+clip, and the client's clip, a projection onto a ball, never increases distances: the same noise
+protects records too. The guarantee depends on the observer, who may know some of the coins and
+noise shares.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from bdpvi.types import Relation
 
 @dataclass(frozen=True)
 class Observer:
-    """Who looks at the rounds, and what of their randomness they know.
+    """An adversary who observes the rounds, and what it knows of their randomness.
 
     Attributes:
-        name: in reports.
+        name: the name in reports.
         sees_participants: whether it knows who took part in each round.
-        sees_updates: whether it reads single messages, each of which has its own noise alone.
-        known_shares: how many clients' shares of the noise it knows, besides.
+        sees_updates: whether it reads single messages, each protected only by its own noise.
+        known_shares: number of clients whose noise shares it knows.
 
     Raises:
         ValueError: if it sees updates but not who sent them, or ``known_shares`` is out of range.
@@ -61,8 +61,8 @@ class Observer:
 PUBLIC = Observer("the public")
 """Sees the released update of every round. The server is trusted."""
 SERVER_OF_SUMS = Observer("the server, secure aggregation", sees_participants=True)
-"""Sees the sum of messages and who took part; ``known_shares`` are those of clients it is in league
-with."""
+"""Sees the sum of messages and who took part. If clients collude with it, it knows their noise
+shares: set ``known_shares`` to the number of colluding clients."""
 SERVER_OF_UPDATES = Observer("the server, plain updates", True, True)
 """Sees every message."""
 OTHER_CLIENT = Observer("another client", known_shares=1)
@@ -72,22 +72,22 @@ OBSERVERS = (PUBLIC, SERVER_OF_SUMS, SERVER_OF_UPDATES, OTHER_CLIENT)
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """What is the same in all rounds. All of it is public but the coins and the noise.
+    """Settings shared by all rounds. All of them are public; only coins and noise are secret.
 
     Attributes:
-        clients: N, all that may be asked, fixed beforehand; they are numbered from 0.
+        clients: N, number of clients that may be asked, fixed beforehand; numbered from 0.
         size: number of weights in an update.
-        clip: C, bound on the L2 norm of a client's whole update. Weights of clients, if any, are
-            part of the update: they are clipped with it.
-        noise_multiplier: z; the sum of a round has noise of standard deviation zC.
-        client_rate: q; each client takes part in a round by its own secret coin. 1 asks everybody.
-        record_rate: with which each record enters its client's update, by its own coin. None where
-            no record's influence is bounded.
-        record_clip: how far a record moves its client's update at most, in the units of ``clip``.
-        noise_shares: None, and the server adds the noise; or K, and every client that takes part
-            adds a share of variance z²C²/K itself (:meth:`share`). A round with fewer than K
-            valid messages is then not released.
-        seed: None: coins from a secret seed, noise from the operating system's cryptographic
+        clip: C, bound on the L2 norm of a client's whole update. If clients are weighted, weight
+            the update before it is clipped.
+        noise_multiplier: z; the sum of a round gets noise of standard deviation zC.
+        client_rate: q, probability that a client takes part in a round, by its own secret coin.
+        record_rate: probability that a record enters its client's update, by its own coin. None
+            where no record's influence is bounded.
+        record_clip: bound on how far a record moves its client's update, in the units of ``clip``.
+        noise_shares: None if the server adds the noise. K if every participating client adds a
+            share of variance z²C²/K itself (:meth:`share`); a round with fewer than K valid
+            messages is then not released.
+        seed: None for coins from a secret seed and noise from the operating system's cryptographic
             generator. A number makes an experiment, which repeats and protects nobody.
 
     Raises:
@@ -115,20 +115,20 @@ class Rounds:
         check_records(validate.positive("clip", self.clip), self.record_rate, self.record_clip)
         if self.noise_shares is not None:
             validate.positive_int("noise_shares", self.noise_shares)
-        _ = self.mechanism  # refuses what else is out of range
+        _ = self.mechanism  # refuses other arguments out of range
 
     @classmethod
     def calibrated(
         cls, *, epsilon: float, delta: float, rounds: int, client_rate: float = 1.0, **settings: Any
     ) -> Rounds:
-        """Return settings with the least noise with which ``rounds`` cost a client at most ε.
+        """Return settings with the least noise at which ``rounds`` cost a client at most ε.
 
-        In the worst case, for the public: to add or remove a client, or with noise shares to set
-        its contribution to zero.
+        ε is worst-case, towards the public, for adding or removing a client; with noise shares, for
+        setting its contribution to zero.
 
         Args:
             epsilon, delta: ε and δ.
-            rounds: T; a ledger with ``Budget(epsilon, delta)`` holds a federation there.
+            rounds: T; a ledger with ``Budget(epsilon, delta)`` enforces this limit.
             client_rate: q.
             settings: the other attributes.
 
@@ -170,30 +170,30 @@ class Rounds:
         observer: Observer = PUBLIC,
         norms: NormCounts | None = None,
     ) -> SampledGaussian:
-        """Return so many rounds as one unit has them before one observer.
+        """Return ``rounds`` rounds as an event for one unit and one observer.
 
-        **Client.** For an observer who does not know the coins the rate is q. To one who sees who
-        took part, removing a client would be visible: its contribution is set to zero instead, at
-        rate 1 in the rounds that it takes part in, each with probability q. So it is for everybody
-        where clients add the noise: how much noise a round has, and whether it is released at all,
-        tells how many took part.
+        **Client.** For an observer who does not know the coins the rate is q. An observer who sees
+        who took part would notice a removed client, so its contribution is set to zero instead, at
+        rate 1 in the rounds that it takes part in, each with probability q. The same holds for
+        every observer where clients add the noise: the amount of noise in a round, and whether the
+        round is released, reveal how many took part.
 
-        **Record.** The rate is ``record_rate`` in the rounds that its client takes part in, each
-        with probability q, for all observers: also one who is not told who took part may see it
-        from the client's other records, which share its coin. (The product of both rates would need
-        a coin of its own for every record; here δ can be a hundred times what it promises.)
+        **Record.** For every observer the rate is ``record_rate`` in the rounds that its client
+        takes part in, each with probability q: participation may show in the client's other
+        records, which share its coin. (The product of both rates would be valid only if every
+        record had its own coin; here the true δ can be a hundred times the δ computed from it.)
 
         Args:
-            rounds: how many were charged.
+            rounds: number of rounds charged.
             unit: "client" or "record".
-            observer: who looks.
-            norms: round by round: of all clients' clipped updates over C, or of panel records'
-                distances over ``record_clip``; 1 where they are not known, as of a client that was
-                not asked. None knows the worst case alone.
+            observer: who observes the rounds.
+            norms: for each round, the norms of all clients' clipped updates over C, or of panel
+                records' distances over ``record_clip``; 1 where unknown, as for a client that was
+                not asked. None gives only the worst case.
 
         Raises:
             ValueError: if the observer knows all of the noise, no record's influence is bounded, or
-                ``norms`` has other rounds.
+                ``norms`` has another number of rounds.
 
         >>> made = Rounds(clients=9, size=2, clip=1.0, noise_multiplier=1.0, client_rate=0.1,
         ...               record_rate=0.5, record_clip=0.25)
@@ -201,7 +201,7 @@ class Rounds:
         >>> client.noise_multiplier, client.rate, record.noise_multiplier, record.rate
         (1.0, 0.1, 4.0, 0.5)
         """
-        # Where clients add the noise, one that leaves takes its share of it away.
+        # Where clients add the noise, a client that leaves takes its noise share away.
         seen = observer.sees_participants or self.noise_shares is not None
         rate, size = (1.0 if seen else self.client_rate), 1.0
         if validate.choice("unit", unit, UNITS) == "record":
@@ -225,7 +225,7 @@ class Rounds:
         )
 
     def record_event(self) -> SampledGaussian:
-        """Return a round as it is for a record of a client, to the public.
+        """Return a round as an event for one record of a client, towards the public.
 
         Where ``record_clip`` is None the client's clip bounds a record too: it moves an update of
         norm C to another.
@@ -242,7 +242,7 @@ class Rounds:
         """Return the fraction of the noise's variance that the observer does not know.
 
         Raises:
-            ValueError: if there is none.
+            ValueError: if it knows all of the noise.
         """
         shares = self.noise_shares
         if shares is None and not observer.sees_participants:
@@ -270,19 +270,19 @@ class Rounds:
         flat = self.checked(update)
         norm = float(torch.linalg.vector_norm(flat))
         if norm > self.clip * BELOW:
-            # Two steps, as the squares of very large numbers overflow.
+            # Two steps, because the squares of very large numbers overflow.
             flat = flat / flat.abs().max()
             flat = flat * (self.clip * BELOW / float(torch.linalg.vector_norm(flat)))
         return flat
 
     def share(self, update: Tensor, key: Key | None = None) -> Tensor:
-        """Return the clipped update with this client's own share of the noise, to be sent.
+        """Return the clipped update with this client's noise share, to be sent.
 
         It is on the lattice of :func:`bdpvi._runtime.secure.gaussian_sum`.
 
         Args:
             update: as for :meth:`clip_update`.
-            key: of an experiment's message, and of it alone; by default a fresh, secret one.
+            key: in an experiment, a key for this message only; by default a fresh, secret one.
 
         Raises:
             ValueError: as :meth:`clip_update`, or if ``noise_shares`` is None.
@@ -303,9 +303,9 @@ class Rounds:
         return replace(self.mechanism, noise_multiplier=own)
 
     def together(self, total: Tensor) -> Tensor:
-        """Return the sum of messages with shares without what adding them up rounded.
+        """Return a sum of messages with noise shares, with its rounding errors removed.
 
-        All are on one lattice, so their sum is: nothing but it is left of the single messages.
+        All messages are on one lattice, so rounding the sum to it reveals only the exact sum.
         """
         return secure.on_lattice(total, self.shared.deviation)
 
@@ -318,7 +318,7 @@ class Rounds:
 
 
 def check_records(clip: float, record_rate: float | None, record_clip: float | None) -> None:
-    """Raise ValueError unless both are given or neither, and the record's clip is the smaller."""
+    """Raise ValueError unless both or neither are given and ``record_clip`` is at most ``clip``."""
     if (record_rate is None) != (record_clip is None):
         raise ValueError(
             f"record_rate={record_rate!r} and record_clip={record_clip!r}: give both or neither"

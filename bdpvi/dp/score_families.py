@@ -1,23 +1,23 @@
-"""What a record adds to noisy scores of generalised linear models, and how much that can be.
+"""A record's contribution to noisy scores of generalised linear models, and its largest length.
 
-A round releases Σ s x, Σ h xxᵀ and, where noise is unknown, Σ q, each with noise. A record's part
-(s x, c h xxᵀ, e q), with the Frobenius norm of the matrix, has a length of at most B, and from the
-radius R on, √k times a number, k the columns, records are weighted down. Weights depend on x alone,
-so at the truth scores have the mean 0: clipped ones do not.
+A round releases Σ s x, Σ h xxᵀ and, where the dispersion is unknown, Σ q, each with noise. A
+record's contribution (s x, c h xxᵀ, e q), with the Frobenius norm of the matrix, has a length of at
+most B. Records beyond the radius R, a multiple of √k with k columns, are weighted down. Weights
+depend on x alone, so at the truth scores have mean 0; clipped scores do not.
 
 **Logistic.** With p the probability of the label that was observed, |s| = w(1 − p), h = wp(1 − p),
-and the part's length is w|x|(1 − p)√(1 + a²p²), a = c|x|. (1 − p)²(1 + a²p²) is at most 1 for all p
-iff a² ≤ min (2 − p)/(p(1 − p)²) = (11 + 5√5)/2, at p = (3 − √5)/2. So with c = A/R, A the root of
-that, the matrix is free: up to |x| = R the length is at most |x|. Beyond, p = (1 + √(1 − 8/a²))/4
-is the maximum, m(a), and w = R/(|x| m(a)). At β = 0 every record has |s| = w/2 and h = w/4.
+and its length is w|x|(1 − p)√(1 + a²p²), a = c|x|. (1 − p)²(1 + a²p²) is at most 1 for all p iff
+a² ≤ min (2 − p)/(p(1 − p)²) = (11 + 5√5)/2, at p = (3 − √5)/2. Let A be the root of that, c = A/R.
+The matrix is then free: up to |x| = R the length is at most |x|. Beyond R, the maximum m(a) is at
+p = (1 + √(1 − 8/a²))/4, and w = R/(|x| m(a)). At β = 0 every record has |s| = w/2 and h = w/4.
 
 **Poisson.** s = w(min(y, b) − E min(Y, b)), of mean 0; h = w dE min(Y, b)/dη = wμP(Y < b), which is
 at least w Var min(Y, b) (the Poincaré inequality). Here w = min(1, R²/|x|²), so w|x| ≤ R and
 w|x|² ≤ R², and the matrix is free for c = A/R, A² the least of (b² − max(m, b − m)²)/h² over all
 means μ, m = E min(Y, b).
 
-**Linear.** s = wψ(r), r the residual of y cut at ± its bound, ψ cut at ± κ, h = w, q = wψ²; the
-length is at most κR√(1 + ¼ + 1/k) for c = κ/2R and e = R/(κ√k). κ follows from what was released.
+**Linear.** s = wψ(r), r the residual of y clipped to its bound, ψ clips at ± κ, h = w, q = wψ²; the
+length is at most κR√(1 + ¼ + 1/k) for c = κ/2R and e = R/(κ√k). κ comes from earlier rounds.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from bdpvi.dp.mechanism import BELOW
 FREE = math.sqrt((11 + 5 * math.sqrt(5)) / 2)
 """A of logistic regression."""
 _HUBER = 2.5
-"""κ in standard deviations of what is left."""
+"""κ in standard deviations of the residuals."""
 
 
 class Parts(NamedTuple):
-    """What records add to a round.
+    """The records' contributions to a round.
 
     Attributes:
         score, curvature: s and h, (N,).
         square: q, (N,), or None.
-        bound: B, on the length of a record's part.
+        bound: B, bound on the length of a record's contribution.
         ratio, square_ratio: c and e.
     """
 
@@ -57,7 +57,7 @@ class Parts(NamedTuple):
     square_ratio: float = 1.0
 
     def lengths(self, x: Tensor) -> Tensor:
-        """Return the length of each record's part, (N,), at most B; secret."""
+        """Return the length of each record's contribution, (N,), at most B; secret."""
         size = x.square().sum(1)
         squared = self.score**2 * size + (self.ratio * self.curvature * size) ** 2
         if self.square is not None:
@@ -70,9 +70,9 @@ class Family(Protocol):
 
     Attributes:
         squares: whether rounds release Σ q.
-        shares: of μ², by round.
+        shares: share of μ² for each round.
         furthest: the longest step to a new point, in standardised units.
-        typical: about the least eigenvalue of Σ h xxᵀ over N, for standardised features.
+        typical: approximate least eigenvalue of Σ h xxᵀ/N, for standardised features.
     """
 
     squares: ClassVar[bool]
@@ -87,7 +87,7 @@ class Family(Protocol):
         """Return the parts at a released point; ``clip`` is κ where there is one."""
 
     def unit(self, columns: int, radius: float) -> float:
-        """Return B/c of these: what a matrix's noise is a multiple of."""
+        """Return B/c, the scale of the matrix's noise."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Logistic:
 
 @dataclass(frozen=True)
 class Poisson:
-    """Counts, cut at ``largest``, b."""
+    """Counts, clipped at ``largest``, b."""
 
     largest: float
     squares: ClassVar[bool] = False
@@ -148,7 +148,7 @@ class Poisson:
 
 @dataclass(frozen=True)
 class Linear:
-    """Numbers, cut at ± ``largest``, with normal noise of unknown size."""
+    """Numbers, clipped at ± ``largest``, with normal errors of unknown variance."""
 
     largest: float
     squares: ClassVar[bool] = True
@@ -175,12 +175,12 @@ class Linear:
         return 2 * radius**2 * math.sqrt(1.25 + 1 / columns)
 
     def clip(self, variance: float) -> float:
-        """Return κ for residuals of this variance, the error of the point included."""
+        """Return κ for residuals of this variance, which includes the error of the point."""
         return min(_HUBER * math.sqrt(variance), 2 * self.largest)
 
 
 _REACH = 20.0
-"""Linear predictors of counts are cut at ± this."""
+"""Linear predictors of counts are clipped at ± this."""
 
 
 def largest_logistic(a: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ def largest_logistic(a: Tensor) -> Tensor:
 
 
 def cut_poisson(mean: Tensor, largest: float) -> tuple[Tensor, Tensor]:
-    """Return E min(Y, b) of a Poisson Y, and its derivative in the logarithm of the mean.
+    """Return E min(Y, b) for Poisson Y, and its derivative in the logarithm of the mean.
 
     >>> mean, slope = cut_poisson(torch.tensor([2.0], dtype=torch.float64), 1.0)
     >>> bool(((mean - (1 - math.exp(-2.0))).abs() < 1e-12).all()), round(float(slope), 4)
@@ -209,13 +209,13 @@ def cut_poisson(mean: Tensor, largest: float) -> tuple[Tensor, Tensor]:
 
 @cache
 def free_poisson(largest: float) -> float:
-    """Return A of counts that are cut at b: the lower end of an enclosure.
+    """Return a lower bound on A for counts clipped at b.
 
-    It is within 2 % up to b = 1000 and half of A at 10⁶; beyond, the grid is too coarse for any.
+    It is within 2 % of A up to b = 1000 and half of A at 10⁶; beyond, the grid is too coarse.
 
-    Between two means μ₁ < μ₂ of a grid m lies in [m₁, m₂] and h is at most μ₂P(Y < b | μ₁). Below
-    the grid m ≥ μ(1 − μ/2) and h ≤ μ, so the ratio is at least b/2μ; and b − m ≥ P(Y < b), so it is
-    at least b/(μ²P(Y < b)) everywhere: where that is above 100 nothing else need be known.
+    Between two grid means μ₁ < μ₂, m lies in [m₁, m₂] and h is at most μ₂P(Y < b | μ₁). Below the
+    grid m ≥ μ(1 − μ/2) and h ≤ μ, so the ratio is at least b/2μ. Everywhere b − m ≥ P(Y < b), so
+    the ratio is at least b/(μ²P(Y < b)): where that exceeds 100 it cannot be the minimum.
 
     >>> round(free_poisson(10.0), 2)
     1.06

@@ -1,4 +1,4 @@
-"""The posterior of a generalised linear model, given noisy scores: what was released, nothing else.
+"""The posterior of a generalised linear model given its noisy scores, from released values alone.
 
 Rounds t released g_t = S_t + noise and H_t = Σ h xxᵀ + noise at points β_t. For parameters β
 E S_t = H̄_t(β − β_t), with H̄_t = (H_t + H_T)/2 by the trapezoid rule from β_t to the last point.
@@ -6,16 +6,16 @@ With weights ρ_t in proportion to 1/σ_t², t = Σ ρ_t(g_t + H̄_tβ_t) and A 
 
     t − Aβ ~ N(0, V),   V = φA + (Σ 1/σ_t²)⁻¹ I + Σ_t τ_t²/2 (|d_t|² I + d_td_tᵀ)
 
-is sampling (the same records in all rounds, φ their dispersion), the scores' noise and the
-matrices', of deviation τ on the diagonal and τ/√2 off it; d_t is what H_t's noise multiplies:
-ρ_t(β − β_t)/2, and of the last round (β − β_T)/2 for each ρ besides. :func:`closed_form` puts β's
-mean and spread into V until nothing moves: N(m, C) with C = (AV⁻¹A + P)⁻¹, V having
-Στ²/2 (tr C I + C) more, P the prior's precision. Rounds far from the answer bend too much for the
-trapezoid: they are left out.
+where V sums sampling variance (the same records in all rounds, φ their dispersion), the noise of
+the scores and the noise of the matrices, of standard deviation τ on the diagonal and τ/√2 off it.
+d_t is the vector that H_t's noise multiplies: ρ_t(β − β_t)/2, and for the last round additionally
+(β − β_T)/2 for each ρ. :func:`closed_form` iterates V at β's mean and spread to a fixed point:
+N(m, C) with C = (AV⁻¹A + P)⁻¹, where V gains Στ²/2 (tr C I + C) and P is the prior's precision.
+Rounds far from the mean are left out, because the trapezoid rule is inaccurate for them.
 
-Directions in which A is not above its noise are not measured, as of columns that follow from others
-or are 0 nearly everywhere. The prior is all that is known of them, and V knows it. The gate: at
-least half of the directions are measured, and in these the answer is near the last point.
+A direction counts as measured if A exceeds its noise there. Columns that are collinear or nearly
+always 0 give unmeasured directions, where the posterior is the prior. The posterior passes the gate
+if at least half of the directions are measured, and in these its mean is near the last point.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ import torch
 from torch import Tensor
 
 NEAR = 0.5
-"""Rounds within this of the answer count, in standardised units, and the last one always."""
+"""Rounds within this distance of the mean are used, in standardised units; the last one always."""
 SIGNAL = 2.0
-"""Eigenvalue of A from which on a direction is measured, over √k deviations of its noise."""
+"""Smallest eigenvalue of A of a measured direction, over √k standard deviations of its noise."""
 FAR = 0.4
-"""How far from the last point an answer may lie, in standardised units."""
+"""Largest distance of the mean from the last point, in standardised units."""
 _STEPS = 15
 _FLOOR = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """What one round released, and its public noise.
+    """The release of one round, and its public noise.
 
     Attributes:
         point: β_t, (k,).
         score: g_t, (k,).
         curvature: H_t, (k, k).
         score_noise, curvature_noise: σ_t and τ_t.
-        square, square_noise: Σ wψ², of linear regression, and its deviation; ``clip``: κ.
+        square, square_noise: Σ wψ², for linear regression, and its noise; ``clip``: κ.
     """
 
     point: Tensor
@@ -60,7 +60,7 @@ class Round:
     clip: float = math.inf
 
     def times(self, factor: float) -> Round:
-        """Return the round with its matrix in other units."""
+        """Return the round with its matrix multiplied by ``factor``."""
         return replace(
             self,
             curvature=factor * self.curvature,
@@ -76,9 +76,9 @@ class Prior(NamedTuple):
 
 
 class Combined(NamedTuple):
-    """Rounds as one: t, A, (Σ 1/σ²)⁻¹, and of each matrix its share of β, constant and noise.
+    """Rounds as one: t, A, (Σ 1/σ²)⁻¹, and for each matrix its share of β, constant and noise.
 
-    ``seen`` projects on the directions that are measured.
+    ``seen`` projects onto the measured directions.
     """
 
     total: Tensor
@@ -88,7 +88,7 @@ class Combined(NamedTuple):
     seen: Tensor
 
     def noise_at(self, beta: Tensor) -> Tensor:
-        """Return what the matrices' noise adds to V at β, (k, k)."""
+        """Return the contribution of the matrices' noise to V at β, (k, k)."""
         total, eye = torch.zeros_like(self.curvature), torch.eye(len(beta), dtype=torch.float64)
         for share, constant, noise in self.shares:
             d = share * beta - constant
@@ -98,15 +98,15 @@ class Combined(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """N(mean, covariance), and what is known of it.
+    """N(mean, covariance), with diagnostics.
 
     Attributes:
         mean, covariance: (k,) and (k, k).
-        sampling: what the covariance would be without privacy's noise, (k, k).
+        sampling: the covariance without privacy noise, (k, k).
         unseen: part of the covariance in directions that are not measured, (k, k).
-        measured: number of directions that are.
-        far: distance of the mean from the last point in these, in standardised units.
-        log_scale: of the target's noise, mean and standard deviation; linear regression alone.
+        measured: number of measured directions.
+        far: distance of the mean from the last point in measured directions, standardised units.
+        log_scale: log σ of the target's errors, mean and standard error; linear regression only.
     """
 
     mean: Tensor
@@ -119,11 +119,11 @@ class Posterior:
 
     @property
     def passes(self) -> bool:
-        """Whether the gate lets it through; see the module."""
+        """Whether it passes the gate; see the module."""
         return self.far < FAR and 2 * self.measured >= len(self.mean)
 
     def turned(self, back: Tensor) -> Posterior:
-        """Return the posterior of W β."""
+        """Return the posterior of Wβ."""
         parts = {name: back @ getattr(self, name) @ back.T for name in _MATRICES}
         return replace(self, mean=back @ self.mean, **parts)
 
@@ -184,6 +184,6 @@ def closed_form(rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0) 
 
 
 def near(rounds: Sequence[Round], mean: Tensor, radius: float = NEAR) -> list[Round]:
-    """Return the rounds that count for an answer: those near it, and the last."""
+    """Return the rounds near the mean, and always the last."""
     distance = [float(torch.linalg.vector_norm(one.point - mean)) for one in rounds[:-1]]
     return [one for one, far in zip(rounds, distance, strict=False) if far < radius] + [rounds[-1]]

@@ -27,10 +27,10 @@ Unpack = Callable[[Tensor], Mapping[str, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Which records each run sees in one step, padded to one length.
+    """The records that each run sees in one step, padded to one length.
 
     Attributes:
-        index: positions of the records, (R, B); any position where there is only padding.
+        index: positions of the records, (R, B); padding may hold any position.
         present: 1 for a record, 0 for padding, (R, B).
     """
 
@@ -44,8 +44,8 @@ class Clip:
 
     Attributes:
         bound: C, positive.
-        norm: length of scores (..., B, d), (R, B) or (B,). For variational inference it is the
-            length of what a score does to the guide's parameters.
+        norm: maps scores (..., B, d) to their lengths, (R, B) or (B,). For variational inference it
+            is the length of the score's gradient in the guide's parameters.
     """
 
     bound: float
@@ -71,12 +71,12 @@ class Scores(Protocol):
     def likelihood(self, w: Tensor, batch: Batch | None, clip: Clip | None) -> Tensor:
         """Return the sum of the records' scores over a batch, None being all records.
 
-        With a ``clip`` every record's part of the sum has a norm of at most C.
+        With a ``clip`` every record's contribution has norm at most C.
         """
 
 
 def scores(model: Model, data: Dataset, unpack: Unpack | None = None) -> Scores:
-    """Return the closed form where there is one, else the gradients of the traced model.
+    """Return the closed form where there is one, otherwise the gradients of the traced model.
 
     Args:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
@@ -96,17 +96,17 @@ def scores(model: Model, data: Dataset, unpack: Unpack | None = None) -> Scores:
 
 
 class LogisticScores:
-    """For logistic regression, whose scores are derivatives in the logit times the features.
+    """For logistic regression: a score is the derivative in the logit times the features.
 
-    No score is stored. A derivative within C/‖x‖ is a score within C, so clipping is one more bound
-    on the derivative.
+    No score is stored. A score has norm at most C if the derivative is at most C/‖x‖, so clipping
+    only bounds the derivative.
     """
 
     def __init__(self, model: BayesianLogisticRegression, data: Dataset) -> None:
         design = model.design(data.x)
         self.dim = design.shape[1]
         self.model = model
-        # With (2y − 1) multiplied in, y never appears again.
+        # The design is multiplied by (2y − 1), so y is not needed any more.
         self.signed = (2 * data.y - 1).unsqueeze(1) * design
         self.bound, self.weight = model.slope_bound(design), model.record_weights(design)
 
@@ -115,7 +115,7 @@ class LogisticScores:
         return {"w": flat}
 
     def prior(self, w: Tensor) -> Tensor:
-        """Return −w/s², w less its prior mean."""
+        """Return −w/s², where w is measured from its prior mean."""
         return -self.model.departure(w) * self.model.precision(self.dim)
 
     def likelihood(self, w: Tensor, batch: Batch | None, clip: Clip | None) -> Tensor:
@@ -151,7 +151,7 @@ class TracedScores:
     def likelihood(self, w: Tensor, batch: Batch | None, clip: Clip | None) -> Tensor:
         """Return the sum of the records' scores, see :class:`Scores`.
 
-        A record whose score is not finite takes no part in a clipped sum.
+        A record whose score is not finite counts as zero in a clipped sum.
         """
         x, y = self.data.x, self.data.y
         if batch is None:
@@ -172,7 +172,7 @@ class TracedScores:
 
     def _log_prior(self, flat: Tensor) -> Tensor:
         latents = self.unpack(flat)
-        # Zeros instead of a record: the prior's gradient is not clipped, so it must not see one.
+        # Zeros instead of a record: the prior's gradient is not clipped, so no record may enter it.
         x, y = torch.zeros_like(self.data.x[:1]), torch.zeros_like(self.data.y[:1])
         trace = poutine.trace(poutine.condition(self.model, data=dict(latents))).get_trace(x, y)
         total = flat.new_zeros(())

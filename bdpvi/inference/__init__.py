@@ -1,1 +1,1 @@
-"""One guide trained by one plan."""
+"""Trains one guide by one plan of batches and base noise."""

@@ -1,4 +1,4 @@
-"""What determines a training run, as text that is the same in every process."""
+"""The identity of a training run, as text that is the same in every process."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from torch import Tensor
 from bdpvi.inference.svi import Problem, isolated
 
 SECRET = "secret "
-"""Stands before a seed that is one."""
+"""Prefix of a numeric seed."""
 _PROBED = 64
-"""Records that a model is tried on."""
+"""Number of records on which a model is tried."""
 
 
 def identity(problem: Problem) -> dict[str, str]:
-    """Return what determines the fit, by the names that :func:`bdpvi.fit` gives its arguments.
+    """Return everything that determines the fit, by :func:`bdpvi.fit`'s argument names.
 
-    A model may be any callable, so besides its text it is tried: one prior draw from a fixed seed
-    and the log-densities of its sites.
+    A model may be any callable, so in addition to its source it is identified by a trial: one prior
+    draw from a fixed seed, and the log-densities of its sites.
     """
     data, plan = problem.data, problem.plan
     with isolated(data.x):
@@ -54,7 +54,7 @@ def identity(problem: Problem) -> dict[str, str]:
 
 
 def described(value: Any) -> str:
-    """Return a text of any setting without memory addresses; a function goes by its source.
+    """Return any setting as text without memory addresses; functions are given by their source.
 
     >>> described({"lr": 0.1, "betas": (0.9, 0.99)})
     '{betas: (0.9, 0.99), lr: 0.1}'
@@ -75,12 +75,12 @@ def described(value: Any) -> str:
             source = inspect.getsource(value)
         except OSError:  # typed at a prompt
             source = value.__code__.co_code.hex()
-        return f"{value.__qualname__} {_digest(source.encode())}"  # modules go by several names
+        return f"{value.__qualname__} {_digest(source.encode())}"  # a module may have several names
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _tried(problem: Problem) -> str:
-    """Return the log-density of every site, to ten digits: other processors round otherwise."""
+    """Return the log-density of every site, to ten digits because processors round differently."""
     torch.default_generator.manual_seed(0)
     x, y = problem.data.x[:_PROBED], problem.data.y[:_PROBED]
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What a guide must offer: for whoever trains one, releases from it or writes one of their own."""
+"""The interface of a guide, for training, for releases, and for writing your own guide."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Guide(Protocol):
 
     @property
     def noise_scale(self) -> float | None:
-        """Return the public standard deviation of released samples, None if they have Σ's."""
+        """Return the public standard deviation of released samples, None if they use Σ."""
 
     @property
     def grid(self) -> float:
@@ -55,7 +55,7 @@ class Guide(Protocol):
         """Return the Gaussian of released samples at temperature 1, detached."""
 
     def initial(self, like: Tensor) -> dict[str, Tensor]:
-        """Return the first value of every parameter."""
+        """Return the initial value of every parameter."""
 
     def unpack(self, flat: Tensor) -> dict[str, Tensor]:
         """Return the model's latent variables for one flat vector."""
@@ -80,11 +80,11 @@ class Reparameterised(Guide, Protocol):
 
 
 def check_steps(guide: object, *, reparameterised: bool = False) -> None:
-    """Raise ValueError if no steps train the guide, or none of its own derivatives do.
+    """Raise ValueError if steps cannot train the guide.
 
     Args:
-        guide: to train by steps on batches; or the kind of one.
-        reparameterised: whether the steps ask for :class:`Reparameterised`.
+        guide: a guide to train by steps on batches, or its class.
+        reparameterised: whether the steps need a :class:`Reparameterised` guide.
     """
     kind = guide.__name__ if isinstance(guide, type) else type(guide).__name__
     if getattr(guide, "is_mode", False):

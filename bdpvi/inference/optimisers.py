@@ -1,4 +1,4 @@
-"""Pyro's optimisers where many guides are trained side by side, as rows of one matrix."""
+"""Pyro's optimisers for training many guides side by side, as rows of one matrix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyro.optim import PyroLRScheduler, PyroOptim
 from torch import Tensor
 
 _ADAM_OPTIONS = ("amsgrad", "maximize", "weight_decay")
-"""Settings that plain Adam leaves at zero."""
+"""Settings that are zero in plain Adam."""
 
 ELEMENTWISE = {
     "Adadelta", "Adagrad", "AdagradRMSProp", "Adam", "AdamW", "Adamax", "ASGD", "ClippedAdam",
@@ -34,7 +34,7 @@ def decay(optim: PyroOptim) -> None:
 
 
 def check_elementwise(optim: PyroOptim) -> None:
-    """Raise unless the optimiser acts on every entry alone, so that rows do not mix."""
+    """Raise unless the optimiser acts on every entry separately, so that rows do not mix."""
     name = getattr(optim.pt_optim_constructor, "__name__", repr(optim.pt_optim_constructor))
     schedule = getattr(optim, "pt_scheduler_constructor", None)
     if name not in ELEMENTWISE:
@@ -48,11 +48,11 @@ def check_elementwise(optim: PyroOptim) -> None:
 
 
 def adam_factors(optim: PyroOptim, steps: int) -> Tensor | None:
-    """Return the numbers in Adam's steps, (steps, 5); None if the optimiser is not plain Adam.
+    """Return the coefficients of Adam's steps, (steps, 5); None if it is not plain Adam.
 
     With step size η and moments m and v the parameter falls by η'm / (r√v + ε). A row is
-    (η', 1 − β₁, 1 − β₂, r, ε), where η' = η/(1 − β₁ᵗ) and r = (1 − β₂ᵗ)^-½. Settings are read off a
-    run of the optimiser on one parameter, so any schedule will do.
+    (η', 1 − β₁, 1 − β₂, r, ε), where η' = η/(1 − β₁ᵗ) and r = (1 − β₂ᵗ)^-½. Settings are read from
+    a run of the optimiser on one parameter, so any schedule works.
 
     >>> adam_factors(PyroOptim(torch.optim.Adam, {"lr": 0.1, "betas": (0.5, 0.75)}), 1).tolist()
     [[0.2, 0.5, 0.25, 2.0, 1e-08]]
@@ -75,7 +75,7 @@ def adam_factors(optim: PyroOptim, steps: int) -> Tensor | None:
 
 
 def fused(optim: PyroOptim) -> PyroOptim:
-    """Return the optimiser with torch's one-pass implementation where it has one."""
+    """Return the optimiser with torch's fused implementation where there is one."""
     constructor: Callable[..., Any] = optim.pt_optim_constructor
     if "fused" not in inspect.signature(constructor).parameters:
         return optim

@@ -1,7 +1,7 @@
-"""The training plan: which records each step sees and which base noise it uses.
+"""The training plan: the batch and the base noise of each step.
 
-Everything random in training (the papers' auxiliary input ξ) follows from a plan, a pure function
-of its seed, so that a fit and its neighbours can share it.
+A plan, a pure function of its seed, determines all randomness in training (the papers' auxiliary
+input ξ), so that a fit and its neighbours can share it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ from bdpvi._runtime import validate
 class Plan:
     """Poisson batches and base noise for ``steps`` steps.
 
-    A record's coin depends on the seed, the step and the record's *id* alone. So the data without
-    record i meet, in every step, the same batch without record i; and a record that joins changes
-    nobody else's coin.
+    A record's coin depends only on the seed, the step and the record's *id*. So without record i
+    every step has the same batch except for record i, and adding a record changes no other coin.
 
     Args:
         steps: number of optimiser steps.
         rate: Poisson sampling rate q in (0, 1]; 1 is full batch.
         seed: any non-negative integer.
-        secret: whether the seed is a secret of the run. Then the coins are; otherwise a run by
-            batches is an experiment: the row numbers, which a row's absence shifts, decide who is
-            in them.
+        secret: whether the seed, and so the coins, are secret. Otherwise a run with batches is an
+            experiment: row numbers decide who is in a batch, and removing a row shifts them.
 
     >>> plan = Plan(steps=10, rate=0.5, seed=0)
     >>> ids = torch.arange(100)
@@ -52,11 +50,11 @@ class Plan:
 
     @property
     def experiment(self) -> bool:
-        """Whether batches follow a public seed."""
+        """Whether batches are drawn with a public seed."""
         return self.rate < 1 and not self.secret
 
     def batch(self, step: int, ids: Tensor) -> Tensor:
-        """Return which of the records ``ids`` are in the batch of ``step``, a boolean mask."""
+        """Return a boolean mask of the records ``ids`` in the batch of ``step``."""
         if self.rate == 1:
             return torch.ones_like(ids, dtype=torch.bool)
         coins = self._coins(step, int(ids.max()) + 1 if len(ids) else 0)
@@ -83,18 +81,18 @@ class Plan:
 
 
 _KEPT = 1 << 23
-"""Most record ids that :class:`Batches` keeps, over all steps."""
+"""Largest number of record ids that :class:`Batches` keeps, over all steps."""
 
 
 class Batches:
-    """The batches of a plan, drawn once for all trainings that follow it.
+    """The batches of a plan, drawn once for all runs that share it.
 
     Args:
         plan: the plan.
         limit: a number above every record's id.
 
     Attributes:
-        noise_seeds: of every step, see :meth:`Plan.noise_seed`.
+        noise_seeds: noise seed of every step, see :meth:`Plan.noise_seed`.
 
     >>> Batches(Plan(steps=3, rate=0.5, seed=1), 6)[0].tolist()
     [0, 1, 2, 4, 5]
@@ -112,4 +110,4 @@ class Batches:
 
 
 batches = lru_cache(maxsize=1)(Batches)
-"""Batches of a plan, kept until another plan's are asked for: see :class:`Batches`."""
+"""Returns a plan's :class:`Batches`; keeps those of the latest plan."""

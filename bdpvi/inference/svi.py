@@ -26,7 +26,7 @@ from bdpvi.types import Dataset
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """All that determines a fit: a pure function of these five gives θ."""
+    """The five inputs of a fit; θ is a pure function of them."""
 
     model: Model
     guide: Guide
@@ -36,13 +36,13 @@ class Problem:
 
     @cached_property
     def adam(self) -> Tensor | None:
-        """The numbers in Adam's steps, see :func:`~bdpvi.inference.optimisers.adam_factors`."""
+        """Coefficients of Adam's steps, see :func:`~bdpvi.inference.optimisers.adam_factors`."""
         return adam_factors(self.optim, self.plan.steps)
 
 
 @dataclass(frozen=True, eq=False)
 class Convergence:
-    """How the fit went. It is computed from single records' losses, so it stays with θ: secret.
+    """Convergence diagnostics. They are computed from single records' losses, so they are secret.
 
     Attributes:
         elbo: estimate of the evidence lower bound before every step, (steps,).
@@ -56,7 +56,7 @@ class Convergence:
     def drift(self) -> float:
         """Change of the mean ELBO from the third to the last quarter, in standard errors.
 
-        Beyond about 3 the fit was still moving; train for more steps.
+        Beyond about 3 the fit has not converged; train for more steps.
         """
         quarter = max(2, len(self.elbo) // 4)
         last, before = self.elbo[-quarter:], self.elbo[-2 * quarter : -quarter]
@@ -77,8 +77,8 @@ class Convergence:
 def default_optimiser(steps: int, lr: float = 0.05, decay: float = 0.01) -> PyroOptim:
     """Return Adam whose learning rate falls from ``lr`` to ``lr * decay`` over ``steps`` steps.
 
-    The fall is what lets θ settle under minibatch noise; a constant rate leaves a jitter that the
-    accounting would charge for.
+    The falling rate lets θ settle despite minibatch noise; a constant rate leaves variation that
+    the accounting would charge for.
     """
     settings = {"optimizer": torch.optim.Adam, "optim_args": {"lr": lr}}
     return ExponentialLR({**settings, "gamma": decay ** (1 / steps)})
@@ -89,13 +89,13 @@ Observer = Callable[[int, dict[str, Tensor]], object]
 
 
 class Kept(Protocol):
-    """Where the state of a training is kept, so that an interrupted one can go on."""
+    """Storage for the state of a training run, so that an interrupted run can resume."""
 
     def state(self) -> Any:
-        """Return what was kept last, None if there is nothing."""
+        """Return the last saved state, None if there is none."""
 
     def reached(self, state: Callable[[], Any]) -> None:
-        """Keep the state, if it is time to."""
+        """Save the state if a save is due."""
 
 
 def run_svi(
@@ -104,11 +104,11 @@ def run_svi(
     observe: Observer | None = None,
     kept: Kept | None = None,
 ) -> tuple[dict[str, Tensor], Convergence]:
-    """Train the guide; return its constrained parameters, detached, and how it went.
+    """Train the guide; return its constrained parameters, detached, and its convergence.
 
-    Each step sees a Poisson batch, every record in it weighted 1/q: the batch is divided by its
-    expected size qN, so the prior counts once and the ELBO estimate is unbiased. With ``kept`` it
-    goes on from the state that was kept last, to the same bits; ``observe`` sees the steps to come.
+    Each step sees a Poisson batch in which every record has weight 1/q, so the prior counts once
+    and the ELBO estimate is unbiased. With ``kept`` it resumes from the last saved state, bit for
+    bit; ``observe`` sees only the remaining steps.
 
     Raises:
         ValueError: if a step's Poisson batch is empty.
@@ -148,7 +148,7 @@ def run_svi(
                     f"(expected size {plan.rate * len(data):.3g}); use a higher rate"
                 )
             torch.default_generator.manual_seed(plan.noise_seed(step))
-            # Pyro's checks of a site need looking at once; they cost more than the step.
+            # Pyro's checks of the sites are needed once; they cost more than the step.
             with pyro.validation_enabled(step == 0):
                 losses.append(svi.step(data.x[batch], data.y[batch]))
             if not math.isfinite(losses[-1]):
@@ -170,7 +170,7 @@ def _parameters(guide: Guide) -> dict[str, Tensor]:
 
 
 def _state(optim: PyroOptim, losses: list[float], norms: list[float]) -> dict[str, Any]:
-    """Return all that the steps to come depend on; parameters unconstrained, in Pyro's order."""
+    """Return everything later steps depend on; parameters unconstrained, in Pyro's order."""
     parameters = {name: p.detach() for name, p in pyro.get_param_store().named_parameters()}
     return {
         "parameters": parameters, "optim": optim.get_state(), "losses": losses, "norms": norms,
@@ -178,7 +178,7 @@ def _state(optim: PyroOptim, losses: list[float], norms: list[float]) -> dict[st
 
 
 def _restore(problem: Problem, optim: PyroOptim, state: Mapping[str, Any]) -> None:
-    """Set Pyro's parameters and the optimiser to a :func:`_state`."""
+    """Restore Pyro's parameters and the optimiser from a :func:`_state`."""
     store, constraints = pyro.get_param_store(), problem.guide.constraints
     initial = problem.guide.initial(problem.data.x)
     for name, value in state["parameters"].items():

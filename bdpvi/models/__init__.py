@@ -1,1 +1,1 @@
-"""What a Pyro model must offer, and logistic regression."""
+"""Requirements on Pyro models, and the library's regression models."""

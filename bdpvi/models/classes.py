@@ -1,4 +1,4 @@
-"""Bayesian regression of classes: several without an order, or ordered ones."""
+"""Bayesian multinomial and ordinal regression."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from bdpvi.models.regression import Design
 from bdpvi.types import Dataset
 
 _REACH = 20.0
-"""Logarithms of the distances between cut points are cut at ± this."""
+"""Log distances between cut points are clipped at ± this."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Classes(Design):
-    """A regression of targets 0 to K − 1.
+    """A regression with targets 0 to K − 1.
 
     Args:
-        classes: their number K, public.
-        prior_scale, limit, levels: as of :class:`Design`.
+        classes: number of classes K, public.
+        prior_scale, limit, levels: as in :class:`Design`.
     """
 
     classes: int
@@ -35,18 +35,18 @@ class _Classes(Design):
         validate.positive_int("classes", self.classes, least=2)
 
     def fits(self, y: Tensor) -> Tensor:
-        """Return which numbers are classes."""
+        """Return a mask of the targets that are valid classes."""
         return (y >= 0) & (y < self.classes) & (y == y.round())
 
     def takes(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return which records it can have, (N,)."""
+        """Return a mask of the records that the model accepts, (N,)."""
         return self.fits(y)
 
     def check(self, data: Dataset) -> None:
         """Raise ValueError unless every target is a whole number from 0 to K − 1.
 
         Raises:
-            ValueError: also as :meth:`Design.check`.
+            ValueError: also as in :meth:`Design.check`.
         """
         super().check(data)
         validate.every(
@@ -58,15 +58,15 @@ class _Classes(Design):
 class BayesianMultinomialRegression(_Classes):
     """Bayesian multinomial logistic regression of K classes.
 
-    Latent variables are the weights ``w``, (d + 1, K), a column for each class and the last row
-    of the intercepts, with the prior N(0, s²I): P(y = k) is the softmax of the linear predictors.
-    No class is the base, so none is shrunk less than others; only differences between columns
-    count. Each record's score has a norm of at most √2 times that of its features.
+    Latent variables are the weights ``w``, (d + 1, K), with a column for each class and the
+    intercepts in the last row. The prior is N(0, s²I); P(y = k) is the softmax of the linear
+    predictors. There is no base class, so all are shrunk alike; only differences between columns
+    matter. Each record's score has norm at most √2 times the norm of its features.
 
     Args:
         classes: number K of classes, public. Targets are 0 to K − 1.
         prior_scale: the prior's standard deviation s.
-        limit: features are cut off at ± limit; None leaves them as they are.
+        limit: features are clipped at ± limit; None does not clip.
         levels: column numbers of the levels of each category.
 
     >>> model = BayesianMultinomialRegression(classes=3)
@@ -77,7 +77,7 @@ class BayesianMultinomialRegression(_Classes):
     kind: ClassVar[str] = "multinomial"
 
     def identified(self, features: int) -> Tensor:
-        """Return sums of weights that records identify, each less its mean over the classes."""
+        """Return the identified sums of weights, each minus its mean over the classes."""
         less = torch.eye(self.classes, dtype=torch.float64) - 1 / self.classes
         return torch.kron(super().identified(features), less)
 
@@ -92,16 +92,16 @@ class BayesianMultinomialRegression(_Classes):
 class BayesianOrdinalRegression(_Classes):
     """Bayesian ordinal regression of K ordered classes, with proportional odds.
 
-    P(y > k) = σ(η − c_k) at the linear predictor η and cut points 0 = c₀ < c₁ < … (McCullagh,
-    "Regression Models for Ordinal Data", 1980). The intercept takes the first cut point's part, so
-    with two classes this is logistic regression. Latent variables are the weights ``w``, the last
-    of the intercept, with the prior N(0, s²I), and ``log_gaps``, (K − 2,), the logarithms of
-    c_k − c_{k−1}, with the prior N(0, 2²I).
+    P(y > k) = σ(η − c_k) with the linear predictor η and cut points 0 = c₀ < c₁ < … (McCullagh,
+    "Regression Models for Ordinal Data", 1980). The intercept replaces the first cut point, so with
+    two classes this is logistic regression. Latent variables are the weights ``w``, the intercept
+    last, with the prior N(0, s²I), and ``log_gaps``, (K − 2,), the logarithms of c_k − c_{k−1},
+    with the prior N(0, 2²I).
 
     Args:
         classes: number K of classes, public, at least 3. Targets are 0 to K − 1, in order.
         prior_scale: the prior's standard deviation s.
-        limit: features are cut off at ± limit; None leaves them as they are.
+        limit: features are clipped at ± limit; None does not clip.
         levels: column numbers of the levels of each category.
 
     >>> model = BayesianOrdinalRegression(classes=4)
@@ -127,14 +127,14 @@ class BayesianOrdinalRegression(_Classes):
 
 
 def ordered_logits(predictors: Tensor, gaps: Tensor) -> Tensor:
-    """Return log P(y = k) of ordered classes, (N, K), that stay exact where a class is rare.
+    """Return log P(y = k) of ordered classes, (N, K), accurately even for rare classes.
 
     With b = c_k − η and a = c_{k−1} − η it is log(σ(b) − σ(a)) = log σ(b) + log σ(−a) +
-    log(1 − e^(a−b)), of which no part is a difference of numbers that are nearly the same.
+    log(1 − e^(a−b)), which avoids cancellation.
 
     Args:
         predictors: η, (N,).
-        gaps: c_k − c_{k−1} of the cut points after c₀ = 0, (K − 2,), positive.
+        gaps: c_k − c_{k−1}, (K − 2,), positive; c₀ = 0.
 
     >>> ordered_logits(torch.tensor([0.0]), torch.tensor([1.0])).exp()
     tensor([[0.5000, 0.2311, 0.2689]])

@@ -1,15 +1,15 @@
-"""Pyro models of records, and what bdpvi asks of any such model.
+"""Pyro models of records, and bdpvi's requirements on them.
 
-A model is a callable ``model(x, y=None)`` that samples its global latent variables and then, inside
-one ``pyro.plate`` over the records it was handed, observes ``y``::
+A model is a callable ``model(x, y=None)`` that samples its global latent variables and then
+observes ``y`` inside one ``pyro.plate`` over the given records::
 
     def model(x, y=None):
         w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
         with pyro.plate("records", len(x)):
             pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
-It never subsamples: the batch that it sees, and the weight of each record in it, come from the
-training plan. A record may have a weight that follows from its own row as well: inside the plate,
+It never subsamples: its batch, and the weight of each record in the batch, come from the training
+plan. A record may also have a weight computed from its own row: inside the plate,
 ``poutine.scale(scale=weights)`` with ``weights`` of shape (N,).
 """
 
@@ -54,12 +54,12 @@ def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Te
 
 
 def log_density(site: Mapping[str, Any]) -> Tensor:
-    """Return the log-density of a traced site's value, times what ``poutine.scale`` says of it."""
+    """Return the log-density of a traced site's value, times its ``poutine.scale``."""
     return site["fn"].log_prob(site["value"]) * site["scale"]  # type: ignore[no-any-return]
 
 
 class _Means(Messenger):  # type: ignore[misc]
-    """Put a target's mean where it would be sampled: vmap cannot sample from every distribution."""
+    """Replace a target's sample by its mean: vmap cannot sample from every distribution."""
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if msg["value"] is None and type(msg["fn"]).__name__ != "_Subsample":
@@ -93,7 +93,7 @@ def class_probabilities(model: Model, latents: Mapping[str, Tensor], x: Tensor) 
     """Return the probabilities of 0 to K − 1 for each of k values of the latents, (k, N, K).
 
     Args:
-        model, latents, x: as of :func:`predictive_means`.
+        model, latents, x: as for :func:`predictive_means`.
 
     Raises:
         ValueError: if the target is neither 0 or 1 nor one of several classes.
@@ -115,7 +115,7 @@ def class_probabilities(model: Model, latents: Mapping[str, Tensor], x: Tensor) 
 def _predicted(
     model: Model, latents: Mapping[str, Tensor], x: Tensor, of: Callable[[str, Any], Tensor]
 ) -> Tensor:
-    """Return what is read off the law of each record's target, for each value of the latents."""
+    """Return a function of each record's target distribution, for each value of the latents."""
 
     def one(latent: dict[str, Tensor]) -> Tensor:
         trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
@@ -124,7 +124,7 @@ def _predicted(
         return of(target["name"], target["fn"])
 
     with pyro.validation_enabled(False), torch.no_grad(), _Means():
-        if not latents:  # a model of parameters alone
+        if not latents:  # a model with parameters only
             return one({}).unsqueeze(0)
         found = torch.vmap(one, randomness="different", chunk_size=256)(dict(latents))
     return found
@@ -156,7 +156,7 @@ def sites(model: Model, x: Tensor, y: Tensor) -> tuple[Site, ...]:
     """Return the model's latent variables in the order of the flat unconstrained vector.
 
     Raises:
-        ValueError: as :func:`latent_sites`.
+        ValueError: as in :func:`latent_sites`.
     """
     found = []
     for name, site in latent_sites(model, x, y).items():
@@ -170,7 +170,7 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
 
     Args:
         model: the model, which is run once, without targets.
-        x: features of a record, (1, d).
+        x: features of one record, (1, d).
     """
     with isolated(x), poutine.block(), torch.no_grad(), pyro.validation_enabled(False):
         trace = poutine.trace(model).get_trace(x)
@@ -179,11 +179,11 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
 
 
 def fitting(model: Model, data: Dataset) -> Dataset:
-    """Return the records that a model can have; tell the owner how many it cannot.
+    """Return the records that a model accepts; warn the owner how many it does not.
 
     Args:
-        model: with a method ``takes(x, y)``, (N,), if there are any that it cannot.
-        data: whose records may hold any finite numbers.
+        model: has a method ``takes(x, y)``, (N,), if it does not accept all records.
+        data: records of any finite numbers.
     """
     takes = getattr(model, "takes", None)
     good = None if takes is None or not len(data) else takes(data.x, data.y)

@@ -1,4 +1,4 @@
-"""The library's models, which files and commands can say."""
+"""The library's models, by the names that files and commands use."""
 
 from bdpvi.models.classes import BayesianMultinomialRegression, BayesianOrdinalRegression
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -11,7 +11,7 @@ from bdpvi.models.regression import (
 OfNumbers = (
     BayesianLinearRegression | BayesianPoissonRegression | BayesianNegativeBinomialRegression
 )
-"""Regressions of a target that is a number."""
+"""Regressions with a numeric target."""
 OfClasses = BayesianMultinomialRegression | BayesianOrdinalRegression
-"""Regressions of a target that is one of several labels."""
+"""Regressions with a target of several labels."""
 Known = BayesianLogisticRegression | OfNumbers | OfClasses

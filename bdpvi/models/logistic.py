@@ -1,4 +1,4 @@
-"""Bayesian logistic regression, with a likelihood that bounds every record's score."""
+"""Bayesian logistic regression with a bound on every record's score."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from bdpvi.models.contract import Model
 from bdpvi.types import Dataset
 
 LIMIT = 2.0
-"""Standardised features are cut off at ± this by default."""
+"""Default limit at which standardised features are clipped, ±."""
 
 
 class ClippedBernoulli(dist.TorchDistribution):  # type: ignore[misc]
     """Bernoulli likelihood whose derivative in the logit is at most ``bound`` in absolute value.
 
     With a = (2y − 1)·logit, log σ(a) has the derivative σ(−a). Below a_c = log((1 − c)/c) that
-    exceeds c = ``bound``, and log σ is replaced by its tangent line at a_c: the score is the
-    norm-clipped score of the Bernoulli likelihood, and the result is concave, so an ordinary
-    (unnormalised) likelihood. From ``bound`` = 1 on nothing is clipped.
+    exceeds c = ``bound``, so log σ is replaced by its tangent at a_c. The score is then the
+    norm-clipped score of the Bernoulli likelihood, and the result is concave: an ordinary
+    (unnormalised) likelihood. With ``bound`` ≥ 1 nothing is clipped.
 
     Args:
         logits: any shape.
@@ -55,7 +55,7 @@ class ClippedBernoulli(dist.TorchDistribution):  # type: ignore[misc]
         return logsigmoid(torch.maximum(signed, knee)) + tangent
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
-        """Draw from the Bernoulli that is clipped (clipping only concerns the fit)."""
+        """Draw from the unclipped Bernoulli: clipping only concerns the fit."""
         return torch.bernoulli(self.mean.expand(self._extended_shape(sample_shape)))
 
     @property
@@ -75,7 +75,7 @@ def likelihood_slope_(negative: Tensor, bound: Tensor) -> Tensor:
 
 
 def departure(w: Tensor, intercept_mean: float) -> Tensor:
-    """Return weights less a prior mean that is 0 but for the last, the intercept's, (..., d).
+    """Return weights minus their prior mean, 0 except for the intercept, the last, (..., d).
 
     >>> departure(torch.tensor([[1.0, 2.0]]), 0.5)
     tensor([[1.0000, 1.5000]])
@@ -86,47 +86,46 @@ def departure(w: Tensor, intercept_mean: float) -> Tensor:
 
 
 CONSTANT = 2.0
-"""The column of the intercept where records are weighted: a quarter of the ridge holds it."""
+"""The intercept's column where records are weighted: the intercept gets a quarter of the ridge."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BayesianLogisticRegression:
     """Bayesian logistic regression with prior N(0, s²I) and bounded influence of every record.
 
-    By default a record of features x, cut off at ±limit, and z = (x, 2) has the weight
-    ω(x) = min(1, C/‖z‖) in the likelihood, so that its score is at most C long. Weights of x alone
-    leave the score's mean 0 at the truth, so that the posterior goes to the truth as records are
-    added (Mallows-type estimators: Künsch, Stefanski and Carroll, JASA 84, 1989). With d columns,
-    a category's counted as one, C = ½√(d + 4), and the prior's precision is λ = 4CB, B the length
-    of the longest z: then the posterior's own draws have a worst-case ε, and a certified Bayesian
-    one (:mod:`bdpvi.neighbours.mode`).
+    By default a record with features x, clipped at ±limit, and z = (x, 2) has the weight
+    ω(x) = min(1, C/‖z‖) in the likelihood, so that its score has norm at most C. Because the weight
+    depends on x alone, the score has mean 0 at the truth, and the posterior is consistent
+    (Mallows-type estimators: Künsch, Stefanski and Carroll, JASA 84, 1989). With d columns,
+    counting a category as one, C = ½√(d + 4), and the prior's precision is λ = 4CB, B the length of
+    the longest z: then the posterior's own draws have a worst-case ε, and a certified Bayesian ε
+    (:mod:`bdpvi.neighbours.mode`).
 
     Args:
-        prior_scale: the prior's standard deviation s of every weight. None is λ^-½; without
-            weights 1.
-        intercept: whether there is an intercept: the last weight. Its column is 2, so that the
-            last weight is half the intercept; without weights of records it is 1. None is True;
-            without weights False.
-        intercept_mean: prior mean of the intercept; a rare class wants the logit of a public base
-            rate here. The other weights' prior means are 0.
-        weight_norm: C, the norm that a record's score is weighted down to. None is ½√(d + 4), and
-            inf no weights: see :meth:`unweighted`.
-        clip: norm bound of each record's score (the gradient of its log-likelihood in the
-            weights), in the place of weights. See :class:`ClippedBernoulli`; a record x has the
+        prior_scale: the prior's standard deviation s of every weight. None means λ^-½, or 1 if
+            records are not weighted.
+        intercept: whether the last weight is an intercept. Its column is 2, so the last weight is
+            half the intercept; if records are not weighted the column is 1. None means True, or
+            False if records are not weighted.
+        intercept_mean: prior mean of the intercept; for a rare class, the logit of a public base
+            rate. The other weights' prior means are 0.
+        weight_norm: C, the largest norm of a record's weighted score. None means ½√(d + 4), inf no
+            weights: see :meth:`unweighted`.
+        clip: norm bound of each record's score (the gradient of its log-likelihood in the model's
+            weights), instead of record weights. See :class:`ClippedBernoulli`; a record x has the
             bound clip/‖x‖ on its derivative in the logit.
-        limit: features are cut off at ±limit, which bounds how far out a record can lie. None is 2;
-            without weights it leaves them as they are. Public: chosen without the data, as all of
-            these are.
-        correlation: ρ in [0, 1), how strongly any two features of a group are taken to be
-            correlated. The weights then multiply M^-½ x with M = (1 - ρ)I + ρ11ᵀ: the group's
-            features less their mean, and the mean, each on a scale of its own. Where features do
-            move together, as measurements of one body do, prior, clip and public noise then treat
-            all directions alike.
-        groups: column numbers of the features in each group, which no two groups share; a feature
-            in none stays as it is. None is one group of all features.
-        one_hot: column numbers of the indicators of each category. With a ``limit`` they are
-            scaled together so that their length is at most that, and count as one column in C and
-            B. None, where records have weights: as the encoding of the data says, when they come.
+        limit: features are clipped at ±limit, which bounds their size. None means 2, or no clipping
+            if records are not weighted. Public, like all arguments: choose it without looking at
+            the data.
+        correlation: ρ in [0, 1), the assumed correlation of any two features of a group. The
+            weights then multiply M^-½ x with M = (1 - ρ)I + ρ11ᵀ: the group's mean, and the
+            features minus that mean, are scaled separately. If the features are correlated, like
+            measurements of one body, prior, clip and public noise then treat all directions alike.
+        groups: column numbers of the features in each group; groups are disjoint, and features in
+            no group stay unchanged. None means one group of all features.
+        one_hot: column numbers of the indicators of each category. With a ``limit`` they are scaled
+            together to at most that length, and count as one column in C and B. None, if records
+            are weighted, takes them from the data's encoding.
 
     ``limit`` acts first, then ``correlation``, then the intercept's column is added.
 
@@ -164,7 +163,7 @@ class BayesianLogisticRegression:
                 f"clip={self.clip!r} and weight_norm={self.weight_norm!r} both bound scores: give "
                 "one of them"
             )
-        # What does not depend on the data's width is known now.
+        # Checks that do not depend on the data's width.
         if self.weighted:
             usual: dict[str, object] = {"intercept": True, "limit": LIMIT}
         else:
@@ -186,10 +185,10 @@ class BayesianLogisticRegression:
 
     @classmethod
     def unweighted(cls, **settings: Any) -> BayesianLogisticRegression:
-        """Return the model without weights of records: plain logistic regression, s = 1.
+        """Return the model without record weights: plain logistic regression, s = 1.
 
         Args:
-            settings: as of the class.
+            settings: arguments of the class.
 
         >>> BayesianLogisticRegression.unweighted().score_bound(3)
         inf
@@ -198,7 +197,7 @@ class BayesianLogisticRegression:
 
     @property
     def plain(self) -> BayesianLogisticRegression:
-        """The model without weights of records, for what bounds influence on its own."""
+        """The model without record weights, for mechanisms that bound influence themselves."""
         return replace(self, weight_norm=math.inf) if self.weighted else self
 
     @property
@@ -212,10 +211,10 @@ class BayesianLogisticRegression:
         return CONSTANT if self.weighted else 1.0
 
     def score_bound(self, weights: int) -> float:
-        """Return C, what the norm of any record's score is at most; inf where nothing bounds it.
+        """Return C, the bound on the norm of any record's score; inf if there is none.
 
         Args:
-            weights: number of weights, that of the intercept included.
+            weights: number of weights, including the intercept.
         """
         if self.clip is not None:
             return self.clip
@@ -224,7 +223,7 @@ class BayesianLogisticRegression:
         return math.sqrt(self._counted(weights) + bool(self.intercept) * self.constant**2) / 2
 
     def _counted(self, weights: int) -> int:
-        """Return d, the number of features, each category's counted as one."""
+        """Return d, the number of features, counting each category as one."""
         besides = sum(len(group) - 1 for group in self.one_hot or ())
         return max(weights - bool(self.intercept) - besides, 0)
 
@@ -250,7 +249,7 @@ class BayesianLogisticRegression:
         return weights
 
     def design(self, x: Tensor) -> Tensor:
-        """Return the design matrix, (N, d): the features as the arguments change them.
+        """Return the design matrix, (N, d): the features transformed by the arguments.
 
         >>> model = BayesianLogisticRegression(prior_scale=0.3, limit=3.0, correlation=0.5)
         >>> model.design(torch.tensor([[1.0, 1.0, 1.0], [-9.0, 0.0, 3.0]]))
@@ -285,7 +284,7 @@ class BayesianLogisticRegression:
         return x
 
     def departure(self, w: Tensor) -> Tensor:
-        """Return the weights less their prior mean, (..., d)."""
+        """Return the weights minus their prior mean, (..., d)."""
         return departure(w, self.intercept_mean / self.constant)
 
     def slope_bound(self, design: Tensor) -> Tensor:
@@ -308,14 +307,14 @@ class BayesianLogisticRegression:
             pyro.sample("y", likelihood, obs=y)
 
     def takes(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return which records it can have: those of targets 0 and 1, (N,)."""
+        """Return a mask of the records that the model accepts, with targets 0 or 1, (N,)."""
         return (y == 0) | (y == 1)
 
     def check(self, data: Dataset) -> None:
         """Raise ValueError unless every target of ``data`` is 0 or 1.
 
-        One class will do: the prior gives the posterior its mean and its width, and a mechanism
-        that refused some tables would tell them apart from their neighbours.
+        A single class is accepted: the prior keeps the posterior proper, and a mechanism that
+        refused some tables would distinguish them from their neighbours.
         """
         values = torch.unique(data.y)
         if not bool(((values == 0) | (values == 1)).all()):
@@ -323,21 +322,21 @@ class BayesianLogisticRegression:
 
 
 def told(model: Model, one_hot: tuple[tuple[int, ...], ...] | None) -> Model:
-    """Return the model with these categories, if it has weights and was not told of any."""
+    """Return the model with these categories, if it weights records and has none yet."""
     if type(model) is BayesianLogisticRegression and model.weighted and model.one_hot is None:
         return replace(model, one_hot=one_hot) if one_hot else model
     return model
 
 
 def _places(name: str, group: tuple[int, ...], x: Tensor) -> Tensor:
-    """Return the column numbers of a group as a tensor; ``name`` is the argument's."""
+    """Return the column numbers of a group as a tensor; ``name`` is the argument's name."""
     if max(group) >= x.shape[1]:
         raise ValueError(f"{name} has column {max(group)} of {several(x.shape[1], 'feature')}")
     return torch.tensor(group, device=x.device)
 
 
 def disjoint(name: str, groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return groups of column numbers as tuples; ``name`` is the argument's."""
+    """Return disjoint groups of column numbers as tuples; ``name`` is the argument's name."""
     columns = [column for group in groups for column in group]
     whole = all(isinstance(column, int) and column >= 0 for column in columns)
     if not whole or not all(groups) or len(set(columns)) < len(columns):

@@ -1,4 +1,4 @@
-"""What keeps a Pyro model from being accounted for, read off one of its traces."""
+"""Finds properties of a Pyro model that rule out accounting for it, from a trace."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Site = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Misfit:
-    """One thing that does not fit.
+    """One problem with a model or guide.
 
     Attributes:
-        site: the site or parameter it is about; "model" or "guide" for the whole.
+        site: the site or parameter; "model" or "guide" for the whole.
         wrong: what is wrong with it.
-        remedy: how to change it.
+        remedy: how to fix it.
 
     >>> print(Misfit("latent site 'k'", "is discrete", "sum it out"))
     latent site 'k' is discrete: sum it out
@@ -42,7 +42,7 @@ class MisfitError(ValueError):
     """A model or guide that cannot be accounted for.
 
     Attributes:
-        misfits: everything that was found.
+        misfits: all problems found.
     """
 
     def __init__(self, misfits: Sequence[Misfit]) -> None:
@@ -51,7 +51,7 @@ class MisfitError(ValueError):
 
 
 class LastSite(Messenger):  # type: ignore[misc]
-    """Remember the site that was met last."""
+    """Remember the last site."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,9 +63,9 @@ class LastSite(Messenger):  # type: ignore[misc]
 
 
 def misfits(trace: poutine.Trace, x: Tensor) -> list[Misfit]:
-    """Return what is wrong with the sites of a model that was run on the records ``x``.
+    """Return the problems with the sites of a model that was run on the records ``x``.
 
-    Each would make the privacy accounting wrong without a sign.
+    Each of them would silently invalidate the privacy accounting.
     """
     latent, observed = split(trace)
     plates = {frame.name for site in observed for frame in site["cond_indep_stack"]}
@@ -84,7 +84,7 @@ def misfits(trace: poutine.Trace, x: Tensor) -> list[Misfit]:
 
 
 def split(trace: poutine.Trace) -> tuple[list[Site], list[Site]]:
-    """Return the latent and the observed sites of a trace, without what plates add."""
+    """Return the latent and the observed sites of a trace, without plates' own sites."""
     latent: list[Site] = []
     observed: list[Site] = []
     for site in trace.nodes.values():
@@ -94,7 +94,7 @@ def split(trace: poutine.Trace) -> tuple[list[Site], list[Site]]:
 
 
 def parameter(name: str) -> Misfit:
-    """Return the misfit that a parameter of the model is."""
+    """Return the misfit for a parameter of the model."""
     return Misfit(
         f"parameter {name!r}",
         "would be trained for the data and not for its neighbours",
@@ -104,9 +104,9 @@ def parameter(name: str) -> Misfit:
 
 
 def left_over(site: Site, enumerates: bool) -> Iterator[Misfit]:
-    """Yield what is wrong with a record's own latent that is not in the guide.
+    """Yield the problem with a record's own latent that is missing from the guide.
 
-    Nothing is, where the loss enumerates and the site is marked for it, as config_enumerate does.
+    There is none if the loss enumerates and the site is marked for it, as by config_enumerate.
     """
     marked = site["infer"].get("enumerate") == "parallel" and site["fn"].has_enumerate_support
     if not (enumerates and marked):
@@ -115,7 +115,7 @@ def left_over(site: Site, enumerates: bool) -> Iterator[Misfit]:
 
 
 def summing_out(site: Site) -> str:
-    """Return the remedy for a record's own latent that neither guide nor loss deal with."""
+    """Return the remedy for a record's own latent that neither guide nor loss handles."""
     if site["fn"].has_enumerate_support:
         return (
             "mark the model with @pyro.infer.config_enumerate and train it by fit_private(..., "
@@ -203,7 +203,7 @@ def _in_latent(site: Site, x: Tensor, plates: set[str]) -> Iterator[Misfit]:
 
 
 def _weighted(name: str, site: Site, own: torch.Size | None = None) -> Iterator[Misfit]:
-    """Return what is wrong with weights, which may be ``own``, one of each record."""
+    """Return the problems with weights, which may have shape ``own``, one for each record."""
     scale = torch.as_tensor(site["scale"])
     if scale.shape != own and bool((scale != 1).any()):
         yield Misfit(
@@ -221,7 +221,7 @@ def _weighted(name: str, site: Site, own: torch.Size | None = None) -> Iterator[
 
 
 def mistyped(trace: poutine.Trace, x: Tensor) -> list[Misfit]:
-    """Return the latent sites whose values have another type than the records ``x``."""
+    """Return the latent sites whose values have another dtype than the records ``x``."""
     found = []
     for site in split(trace)[0]:
         value = site["value"]

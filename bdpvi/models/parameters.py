@@ -1,4 +1,4 @@
-"""A model's parameters: where they live, and how it runs with other values of them."""
+"""A model's parameters: where they are stored, and how to run the model with other values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 
 class Parameters(Messenger):  # type: ignore[misc]
-    """Give ``pyro.param`` these values, and a module's parameters as the module has them."""
+    """Give ``pyro.param`` these values; modules keep their own parameters."""
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Parameters(Messenger):  # type: ignore[misc]
 
 
 class Holder(nn.Module):
-    """Modules whose parameters ``torch.func.functional_call`` can swap around any function."""
+    """Modules whose parameters ``torch.func.functional_call`` can replace during any function."""
 
     def __init__(self, modules: list[nn.Module]) -> None:
         super().__init__()
@@ -45,8 +45,8 @@ class Holder(nn.Module):
 def modules_of(*programs: Any) -> list[nn.Module]:
     """Return the modules that programs are, are methods of, or refer to by name, each once.
 
-    It looks through ``functools.partial`` and Pyro's handlers, into the attributes of a method's
-    object, and at what functions close over.
+    It searches ``functools.partial`` and Pyro's handlers, the attributes of a method's object, and
+    the closures of functions.
     """
     found: dict[int, nn.Module] = {}
     seen: set[int] = set()
@@ -80,9 +80,9 @@ class TrainedModel:
     """A model with values for its parameters.
 
     Attributes:
-        model: as it was given; its own parameters stay as they are.
-        values: by name: constrained values of those of ``pyro.param``, and those of modules by
-            their place in a :class:`Holder` of :func:`modules_of` the model.
+        model: the original model; its own parameters stay unchanged.
+        values: by name: constrained values for ``pyro.param``, and values for modules, named as in
+            a :class:`Holder` of :func:`modules_of` the model.
 
     >>> def scaled(x, y=None):
     ...     return x * pyro.param("scale", torch.tensor(1.0))
@@ -103,7 +103,7 @@ class TrainedModel:
             Parameters(self.values),
             warnings.catch_warnings(),
         ):
-            # Values that are not trained are as meant here.
+            # Parameters outside the store are intended here, so do not warn.
             warnings.filterwarnings("ignore", ".*was not registered in the param store")
             run = partial(self.model, *args, **kwargs)
             return torch.func.functional_call(holder, swapped, (run,))

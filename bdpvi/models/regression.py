@@ -1,4 +1,4 @@
-"""Bayesian regression of numbers and counts within public bounds, and the design of all."""
+"""Bayesian regression of numbers and counts within public bounds, and the shared design."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from bdpvi.models.logistic import departure, disjoint
 from bdpvi.types import Dataset
 
 _REACH = 20.0
-"""Logarithms of means are cut at ± this."""
+"""Log means are clipped at ± this."""
 _DISPERSED = 7.0
-"""The logarithm of a dispersion is cut at ± this."""
+"""The log dispersion is clipped at ± this."""
 MOST_COUNT = 10**6
 """The largest public bound of Poisson counts; see :func:`bdpvi.dp.score_families.free_poisson`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """A design of features and ones, and a prior N(0, s²I) of the weights.
+    """A design of features and ones, and a prior N(0, s²I) for the weights.
 
     Args:
         prior_scale: the prior's standard deviation s.
-        limit: features are cut off at ± limit; None leaves them as they are. Public, as all is.
-        levels: column numbers, from 0 on, of the levels of each category: of these columns one is
-            1 in each row. :class:`bdpvi.DPVI` measures what the records say of each level by them,
+        limit: features are clipped at ± limit; None does not clip. Public, like all arguments.
+        levels: column numbers, from 0, of the levels of each category; in each row one of these
+            columns is 1. :class:`bdpvi.DPVI` uses them to measure the information about each level,
             and a summary compares the levels of a category.
     """
 
@@ -48,16 +48,16 @@ class Design:
         object.__setattr__(self, "levels", disjoint("levels", self.levels))
 
     def weighted(self, features: int) -> list[int]:
-        """Return the numbers of the columns that have weights, in their order."""
+        """Return the numbers of the columns with weights, in order."""
         return list(range(features))
 
     def identified(self, features: int) -> Tensor:
-        """Return sums of weights that records identify, one for each of p weights, (p, p).
+        """Return the identified sums of weights, one for each of p weights, (p, p).
 
-        The indicators of a category's levels sum to the intercept's column, so all its weights may
-        rise by what the intercept falls, and no prediction changes. Neither do these sums: a
-        level's weight with the intercept and the mean of each other category's weights, the
-        intercept with all such means. A feature that is no level stands alone.
+        The indicators of a category's levels sum to the intercept's column, so raising all its
+        weights and lowering the intercept equally changes no prediction. These sums do not change
+        either: a level's weight plus the intercept and the mean of each other category's weights;
+        the intercept plus all such means; and the weight of any other feature.
 
         Raises:
             ValueError: if there are fewer columns than ``levels`` names.
@@ -84,12 +84,12 @@ class Design:
         return sums
 
     def design(self, x: Tensor) -> Tensor:
-        """Return the features, cut, and a column of ones, (N, d + 1)."""
+        """Return the clipped features and a column of ones, (N, d + 1)."""
         x = x if self.limit is None else x.clamp(-self.limit, self.limit)
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
 
     def check(self, data: Dataset) -> None:
-        """Raise ValueError unless every column that ``levels`` names is there and has a weight."""
+        """Raise ValueError unless every column named in ``levels`` exists and has a weight."""
         self.identified(data.x.shape[1])
 
     def predictors(self, x: Tensor, *columns: int, intercept_mean: float = 0.0) -> Tensor:
@@ -105,8 +105,8 @@ class _Regression(Design):
     """A regression of numbers within a public bound.
 
     Args:
-        largest: bound on the size of targets, public; what lies beyond is cut to it.
-        prior_scale, limit, levels: as of :class:`Design`.
+        largest: bound on the size of targets, public; targets beyond it are clipped.
+        prior_scale, limit, levels: as in :class:`Design`.
     """
 
     largest: float
@@ -118,27 +118,27 @@ class _Regression(Design):
         validate.positive("largest", self.largest)
 
     def cut(self, y: Tensor | None) -> Tensor | None:
-        """Return targets cut at ± ``largest``, if there are any."""
+        """Return targets clipped at ± ``largest``, if there are any."""
         return None if y is None else y.clamp(-self.largest, self.largest)
 
     def fits(self, y: Tensor) -> Tensor:
-        """Return which numbers are targets that the model is of: any that is finite."""
+        """Return a mask of the valid targets: all finite numbers."""
         return y.isfinite()
 
 
 @dataclass(frozen=True, kw_only=True)
 class BayesianLinearRegression(_Regression):
-    """Bayesian linear regression with normal noise of unknown size.
+    """Bayesian linear regression with normal errors of unknown variance.
 
-    Latent variables are the weights ``w``, the last of the intercept, with the prior N(0, s²I), and
-    ``log_scale``, the logarithm of the noise's standard deviation, with the prior N(0, 2²).
+    Latent variables are the weights ``w``, the intercept last, with the prior N(0, s²I), and
+    ``log_scale``, the logarithm of the errors' standard deviation, with the prior N(0, 2²).
 
     Args:
-        largest: bound on how far targets lie from ``middle``, public; what lies beyond is cut.
-        middle: public middle of the targets, and the intercept's prior mean. The other weights'
+        largest: public bound on the distance of targets from ``middle``; they are clipped to it.
+        middle: public centre of the targets, and the intercept's prior mean. The other weights'
             prior means are 0.
         prior_scale: the prior's standard deviation s.
-        limit: features are cut off at ± limit; None leaves them as they are.
+        limit: features are clipped at ± limit; None does not clip.
         levels: column numbers of the levels of each category.
 
     >>> model = BayesianLinearRegression(largest=5.0)
@@ -158,12 +158,12 @@ class BayesianLinearRegression(_Regression):
     def of_bounds(
         cls, low: float, high: float, *, prior_scale: float = 5.0, limit: float | None = None
     ) -> BayesianLinearRegression:
-        """Return the model of targets that are expected from ``low`` to ``high``, both public.
+        """Return the model for targets expected between ``low`` and ``high``, both public.
 
         Args:
-            low, high: what lies beyond is cut.
+            low, high: targets beyond them are clipped.
             prior_scale: in quarters of the range, a rule of thumb for a standard deviation.
-            limit: features are cut off at ± limit.
+            limit: features are clipped at ± limit.
 
         Raises:
             ValueError: unless ``low`` is below ``high``.
@@ -185,19 +185,19 @@ class BayesianLinearRegression(_Regression):
             pyro.sample("y", dist.Normal(means, scale), obs=self.cut(y))
 
     def cut(self, y: Tensor | None) -> Tensor | None:
-        """Return targets cut at ``middle`` ± ``largest``, if there are any."""
+        """Return targets clipped at ``middle`` ± ``largest``, if there are any."""
         found = super().cut(None if y is None else y - self.middle)
         return None if found is None else found + self.middle
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Counts(_Regression):
-    """A regression of counts, whose logarithmic mean is linear.
+    """A regression of counts with a linear log mean.
 
     Args:
-        largest: whole number; larger counts are cut to it.
+        largest: whole number; larger counts are clipped to it.
         exposure: number of the column that holds exposures; see the models.
-        prior_scale, limit, levels: as of :class:`Design`.
+        prior_scale, limit, levels: as in :class:`Design`.
     """
 
     exposure: int | None = None
@@ -209,11 +209,11 @@ class _Counts(_Regression):
             validate.positive_int("exposure", self.exposure, least=0)
 
     def weighted(self, features: int) -> list[int]:
-        """Return the numbers of the columns that have weights: all but the exposure's."""
+        """Return the numbers of the columns with weights: all but the exposure."""
         return [at for at in range(features) if at != self.exposure]
 
     def design(self, x: Tensor) -> Tensor:
-        """Return the features but for the exposure, cut, and a column of ones."""
+        """Return the clipped features without the exposure, and a column of ones."""
         at = self.exposure
         if at is None:
             return super().design(x)
@@ -222,29 +222,29 @@ class _Counts(_Regression):
         return super().design(torch.cat([x[:, :at], x[:, at + 1 :]], dim=1))
 
     def log_means(self, x: Tensor) -> Tensor:
-        """Sample the weights; return logarithms of means, cut at ±20, exposure included, (N,)."""
+        """Sample the weights; return log means with exposure, clipped at ±20, (N,)."""
         found = self.predictors(x)
         if self.exposure is not None:
-            least = math.exp(-_REACH)  # so that predictions for any table are numbers
+            least = math.exp(-_REACH)  # so that predictions are finite for any table
             found = found + x[:, self.exposure].clamp(min=least).log()
         return found.clamp(-_REACH, _REACH)
 
     def fits(self, y: Tensor) -> Tensor:
-        """Return which numbers are counts."""
+        """Return a mask of the valid counts."""
         return y.isfinite() & (y >= 0) & (y == y.round())
 
     def takes(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return which records it can have, (N,)."""
+        """Return a mask of the records that the model accepts, (N,)."""
         if self.exposure is None:
             return self.fits(y)
-        self.design(x[:1])  # refuses a column that is not there
+        self.design(x[:1])  # refuses a missing column
         return self.fits(y) & (x[:, self.exposure] > 0)
 
     def check(self, data: Dataset) -> None:
-        """Raise ValueError unless targets are whole numbers from 0 on, and exposures positive.
+        """Raise ValueError unless targets are whole numbers from 0, and exposures are positive.
 
         Raises:
-            ValueError: also as :meth:`Design.check`.
+            ValueError: also as in :meth:`Design.check`.
         """
         super().check(data)
         validate.every("y", data.y, self.fits(data.y), "be whole numbers of at least 0")
@@ -257,16 +257,17 @@ class _Counts(_Regression):
 
 @dataclass(frozen=True, kw_only=True)
 class BayesianPoissonRegression(_Counts):
-    """Bayesian Poisson regression: counts whose logarithmic mean is linear.
+    """Bayesian Poisson regression: counts with a linear log mean.
 
     Args:
-        largest: whole number of at most :data:`MOST_COUNT`; larger counts are cut to it where noise
-            has to be bounded, and :class:`bdpvi.recipes.NoisyScores` knows of that. Public.
-        exposure: number of the column of the features, from 0 on, that holds each record's
-            exposure, such as years at risk, as it is: positive and not standardised. Its logarithm
-            is added to the linear predictor with the coefficient 1, and it has no weight.
+        largest: whole number, at most :data:`MOST_COUNT`, public. Larger counts are clipped to it
+            where sensitivity has to be bounded; :class:`bdpvi.recipes.NoisyScores` corrects for
+            this.
+        exposure: number of the feature column, from 0, with each record's exposure, such as years
+            at risk: positive and not standardised. Its logarithm is an offset: it is added to the
+            linear predictor with coefficient 1, and has no weight.
         prior_scale: standard deviation of the prior N(0, s²I) of the weights ``w``.
-        limit: features are cut off at ± limit; None leaves them as they are.
+        limit: features are clipped at ± limit; None does not clip.
         levels: column numbers of the levels of each category.
 
     >>> model = BayesianPoissonRegression(largest=10)
@@ -293,18 +294,18 @@ class BayesianPoissonRegression(_Counts):
 
 @dataclass(frozen=True, kw_only=True)
 class BayesianNegativeBinomialRegression(_Counts):
-    """Bayesian negative binomial regression: counts that vary more than Poisson's.
+    """Bayesian negative binomial regression: overdispersed counts.
 
-    A count of mean μ, whose logarithm is linear, has the variance μ + αμ² (NB2: Cameron and
-    Trivedi, "Regression Analysis of Count Data", 2013, section 3.3; ``alpha`` of statsmodels).
-    Latent variables are the weights ``w``, the last of the intercept, with the prior N(0, s²I), and
-    ``log_dispersion``, the logarithm of α, with the prior N(0, 2²), cut at ±7 where it is used.
+    A count with mean μ, whose logarithm is linear, has variance μ + αμ² (NB2: Cameron and Trivedi,
+    "Regression Analysis of Count Data", 2013, section 3.3; ``alpha`` in statsmodels). Latent
+    variables are the weights ``w``, the intercept last, with the prior N(0, s²I), and
+    ``log_dispersion``, the logarithm of α, with the prior N(0, 2²), clipped at ±7 in the model.
 
     Args:
-        largest: whole number, public; larger counts are cut to it.
-        exposure: as of :class:`bdpvi.BayesianPoissonRegression`.
+        largest: whole number, public; larger counts are clipped to it.
+        exposure: as in :class:`bdpvi.BayesianPoissonRegression`.
         prior_scale: the prior's standard deviation s.
-        limit: features are cut off at ± limit; None leaves them as they are.
+        limit: features are clipped at ± limit; None does not clip.
         levels: column numbers of the levels of each category.
 
     >>> model = BayesianNegativeBinomialRegression(largest=10)
@@ -318,7 +319,7 @@ class BayesianNegativeBinomialRegression(_Counts):
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the latent variables and observe the records."""
         log_means = self.log_means(x)
-        # Less than e⁻⁷ is Poisson, and differences of log Γ(1/α) would lose float32's digits.
+        # Below e⁻⁷ it is Poisson, and differences of log Γ(1/α) would lose precision in float32.
         dispersion = _log_sample("log_dispersion", x).clamp(-_DISPERSED, _DISPERSED)
         law = dist.NegativeBinomial((-dispersion).exp(), logits=log_means + dispersion)
         with pyro.plate("records", len(x)):
@@ -326,6 +327,6 @@ class BayesianNegativeBinomialRegression(_Counts):
 
 
 def _log_sample(name: str, x: Tensor) -> Tensor:
-    """Sample the logarithm of a size, with the prior N(0, 2²)."""
+    """Sample the logarithm of a scale, with the prior N(0, 2²)."""
     prior = dist.Normal(x.new_tensor(0.0), x.new_tensor(2.0))
     return pyro.sample(name, prior)  # type: ignore[no-any-return]

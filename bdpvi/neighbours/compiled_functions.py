@@ -1,4 +1,4 @@
-"""Compilation by numba, and the exponential and softplus of compiled kernels."""
+"""Compilation by numba, and exponential and softplus functions for compiled kernels."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
 
 
 def compiled(function: Function) -> Function:
-    """Return a function in machine code, which is kept for the next process if it can be."""
+    """Return a function in machine code, cached for later processes if possible."""
     try:
         result: Function = njit(cache=True, nogil=True, **_OPTIONS)(function)
-    except RuntimeError:  # there is no folder to keep machine code in
+    except RuntimeError:  # there is no folder for cached machine code
         result = njit(nogil=True, **_OPTIONS)(function)
     return result
 
 
 def _series(taylor: Sequence[float], domain: tuple[float, float], *terms: int) -> Any:
-    """Return a power series for numba, shortened: its Chebyshev series on a domain, cut off.
+    """Return a shortened power series for numba: its truncated Chebyshev series on a domain.
 
     Args:
         taylor: the coefficients.
-        domain: where the result is the function but for less than a rounding.
-        terms: that are left in single and in double precision. A loop is not unrolled, and so not
-            made of vectors, where there are more than about 15.
+        domain: interval where the truncation error is below rounding.
+        terms: numbers of terms kept in single and in double precision. Loops with more than about
+            15 terms are not unrolled, and so not vectorised.
     """
 
     def polynomial(x: Any) -> Any:
@@ -66,7 +66,7 @@ _two_artanh = _series([2 / (2 * k + 1) for k in range(24)], (0, 1 / 9), 5, 11)
 def exponential(x: float, fraction: float) -> float:
     """Return exp(x) = 2ⁿ exp(r), |r| ≤ log(2)/2; for numba, in the precision of x.
 
-    |x| is cut off at a fraction of what can be represented. NaN stays.
+    |x| is clipped at a fraction of the representable range. NaN stays NaN.
     """
     raise NotImplementedError
 
@@ -79,7 +79,7 @@ def _exponential(x: Any, fraction: Any) -> Any:
     digits = 52 if double else 23
     largest = number(700 if double else 86)
     log_two, per_log_two = number(math.log(2)), number(1 / math.log(2))
-    # a number as large as 1.5 · 2^digits has its integer part as its last bits
+    # the last bits of a number as large as 1.5 · 2^digits are its integer part
     shift = number(1.5 * 2**digits)
 
     def typed(x: Any, fraction: Any) -> Any:

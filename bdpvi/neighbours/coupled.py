@@ -1,4 +1,4 @@
-"""Neighbours: the posterior as it would be with one record fewer or one record more."""
+"""Coupled training of a fit and its neighbours, which have one record fewer or more."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from bdpvi.neighbours.route import Kind, Remove, Trained, unfinished_key
 from bdpvi.neighbours.rows import Rows, blocks, train_rows
 
 CHUNK = 2048
-"""Rows trained at a time. With fewer a step's fixed cost weighs more; more take more memory."""
+"""Rows trained at a time: fewer make a step's fixed cost matter more; more need more memory."""
 
 
 class Coupled:
     """Neighbours trained beside the fit: same batches, same base noise, one record different.
 
-    Works for any Pyro model: all neighbours are rows of one parameter matrix, the per-row gradient
-    is ``torch.func`` over the traced model, and an elementwise optimiser trains every row as if it
-    were alone. Source: the definition itself; nothing is approximated.
+    It works for any Pyro model: all neighbours are rows of one parameter matrix, ``torch.func``
+    over the traced model gives each row's gradient, and an elementwise optimiser trains every row
+    as if it were alone. Source: the definition itself; nothing is approximated.
 
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once.
-        chunk: rows trained at a time. A model that has no closed form takes about chunk × batch ×
-            150 bytes, so choose fewer for full batches of many records, more for a GPU.
+        chunk: rows trained at a time. A model without a closed form needs about chunk × batch × 150
+            bytes, so use fewer for full batches of many records, more on a GPU.
         checkpoint: folder for the fit and every finished chunk, so that an interrupted run with the
-            same settings goes on from there, to the same bits. Secret; delete it when the result is
-            saved (:func:`bdpvi._runtime.checkpoint.forget`).
-        reduction: the workers that find neighbours of the same problem together; all of them then
-            have the whole panels.
+            same settings resumes bit for bit. Secret; delete it when the result is saved
+            (:func:`bdpvi._runtime.checkpoint.forget`).
+        reduction: the workers that share the neighbours of one problem; each gets the complete
+            panels.
 
     Raises:
-        ValueError: from :meth:`train`, if the checkpoint is that of another run.
+        ValueError: from :meth:`train`, if the checkpoint belongs to another run.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Coupled:
         once = always if parts is None else parts.once
         name = f"fit-{workers.rank}" if workers.rank else "fit"
         begun = None if parts is None else parts.begun(name)
-        workers.sum(torch.zeros(1))  # all have looked at the checkpoint before anybody writes
+        workers.sum(torch.zeros(1))  # all workers read the checkpoint before any writes to it
         with log.step("fit"):
             fit = once(name, partial(_fitted, problem, track, begun))
         parameters = {
@@ -111,8 +111,8 @@ class Coupled:
             make = partial(_compared, problem, some, posterior, partial(next, step))
             part = once(f"{rows.kind}-{block.start:09}", make)
             found.append((part["ids"], part["r"], part["b2"]))
-            deque(step, maxlen=0)  # the steps of a block that was kept
-        deque(ticks, maxlen=0)  # the bar ends when it is asked for one more
+            deque(step, maxlen=0)  # the steps of a saved block
+        deque(ticks, maxlen=0)  # asking for one more ends the bar
         return found
 
     def _parts(self, problem: Problem, neighbours: Sequence[Rows]) -> Checkpoint | None:
@@ -136,7 +136,7 @@ def _fitted(problem: Problem, track: Track[Any], begun: Kept | None) -> dict[str
 def _compared(
     problem: Problem, rows: Rows, posterior: Distribution, tick: Callable[[], object]
 ) -> dict[str, Tensor]:
-    """Train the rows; return how far each is from the posterior, by tensors (m, ...)."""
+    """Train the rows; return each row's distance from the posterior, as tensors (m, ...)."""
     pairs = _pairs(problem, posterior, train_rows(problem, rows, tick))
     return {"ids": rows.records.ids.cpu(), "r": pairs.r, "b2": pairs.b2}
 

@@ -1,4 +1,4 @@
-"""The part θ of δ that pays for the floating-point arithmetic of released samples."""
+"""The part θ of δ that covers the floating-point arithmetic of released samples."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bdpvi.inference.guide import Guide
 
 
 class Reach(NamedTuple):
-    """The farthest that neighbours are from the fit.
+    """The largest distances of neighbours from the fit.
 
     Attributes:
-        ratio: of standard deviations, at least 1.
-        shift: of means, in the neighbour's standard deviations.
+        ratio: ratio of standard deviations, at least 1.
+        shift: shift of means, in the neighbour's standard deviations.
     """
 
     ratio: float
@@ -36,15 +36,15 @@ class Reach(NamedTuple):
 def rounding_error(
     guide: Guide, released: Distribution, reach: Reach, draws: int = 1, temperature: float = 1.0
 ) -> float:
-    """Bound the total variation between samples as drawn and the exact ones of the accountants.
+    """Bound the total variation distance between drawn samples and the accountants' exact samples.
 
     The bound is for the fit and for every neighbour within reach. With a public noise scale the box
     bounds the mean, so θ is public too: the same for every data set.
 
     Args:
-        guide: of the fit; its lattice is the one that samples are rounded to.
-        released: the Gaussian that samples come from at temperature 1.
-        reach: of the neighbours.
+        guide: the fit's guide; samples are rounded to its lattice.
+        released: the Gaussian of samples at temperature 1.
+        reach: reach of the neighbours.
         draws: number of samples k.
         temperature: τ.
     """
@@ -56,7 +56,7 @@ def rounding_error(
     ratio, shift = reach
     mean = released.mean.cpu().double().abs() + ratio * deviation * shift / root
     dense = not isinstance(released, Independent)
-    # θ grows with σ where boundaries are counted and falls with it where the density is.
+    # One part of θ (boundaries) grows with σ, the other (density) falls with it.
     wide, narrow = (
         total_variation(lattice, mean, deviation * f, dense=dense) for f in (ratio, 1 / ratio)
     )
@@ -66,14 +66,14 @@ def rounding_error(
 def public_rounding_error(
     guide: Guide, columns: int, precision: float, draws: int = 1, temperature: float = 1.0
 ) -> float:
-    """Bound the total variation of :func:`rounding_error` for every table: by public numbers.
+    """Bound the total variation distance of :func:`rounding_error` for every table, publicly.
 
-    Of samples from N(m, τH⁻¹) with H ≥ λI, so that no deviation is above (τ/λ)^½; θ grows with
-    deviations. Means may be as large as √N, but θ does not depend on them
+    It is for samples from N(m, τH⁻¹) with H ≥ λI, so that no deviation exceeds (τ/λ)^½; θ grows
+    with deviations. Means may be as large as √N, but θ does not depend on them
     (:func:`~bdpvi._runtime.secure.total_variation`).
 
     Args:
-        guide: its lattice is the one that samples are rounded to.
+        guide: samples are rounded to its lattice.
         columns: d.
         precision: λ.
         draws: number of samples k.

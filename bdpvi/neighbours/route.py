@@ -1,4 +1,4 @@
-"""The protocol of routes, ways to find neighbours: what each takes and what it returns."""
+"""The protocol of routes: methods that fit a guide and find the fit's neighbours."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Trained:
     """The result of a route: the fit, and its distance from each neighbour.
 
     Attributes:
-        parameters: the guide's, constrained and detached. Secret.
-        convergence: how the fit went. Secret.
+        parameters: the guide's parameters, constrained and detached. Secret.
+        convergence: convergence of the fit. Secret.
         panels: how far single records move the posterior, one panel per kind. Secret.
     """
 
@@ -42,9 +42,9 @@ class Remove:
     """Leave-one-out neighbours.
 
     Args:
-        records: how many records to leave out in turn, drawn at random; None is all of them. 0 is
-            none, for the worst case alone, which must be known without a panel.
-        seed: of that choice.
+        records: number of records to leave out in turn, drawn at random; None means all. 0 gives an
+            empty panel, for a worst case that is known without one.
+        seed: seed of that choice.
     """
 
     records: int | None = None
@@ -59,12 +59,12 @@ class Remove:
 
 @dataclass(frozen=True, eq=False)
 class Add:
-    """Neighbours with one held-out record more: x' ~ μ as the definition has it.
+    """Neighbours with one additional held-out record: x' ~ μ, as in the definition.
 
     Args:
-        heldout: records that are not in the data, with ids of their own.
-        records: how many of them to add in turn; None is all.
-        seed: of that choice.
+        heldout: records that are not in the data, with distinct ids.
+        records: number of records to add in turn; None means all.
+        seed: seed of that choice.
     """
 
     heldout: Dataset
@@ -115,12 +115,12 @@ class Kind(Protocol):
 
 
 class Neighbours(Protocol):
-    """A way to fit that also finds out how far single records move the posterior."""
+    """A route: fits the guide and computes how far single records move the posterior."""
 
     def key(self) -> Key:
-        """Return the secret key of a run's batches: an interrupted run's, or a new one.
+        """Return the secret key of a run's batches: an interrupted run's key, or a new one.
 
-        All workers of one job get the same.
+        All workers of one job get the same key.
         """
 
     def train(self, problem: Problem, track: Track[Any]) -> Trained:

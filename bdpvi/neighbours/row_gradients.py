@@ -19,26 +19,26 @@ from bdpvi.models.logistic import BayesianLogisticRegression, likelihood_slope_
 from bdpvi.types import Dataset
 
 Seen = tuple[Tensor, ...]
-"""Records in the form that a gradient wants; the first dimension is the records."""
+"""Records in the form that a gradient needs; the first dimension indexes records."""
 
 ALIGNED = 64
-"""Rows of a tile are a multiple of this, which every vector length divides."""
+"""The rows of a tile are a multiple of this, which every vector length divides."""
 
 _SLOPES = 2**21
-"""Bytes of the derivatives of one tile: what the last cache holds; torch's overhead is per tile."""
+"""Bytes of one tile's derivatives: they fit in the last cache; torch's overhead is per tile."""
 
 _HEIGHT = 256
-"""Records of a tile: enough for torch's matrix product to reach its speed."""
+"""Records of a tile: enough for torch's matrix product to be fast."""
 
 
 class Step(NamedTuple):
-    """What the rows of one step are trained on.
+    """The training data of all rows in one step.
 
     Attributes:
         extra: one extra record for each row.
-        weight: of the extra record in each row, (m,); 0 where it is not in the batch.
+        weight: weight of the extra record in each row, (m,); 0 if it is not in the batch.
         batch: the batch that all rows share.
-        generator: of the base noise, the host's, seeded for this step.
+        generator: the host's generator of base noise, seeded for this step.
     """
 
     extra: Seen
@@ -54,7 +54,7 @@ class RowGradient(Protocol):
     """Whether rows may be trained in several threads."""
 
     def see(self, data: Dataset) -> Seen:
-        """Return what the gradient needs of every record."""
+        """Return every record in the form that the gradient needs."""
 
     def __call__(self, free: Free, step: Step, out: Free) -> None:
         """Write the gradients at the parameters ``free`` of m rows into ``out``, shaped alike."""
@@ -68,8 +68,8 @@ class Run:
         seen: all records of the data.
         here: indices in the data of each step's batch.
         mine: rows whose extra record is in each step's batch.
-        seeds: of each step's base noise.
-        adam: of each step, (steps, 5), see :func:`bdpvi.inference.optimisers.adam_factors`.
+        seeds: seed of each step's base noise.
+        adam: (steps, 5), see :func:`bdpvi.inference.optimisers.adam_factors`.
     """
 
     seen: Seen
@@ -84,15 +84,15 @@ class TakesSteps(RowGradient, Protocol):
     """A :class:`RowGradient` that can also train by Adam, many steps at a time."""
 
     def packed(self, start: Free) -> Tensor:
-        """Return the parameters of one row as the vector that :meth:`train` takes, (entries,)."""
+        """Return the parameters of one row as a vector for :meth:`train`, (entries,)."""
 
     def unpacked(self, flat: Tensor) -> Free:
-        """Return m such vectors, (entries, m), as parameters again, (m, ...)."""
+        """Return the parameters, (m, ...), from m such vectors, (entries, m)."""
 
     def train(
         self, state: tuple[Tensor, Tensor, Tensor], extra: Seen, sign: float, run: Run
     ) -> None:
-        """Overwrite the state of m rows by that after the run.
+        """Overwrite the state of m rows by their state after the run.
 
         Args:
             state: parameters, first and second moments, each (entries, m).
@@ -153,7 +153,7 @@ class LogisticGradient:
     def see(self, data: Dataset) -> Seen:
         """Return (1 − 2y)·design, (n, d), and the bounds on derivatives in the logit, (n, 1).
 
-        Then the weights, (n, 1), if records have some.
+        Then the weights, (n, 1), if records are weighted.
         """
         design = self.model.design(data.x)
         seen = (1 - 2 * data.y).unsqueeze(1) * design, self.model.slope_bound(design).unsqueeze(1)
@@ -201,7 +201,7 @@ def _slopes(negative: Tensor, bound: Tensor, weight: Tensor | None = None) -> Te
 
 
 def _tile(batch: Tensor) -> tuple[int, int]:
-    """Return the numbers of records and of rows to take at a time on a processor."""
+    """Return the numbers of records and of rows in a tile on a processor."""
     height = min(_HEIGHT, len(batch))
     width = _SLOPES // (max(1, height) * batch.itemsize)
     return height, max(ALIGNED, width // ALIGNED * ALIGNED)

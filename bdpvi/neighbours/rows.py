@@ -1,4 +1,4 @@
-"""Many guides trained side by side, as rows of one parameter matrix, each on data of its own."""
+"""Many guides trained side by side, as rows of one parameter matrix, each on its own data."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from bdpvi.neighbours.row_gradients import (
 from bdpvi.types import Dataset
 
 _RUN = 2**20
-"""Bytes of the batches of one run of compiled steps, which should stay in the second cache."""
+"""Bytes of the batches in one run of compiled steps; they should stay in the L2 cache."""
 
 _LONGEST_RUN = 32
-"""Most steps of a run: progress is shown only between runs."""
+"""Largest number of steps of a run: progress is shown only between runs."""
 
 _LEAST_ROWS = 256
-"""Rows below which another thread is not worth starting."""
+"""Fewest rows that make another thread worthwhile."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
     """The neighbours: each row is trained on the data plus ``sign`` times one record.
 
-    Removing a record is adding it with the sign −1: its term cancels the one in the batch.
+    Removing a record means adding it with sign −1: the two terms cancel in the batch.
     """
 
     kind: str
@@ -74,12 +74,12 @@ def train_rows(
 ) -> dict[str, Tensor]:
     """Train one guide per row along the fit's own plan; return constrained parameters, (m, ...).
 
-    Rows never meet, so with several threads each follows the whole course alone with a part of the
-    rows: threads that wait for one another in every operation are slow as soon as the machine has
-    other work.
+    Rows are independent, so each of several threads trains a part of the rows through all steps:
+    threads that wait for one another in every operation are slow as soon as the machine has other
+    work.
 
     Args:
-        problem: the fit's.
+        problem: the fit's problem.
         rows: the neighbours.
         tick: called after every step.
         observe: called after every step with the rows' constrained parameters, (m, ...).
@@ -102,7 +102,7 @@ def train_rows(
 def _side_by_side(
     course: Course, pieces: Sequence[Rows], tick: Callable[[], object]
 ) -> list[dict[str, Tensor]]:
-    """Train each piece in a thread of its own; where one fails, all stop with its error."""
+    """Train each piece in its own thread; if one fails, all stop with its error."""
     failed: list[BaseException] = []
     threads = torch.get_num_threads()
 
@@ -125,7 +125,7 @@ def _side_by_side(
             parts = [pool.submit(follow, piece) for piece in pieces]
             try:
                 return [part.result() for part in parts]
-            except BaseException as error:  # also an interruption of this thread
+            except BaseException as error:  # including an interruption of this thread
                 failed.append(error)
                 raise failed[0] from None
     finally:
@@ -133,7 +133,7 @@ def _side_by_side(
 
 
 def row_gradient(problem: Problem) -> RowGradient:
-    """Return the closed form where there is one, else the gradient through the traced model."""
+    """Return the closed form where there is one, otherwise the traced model's gradient."""
     model, guide, rate = problem.model, problem.guide, problem.plan.rate
     if type(model) is not BayesianLogisticRegression or not isinstance(guide, Reparameterised):
         return TracedGradient(problem)
@@ -148,20 +148,20 @@ def row_gradient(problem: Problem) -> RowGradient:
 
 
 Now = Callable[[], Free]
-"""Returns the parameters that the rows have by now."""
+"""Returns the current parameters of the rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """What all rows share: the batches, and the data in the form that the gradient takes.
+    """The state shared by all rows: the batches, and the data in the gradient's form.
 
     Attributes:
-        problem: the fit's.
-        batches: of its plan.
-        gradient: of the rows.
-        adam: the numbers in Adam's steps, see :attr:`Problem.adam`, where the gradient takes them.
+        problem: the fit's problem.
+        batches: batches of its plan.
+        gradient: gradient of the rows.
+        adam: coefficients of Adam's steps, see :attr:`Problem.adam`, if the gradient uses them.
         seen: the data.
-        index: of the record with each id in the data, -1 where it is not there.
+        index: index in the data of the record with each id, -1 if there is none.
     """
 
     problem: Problem
@@ -173,7 +173,7 @@ class Course:
 
     @classmethod
     def of(cls, problem: Problem, limit: int) -> Course:
-        """Return the course of a problem, ``limit`` being above every id."""
+        """Return the course of a problem; ``limit`` is above every id."""
         gradient = row_gradient(problem)
         return cls(
             problem,
@@ -190,7 +190,7 @@ class Course:
         tick: Callable[[], object] = lambda: None,
         observe: Observer | None = None,
     ) -> dict[str, Tensor]:
-        """Train rows; arguments and result as of :func:`train_rows`."""
+        """Train rows; arguments and result as for :func:`train_rows`."""
         guide, x = self.problem.guide, self.problem.data.x
         transforms = {name: transform_to(c) for name, c in guide.constraints.items()}
         start = {name: transforms[name].inv(v) for name, v in guide.initial(x).items()}
@@ -210,7 +210,7 @@ class Course:
         return constrained(now)
 
     def _step_by_step(self, start: Free, rows: Rows) -> Iterator[tuple[int, Now]]:
-        """Train by the optimiser; yield every step when it is done, and the parameters then."""
+        """Train by the optimiser; yield each finished step with the parameters after it."""
         shapes = {name: value.shape for name, value in start.items()}
         flat = _repeated(torch.cat([value.flatten() for value in start.values()]), rows)
         flat.grad = torch.empty_like(flat)
@@ -232,7 +232,7 @@ class Course:
     def _run_by_run(
         self, gradient: TakesSteps, adam: Tensor, start: Free, rows: Rows, longest: int
     ) -> Iterator[tuple[int, Now]]:
-        """Do the same by runs of steps, whose batches stay in the cache while all rows pass."""
+        """Do the same by runs of steps, whose batches stay in the cache for all rows."""
         plan = self.problem.plan
         flat = _repeated(gradient.packed(start), rows)
         state = (flat, torch.zeros_like(flat), torch.zeros_like(flat))
@@ -261,7 +261,7 @@ def _repeated(start: Tensor, rows: Rows) -> Tensor:
 
 
 def _parameters(flat: Tensor, shapes: Mapping[str, torch.Size]) -> Free:
-    """Return views of (entries, m) as parameters: adjacent in memory is one entry of all rows."""
+    """Return views of (entries, m) as parameters: each entry is contiguous over all rows."""
     parts = flat.split([shape.numel() for shape in shapes.values()])
     return {
         name: part.view(*shape, flat.shape[1]).movedim(-1, 0)

@@ -1,10 +1,10 @@
-"""Logistic regression's rows in machine code, by numba: what the extra ``fast`` adds.
+"""Compiled training of logistic regression's rows by numba, with the extra ``fast``.
 
 Gradients are those of :class:`bdpvi.neighbours.row_gradients.LogisticGradient`, and steps those of
-torch's Adam. The gain is that nothing leaves the caches: a tile of rows takes many steps, with its
-moments, before the next tile does. Arrays have the rows last, and every innermost loop runs over
-the rows of a tile, so the compiler makes vectors of it: each lane is one row, which goes through
-the same operations wherever in a tile it lies.
+torch's Adam. It is faster because everything stays in the caches: a tile of rows, with its moments,
+takes many steps before the next tile. Arrays have the rows last, and every innermost loop runs over
+the rows of a tile, so that the compiler vectorises it: each lane is one row and runs the same
+operations wherever it is in a tile.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from bdpvi.neighbours.row_gradients import LogisticGradient, Run
 Array = NDArray[Any]
 
 _LANES = 256
-"""Rows of a tile: enough to pay for a loop, few enough for the second cache."""
+"""Rows of a tile: enough for a loop's overhead, few enough for the L2 cache."""
 
 _BLOCK = 8
-"""Records whose logits a tile holds at a time, even and a multiple of :data:`_UNROLLED`."""
+"""Records per block of logits in a tile, even and a multiple of :data:`_UNROLLED`."""
 
 _UNROLLED = 4
 """Rows and columns of a matrix that :func:`_add_product` keeps in registers."""
@@ -59,18 +59,18 @@ class _Own(NamedTuple):
 class CompiledGradient(LogisticGradient):
     """A :class:`bdpvi.neighbours.row_gradients.TakesSteps` of logistic regression, on a processor.
 
-    Its parameters are the location, the scales and, row by row, what is below the Cholesky factor's
-    diagonal. A mean-field guide is one with nothing below.
+    Its parameters are the location, the scales and, row by row, the Cholesky factor's entries below
+    the diagonal. A mean-field guide has none below.
 
     Args:
-        model: one without weights of records.
-        guide: one that :meth:`knows`.
-        rate: of the batches.
+        model: a model without record weights.
+        guide: a guide that :meth:`knows` accepts.
+        rate: sampling rate of the batches.
     """
 
     @staticmethod
     def knows(guide: object) -> TypeGuard[MeanField | FullRank]:
-        """Return whether the kernels know the guide.
+        """Return whether the kernels support the guide.
 
         >>> from bdpvi.models.logistic import BayesianLogisticRegression
         >>> CompiledGradient.knows(FullRank(BayesianLogisticRegression.unweighted()))
@@ -86,7 +86,7 @@ class CompiledGradient(LogisticGradient):
         return torch.cat([start["loc"], factor[_triangle(len(factor))]])
 
     def unpacked(self, flat: Tensor) -> dict[str, Tensor]:
-        """Return the parameters of m rows, from (entries, m), as the guide takes them."""
+        """Return the parameters of m rows, from (entries, m), in the guide's form."""
         d, m = self.guide.dim, flat.shape[1]
         loc, raw = flat[:d].T, flat[d:].T
         if type(self.guide) is MeanField:
@@ -128,14 +128,14 @@ class CompiledGradient(LogisticGradient):
 
 
 def _triangle(size: int) -> tuple[Tensor, Tensor]:
-    """Return the rows and columns of a matrix's diagonal, then of what is below it."""
+    """Return the rows and columns of a matrix's diagonal, then of the entries below it."""
     diagonal = torch.arange(size)
     row, column = torch.tril_indices(size, size, -1)
     return torch.cat([diagonal, row]), torch.cat([diagonal, column])
 
 
 def _in_blocks(records: Sequence[Tensor], batches: Sequence[Tensor]) -> list[Tensor]:
-    """Return batches filled up to whole blocks by records of zeros, which have no gradient."""
+    """Return batches padded to whole blocks with records of zeros, whose gradient is 0."""
     filled = []
     for part in records:
         pieces = []
@@ -146,7 +146,7 @@ def _in_blocks(records: Sequence[Tensor], batches: Sequence[Tensor]) -> list[Ten
 
 
 def _ends(lengths: Sequence[int]) -> Array:
-    """Return where each of several parts begins, and the last one ends."""
+    """Return the start of each part, and the end of the last."""
     return np.cumsum([0, *lengths])
 
 
@@ -230,8 +230,8 @@ def _add_product(a: Array, b: Array, out: Array) -> None:
 def _slopes(logits: Array, bound: Array) -> None:
     """Overwrite logits by the smaller of their sigmoid and each record's bound.
 
-    Two records share a division, 1/a = b · 1/(ab). So that products are finite no logit counts as
-    more than half of what exp takes: there a sigmoid is less than 1e-18 from 0 or rounds to 1.
+    Two records share a division, 1/a = b · 1/(ab). To keep products finite, logits are clipped at
+    half of exp's range: there a sigmoid is less than 1e-18 from 0 or rounds to 1.
     """
     one, half = logits.dtype.type(1), logits.dtype.type(0.5)
     for i in range(0, len(logits), 2):
@@ -247,7 +247,7 @@ def _slopes(logits: Array, bound: Array) -> None:
 
 @compiled
 def _add_own(own: _Own, row: int, start: int, latent: Array, gradient: Array) -> None:
-    """Add a row's own record, ``start`` being the first row of its tile."""
+    """Add a row's own record; ``start`` is the first row of its tile."""
     k, one = row - start, latent.dtype.type(1)
     logit = own.x[0, row] * latent[0, k]
     for j in range(1, len(own.x)):
@@ -271,8 +271,8 @@ def _step(
 ) -> None:
     """Take a step of Adam; ``gradient`` is that of the batch's likelihood in the latents.
 
-    The gradient is the location's, times the noise in the factor, less the entropy's log of the
-    deviations, times the derivative of softplus.
+    With the prior's it is the location's gradient g. A deviation σ has (g · noise − 1/σ), by the
+    entropy's log σ, times the derivative of softplus; entries below the diagonal have g · noise.
     """
     noise, one = steps.noise[step], values.dtype.type(1)
     d, entry = len(noise), 2 * len(noise)

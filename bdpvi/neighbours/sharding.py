@@ -1,4 +1,4 @@
-"""Routes whose neighbours, or records too, are divided among workers, for ``bdpvi.distributed``."""
+"""Routes with neighbours, or records too, divided among workers, for ``bdpvi.distributed``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from bdpvi.neighbours.rows import Rows
 from bdpvi.types import Dataset
 
 _LEAST = 3
-"""Neighbours that a worker needs: a panel of fewer bounds nothing."""
+"""Fewest neighbours of a worker: a smaller panel gives no bound."""
 
 
 def part(kind: Kind, data: Dataset, workers: Reduction) -> Rows:
     """Return this worker's consecutive part of the neighbours of ``data``.
 
     Raises:
-        ValueError: if that is too few for a panel.
+        ValueError: if these are too few for a panel.
 
     >>> from bdpvi._runtime.workers import Alone
     >>> data = Dataset(torch.zeros(7, 1), torch.zeros(7))
@@ -45,7 +45,7 @@ def part(kind: Kind, data: Dataset, workers: Reduction) -> Rows:
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """Neighbours that are chosen already."""
+    """Neighbours already chosen."""
 
     chosen: Rows
 
@@ -55,14 +55,14 @@ class Given:
 
 
 class Sharded:
-    """A way to find neighbours, its rows shared out among workers.
+    """A route with its rows divided among workers.
 
-    All workers hold the same data, and every one trains the fit and an equal part of the rows. They
-    need the same kind of processor and library versions for the same fit, to the last bit.
+    All workers hold the same data, and each trains the fit and an equal part of the rows. They need
+    the same kind of processor and library versions for bitwise identical fits.
 
     Args:
-        route: makes the way from the kinds and a ``reduction``, such as :class:`~bdpvi.Coupled`.
-        kinds: what all workers do together.
+        route: builds the route from kinds and a ``reduction``, such as :class:`~bdpvi.Coupled`.
+        kinds: kinds of neighbours, shared by all workers.
         workers: see :mod:`bdpvi._runtime.workers`. Every worker must make the same calls.
     """
 
@@ -70,15 +70,15 @@ class Sharded:
         self.route, self.kinds, self.workers = route, kinds, workers
 
     def key(self) -> Key:
-        """Return the key of the way to find neighbours, the same for all workers."""
+        """Return the route's key, the same for all workers."""
         return self.route(*self.kinds, reduction=self.workers).key()
 
     def train(self, problem: Problem, track: Track[Any]) -> Trained:
         """Train the fit and all neighbours, together.
 
         Raises:
-            RuntimeError: if the workers have different problems, or if the joined records are not
-                exactly those that were asked for.
+            RuntimeError: if the workers have different problems, or the joined records are not
+                exactly the requested ones.
         """
         self._agree(problem)
         route = self.route(*self.kinds, reduction=self.workers)
@@ -86,7 +86,7 @@ class Sharded:
         return self._checked(problem, trained)
 
     def _checked(self, problem: Problem, trained: Trained) -> Trained:
-        """Raise unless the panels have the records that were asked for, in their order."""
+        """Raise unless the panels have the requested records, in order."""
         for kind, panel in zip(self.kinds, trained.panels, strict=True):
             expected = kind.rows(problem.data).records.ids.cpu()
             if not torch.equal(panel.ids, expected):
@@ -97,7 +97,7 @@ class Sharded:
         return trained
 
     def _agree(self, problem: Problem) -> None:
-        """Raise unless all workers have the same problem: their rows would not belong together."""
+        """Raise unless all workers have the same problem; otherwise rows must not be combined."""
         if self.workers.size == 1:
             return
         for name, text in identity(problem).items():
@@ -110,9 +110,9 @@ class Sharded:
 
 
 class ShardedRecords(Sharded):
-    """A way to find neighbours, the records of the data shared out among workers too.
+    """A route with the data's records divided among workers too.
 
-    No worker works with all records: sums over them go through the workers. Arguments are as for
+    No worker holds all records: sums over records are reduced over workers. Arguments are as for
     :class:`Sharded`, with a route such as :class:`~bdpvi.Optimum`.
     """
 
@@ -120,8 +120,8 @@ class ShardedRecords(Sharded):
         """Fit the guide and find all neighbours, together.
 
         Raises:
-            ValueError: if there are too few neighbours, or as the route does.
-            RuntimeError: if the joined records are not exactly those that were asked for.
+            ValueError: if there are too few neighbours, or as in the route.
+            RuntimeError: if the joined records are not exactly the requested ones.
         """
         shares = [Given(part(kind, problem.data, self.workers)) for kind in self.kinds]
         mine = replace(problem, data=part(Remove(), problem.data, self.workers).records)

@@ -1,4 +1,4 @@
-"""Settings that stand before any record is seen, and what is done with a table by them."""
+"""Settings fixed before any record is seen, and the processing of a table by them."""
 
 from typing import TYPE_CHECKING
 

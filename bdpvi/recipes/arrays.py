@@ -1,4 +1,4 @@
-"""By what the columns of an array are standardised, and what that costs."""
+"""Standardisation of an array's columns, and its cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bdpvi.recipes.rows import Rows
 
 Floats = NDArray[np.float64]
 FURTHEST = 1e12
-"""Standardised features are cut off there, so that a rough scale makes none infinite."""
+"""Standardised features are clamped to ± this, so that a rough scale makes none infinite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +29,9 @@ class Standard:
 
     Attributes:
         center, scale: (d,) each.
-        source: a sentence on them that is published.
-        found: what was bought; None where nothing was.
-        origin, purchases: as of :class:`~bdpvi.datasets.Encoding`.
+        source: a public sentence about their source.
+        found: the private preprocessing; None if there was none.
+        origin, purchases: as in :class:`~bdpvi.datasets.Encoding`.
 
     >>> of_bounds((0, 4), 2).applied(np.array([[2.0, 3.0]]))
     array([[0., 1.]])
@@ -49,24 +49,24 @@ class Standard:
         return standardised(X, self.center, self.scale)
 
     def encoding(self, names: Iterable[object]) -> Encoding:
-        """Return how columns of these names become features."""
+        """Return how columns with these names become features."""
         constants = zip(names, self.center.tolist(), self.scale.tolist(), strict=True)
         columns = tuple(Numeric(str(n), c, s) for n, c, s in constants)
         return Encoding(columns, self.source, origin=self.origin, purchases=self.purchases)
 
 
 def standardised(X: Floats, center: Floats, scale: Floats) -> Floats:
-    """Return (X − center)/scale, (N, d), cut off at ± :data:`FURTHEST`."""
-    with np.errstate(over="ignore"):  # what is beyond all numbers is beyond the cut
+    """Return (X − center)/scale, (N, d), clamped to ± :data:`FURTHEST`."""
+    with np.errstate(over="ignore"):  # an overflow is clamped too
         found: Floats = ((X - center) / scale).clip(-FURTHEST, FURTHEST)
     return found
 
 
 def of_bounds(bounds: Any, width: int) -> Standard:
-    """Return the middle and a quarter of public ranges, (low, high), numbers or arrays of d.
+    """Return midpoints and quarter widths of public ranges (low, high), numbers or arrays of d.
 
     Raises:
-        ValueError: if they are no ranges.
+        ValueError: if they are not ranges.
     """
     low, high = _pair("bounds", bounds, width)
     if not (low < high).all():
@@ -87,8 +87,8 @@ def of_scales(scales: Any, width: int) -> Standard:
 
 
 def of_rows(X: Floats) -> Standard:
-    """Return the rows' own means and deviations, which no ε covers: by their owner's consent."""
-    with np.errstate(all="ignore"):  # of numbers whose squares are beyond all, or of no rows
+    """Return the rows' own means and deviations, which no ε covers; the owner must consent."""
+    with np.errstate(all="ignore"):  # squares may overflow, or there may be no rows
         deviation, mean = X.std(axis=0), X.mean(axis=0) if len(X) else np.zeros(X.shape[1])
     whole = np.isfinite(deviation) & np.isfinite(mean)
     mean, deviation = np.where(whole, mean, 0.0), np.where(whole & (deviation > 0), deviation, 1.0)
@@ -96,11 +96,11 @@ def of_rows(X: Floats) -> Standard:
 
 
 def bought(X: Floats, pipeline: Pipeline, perform: Perform) -> Standard:
-    """Return private means of the columns, and of the distances from them.
+    """Return private means of the columns, and of the absolute deviations from them.
 
     Args:
         X: rows, (N, d).
-        pipeline: whose ``numeric`` are d column names, in order.
+        pipeline: its ``numeric`` are the d column names, in order.
         perform: charges and draws.
     """
     blank = np.zeros(len(X), dtype=np.int64)
@@ -114,7 +114,7 @@ def bought(X: Floats, pipeline: Pipeline, perform: Perform) -> Standard:
 
 
 def _pair(name: str, value: Any, width: int) -> tuple[Floats, Floats]:
-    """Return two arrays of one number for each feature."""
+    """Return two arrays with one number for each feature."""
     try:
         one, other = (np.broadcast_to(np.asarray(v, dtype=np.float64), width) for v in value)
     except (TypeError, ValueError) as error:

@@ -10,39 +10,39 @@ from bdpvi._runtime import validate
 from bdpvi.models.contract import Model
 from bdpvi.types import Dataset
 
-if TYPE_CHECKING:  # settings are known before what trains is loaded
+if TYPE_CHECKING:  # settings need not load the training code
     from typing_extensions import Self
 
     from bdpvi.recipes.training import Training
 
 COUNT = 0.01
-"""Share of μ² for the noisy number of records, where the owner declares none."""
+"""Share of μ² for the noisy number of records, if the owner declares none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DPVI:
     """Any Pyro model by variational inference with clipped, noisy gradients of single records.
 
-    A Gaussian guide is trained as by :class:`bdpvi.PrivateSVI`, with settings from public facts:
-    the noise from ε, the rate from the number of records, the clip from a noisy count of how many
-    records are beyond it. Parameters are averaged over the last half of the steps, and the guide's
-    covariance is widened by what noise and batches leave in that average. All of it is private, so
-    draws cost nothing. Latents should be of about unit size, by public scales.
+    A Gaussian guide is trained as with :class:`bdpvi.PrivateSVI`, with settings from public facts:
+    the noise from ε, the rate from the number of records, the clip from a noisy count of the
+    records beyond it. Parameters are averaged over the last half of the steps, and the guide's
+    covariance is widened by the variance of that average from noise and batches. All of it is
+    private, so draws cost nothing. Latents should have about unit size, by public scales.
 
     Args:
-        rows: N as the owner declares it, within a factor of 3. Without it a noisy number is bought
+        rows: N as declared by the owner, within a factor of 3. By default N is estimated privately,
             for 1 % of the price.
         draws: number of posterior draws; any number has the same price.
         steps: number of optimiser steps.
         batch: expected number of records in a batch.
-        clip: C, fixed; None lets it follow the noisy count.
-        lr: Adam's learning rate at first; it falls to a tenth.
-        loss: ``Trace_ELBO()`` unless given; ``TraceEnum_ELBO()`` sums enumerated latents out.
-        plate: name of the plate over the records, where several could be it.
-        checkpoint: new folder for the state of training, secret: after an interruption the same
-            call goes on there, and nothing is charged twice. The ledger must be in a file.
+        clip: C, fixed; None adapts it to the noisy count.
+        lr: Adam's initial learning rate; it decays to a tenth.
+        loss: by default ``Trace_ELBO()``; ``TraceEnum_ELBO()`` sums out enumerated latents.
+        plate: name of the plate over the records, if there are several candidates.
+        checkpoint: new secret folder for the state of training: after an interruption the same
+            call resumes from it, and nothing is charged twice. The ledger must be in a file.
         progress: whether to show a progress bar.
-        counted: whether ``rows`` is a noisy count, and not declared.
+        counted: whether ``rows`` is a noisy count instead of declared.
     """
 
     kind: ClassVar[str] = "variational inference"
@@ -73,18 +73,18 @@ class DPVI:
         return COUNT if self.rows is None else 0.0
 
     def of_rows(self, rows: float) -> Self:
-        """Return the route for a table of about so many records."""
+        """Return the route for a table of about ``rows`` records."""
         return replace(self, rows=max(rows, 1.0), counted=True)
 
     def with_draws(self, draws: int) -> Self:
-        """Return the route with so many draws a release."""
+        """Return the route with ``draws`` draws in a release."""
         return replace(self, draws=draws)
 
     def suited(self, model: Model, data: Dataset, guide: object) -> Training:
-        """Return the route with guide and size, after model and guide ran on made-up records.
+        """Return the route with guide and size, after a test run of model and guide.
 
         Raises:
-            ValueError: naming the site that cannot be protected and the remedy.
+            ValueError: if a site, which it names with a remedy, cannot be protected.
         """
         from bdpvi.recipes.training import Training
 

@@ -1,4 +1,4 @@
-"""A table's constants, public or bought, and what was paid for them."""
+"""A table's preprocessing, public or private, and its price."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Records, and what was paid for their constants.
+    """A table's encoding, and the price of its private preprocessing.
 
     Attributes:
         encoding: how cells become features.
-        paid: distances μ of a row, of what was bought and charged.
-        records: noisy number of records, None where nothing was bought.
-        need: records from which on bought constants cost little.
+        paid: distances μ of the charged mechanisms, for a row.
+        records: noisy number of records, None if nothing was estimated privately.
+        need: number of records from which private preprocessing costs little.
     """
 
     encoding: Encoding
@@ -45,7 +45,7 @@ class Encoded:
     need: int = 0
 
     def caution(self, epsilon: float) -> str:
-        """Return what is to be said where records are few for what was bought, else nothing."""
+        """Return a warning if records are few for the private preprocessing, otherwise ""."""
         if self.records is None or self.records >= bought.FEW * self.need:
             return ""
         return (
@@ -55,7 +55,7 @@ class Encoded:
         )
 
     def nameless(self, declared: Sequence[str]) -> str:
-        """Return what is to be said of columns that were bought as text without a name."""
+        """Return a warning about text columns for which no category was found."""
         found = [
             repr(column.name)
             for column in self.encoding.columns
@@ -79,10 +79,10 @@ class Perform(Protocol):
 
 @dataclass(frozen=True)
 class Unpaid:
-    """Draws and charges nothing: for the owner's eyes only.
+    """Draws without charging: for the owner only.
 
     Attributes:
-        key: of all noise.
+        key: source of all noise.
     """
 
     key: Key
@@ -95,7 +95,7 @@ class Unpaid:
 
 @dataclass(frozen=True, eq=False)
 class CountCells:
-    """The noisy number of records, and of each column's cells that are numbers."""
+    """The noisy number of records, and of numeric cells in each column."""
 
     step: ClassVar[str] = "count"
 
@@ -118,12 +118,12 @@ class EstimateConstants:
     """Scales and categories of the columns, estimated with noise.
 
     Attributes:
-        rows: of the table.
-        asked: what was to be bought before anything was counted, which alone decides the price: one
-            that followed from noisy counts would have to be above itself
+        rows: rows of the table.
+        asked: the queries requested before any count. They alone determine the price: a price that
+            followed from noisy counts would have to dominate every price they may choose
             (:mod:`bdpvi.accounting.dominating`).
-        purchase: what is bought.
-        price: its parts.
+        purchase: the queries to answer.
+        price: the parts of its price.
     """
 
     step: ClassVar[str] = "constants"
@@ -138,7 +138,7 @@ class EstimateConstants:
         events: list[Priced] = []
         if self.asked.queries:
             distance = self.price["distance"]
-            # Which kinds are found has a part in it, of less than a factor of 2.
+            # The kinds of columns found change it, by less than a factor of 2.
             found, most = (bought.rounding(p, distance) for p in (self.purchase, self.asked))
             events.append(_gaussian(distance, max(found, 2 * most)))
         if self.asked.may_name:
@@ -159,18 +159,17 @@ def encode(
     left: Left | None = None,
     feasible: bool = True,
 ) -> Encoded:
-    """Return the constants of a table: public or bought.
+    """Return the preprocessing of a table, public or private.
 
     Args:
-        rows: of the table.
-        pipeline: what is done.
+        rows: rows of the table.
+        pipeline: the steps and their settings.
         perform: charges and draws.
-        left: what a ledger leaves of ε; None is all.
-        feasible: whether to refuse where there are too few records. That is decided by their noisy
-            number, which is paid for.
+        left: the remaining ε of a ledger; None means all.
+        feasible: whether to refuse too few records, by their noisy number, which is charged.
 
     Raises:
-        TooFewRecordsError: saying what would do.
+        TooFewRecordsError: if records are too few; it says what would suffice.
     """
     purchase = pipeline.purchase([*rows.columns, pipeline.target])
     if purchase.empty:
@@ -207,15 +206,15 @@ def _plan(*events: Priced) -> Plan[None]:
 
 
 def check(pipeline: Pipeline, purchase: bought.Purchase, distance: float) -> None:
-    """Refuse a declared number of records that is too small, before anything is charged or fixed.
+    """Refuse a declared number of records that is too small, before any charge.
 
     Args:
-        pipeline: what is done.
-        purchase: what is bought, while the kinds of columns are not known.
-        distance: μ of everything together, at most.
+        pipeline: the steps and their settings.
+        purchase: the queries, for unknown kinds of columns.
+        distance: the largest total μ.
 
     Raises:
-        TooFewRecordsError: saying what would do.
+        TooFewRecordsError: if records are too few; it says what would suffice.
     """
     if pipeline.expected_rows is not None:
         kinds = tuple(bought.CATEGORY if k == bought.UNDECLARED else k for k in purchase.kinds)
@@ -226,16 +225,16 @@ def check(pipeline: Pipeline, purchase: bought.Purchase, distance: float) -> Non
 
 
 def promising(pipeline: Pipeline, features: int, share: float, left: Left | None = None) -> None:
-    """Refuse intervals for a declared number of records that is too small.
+    """Refuse intervals if the declared number of records is too small.
 
     Args:
-        pipeline: what is done.
-        features: of the model.
-        share: of μ² that buys constants.
-        left: what a ledger leaves of ε; None is all.
+        pipeline: the steps and their settings.
+        features: number of features of the model.
+        share: share of μ² for private preprocessing.
+        left: the remaining ε of a ledger; None means all.
 
     Raises:
-        TooFewRecordsError: saying what would do.
+        TooFewRecordsError: if records are too few; it says what would suffice.
     """
     settings, left = pipeline.chosen(), left or Left(pipeline.distance)
     if isinstance(settings.route, NoisyScores):
@@ -255,7 +254,7 @@ def _refuse_few(
     left: Left,
     spent: str,
 ) -> None:
-    """Raise TooFewRecordsError where constants need more records, or intervals would not pass."""
+    """Raise TooFewRecordsError if preprocessing or intervals need more records."""
     if records < bought.TOO_FEW * need:
         raise TooFewRecordsError(_too_few(pipeline, purchase, records, need, left, spent))
     rows = pipeline.expected_rows or min(max(records, FEWEST), MOST)

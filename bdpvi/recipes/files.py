@@ -1,4 +1,4 @@
-"""Recipes as JSON: in ``--settings``, in a fit's folder, and in files that a search writes."""
+"""Recipes as JSON: in ``--settings``, in a fit's folder, and in files of a search."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from bdpvi.releasing import intent, releases, storage
 from bdpvi.releasing.prepared import Prepared
 
 RELEASES = {f"bdp-vi-{name}": name for name in GUIDES}
-"""The releases that a file of hyper-parameters has, and their guides."""
+"""The releases in a file of hyper-parameters, and their guides."""
 USUAL = "bdp-vi-mean-field"
 DEFAULT = "default"
 SAVED = "saved"
-"""The file that names the fit, among what is unfinished, when that is about to be saved."""
+"""The file in the working folder that names the fit, when it is about to be saved."""
 
 
 def guide_named(name: str) -> type[GaussianGuide]:
-    """Return the kind of guide, "full-rank" or "mean-field".
+    """Return the guide class for "full-rank" or "mean-field".
 
     Raises:
-        ValueError: if it is neither.
+        ValueError: if the name is neither.
     """
     return GUIDES[validate.choice("guide", name, GUIDES)]
 
 
 def unfinished(out: Path) -> Path:
-    """Return the folder that a fit works in until it is at ``out``."""
+    """Return the working folder of a fit until it is at ``out``."""
     return out.with_name(f"{out.name}.unfinished")
 
 
 def sweep(out: Path) -> None:
-    """Remove what a process that was killed once its fit was at ``out`` has left of its work."""
+    """Remove the working folder of a process that was killed after its fit was at ``out``."""
     left = unfinished(out.resolve())
     if left.is_dir() and storage.has_fit(out):
         with suppress(ValueError, OSError), store.held(left):  # another process holds it
@@ -50,14 +50,14 @@ def sweep(out: Path) -> None:
 
 
 def forget(left: Path) -> None:
-    """Remove a folder of :func:`unfinished`, and last of it what tells :func:`sweep` to go on."""
+    """Remove a folder of :func:`unfinished`, and last the file that :func:`sweep` looks for."""
     for part in left.glob("workers-*"):
         checkpoint.forget(part)
     checkpoint.forget(left)
 
 
 def load(folder: Path) -> Fit | Prepared:
-    """Read a fit that ``bdpvi fit`` or ``bdpvi private`` wrote, and :func:`sweep` what it left.
+    """Read a fit of ``bdpvi fit`` or ``bdpvi private``, and :func:`sweep` its working folder.
 
     Raises:
         ValueError: if the folder does not hold one.
@@ -84,10 +84,10 @@ def load(folder: Path) -> Fit | Prepared:
 
 
 def cost(folder: Path, delta: float) -> Cost:
-    """Return what everything spent on a table has cost, by what its release's promise rests on.
+    """Return the cost of everything spent on a table, with its release's assumptions.
 
     Args:
-        folder: secret, of a fit or of a work.
+        folder: secret folder of a fit or of a work.
         delta: δ.
     """
     if storage.has_fit(folder) or not folder.exists():
@@ -101,16 +101,16 @@ def cost(folder: Path, delta: float) -> Cost:
 
 
 def released(epsilon: float, path: Path, *, data: str = DEFAULT, method: str = USUAL) -> Recipe:
-    """Return what the file has for one of this library's releases, at the ε nearest to this one.
+    """Return the file's recipe for one of this library's releases, at the nearest ε.
 
     Args:
-        epsilon: ε that releases will aim at.
-        path: such as ``bdpvi tune`` writes.
-        data: name of the table; one that the file lacks gets the default's.
+        epsilon: target ε of releases.
+        path: a file such as ``bdpvi tune`` writes.
+        data: name of the table; a table missing in the file gets the default's recipe.
         method: name of the release.
 
     Raises:
-        ValueError: if the method is no release from a posterior, or the file cannot be used.
+        ValueError: if the method is not a release from a posterior, or the file is invalid.
         OSError: if it cannot be opened.
     """
     validate.epsilon(epsilon)
@@ -130,7 +130,7 @@ def section_of(content: Any, data: str, path: Path) -> tuple[str, Mapping[str, A
     """Return the part of a file of hyper-parameters for one table, and its name.
 
     Raises:
-        ValueError: if the file is no such file.
+        ValueError: if the file is not a file of hyper-parameters.
     """
     known = data if data in content else DEFAULT
     if known not in content:

@@ -1,4 +1,4 @@
-"""How well posterior samples predict yes/no targets; many predictions at a time."""
+"""Measures of predictions of yes/no targets by posterior samples; many predictions at a time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from bdpvi.models.contract import Model, predictive_means
 from bdpvi.types import Dataset
 
 BINS = 15
-"""Of the expected calibration error, as in most papers that give one."""
+"""Bins of the expected calibration error, as in most papers that report it."""
 
 
 def fraction_correct(probability: Tensor, y: Tensor) -> Tensor:
-    """Return the fraction of records on whose side of ½ the probability of 1 lies, (...)."""
+    """Return the accuracy: the fraction of records classified correctly at threshold ½, (...)."""
     return correct(probability, y).double().mean(-1)
 
 
@@ -42,8 +42,8 @@ def log_scores(probability: Tensor, y: Tensor) -> Tensor:
 def auc(probability: Tensor, y: Tensor) -> Tensor:
     """Return the area under the receiver operating characteristic, (...).
 
-    It is the chance that a record of class 1 has the higher probability than one of class 0, a tie
-    counting one half.
+    It is the chance that a record of class 1 has a higher probability than one of class 0; a tie
+    counts one half.
 
     Raises:
         ValueError: if ``y`` has one class only.
@@ -81,10 +81,10 @@ def expected_calibration_error(probability: Tensor, y: Tensor, bins: int = BINS)
 
 
 def calibration(probability: Tensor, y: Tensor, bins: int = BINS) -> Tensor:
-    """Return what a reliability diagram shows, in equal bins of the probability of 1.
+    """Return the data of a reliability diagram, in equal bins of the probability of 1.
 
     Returns:
-        For each bin the number of records, the sum of their probabilities, and that of their
+        For each bin the number of records, the sum of their probabilities, and the sum of their
         targets, (..., bins, 3).
 
     >>> calibration(torch.tensor([0.75, 0.75, 0.25]), torch.tensor([1.0, 0.0, 0.0]), bins=2)
@@ -100,11 +100,11 @@ def calibration(probability: Tensor, y: Tensor, bins: int = BINS) -> Tensor:
 
 @dataclass(frozen=True)
 class Measure:
-    """How well predicted probabilities do, in one number.
+    """A measure of predicted probabilities.
 
     Attributes:
-        label: in tables and figures.
-        of: the numbers, (...), from probabilities of 1, (..., N), and targets in {0, 1}, (N,).
+        label: label in tables and figures.
+        of: maps probabilities of 1, (..., N), and targets in {0, 1}, (N,), to numbers, (...).
     """
 
     label: str
@@ -117,18 +117,18 @@ MEASURES: Mapping[str, Measure] = {
     "log_score": Measure("log score", log_score),
     "ece": Measure("calibration error", expected_calibration_error),
 }
-"""By the column of a comparison's tables."""
+"""Measures by their column in a comparison's tables."""
 OBJECTIVES: Mapping[str, Measure] = {
     name.replace("_", "-"): MEASURES[name] for name in ("log_score", "accuracy", "auc")
 }
-"""What settings may be chosen by, all of them the higher the better."""
+"""Criteria for choosing settings; higher is better."""
 
 
 def metrics(probability: Tensor, y: Tensor) -> dict[str, float]:
     """Return every measure of predicted probabilities of 1, (N,), on targets in {0, 1}, (N,).
 
     Raises:
-        ValueError: if only one class is present, for which there is no AUC.
+        ValueError: if only one class is present, so that there is no AUC.
 
     >>> measured = metrics(torch.tensor([0.1, 0.6, 0.8]), torch.tensor([0.0, 0.0, 1.0]))
     >>> round(measured["accuracy"], 3), measured["auc"]
@@ -138,7 +138,7 @@ def metrics(probability: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def correct(probability: Tensor, y: Tensor) -> Tensor:
-    """Return for each record whether the probability of 1 lies on its target's side of ½, (..., N).
+    """Return whether each record is classified correctly at threshold ½, (..., N).
 
     >>> correct(torch.tensor([0.1, 0.6, 0.8]), torch.tensor([0.0, 0.0, 1.0]))
     tensor([ True, False,  True])

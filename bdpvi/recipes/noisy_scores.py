@@ -1,4 +1,4 @@
-"""The route of noisy scores: intervals that cover, from four Gaussian rounds."""
+"""The route of noisy scores: intervals with coverage, from four Gaussian rounds."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from bdpvi.releasing.route import Left
 
 COUNT = 0.01
-"""Share of μ² for the noisy number of records, where the owner declares none."""
+"""Share of μ² for the noisy number of records, if the owner declares none."""
 LEAST = 4.0
-"""Expected signal below which nearly all releases are unreliable: nothing is charged for one."""
+"""Expected signal below which nearly all releases would be unreliable: they are not charged."""
 _MARGIN = 1.1
-"""How much more than is needed a refusal tells to take."""
+"""Safety factor of the values that an error suggests."""
 _WITHOUT = (
     "without them, route=DPVI() of fit_private",
     "without them, route=ObjectivePerturbation() (intervals=False, --for prediction)",
 )
 _PANEL = (100, 5000)
-"""Fewest and most records of the panel that says what was paid along the way."""
+"""The fewest and the most reference records for the costs on the path."""
 _MOSTLY = 0.5
-"""Share of a variance in directions that are not measured, from which on a note says so."""
+"""Share of a variance in directions dominated by privacy noise, above which there is a note."""
 ASSUMED = (
     "intervals assume that the model is true: of a wrong one they are about its best fit, with "
     "records far out weighted down"
@@ -53,21 +53,21 @@ _UNSEEN = "hardly measured: mostly the prior"
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyScores:
-    """Logistic, linear or Poisson regression whose intervals know of sampling and of the noise.
+    """Logistic, linear or Poisson regression with intervals for sampling and privacy noise.
 
-    Four Gaussian rounds release weighted scores and their matrices at points that were released
-    (:mod:`bdpvi.dp.noisy_scores`); the posterior follows from these alone, so draws cost nothing.
-    Features should be of about unit size, by public scales. The model's prior counts, a clip has no
-    part. Of a column of categories in the encoding the first is the base level, with weight 0.
+    Four Gaussian rounds release weighted scores and their matrices at released points
+    (:mod:`bdpvi.dp.noisy_scores`); the posterior follows from these only, so draws cost nothing.
+    Features should have about unit size, by public scales. The model's prior is used, its clip is
+    not. The first category of an encoded column is the base level, with weight 0.
 
     Args:
-        rows: N as the owner declares it, within a factor of 3. Without it a noisy number is bought
+        rows: N as declared by the owner, within a factor of 3. By default N is estimated privately,
             for 1 % of the price.
         draws: number of posterior draws; any number has the same price.
         least: expected signal below which a table is refused as too small, before the rounds are
-            charged. With 0 there is a release all the same, whose estimate says that it is not
+            charged. With 0 it is released anyway, with an estimate that is marked as not
             reliable.
-        counted: whether ``rows`` is a noisy count, and not declared.
+        counted: whether ``rows`` is a noisy count instead of declared.
     """
 
     kind: ClassVar[str] = "noisy scores"
@@ -89,11 +89,11 @@ class NoisyScores:
         return COUNT if self.rows is None else 0.0
 
     def of_rows(self, rows: float) -> NoisyScores:
-        """Return the route for a table of about so many records."""
+        """Return the route for a table of about ``rows`` records."""
         return replace(self, rows=max(rows, 1.0), counted=True)
 
     def with_draws(self, draws: int) -> NoisyScores:
-        """Return the route with so many draws a release."""
+        """Return the route with ``draws`` draws in a release."""
         return replace(self, draws=draws)
 
     def suited(self, model: Model, data: Dataset, guide: object) -> NoisyScores:
@@ -110,10 +110,10 @@ class NoisyScores:
         return self
 
     def plan(self, model: Model, features: int, left: Left) -> ScorePlan:
-        """Return the settings: a function of public numbers.
+        """Return the settings, a function of public numbers.
 
         Raises:
-            TooFewRecordsError: if the release would be unreliable when it was paid for.
+            TooFewRecordsError: if the release would be unreliable.
         """
         variance = largest_variance(left.epsilon, left.delta) - left.variance
         rows = self.rows or 0.0
@@ -123,22 +123,22 @@ class NoisyScores:
         return made
 
     def predicting(self, model: Model, plan: ScorePlan) -> Model:
-        """Return the model, which makes the features, without weights of its own."""
+        """Return the model, which computes the features, without record weights."""
         return getattr(model, "plain", model)
 
     def said(self, plan: ScorePlan) -> str:
-        """Return how many rows the settings are for, and who says so."""
+        """Return the number of rows that the settings are for, and its source."""
         return rows_said(self.rows, self.counted)
 
     def caution(self, plan: ScorePlan, delta: float) -> str:
-        """Return nothing: the estimate says whether it is reliable."""
+        """Return "": the estimate states whether it is reliable."""
         return ""
 
     def shares(self, model: Model, data: Dataset) -> None:
-        """Return nothing: what its records pay is not computed."""
+        """Return None: the costs of single records are not computed."""
 
     def draw(self, model: Model, data: Dataset, plan: ScorePlan, key: Key) -> Drawn:
-        """Return the posterior, from noise of a secret key, and what a panel paid for it."""
+        """Return the posterior, with a secret key's noise, and the costs of reference records."""
         known: Any = self.predicting(model, plan)
         used = _used(data)
         plan = replace(plan, columns=int(used.sum()))
@@ -146,7 +146,7 @@ class NoisyScores:
         mean = torch.zeros(design.shape[1], dtype=torch.float64)
         mean[-1] = known.intercept_mean
         precision = torch.eye(plan.columns, dtype=torch.float64) / known.prior_scale**2
-        middle = getattr(known, "middle", 0.0)  # targets are cut at a distance from it
+        middle = getattr(known, "middle", 0.0)  # targets are clamped around it
         y = data.y.detach().cpu().double() - middle
         found = noisy_scores.measure(plan, design[:, used], y, Prior(mean[used], precision), key)
         posterior = found.of_features()
@@ -181,7 +181,7 @@ def family_of(model: Model) -> Family:
 
 
 def _used(data: Dataset) -> Tensor:
-    """Return which columns of the design are used: all but base levels, (d + 1,)."""
+    """Return whether each column of the design is used: all except base levels, (d + 1,)."""
     used = torch.ones(data.x.shape[1] + 1, dtype=torch.bool)
     from bdpvi.datasets.columns import OneHot  # late: settings need no table
     from bdpvi.datasets.encoding import Encoding
@@ -198,7 +198,7 @@ def _used(data: Dataset) -> Tensor:
 def _paid(
     plan: ScorePlan, found: noisy_scores.Measured, data: Dataset, key: Key
 ) -> tuple[SampledGaussian, ...]:
-    """Return what a panel of records, chosen by secret coins, paid at the released points."""
+    """Return the costs at the released points of reference records chosen by secret coins."""
     if len(data) < _PANEL[0] or data.ledger.rows_per_unit > 1:
         return ()
     order = key.child("panel").words(len(data)).argsort()
@@ -208,7 +208,7 @@ def _paid(
 
 
 def _estimate(found: Posterior, used: Tensor) -> Estimate:
-    """Return the posterior of all weights, with a note where it is of no use."""
+    """Return the posterior of all weights, with notes on uninformative ones."""
     place = torch.eye(len(used), dtype=torch.float64)[:, used]
     whole, reasons = found.turned(place), []
     sizes = whole.covariance.diagonal()
@@ -247,7 +247,7 @@ def _too_few(plan: ScorePlan, rows: float, left: Left, least: float) -> str:
         made = ScorePlan.of(plan.family, columns, distance, rows)
         return made.signal(rows) >= _MARGIN * least
 
-    # What was spent grows with the rest, so that this ε is more than enough.
+    # Earlier charges grow with ε too, so that this ε more than suffices.
     variance = largest_variance(left.epsilon, left.delta) * (_MARGIN * share) ** 2
     features = next(filter(suffices, range(plan.columns - 1, 1, -1)), 1) - 1
     known = f"rows={rows:.0f} (expected_rows={rows:.0f}, --rows {rows:.0f})"

@@ -1,4 +1,4 @@
-"""Objective perturbation as a route: what a release of logistic regression goes by unless told."""
+"""Objective perturbation as a route: the default for logistic regression."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.types import Dataset
 
 COUNT = 0.01
-"""Share of μ² for the noisy number of records, where the owner declares none."""
+"""Share of μ² for the noisy number of records, if the owner declares none."""
 
-if TYPE_CHECKING:  # settings are known before anything that releases is loaded
+if TYPE_CHECKING:  # settings need not load the releasing code
     from bdpvi.releasing.route import Left
 
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:  # settings are known before anything that releases is loaded
 class ObjectivePerturbation:
     """Private minima of logistic regression: :mod:`bdpvi.dp.perturbed_objective`.
 
-    The model makes the features and predicts. Its prior, clip and weights have no part in this:
-    ridge, weights and noise follow from public facts (:mod:`bdpvi.dp.objective_plan`).
-    ``intercept_mean`` is where the intercept is drawn to. Features should be standardised; where
-    the model has no ``limit`` they are cut off at ±2, with many rows at ±4.
+    The model computes features and predictions. Its prior, clip and weights are not used: ridge,
+    weights and noise follow from public facts (:mod:`bdpvi.dp.objective_plan`). The intercept is
+    shrunk to ``intercept_mean``. Features should be standardised; if the model has no ``limit``
+    they are clamped to ±2, with many rows to ±4.
 
     Args:
-        rows: N as the owner declares it, within a factor of 3, from 10 to 1e12: noise and shrinkage
-            suit tables of that size. It is rounded to 1, 2 or 5 times a power of ten. Without it a
-            noisy count is bought, for 1 % of μ².
-        sources: columns of the raw table, where features were made of fewer.
-        draws: number of minima that are released; several cost more noise than one.
-        rule: numbers of the rule.
-        counted: whether ``rows`` is a noisy count, and not declared.
+        rows: N as declared by the owner, within a factor of 3, from 10 to 1e12: noise and shrinkage
+            suit tables of that size. It is rounded to 1, 2 or 5 times a power of ten. By default N
+            is estimated privately, for 1 % of μ².
+        sources: number of raw columns, if fewer than features.
+        draws: number of released minima; several need more noise than one.
+        rule: parameters of the rule.
+        counted: whether ``rows`` is a noisy count instead of declared.
 
     Raises:
         ValueError: if a number is out of range.
@@ -59,10 +59,10 @@ class ObjectivePerturbation:
         Facts(columns=1, rows=self.rows, sources=self.sources)
 
     def suited(self, model: Model, data: Dataset, guide: object) -> ObjectivePerturbation:
-        """Return the route with the number of source columns, where the data's encoding says it.
+        """Return the route with the number of source columns, if the data's encoding gives it.
 
         Raises:
-            ValueError: unless it is logistic regression, of targets 0 and 1.
+            ValueError: unless the model is logistic regression, with targets 0 and 1.
         """
         if not isinstance(model, BayesianLogisticRegression):
             raise ValueError(
@@ -99,7 +99,7 @@ class ObjectivePerturbation:
         return replace(self, rows=min(max(rows, FEWEST), MOST), counted=True)
 
     def with_draws(self, draws: int) -> ObjectivePerturbation:
-        """Return the route with so many draws a release."""
+        """Return the route with ``draws`` draws in a release."""
         return replace(self, draws=draws)
 
     def plan(self, model: Model, features: int, left: Left) -> ObjectivePlan:
@@ -123,17 +123,17 @@ class ObjectivePerturbation:
         )
 
     def predicting(self, model: Model, plan: ObjectivePlan) -> BayesianLogisticRegression:
-        """Return the model without weights, and with the limit that features were cut off at."""
+        """Return the model without weights, with the limit at which features were clamped."""
         assert isinstance(model, BayesianLogisticRegression)
         model = model.plain
         return model if model.limit is not None else replace(model, limit=plan.limit)
 
     def said(self, plan: ObjectivePlan) -> str:
-        """Return how many rows the settings are for, and who says so."""
+        """Return the number of rows that the settings are for, and its source."""
         return rows_said(plan.facts.rows, self.counted)
 
     def caution(self, plan: ObjectivePlan, delta: float) -> str:
-        """Return that the ridge outweighs the records, if it does, and which ε would be of use."""
+        """Return a warning if the ridge outweighs the records, with an ε that would suffice."""
         if plan.facts.rows is None or plan.ridge < objective_plan.MOST_RIDGE * plan.facts.rows:
             return ""
         least = objective_plan.useful(plan.facts, delta=delta, rule=self.rule)
@@ -161,6 +161,6 @@ class ObjectivePerturbation:
     def draw(self, model: Model, data: Dataset, plan: ObjectivePlan, key: Key) -> dict[str, Tensor]:
         """Return the weights, {"w": (draws, d)}."""
         design = self.predicting(model, plan).design(data.x.double())
-        whole = replace(plan, limit=math.inf)  # the model cuts features
+        whole = replace(plan, limit=math.inf)  # the model clamps features
         minima = perturbed_minima(whole, design[:, : plan.facts.columns], data.y, key)
         return {"w": minima.to(data.x)}

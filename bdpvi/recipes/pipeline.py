@@ -1,4 +1,4 @@
-"""What is done with a table before its fit: which rows, which constants, at which price."""
+"""The processing of a table before its fit: its rows, its preprocessing, and the price."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _DRAWS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """What is done with a table. All of it counts as public: it must not be chosen by the rows.
+    """The processing of a table. All of it counts as public: do not choose it by the rows.
 
     The fields are arguments of :func:`bdpvi.private`, which says what they are.
     """
@@ -95,7 +95,7 @@ class Pipeline:
             raise ValueError("from_data=True and constants were both given; give one")
 
     def _check_model(self) -> None:
-        """Refuse what the model does not go with."""
+        """Refuse options that do not suit the model."""
         assert self.model is not None
         for name in ("positive", "base_rate", "from_data"):
             if (value := getattr(self, name)) not in (None, "", False):
@@ -117,7 +117,7 @@ class Pipeline:
 
     @property
     def scored(self) -> bool:
-        """Whether the release is by noisy scores."""
+        """Whether the route is noisy scores."""
         if self.model is None:
             return self.intervals
         usual = isinstance(self.model, BayesianLinearRegression | BayesianPoissonRegression)
@@ -125,12 +125,12 @@ class Pipeline:
 
     @property
     def trained(self) -> bool:
-        """Whether the release is by private variational inference."""
+        """Whether the route is private variational inference."""
         return self.model is not None and not self.scored
 
     @cached_property
     def public(self) -> Encoding | None:
-        """The public constants, the exposure's column as it is among them."""
+        """The public preprocessing, with the exposure's column unchanged."""
         if not self.exposure:
             return self.constants
         exposure = Numeric(self.exposure, mean=0.0, sd=1.0)
@@ -140,7 +140,7 @@ class Pipeline:
 
     @property
     def declared(self) -> dict[str, str]:
-        """What the owner says of the table, in words."""
+        """The owner's declarations about the table, in words."""
         known = {one.name for one in self.public.columns} if self.public else set()
         numeric, categorical = (
             tuple(one for one in some if one not in {*self.drop, *known})
@@ -164,19 +164,19 @@ class Pipeline:
 
     @cached_property
     def distance(self) -> float:
-        """Distance μ of everything together, where constants are bought."""
+        """Distance μ of the total, with private preprocessing."""
         return gaussian_distance(self.epsilon, (1 - bought.NAMES) * self.delta)
 
     def left(self, ledger: Ledger, before: Book) -> Left:
-        """Return what the ledger leaves of ε.
+        """Return the remaining ε of the ledger.
 
         Args:
-            ledger: of the table.
-            before: what was spent before this work.
+            ledger: ledger of the table.
+            before: charges before this work.
 
         Raises:
-            BudgetExceededError: if that is nothing, or ε is beyond the ledger's budget.
-            ValueError: if what was spent has no worst-case price.
+            BudgetExceededError: if nothing remains, or ε is beyond the ledger's budget.
+            ValueError: if earlier charges have no worst-case price.
         """
         spent = 0.0
         if before.entries:
@@ -204,10 +204,10 @@ class Pipeline:
         return Left(math.sqrt(rest) / before.rows, before.rows, bool(spent), limit)
 
     def purchase(self, header: Sequence[str]) -> bought.Purchase:
-        """Return what has to be bought for a table with this header.
+        """Return the private preprocessing that a table with this header needs.
 
         Raises:
-            ValueError: naming the option that names a column which is not there.
+            ValueError: if an option, which it names, names a missing column.
         """
         names = [str(name).strip() for name in header]
         if self.exposure and (self.exposure == self.target or self.exposure not in names):
@@ -223,20 +223,20 @@ class Pipeline:
         )
 
     def chosen(self, left: Left | None = None, found: Encoded | None = None) -> Recipe:
-        """Return the settings of the fit, for what constants leave of ε.
+        """Return the settings of the fit, for the ε that remains after preprocessing.
 
-        They may follow from the noisy number of records; what is charged does not
-        (:mod:`bdpvi.accounting.dominating`), but for draws from a guide: those are Gaussian, and
-        the total never exceeds a μ² that was fixed before (Smith and Thakurta 2022: fully adaptive
+        They may depend on the noisy number of records; the charge does not
+        (:mod:`bdpvi.accounting.dominating`), except for draws from a guide: those are Gaussian,
+        and the total never exceeds a μ² fixed before (Smith and Thakurta 2022: fully adaptive
         composition).
 
-        Objective perturbation is taken but for a Bayesian guarantee, which follows from records
-        left out, for several rows of one person, which only Gaussian noise has a price for, and
-        where a guide is asked for.
+        The default is objective perturbation. Draws from a guide replace it for a Bayesian
+        guarantee, which follows from leave-one-out fits; for several rows of one person, which
+        only Gaussian noise can price; and if a guide is given.
 
         Args:
-            left: what the ledger leaves of ε; None is all.
-            found: what was bought.
+            left: the remaining ε of the ledger; None means all.
+            found: the private preprocessing.
         """
         if self.settings is not None:
             return self.settings
@@ -280,7 +280,7 @@ class Pipeline:
 
 
 def about(rows: float | None) -> str | None:
-    """Return a declared number of rows as it may be published: rounded."""
+    """Return a declared number of rows in words, rounded for publication."""
     return None if rows is None else f"about {magnitude(rows):,.0f}"
 
 
@@ -290,13 +290,13 @@ def _variance(epsilon: float, delta: float) -> float:
 
 @dataclass(frozen=True)
 class Left:
-    """What a ledger leaves for a work.
+    """The allowance of a work under its ledger.
 
     Attributes:
         distance: μ of one row.
-        rows: k of one unit.
-        spent: whether anything was spent before.
-        budget: of the ledger, if it has one.
+        rows: k, the most rows of one unit.
+        spent: whether there are earlier charges.
+        budget: budget of the ledger, if it has one.
     """
 
     distance: float

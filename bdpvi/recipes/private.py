@@ -1,4 +1,4 @@
-"""From a table to a model that may be shared: one pipeline, one ε for all that leaves the house."""
+"""From a table to a model that may be shared: one pipeline, one ε for all outputs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 MODEL = "release.json"
 """The file in the public folder."""
 LEDGER = "ledger.jsonl"
-"""The ledger in the secret folder, where it lies nowhere else."""
+"""The ledger's file in the secret folder, unless it is elsewhere."""
 
 
 def private(
@@ -91,69 +91,69 @@ def private(
     multiline: bool = False,
     progress: bool = True,
 ) -> Release:
-    """Turn a table into a private model: preprocess privately, fit all rows, charge, draw.
+    """Turn a table into a private model: private preprocessing, fit to all rows, charge, draw.
 
-    ε covers all outputs: the scales and categories of the columns, the number of records, and the
-    draws, of this call and of all before it on this table. Public scales and categories cost
-    nothing, and all of ε is for the fit. ε is worst-case, for one row added or removed, or all rows
-    of one unit.
+    ε covers all outputs: the preprocessing of the columns, the number of records, and the draws, of
+    this call and of all earlier ones on this table. Public preprocessing costs nothing and leaves
+    all of ε to the fit. ε is worst-case, for one row added or removed, or all rows of one
+    unit.
 
     Args:
-        table: a data frame, a CSV or Parquet file, or records encoded by public constants.
-        target: the column to predict, yes or no unless there is a ``model``. Rows in which it is
-            blank are left out, each by itself.
-        positive: its value that counts as 1; every other one counts as 0.
-        epsilon: ε of everything that is spent on this table, what was spent before included.
+        table: a data frame, a CSV or Parquet file, or records with public preprocessing.
+        target: the column to predict, yes or no unless there is a ``model``. Rows with a blank
+            target are left out, independently of each other.
+        positive: the target value that counts as 1; all others count as 0.
+        epsilon: ε of everything spent on this table, including earlier charges.
         delta: δ of the same.
         draws: number of posterior samples.
         base_rate: a public guess of the fraction of class 1.
-        expected_rows: N as the owner declares it, within a factor of 3; it is published, rounded
-            to 1, 2 or 5 times a power of ten. Without it N is estimated privately.
-        constants: public scales and categories of some columns or all; they cost nothing. Those of
-            other columns are estimated privately.
-        from_data: the consent to exact scales and categories, read from this table and published.
-            ε then does not cover them.
+        expected_rows: N as declared by the owner, within a factor of 3; it is published, rounded
+            to 1, 2 or 5 times a power of ten. By default N is estimated privately.
+        constants: public preprocessing bounds of some or all columns, which cost nothing; others
+            are estimated privately.
+        from_data: consent to exact bounds, read from this table and published, which ε does not
+            cover.
         drop: columns to leave out.
-        categorical, numeric: columns whose kind is public; other kinds are estimated privately.
-        hashed: whether categories are hashed instead of counted. None: where the noisy number of
-            records says that few names would be counted.
-        settings: of the fit; those of :func:`bdpvi.recommended` by default.
-        guide: kind of a guide to draw from, in place of objective perturbation.
-        model: a regression of numbers, counts or classes in place of yes and no. Rows in which the
-            target is none of these are left out, each by itself. Linear and Poisson regression go
-            by :class:`bdpvi.recipes.NoisyScores`, the others, and any with an exposure, by
+        categorical, numeric: columns of public kind; other kinds are estimated privately.
+        hashed: whether categories are hashed instead of counted. None: hashed if few names
+            would be counted, by the noisy number of records.
+        settings: settings of the fit; by default those of :func:`bdpvi.recommended`.
+        guide: kind of guide to draw from, instead of objective perturbation.
+        model: a regression for numbers, counts or classes instead of yes and no. Rows with another
+            kind of target are left out, independently of each other. Linear and Poisson regression
+            use :class:`bdpvi.recipes.NoisyScores`; others, and any with an exposure,
             :class:`bdpvi.DPVI`.
-        classes: the target's values that are classes, public, in the order of an ordinal model.
-        exposure: column with each row's exposure, such as years at risk, for a model of counts. It
-            is used as it is and costs nothing; rows in which it is not positive are left out.
+        classes: the target's public classes, in the order of an ordinal model.
+        exposure: column with each row's exposure, such as years at risk, for a model of counts;
+            used unchanged, at no price. Rows without a positive exposure are left out.
         intervals: whether the release is for inference: coefficients with intervals that cover,
-            by :class:`bdpvi.recipes.NoisyScores`. The number of draws has no price then, nor with a
-            ``model``, and 1 means 1,000.
+            by :class:`bdpvi.recipes.NoisyScores`. Then, and with a ``model``, the number of draws
+            has no price, and 1 means 1,000.
         guarantee: as for :func:`bdpvi.release`.
-        name: what reports call the data; by default the file's or data set's own name.
+        name: name of the data in reports; by default that of the file or data set.
         measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
             ``from_data``.
         out: new folder for :data:`MODEL`, which may be shared. Without it nothing is written.
         secret: new folder for the work in progress; ``OUT.secret`` by default. Never share it.
-            After an interruption the same call goes on there and pays nothing twice. At the end it
-            keeps a copy of what was published, and of a guide's release the fit.
-        ledger: what is spent on this table is written to, or its file, which is made if it is not
-            there. By default it lies beside the table's file, as :func:`beside` says, so that
-            another ``out`` starts nothing anew; for a data frame it lies in the secret folder.
-        budget: what may be spent on the table in all; by default ε and δ of the first call, so give
-            a larger one where a later call may want more.
-        unit: the column that names persons, if the guarantee shall be about all rows of one; it
-            becomes no feature.
-        rows_per_unit: how many rows of each person are used at most, the first ones.
-        separator: of a CSV file.
-        multiline: whether values in quotes may go over several lines of it, which the promise then
-            names; see :func:`bdpvi.datasets.reading.read_table`.
+            After an interruption the same call resumes there and pays nothing twice. At the end it
+            holds a copy of the output, and the fit if draws are from a guide.
+        ledger: the table's ledger, or its file, which is created if missing. By default it lies
+            beside the table's file (:func:`beside`), so that another ``out`` still uses the same
+            ledger; for a data frame it lies in the secret folder.
+        budget: the total that may be spent on the table; by default ε and δ of the first call. Give
+            a larger one if later calls need more.
+        unit: the column that names persons, if the guarantee is for all rows of a person; it is not
+            used as a feature.
+        rows_per_unit: the most rows of each person to use, the first ones.
+        separator: separator of a CSV file.
+        multiline: whether quoted values may span several lines of it, which the receipt then
+            states; see :func:`bdpvi.datasets.reading.read_table`.
         progress: whether to show progress bars.
 
     Raises:
-        TooFewRecordsError: by a declared number of records, before anything is charged or fixed;
-            or by their noisy number, before anything else is charged.
-        ValueError: naming what is wrong with header, constants or options, never with a row.
+        TooFewRecordsError: if a declared number of records is too small, before any charge; or if
+            the noisy number is, before further charges.
+        ValueError: if header, preprocessing or options are invalid; never because of a row.
 
     Warns:
         PrivacyUtilityWarning: if there are few records.
@@ -187,9 +187,9 @@ def private(
 
 
 def beside(table: str | os.PathLike[str]) -> Path:
-    """Return where the ledger of a table's file is kept unless another place is given.
+    """Return the default path of the ledger for a table's file.
 
-    Links to the file are followed: the same rows have one ledger.
+    Links to the file are resolved: the same file has one ledger.
 
     >>> beside("data/patients.csv").name
     'patients.csv.ledger.jsonl'
@@ -202,7 +202,7 @@ def opened(ledger: str | os.PathLike[str], budget: Budget | None = None) -> Ledg
     """Return the ledger in a file, as :meth:`bdpvi.Ledger.at` does.
 
     Raises:
-        ValueError: naming it, if it cannot be made, and as there.
+        ValueError: if it cannot be created, and as there.
     """
     try:
         return Ledger.at(Path(ledger), budget=budget)
@@ -215,24 +215,24 @@ def opened(ledger: str | os.PathLike[str], budget: Budget | None = None) -> Ledg
 def places(
     out: str | os.PathLike[str], secret: str | os.PathLike[str] | None = None
 ) -> tuple[Path, Path]:
-    """Return the file that may be shared and the folder that may not."""
+    """Return the file that may be shared and the secret folder."""
     folder = Path(out).with_name(f"{Path(out).name}.secret") if secret is None else Path(secret)
     return Path(out) / MODEL, folder
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """A table and what is done with it.
+    """A table and its processing.
 
     Attributes:
         table: the rows, raw or encoded.
-        pipeline: what is done.
-        people: whose rows these are, with their ledger.
-        budget: what may be spent on them in all.
+        pipeline: the steps and their settings.
+        people: the people in the table, with their ledger.
+        budget: the total that may be spent on them.
         progress: whether to show progress bars.
-        multiline: whether records go over several lines of a file.
-        separator: between the values of a file.
-        where: it is kept and published, if it is.
+        multiline: whether records may span several lines of a file.
+        separator: separator between the values of a file.
+        where: paths of its files, if it has any.
     """
 
     table: pd.DataFrame | Dataset
@@ -260,7 +260,7 @@ class Work:
         rows_per_unit: int = 1,
         **pipeline: Any,
     ) -> Work:
-        """Read the table; arguments as of :func:`private`. What is refused leaves no ledger."""
+        """Read the table; arguments as for :func:`private`. A refusal leaves no ledger."""
         checked(budget, unit, rows_per_unit)
         if ledger is None and isinstance(table, str | os.PathLike):
             ledger = beside(table)
@@ -301,7 +301,7 @@ class Work:
 
     @cached_property
     def records(self) -> Dataset | None:
-        """All records where constants are given, None where the table is encoded by others."""
+        """All records if encoded or with exact bounds; None if they are still to be encoded."""
         pipeline = self.pipeline
         if isinstance(self.table, Dataset):
             return replace(self.table, preprocessing=self._noting(self.table.preprocessing))
@@ -315,37 +315,37 @@ class Work:
         return replace(data, preprocessing=noted, people=self.people)
 
     def _noting(self, made: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is noted of the records, with what was declared to read them."""
+        """Return the description of the records, with the declarations used to read them."""
         said = self.pipeline.declared
         said |= declared(separator=None if self.separator == "," else self.separator)
-        if isinstance(self.table, Dataset):  # whose targets are 0 and 1, or numbers of classes
+        if isinstance(self.table, Dataset):  # its targets are 0 and 1, or numbers of classes
             said = {name: one for name, one in said.items() if name not in ("positive", "classes")}
         noted = {**made, DECLARED: {**said, **made.get(DECLARED, {})}}
         return noted | ({MULTILINE: True} if self.multiline else {})
 
     @property
     def bayesian(self) -> bool:
-        """Whether the guarantee is not a worst-case one: as asked for, or as settings have it."""
+        """Whether the guarantee, as requested or by the settings, is not worst-case."""
         if self.pipeline.guarantee is not None:
             return self.pipeline.guarantee.name != WorstCaseDP.name
         return not self.pipeline.chosen(self.whole).bounded
 
     @property
     def whole(self) -> Left:
-        """What there was to spend before anything was spent."""
+        """The whole allowance, before any charge."""
         return Left(self.pipeline.distance, self.people.rows_per_unit)
 
     @property
     def solved(self) -> tuple[PerturbedObjective, ...]:
-        """The last release that was solved for, if there is one."""
+        """The event of the last solved release, if there is one."""
         events = [e for one in self.people.ledger.entries() for e in one.events or ()]
         return tuple([e for e in events if isinstance(e, PerturbedObjective)][-1:])
 
     def check(self) -> None:
-        """Say what is wrong with header, constants or options, before anything is bought or kept.
+        """Check header, preprocessing and options before anything is charged or stored.
 
         Raises:
-            ValueError: naming it.
+            ValueError: if one, which it names, is invalid.
         """
         if self.pipeline.trained and (rows := self.people.rows_per_unit) > 1:
             raise ValueError(
@@ -373,12 +373,12 @@ class Work:
 
     @property
     def ledger(self) -> Ledger:
-        """What is spent on the people."""
+        """The ledger of these people."""
         found: Ledger = self.people.ledger
         return found
 
     def dataset(self, work: Transaction, left: Left) -> tuple[Dataset, Encoded | None]:
-        """Return all records, and how they were encoded unless constants are given."""
+        """Return all records, and how they were encoded unless the preprocessing is given."""
         pipeline = self.pipeline
         if self.records is not None:
             return self.records, None
@@ -400,18 +400,18 @@ class Work:
         return data, found
 
     def released(self, work: Transaction, folder: Path | None = None) -> Release:
-        """Return the release: everything is planned, charged and drawn as one work.
+        """Return the release: plan, charge and draw everything as one work.
 
         Args:
-            work: whose ledger is this table's.
-            folder: secret, where a fit of a guide is kept; None keeps none.
+            work: a transaction on this table's ledger.
+            folder: secret folder to save a fit of a guide in; None saves none.
         """
         pipeline, ledger = self.pipeline, work.ledger
         self._settle(ledger)
         with ExitStack() as stack:
-            with ledger.locked():  # nobody spends between the look at what is left and its use
+            with ledger.locked():  # nobody spends between this check and the charge
                 left = pipeline.left(ledger, work.before())
-                if not self.bayesian:  # that has public constants, and pays for its draws alone
+                if not self.bayesian:  # a Bayesian work only pays for draws
                     all_of_it = f"ε = {pipeline.epsilon:g}"
                     aside = work.reserved(pipeline.epsilon, pipeline.delta, all_of_it)
                     stack.enter_context(aside)
@@ -423,7 +423,7 @@ class Work:
             return self._drawn(fit, work)
 
     def _fitted(self, work: Transaction, left: Left) -> tuple[Fit | Prepared, Recipe]:
-        """Return the fit to all records; its constants are charged before they are estimated."""
+        """Return the fit to all records; preprocessing is charged before it is estimated."""
         pipeline = self.pipeline
         data, found = self.dataset(work, left)
         about = len(data) if found is None or found.records is None else max(found.records, 1.0)
@@ -449,7 +449,7 @@ class Work:
         return fit, settings
 
     def _settle(self, ledger: Ledger) -> None:
-        """Fix budget and unit, if nothing was charged yet."""
+        """Set budget and unit, if there are no charges yet."""
         budget = self.budget
         if budget is None and ledger.budget is None and not ledger.entries():
             budget = Budget(self.pipeline.epsilon, self.pipeline.delta)
@@ -457,7 +457,7 @@ class Work:
         ledger.settle(budget=budget, unit=people.unit, rows_per_unit=people.rows_per_unit)
 
     def _drawn(self, fit: Fit | Prepared, work: Transaction) -> Release:
-        """Return the draws from a fit, charged."""
+        """Charge draws from a fit and return them."""
         pipeline = self.pipeline
         asked = Asked(
             draws=pipeline.chosen().released,
@@ -469,7 +469,7 @@ class Work:
         return carried_out(fit, asked)
 
     def written(self) -> Release:
-        """Charge, fit and publish, going on where an earlier call was interrupted or ended."""
+        """Charge, fit and publish; resume if an earlier call was interrupted or has ended."""
         kept, where = self.people.kept, self.where
         assert where is not None
         table, options = self.digests()
@@ -490,7 +490,7 @@ class Work:
             )
             if kept is None:
                 self.people.share(Ledger.at(where.secret / LEDGER))
-            self._settle(self.ledger)  # which changes its first line, so before that is remembered
+            self._settle(self.ledger)  # before its first line is remembered
             self.ledger.remember(where.secret / intent.HEAD)
             made: list[Release] = []
 
@@ -502,7 +502,7 @@ class Work:
             try:
                 output = begun.output(content)
             except ValueError:
-                if kept is not None:  # refused for nothing: no other work is kept from the folder
+                if kept is not None:  # refused without a charge: other works may use the folder
                     begun.abandoned(self.ledger)
                 raise
             if temporary is not None:
@@ -525,6 +525,6 @@ class Work:
 
 
 def _held(file: Path, secret: Path, ledger: Path | None) -> Places:
-    """Hold the places of a work against each other."""
+    """Check the paths of a work against each other."""
     output = intent.output_of(secret / intent.NAME)
     return Places.of(out=file, secret=secret, ledger=ledger, output=output)

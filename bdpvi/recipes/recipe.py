@@ -1,4 +1,4 @@
-"""Everything that is said of a release before it sees a record."""
+"""All settings of a release, fixed before it sees a record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bdpvi.recipes.dpvi import DPVI
 from bdpvi.recipes.noisy_scores import NoisyScores
 from bdpvi.recipes.objective import ObjectivePerturbation
 
-if TYPE_CHECKING:  # settings are known before anything that fits is loaded
+if TYPE_CHECKING:  # settings need not load the fitting code
     from bdpvi._fit import Fit
     from bdpvi.neighbours.route import Neighbours
     from bdpvi.releasing.prepared import Prepared
@@ -29,25 +29,25 @@ GUIDES: Mapping[str, type[GaussianGuide]] = {
     "mean-field": MeanField,
 }
 NAMED = {"names": GUIDES}
-"""Metadata of a field that holds a kind of guide: JSON says its name."""
+"""Metadata of a field with a guide class, which JSON stores by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A model, and how samples are released from it: by a route, or from a guide.
+    """A model, and how samples of it are released: by a route, or from a guide.
 
-    What :func:`bdpvi.recommended`, ``bdpvi private``, the estimator, ``--settings`` and the
-    comparison have in common. It counts as public, so it must not be chosen by the rows.
+    :func:`bdpvi.recommended`, ``bdpvi private``, the estimator, ``--settings`` and the comparison
+    share it. It counts as public, so do not choose it by the rows.
 
     Args:
-        model: with the clip or the weights that bound a record's influence, for a guide.
-        route: the mechanism whose noise is part of the fit. With one, guide, noise scale, ridge,
-            accounting and the model's prior and clip have no part in it; the route has the draws.
+        model: the model; for a guide with the clip or weights that bound a record's influence.
+        route: the mechanism whose noise is part of the fit. It ignores guide, noise scale, ridge,
+            accounting and the model's prior and clip, and sets the number of draws.
         guide: kind of the guide.
-        noise_scale: of the guide; a number releases a covariance that no record can move.
-        ridge: κ of the guide, which shapes the covariance that samples are released with.
+        noise_scale: noise scale of the guide; a number gives a covariance that no record can move.
+        ridge: κ of the guide, which shapes the covariance of released samples.
         draws: number k of released samples.
-        accounting: how a Bayesian ε is computed; None is the usual way.
+        accounting: how a Bayesian ε is computed; None means the default.
 
     >>> Recipe(noise_scale=0.1).model.weighted
     True
@@ -74,12 +74,12 @@ class Recipe:
 
     @property
     def released(self) -> int:
-        """Number of samples that a release has."""
+        """Number of samples in a release."""
         return self.draws if self.route is None else self.route.draws
 
     @property
     def bounded(self) -> bool:
-        """Whether public noise bounds what any record does to a release: a worst-case one."""
+        """Whether public noise bounds any record's influence, so that releases are worst-case."""
         bound = getattr(self.model, "score_bound", lambda weights: math.inf)(1)
         return self.route is not None or (self.noise_scale is not None and math.isfinite(bound))
 
@@ -108,8 +108,8 @@ class Recipe:
     ) -> Fit | Prepared:
         """Fit the model with these settings; arguments as for :func:`bdpvi.fit`.
 
-        With a route nothing is fitted yet: what comes back keeps the rows, and every release solves
-        anew from them.
+        With a route nothing is fitted yet: the result keeps the rows, and every release solves
+        from them again.
         """
         if self.route is not None:
             from bdpvi.releasing.prepared import Prepared
@@ -128,7 +128,7 @@ class Recipe:
         ledger: Ledger | None = None,
         progress: bool = True,
     ) -> Fit:
-        """Fit the guide, whatever the route; arguments as for :func:`bdpvi.fit`."""
+        """Fit the guide, ignoring the route; arguments as for :func:`bdpvi.fit`."""
         from bdpvi._fit import fit
 
         return fit(

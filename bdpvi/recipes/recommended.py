@@ -1,4 +1,4 @@
-"""Settings for a release from a table that nothing was searched on."""
+"""Settings for a release from a table without a search on it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from bdpvi.recipes.recipe import Recipe
 NOISE = 0.1
 """Standard deviation of the noise in every weight, for standardised features."""
 PRIOR_SCALE = 0.1
-"""The prior's standard deviation, as long as the clip that goes with it is at most 1."""
+"""The prior's standard deviation, as long as the matching clip is at most 1."""
 WEAK_PRIOR_SCALE = 5.0
-"""That of a release for intervals."""
+"""The prior's standard deviation for intervals."""
 ENOUGH = 300.0
-"""μN from which on the noise of a guide's release falls with N."""
+"""μN above which the noise of a guide's release decreases with N."""
 LIMIT = 2.0
-"""Standardised features are cut off at ± this."""
+"""Standardised features are clamped to ± this."""
 
 
 def recommended(
@@ -34,36 +34,36 @@ def recommended(
     expected_rows: float | None = None,
     guide: type[GaussianGuide] | None = None,
 ) -> Recipe:
-    """Return settings for a release at worst-case ε; ``recommended(1.0).fit(data)`` takes them.
+    """Return settings for a release at worst-case ε, for ``recommended(1.0).fit(data)``.
 
-    They tell nothing of the table. Objective perturbation is taken, whose estimate goes to the fit
-    without privacy as records are added (:mod:`bdpvi.dp.objective_plan`); ``print`` says so. Its
-    noise and shrinkage follow from the whole ε when something is released. With a ``guide``, draws
-    come from that: for a Bayesian guarantee beside the worst case, for several rows of one person,
-    or to see what the guide says.
+    They reveal nothing about the table. The default is objective perturbation, whose estimate
+    converges to the non-private fit as records are added (:mod:`bdpvi.dp.objective_plan`). Its
+    noise and shrinkage follow from the whole ε at the time of a release. With a ``guide``, draws
+    are from the guide: for a Bayesian guarantee in addition to the worst case, for several rows of
+    one person, or to study the guide.
 
-    With a guide, settings follow from ε, δ and the number of draws alone. One
-    record moves the mean by at most clip · prior_scale², and that much noise times a factor of ε
-    and δ makes the release private. The settings keep this noise at 0.1 in every weight, whatever
-    ε: with a prior of scale 0.1 and a smaller clip where ε is small, with a clip of 1 and a wider
-    prior where it is large. With ``expected_rows`` they follow N too: noise falls and clip rises
-    slowly as μN grows (:func:`settings_for`), so that the release goes to the fit without privacy.
-    Without it they do not, and with many records the release stays away from that.
+    With a guide, settings follow from ε, δ and the number of draws. One record moves the mean by
+    at most clip · prior_scale²; the release needs this much noise times a factor from ε and δ. The
+    settings keep the noise at 0.1 in every weight for every ε: with a prior of scale 0.1 and a
+    smaller clip if ε is small, with a clip of 1 and a wider prior if it is large. With
+    ``expected_rows`` they depend on N too: as μN grows, noise slowly decreases and the clip
+    increases (:func:`settings_for`), so that the release converges to the non-private fit. Without
+    it they do not, and the release does not converge to that fit.
 
     Args:
         epsilon: ε of all draws together.
         delta: δ of the guarantee.
-        draws: number of samples to be released.
+        draws: number of released samples.
         base_rate: a public guess of the fraction of class 1, for tables where one class is rare:
-            the intercept is drawn to its logit, in place of 0. Never take it from the table.
-        expected_rows: N as the owner declares it, within a factor of 3. It is published, rounded to
-            1, 2 or 5 times a power of ten. Without it a noisy count is bought with the release; a
-            guide's settings then do not follow N.
-        guide: kind of a guide, mean-field or full-rank, to draw from instead.
+            the intercept is shrunk to its logit instead of 0. Never take it from the table.
+        expected_rows: N as declared by the owner, within a factor of 3. It is published, rounded to
+            1, 2 or 5 times a power of ten. By default N is estimated privately with the release,
+            and a guide's settings do not depend on N.
+        guide: kind of guide, mean-field or full-rank, to draw from instead.
 
     Raises:
-        ValueError: if ``epsilon`` is not positive, ``delta`` or ``base_rate`` no probability,
-            ``draws`` below 1 or ``expected_rows`` not from 10 to 1e12.
+        ValueError: if ``epsilon`` is not positive, ``delta`` or ``base_rate`` is not a probability,
+            ``draws`` is below 1 or ``expected_rows`` is not from 10 to 1e12.
 
     >>> print(recommended(1.0))
     objective perturbation: worst-case, and nearer to the fit without privacy with every row
@@ -121,16 +121,16 @@ def settings_for(
     expected_rows: float | None = None,
     guide: type[GaussianGuide] = MeanField,
 ) -> Recipe:
-    """Return the settings of :func:`recommended` for a guide and draws of distance μ together.
+    """Return the settings of :func:`recommended` for a guide and draws of total distance μ.
 
-    With a noise ν and a clip C the prior's variance is s² = νμ/C. Where N is known, and
+    With a noise ν and a clip C the prior's variance is s² = νμ/C. If N is known, with
     r = μN/300 for one draw,
 
         C = r^⅓,    ν = 0.1 min(1, r^−¼),
 
-    so that for large N noise and prior vanish beside the records, as s²N grows like r^(5/12), and
-    no record is clipped any more: the release is consistent. 300 and the powers were chosen on
-    simulated tables of 5 and 20 columns.
+    so that for large N noise and prior become negligible, as s²N grows like r^(5/12), and no record
+    is clipped: the release is consistent. 300 and the powers were chosen on simulated
+    tables of 5 and 20 columns.
     """
     each = distance / math.sqrt(draws)
     if expected_rows is None:
@@ -139,7 +139,7 @@ def settings_for(
     else:
         ratio = each * magnitude(expected_rows) / ENOUGH
         noise, clip = min(NOISE, _rounded(NOISE * ratio**-0.25)), _rounded(ratio ** (1 / 3))
-    sensitivity = noise * each  # of the mean: clip · prior_scale²
+    sensitivity = noise * each  # sensitivity of the mean: clip · prior_scale²
     model = BayesianLogisticRegression(
         clip=clip,
         prior_scale=_rounded(math.sqrt(sensitivity / clip)),

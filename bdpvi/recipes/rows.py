@@ -1,4 +1,4 @@
-"""A table's rows before they are encoded: each cell read by itself."""
+"""A table's rows before encoding: each cell is read independently of the others."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A table's rows, each cell read by itself, that have a target.
+    """A table's rows with a target; each cell is read independently of the others.
 
     Attributes:
-        columns: all but the target.
-        y: (N,) 1 where the target is the positive class, else 0; of a pipeline with a ``model`` the
-            target's number, or its place among the classes.
+        columns: all columns except the target.
+        y: (N,) 1 for the positive class, otherwise 0; with a ``model`` in the pipeline the
+            target's number, or its index among the classes.
     """
 
     columns: Columns
@@ -34,7 +34,7 @@ class Rows:
 
     @classmethod
     def of(cls, frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
-        """Return the rows of a table that have a target; tell the owner how many have none."""
+        """Return the rows with a target; tell the owner how many rows have none."""
         columns = dict(read_columns(with_text_names(frame)))
         target = columns.pop(pipeline.target)
         if pipeline.model is None:
@@ -58,7 +58,7 @@ class Rows:
 
 
 def _places(cells: Cells, values: Sequence[object]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return each cell's place among some values, (N,), -1 where it is none of them."""
+    """Return each cell's index among ``values``, (N,), -1 if it is none of them."""
     at = {read_cell(value)[1]: float(place) for place, value in enumerate(values)}
     of_names = np.array([*(at.get(name, -1.0) for name in cells.names), -1.0])
     return of_names[cells.codes]  # a blank is -1, the last

@@ -1,7 +1,7 @@
-"""What a release is worth, for its owner alone: cross-validation by previews of everything.
+"""Scores of a release, for its owner only: cross-validation by simulated releases.
 
-These scores are computed from the rows and no ε pays for them. Whoever decides by them whether to
-publish, or to run again, tells something that the guarantee does not cover.
+These scores are computed from the rows and no ε covers them. A decision by them to publish or to
+run again reveals something that the guarantee does not cover.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from bdpvi.releasing.route import Left, latents_of
 from bdpvi.types import Dataset, TooFewRecordsError
 
 FOLDS, TURNS, FEWEST = 5, 20, 4
-"""Previews are so many folds, so many times at most, and so many at least but for time."""
+"""Folds, the most repetitions of them, and the fewest simulated releases if time permits."""
 LOW, HIGH = 0.05, 0.95
-"""The range that is shown: nine of ten previews lie in it."""
+"""The displayed range: nine of ten simulated releases lie in it."""
 CLOSE = 0.01
-"""Previews end where the ends of all ranges have standard errors of at most this."""
+"""Simulation ends when the ends of all ranges have standard errors of at most this."""
 TIMES, SECONDS = 10.0, 30.0
-"""Previews take at most so many times the release, or so many seconds, whichever is more."""
+"""Time limit: this multiple of the release's time, or this many seconds, whichever is more."""
 NEAR, STEPS = 1e-3, 50
-"""A preview's fit ends where a step promises less than this, in nats, or after so many."""
+"""A simulated fit ends when a step gains less than ``NEAR`` nats, or after ``STEPS`` steps."""
 RELEASE, RATE, OPEN = "a release like this", "always the base rate", "without privacy"
 MEASURES = ("AUC", "log score", "accuracy")
 CAUTION = (
@@ -54,12 +54,12 @@ CAUTION = (
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of previews. Secret.
+    """Scores of simulated releases. Secret.
 
     Attributes:
-        values: one row a preview and prediction, with AUC (NaN where a fold has one class), log
-            score and accuracy.
-        ended: why there are no more previews.
+        values: one row per simulated release and prediction, with AUC (NaN if a fold has one
+            class), log score and accuracy.
+        ended: why the simulation ended.
     """
 
     values: pd.DataFrame
@@ -67,11 +67,11 @@ class Scores:
 
     @property
     def previews(self) -> int:
-        """How many there were."""
+        """The number of simulated releases."""
         return len(self.values.loc[[RELEASE]])
 
     def table(self) -> pd.DataFrame:
-        """Return the median of each score, and its range over previews."""
+        """Return the median of each score, and its range over simulated releases."""
         grouped = self.values.groupby(level="of", sort=False)
         found = {
             "median": grouped.median(),
@@ -96,7 +96,7 @@ class Scores:
         return "\n".join([*lines, *self.warnings(), CAUTION])
 
     def warnings(self) -> list[str]:
-        """Return what speaks against the release, if the range does."""
+        """Return warnings against the release, from the ranges."""
         found = []
         if self.previews < FOLDS * FEWEST:
             found.append(f"WARNING: {self.previews} previews say little; the ranges are rough")
@@ -116,7 +116,7 @@ class Scores:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the table as JSON types, and how many previews there were and why no more."""
+        """Return the table as JSON types, the number of simulated releases, and why they ended."""
         table = self.table()
         return {"previews": self.previews, "ended": self.ended} | {
             str(name): {m: dict(zip(("median", "low", "high"), table.loc[name, m], strict=True))
@@ -126,7 +126,7 @@ class Scores:
 
 
 def patience(release: float) -> float:
-    """Return the most seconds that previews may take where the release took so many.
+    """Return the time limit of the simulation, given the release's seconds.
 
     >>> patience(1.6), patience(60.0)
     (30.0, 600.0)
@@ -143,22 +143,22 @@ def previewed(
     seconds: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
 ) -> Scores | None:
-    """Score releases like this one on rows that they have not seen.
+    """Score simulated releases like this one on held-out rows.
 
-    Five folds by secret coins, up to twenty times; each time constants are bought, a model is
-    fitted and drawn anew, and nothing is charged or kept. What a preview draws follows from its
-    number, so to stop early changes no other.
+    Five folds by secret coins, up to twenty times. Each repeats private preprocessing, fit and
+    draws, without a charge or storage. A simulated release's randomness follows from its number,
+    so stopping early changes no other.
 
     Args:
-        work: the table and what was done with it.
+        work: the table and its processing.
         release: the release, for its model and noise.
-        key: of all that is random.
+        key: source of all randomness.
         track: shows progress.
-        seconds: no preview begins that would likely end later than this, but for the first.
-        clock: tells the time, in seconds.
+        seconds: after the first, none begins that would likely end later than this.
+        clock: returns the time in seconds.
 
     Returns:
-        None where a preview takes too long: of training, or of the guide's own covariance.
+        The scores, or None where one takes too long (training, or the guide's own covariance).
     """
     if not isinstance(release.model, BayesianLogisticRegression):
         return None
@@ -188,9 +188,9 @@ def previewed(
 def _error(found: list[tuple[Any, ...]]) -> float:
     """Return the largest standard error of an end of a range; NaN if one is not known.
 
-    It is √(p(1 − p)/n)/f for a sample's quantile of order p, with the density f there (David and
+    It is √(p(1 − p)/n)/f for a sample quantile of order p, with the density f there (David and
     Nagaraja 2003, Order Statistics, chapter 10), here that of a Gaussian: 2.11 σ/√n for 5 % and
-    95 %. Previews share the table, so this is the error of simulation alone.
+    95 %. Simulated releases share the table, so this is only the simulation error.
     """
     scores = np.array([row[1:] for row in found if row[0] == RELEASE], dtype=np.float64)
     each = math.sqrt(LOW * (1 - LOW)) / norm.pdf(norm.ppf(LOW))
@@ -200,7 +200,7 @@ def _error(found: list[tuple[Any, ...]]) -> float:
 
 
 def _preview(work: Work, release: Release, number: int, key: Key) -> list[tuple[Any, ...]]:
-    """Return the scores of each prediction of one preview; none if its fold is nobody or all."""
+    """Return the scores of one simulated release; none if its fold is empty or all records."""
     model: Any = release.model
     given = work.records
     size = len(given) if given is not None else len(work.rows)
@@ -229,7 +229,7 @@ def _preview(work: Work, release: Release, number: int, key: Key) -> list[tuple[
 def _parts(
     work: Work, given: Dataset | None, held: np.ndarray[Any, Any], key: Key
 ) -> tuple[Dataset, Dataset, Encoded | None]:
-    """Return training and test records, with constants of their own."""
+    """Return training and test records, with the fold's own preprocessing."""
     if given is not None:
         mask = torch.from_numpy(held)
         return given.select(~mask), given.select(mask), None
@@ -259,7 +259,7 @@ def _solved(
     found: Encoded | None,
     key: Key,
 ) -> Tensor:
-    """Return minima as a release of these rows would have them, after what was spent before."""
+    """Return the minima of a simulated release of these rows, after earlier charges."""
     pipeline = work.pipeline
     route: Any = pipeline.chosen(work.whole, found).route
     if route.count:
@@ -274,9 +274,9 @@ def _solved(
 
 
 def _mean(model: BayesianLogisticRegression, data: Dataset) -> Tensor:
-    """Return the posterior's mode by Newton's method: near enough to the mean for a preview.
+    """Return the posterior's mode by Newton's method, which is close enough to the mean here.
 
-    Steps are halved until the log joint rises, as a tight clip leaves little curvature far out.
+    Steps are halved until the log joint increases, as a tight clip leaves little curvature far out.
     """
     records = Records.of(model, data)
     signed, bound, weight = records.x, records.bound.clamp(max=1), records.weight

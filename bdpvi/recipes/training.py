@@ -1,4 +1,4 @@
-"""A model and a guide on the route of private variational inference: price, training, posterior."""
+"""Private variational inference for a model and a guide: price, training, posterior."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ if TYPE_CHECKING:
     from bdpvi.releasing.route import Left
 
 _BATCH, _PASSES = 500, 5
-"""A batch has so many records, or as many as make so many passes over the table."""
+"""The default expected batch size: at least ``_BATCH``, and enough for ``_PASSES`` passes."""
 _SHARE = 0.1
-"""β of the clip's count: it costs the gradient half a percent."""
+"""β, the share of the count that adapts the clip: it costs the gradient half a percent."""
 _LONGER = 10.0
-"""Records beyond C, over √D/(μN), where noise and clip do about equal harm."""
+"""Share of records beyond C, over √D/(μN), at which noise and clipping do about equal harm."""
 _DECAY = 0.1
 _SPARE = 0.05
-"""Share of δ for what steps on samples cost beyond a Gaussian mechanism."""
+"""Share of δ for the cost of sampled steps beyond a Gaussian mechanism."""
 _START = 4.0
-"""Times 1/√N: the default guide's scales at first, hardly below those of any posterior."""
+"""The default guide's initial scales, in units of 1/√N: at least those of most posteriors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +72,11 @@ class DPVIPlan:
     """Public settings of a training.
 
     Attributes:
-        event: what is charged by its noise.
-        run: all its steps; None if they are ``event``.
+        event: the charged Gaussian mechanism or steps.
+        run: the actual steps; None if they are ``event``.
         clip: the rule for C.
         size: D, number of coordinates of a record's gradient.
-        spare: δ that is charged besides.
+        spare: the additional δ that is charged.
     """
 
     event: SampledGaussian
@@ -87,12 +87,12 @@ class DPVIPlan:
 
     @property
     def events(self) -> tuple[Priced, ...]:
-        """What it costs."""
+        """The charged events."""
         return (self.event, Threshold(self.spare)) if self.spare else (self.event,)
 
     @cached_property
     def drawn(self) -> SampledGaussian:
-        """All its steps, with the noise that they are taken with."""
+        """All its steps, with their actual noise."""
         return self.event if self.run is None else steps_within(self.run, self.event, self.spare)
 
     def with_noise(self, noise_multiplier: float) -> DPVIPlan:
@@ -102,13 +102,13 @@ class DPVIPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Training(DPVI):
-    """:class:`DPVI` of a model, after that and a guide ran on made-up records.
+    """:class:`DPVI` for a model, after a test run of model and guide on dummy records.
 
     Attributes:
-        guide: as given, or the usual one.
+        guide: the given guide, or the default.
         size: D, number of coordinates of a record's gradient.
-        start: the modules' weights before any training, by their place in a :class:`Holder`.
-        together: rows that one unit has at most.
+        start: the modules' weights before any training, by their names in a :class:`Holder`.
+        together: the most rows that one unit has.
     """
 
     guide: Any = field(repr=False)
@@ -118,7 +118,7 @@ class Training(DPVI):
 
     @classmethod
     def of(cls, settings: DPVI, model: Model, data: Dataset, guide: object) -> Training:
-        """Return the route of a model, as :meth:`DPVI.suited`."""
+        """Return the route for a model, as :meth:`DPVI.suited`."""
         check_steps(guide)
         own = getattr(model, "check", None)
         if own is not None:
@@ -132,15 +132,15 @@ class Training(DPVI):
         x, _ = made._arguments(model, data).leaves
         with isolated(x), on(HOST):
             program = made._read(model, data)
-            moments(program)  # refused before anything is charged
+            moments(program)  # refuse before any charge
             return replace(made, size=program.size)
 
     def plan(self, model: Model, features: int, left: Left) -> DPVIPlan:
-        """Return the settings: a function of public numbers.
+        """Return the settings, a function of public numbers.
 
-        Where something was released before, the rate may follow from that. The charge is then a
-        Gaussian mechanism and 5 % of δ, whatever the rate is, and noise is what keeps the steps
-        within it: 2 % more at most (:mod:`bdpvi.accounting.dominating`).
+        After earlier releases the rate may depend on them. Then the charge is a Gaussian mechanism
+        and 5 % of δ for every rate, and the noise, at most 2 % larger, keeps the steps within
+        it (:mod:`bdpvi.accounting.dominating`).
         """
         assert self.rows is not None
         variance = largest_variance(left.epsilon, left.delta) - left.variance
@@ -161,7 +161,7 @@ class Training(DPVI):
             steps=self.steps,
             rounding=self.steps * secure.sum_rounding(size),
         )
-        if not left.variance or self.together > 1:  # of several rows only rate 1 has a price
+        if not left.variance or self.together > 1:  # with several rows only rate 1 has a price
             return DPVIPlan(event=event, clip=clip, size=size)
         price = SampledGaussian(noise_multiplier=1 / distance, rounding=event.rounding)
         return DPVIPlan(event=price, clip=clip, size=size, run=event, spare=_SPARE * left.delta)
@@ -171,11 +171,11 @@ class Training(DPVI):
         return model
 
     def said(self, plan: DPVIPlan) -> str:
-        """Return how many rows the settings are for, and who says so."""
+        """Return the number of rows that the settings are for, and its source."""
         return rows_said(self.rows, self.counted)
 
     def caution(self, plan: DPVIPlan, delta: float) -> str:
-        """Return that noise outweighs the records, if it does."""
+        """Return a warning if noise outweighs the records."""
         noise = plan.drawn.noise_multiplier * math.sqrt(plan.size / self.steps)
         if noise < plan.drawn.rate * self.rows / 4:  # type: ignore[operator]
             return ""
@@ -186,17 +186,17 @@ class Training(DPVI):
         )
 
     def shares(self, model: Model, data: Dataset) -> None:
-        """Return nothing: what its records pay is not computed."""
+        """Return None: the costs of single records are not computed."""
 
     def draw(self, model: Model, data: Dataset, plan: DPVIPlan, key: Key) -> Trained:
         """Train, and return the posterior with its draws.
 
-        What a key has trained is kept in the checkpoint and returned again, so that one charge
-        pays for one training, whatever became of the model since.
+        The checkpoint keeps a key's result and returns it again, so that one charge covers one
+        training, whatever happened to the model since.
         """
         name, once, kept = f"training-{key.work}", always, None
         begun = {} if self.checkpoint is None else settings_of(Path(self.checkpoint))
-        if self.checkpoint is not None and begun:  # by secret()
+        if self.checkpoint is not None and begun:  # begun by secret()
             folder = Checkpoint(self.checkpoint, begun)
             once, kept = folder.once, folder.begun(name)
         found = once(name, lambda: self._train(model, data, plan, key, kept))
@@ -276,7 +276,7 @@ class Training(DPVI):
         return Trained(trained, guide, parameters, flat, latents)
 
     def _arguments(self, model: Model, data: Dataset) -> Arguments:
-        """Return x and y, in the type of the modules' weights where there are some."""
+        """Return x and y, in the type of the modules' weights if there are any."""
         weights = (w for one in modules_of(model, self.guide) for w in one.parameters())
         first = next(weights, None)
         kind = data.x.dtype if first is None else first.dtype
@@ -284,24 +284,24 @@ class Training(DPVI):
         return Arguments.of((data.x.to(kind), y), {})
 
     def _read(self, model: Model, data: Dataset) -> Program:
-        """Return the program; of one of Pyro's guides of a copy, as each is trained once."""
+        """Return the program; with a copy of a Pyro guide, as each is trained once."""
         guide = self.guide
         if isinstance(guide, AutoGuide):
-            made_for = guide._model  # a copy drops it, in both
+            made_for = guide._model  # copying drops it in both
             fresh = copy.deepcopy(guide, {id(one): one for one in modules_of(model)})
             guide._model = fresh._model = made_for
             if self.rows is not None and isinstance(fresh, _Usual):
-                # Noise hides a scale that is too large for longer than one that is too small.
+                # With noise a scale that is too large adapts more slowly than one too small.
                 fresh._init_scale = min(fresh._init_scale, _START / math.sqrt(self.rows))
             guide = fresh
         loss = Trace_ELBO() if self.loss is None else self.loss
         return read(model, guide, loss, self._arguments(model, data), self.plate)
 
     def secret(self, model: Model, data: Dataset, epsilon: float, delta: float) -> Key:
-        """Return a key that follows from all that a training depends on; begin its checkpoint.
+        """Return a key derived from all inputs of a training; begin its checkpoint.
 
-        It has a random part, which lies in the checkpoint: where that is gone, the next call is
-        another training and is charged anew. Modules start as they did in the first call.
+        Its random part is stored in the checkpoint: if that is lost, the next call is another
+        training and is charged again. Modules start as in the first call.
         """
         assert self.checkpoint is not None
         settings = replace(self, checkpoint=None, progress=False, loss=None)
@@ -326,7 +326,7 @@ _NONCE = "nonce of the run"
 
 
 def _identified(program: Program, model: Model, features: int) -> Tensor | None:
-    """Return sums of latents that records identify, where a regression says so of its weights."""
+    """Return the linear combinations of latents that records identify, if the model knows them."""
     if not isinstance(model, Design):
         return None
 
@@ -339,12 +339,12 @@ def _identified(program: Program, model: Model, features: int) -> Tensor | None:
 
 
 def _described(guide: Any) -> str:
-    """Return a guide's text, or of one of Pyro's or the library's its kind."""
+    """Return a guide's text, or the kind of one of Pyro's or the library's guides."""
     return described(guide) if inspect.isroutine(guide) else type(guide).__name__
 
 
 class _Usual(AutoNormal):  # type: ignore[misc]
-    """The guide of those who give none."""
+    """The default guide."""
 
 
 def _usual(model: Model) -> AutoNormal:
@@ -358,7 +358,7 @@ def _usual(model: Model) -> AutoNormal:
 
 
 def _values(program: Program, model: Model) -> dict[str, Tensor]:
-    """Return the values of the model's parameters, named as :class:`TrainedModel` has them."""
+    """Return the values of the model's parameters, named as in :class:`TrainedModel`."""
     places = {id(one): name for name, one in Holder(modules_of(model)).named_parameters()}
     values = {}
     for name in program.direct:

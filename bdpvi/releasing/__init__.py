@@ -1,4 +1,4 @@
-"""Charge, draw, keep."""
+"""Releases: charge, draw, store."""
 
 from typing import TYPE_CHECKING
 

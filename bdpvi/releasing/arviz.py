@@ -1,4 +1,4 @@
-"""A release as ArviZ reads posteriors; for the extra ``bdpvi[arviz]``."""
+"""A release in ArviZ's format; for the extra ``bdpvi[arviz]``."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def to_inference_data(release: Release, x: Tensor | None = None) -> Any:
         groups["posterior_predictive"] = Predictive(release.model, release.latents)(features)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # what ArviZ 0 says of ArviZ 1
+            warnings.simplefilter("ignore", FutureWarning)  # ArviZ 0 warns of ArviZ 1
             import arviz
     except ImportError as error:
         raise ImportError("ArviZ is not installed: pip install 'bdpvi[arviz]'") from error
     import xarray
 
-    # A netCDF file holds neither None nor truth values.
+    # netCDF files support neither None nor booleans.
     receipt = {
         name: int(value) if isinstance(value, bool) else _text(value)
         for name, value in _flat(release.receipt.to_dict())
@@ -59,7 +59,7 @@ def _text(value: Any) -> Any:
 
 
 def _variables(values: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return each variable's dimensions and values: one chain of as many draws as samples."""
+    """Return each variable's dimensions and values: one chain, one draw for each sample."""
     return {
         name: (
             ("chain", "draw", *(f"{name}_dim_{i}" for i in range(value.ndim - 1))),

@@ -1,4 +1,4 @@
-"""What a promise rests on by how its records were made, and what a release says of that."""
+"""A guarantee's assumptions about how its records were made, and their public description."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from bdpvi.datasets.origin import DECLARED, Origin, listed
 from bdpvi.datasets.reading import MULTILINE
 
 LABELLED = "classes_from_labels"
-"""Key among what is noted of data whose classes were taken from the labels."""
+"""Preprocessing key for data whose classes were taken from the labels."""
 ASSUMED = {
     Origin.FROM_THIS_TABLE: Assumption.CONSTANTS_FROM_TABLE,
     Origin.FROM_ANOTHER_RELEASE: Assumption.CONSTANTS_FROM_ANOTHER_RELEASE,
     Origin.BOUGHT_HERE: Assumption.BOUGHT_CONSTANTS,
     Origin.PUBLIC: Assumption.PUBLIC_CONSTANTS,
 }
-"""What a promise rests on by where the constants of its records come from."""
+"""Assumption of a guarantee, by origin of the preprocessing bounds."""
 
 
 def assumptions_of(
     preprocessing: Mapping[str, Any], spent: Iterable[Entry] = ()
 ) -> tuple[Assumption, ...]:
-    """Return what a guarantee of records that were made this way rests on.
+    """Return the assumptions of a guarantee for records made this way.
 
     Args:
-        preprocessing: what is noted of the records.
+        preprocessing: how the records were made.
         spent: the charges that its ε counts.
     """
     found = [Assumption.SEEDED_EXPERIMENT] * bool(preprocessing.get(EXPERIMENT))
@@ -42,20 +42,20 @@ def assumptions_of(
 
 
 def encoding_of(preprocessing: Mapping[str, Any], spent: Iterable[Entry]) -> Encoding | None:
-    """Return how columns become features, with origins as they are for an ε of these charges."""
+    """Return how columns become features, with their origins for an ε of these charges."""
     if not (written := preprocessing.get("encoding")):
         return None
     return Encoding.from_dict(written).counting({one.purchase for one in spent})
 
 
 def published(preprocessing: Mapping[str, Any], spent: Iterable[Entry]) -> dict[str, Any]:
-    """Return what a release says of how its records were made, for an ε of these charges."""
+    """Return the public description of how records were made, for an ε of these charges."""
     encoding = encoding_of(preprocessing, spent)
     return {**preprocessing} | ({"encoding": encoding.to_dict()} if encoding else {})
 
 
 def about(preprocessing: Mapping[str, Any]) -> str:
-    """Return what D is, what its owner declared, and what is said of the encoding's constants.
+    """Return what D is, its owner's declarations, and the source of the preprocessing bounds.
 
     Args:
         preprocessing: as :func:`published` returns it.
@@ -65,7 +65,7 @@ def about(preprocessing: Mapping[str, Any]) -> str:
         words.append(f"D is the training part of a published table alone: {split}")
     words.append(listed(preprocessing.get(DECLARED, {})))
     encoding = preprocessing.get("encoding")
-    made_here = (Origin.BOUGHT_HERE.value, Origin.FROM_THIS_TABLE.value)  # those are assumptions
+    made_here = (Origin.BOUGHT_HERE.value, Origin.FROM_THIS_TABLE.value)  # named as assumptions
     if encoding and not {encoding["origin"], *encoding["besides"]} <= {*made_here}:
         words.append(f"Constants of the encoding: {encoding['source']}")
     return sentences(*words)

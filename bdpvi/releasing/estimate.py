@@ -1,4 +1,4 @@
-"""A posterior in numbers: what a release knows beyond its draws, where its route knows it."""
+"""A posterior in numbers, besides its draws, for routes that provide it."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from bdpvi.accounting.events import SampledGaussian
 from bdpvi.models.contract import Model, transforms
 
 BASE = "base level"
-"""Note on a level that the others are compared with."""
+"""Note on the level that the others are compared with."""
 REST = 1e-9
-"""Negative eigenvalues of a covariance that rounding may leave, over the largest."""
+"""Negative eigenvalues of a covariance, relative to the largest, that count as rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """N(mean, covariance) of the weights w, sampling and privacy's noise in it. Public.
+    """N(mean, covariance) of the weights w, which includes sampling and privacy noise. Public.
 
     Attributes:
-        mean: (d,); weights that are left out are 0, with a variance of 0.
+        mean: (d,); omitted weights are 0, with a variance of 0.
         covariance: (d, d).
-        sampling: standard deviations that there would be without privacy's noise, (d,).
+        sampling: standard deviations without privacy noise, (d,).
         log_scale: mean and standard deviation of the logarithm of the targets' noise, or None.
         reliable: whether the approximations behind it hold, by public numbers.
         reason: why not, and what they assume.
-        notes: a word on each weight, such as that it is the base level, or "".
+        notes: a note on each weight, such as that it is the base level, or "".
 
     Raises:
-        ValueError: if shapes disagree, or the covariance is none.
+        ValueError: if shapes disagree, or the covariance is invalid.
 
     >>> one = Estimate(mean=(1.0,), covariance=((0.25,),), sampling=(0.4,), reliable=True)
     >>> one.draws(3)["w"].shape
@@ -78,7 +78,7 @@ class Estimate:
 
         Args:
             number: k.
-            key: of the draws; a fresh one by default.
+            key: source of the draws; a fresh one by default.
         """
         key = key or Key.fresh()
         noise = secure.standard_normal(
@@ -94,18 +94,18 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Gaussian:
-    """N(mean, covariance) of all latent variables, unconstrained and side by side. Public.
+    """N(mean, covariance) of all unconstrained latent variables as one vector. Public.
 
     Attributes:
         mean: (d,).
         variances: (d,).
-        covariance: (d, d); () where coordinates are independent.
-        sites: shapes of the latent variables, unconstrained, in their order.
-        measured: of which coordinates the records say enough to be seen through privacy's noise,
-            (d,); of others the variance says nothing. () is all.
+        covariance: (d, d); () if coordinates are independent.
+        sites: shapes of the unconstrained latent variables, in order.
+        measured: whether each coordinate is not dominated by privacy noise, (d,); if it is, its
+            variance is not informative. () means all.
 
     Raises:
-        ValueError: if shapes disagree, or the covariance is none.
+        ValueError: if shapes disagree, or the covariance is invalid.
 
     >>> one = Gaussian(mean=(0.0, 1.0), variances=(1.0, 4.0), sites={"w": (2,)})
     >>> one.distribution.stddev.tolist(), one.draws(3).shape
@@ -137,7 +137,7 @@ class Gaussian:
 
     @cached_property
     def distribution(self) -> Distribution:
-        """It as a distribution of torch, float64."""
+        """The posterior as a torch distribution, float64."""
         mean = torch.tensor(self.mean, dtype=torch.float64)
         if self.covariance:
             return MultivariateNormal(mean, torch.tensor(self.covariance, dtype=torch.float64))
@@ -149,7 +149,7 @@ class Gaussian:
 
         Args:
             number: k.
-            key: of the draws; a fresh one by default.
+            key: source of the draws; a fresh one by default.
         """
         number = validate.positive_int("draws", number)
         noise = secure.standard_normal((number, len(self.mean)), key or Key.fresh())
@@ -162,7 +162,7 @@ class Gaussian:
         """Return draws as the model's latent variables, each (k, ...).
 
         Args:
-            model: it says their supports, on one record of zeros.
+            model: gives their supports, on one record of zeros.
             flat: (k, d).
             columns: number of features of a record.
         """
@@ -173,7 +173,7 @@ class Gaussian:
 
 
 def _shaped(noise: Tensor, covariance: Tensor) -> Tensor:
-    """Return standard normals, (k, d), with this covariance, which may be singular."""
+    """Return standard normals, (k, d), scaled to this covariance, which may be singular."""
     values, vectors = torch.linalg.eigh(covariance)
     shaped: Tensor = (noise * values.clamp(min=0).sqrt()) @ vectors.T
     return shaped
@@ -187,12 +187,12 @@ def _check_covariance(full: Tensor) -> None:
 
 
 class Trained(NamedTuple):
-    """What a route trained: a model and the posterior of its latent variables. Public.
+    """A model and the posterior of its latent variables, trained by a route. Public.
 
     Attributes:
-        model: with the values of its parameters.
+        model: the model with its parameters' values.
         guide: the posterior.
-        parameters: the values, by name.
+        parameters: the parameters' values, by name.
         flat: draws, (k, d).
         latents: the draws as the model's latent variables, each (k, ...).
     """
@@ -205,11 +205,11 @@ class Trained(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """What a route drew: a posterior, and, secret, what records paid on the way to it.
+    """A posterior from a route, and, secret, the costs of records on the path to it.
 
     Attributes:
         estimate: the posterior, public.
-        rounds: the rounds with a panel's norms; none where there are few records.
+        rounds: the rounds with norms of reference records; none if there are few records.
     """
 
     estimate: Estimate

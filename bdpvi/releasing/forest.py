@@ -1,4 +1,4 @@
-"""The forest plot of a summary; it needs matplotlib, which the extra ``bdpvi[report]`` brings."""
+"""The forest plot of a summary; needs matplotlib, which the extra ``bdpvi[report]`` installs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 def forest(summary: Summary, path: Path) -> Path:
     """Draw estimates and intervals, one line for each coefficient; return ``path``.
 
-    Ratios are on a logarithmic axis. Coefficients that were left out are not drawn.
+    Ratios have a logarithmic axis. Coefficients without an estimate are not drawn.
 
     Args:
-        summary: of a release.
-        path: where the figure goes; its ending says in which format.
+        summary: summary of a release.
+        path: file of the figure; its suffix sets the format.
 
     Raises:
         ImportError: if matplotlib is not installed.

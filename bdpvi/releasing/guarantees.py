@@ -1,8 +1,8 @@
-"""What a release promises, one of three statements, and at which temperature.
+"""The three guarantees of a release, and how each chooses a temperature.
 
-The temperature is part of what an outsider may know. A worst-case guarantee holds only if it
-follows from public numbers alone; found from what records cost, it is one more output that was
-computed from them.
+An outsider may know the temperature. A worst-case guarantee holds only if the temperature follows
+from public numbers; computed from the records' costs, it is one more output that depends on
+them.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ WORST_CASE = Kind.WORST_CASE.value
 
 
 class Guarantee(Protocol):
-    """A kind of promise: how its temperature is found, and which ε it is about."""
+    """A guarantee: how it chooses its temperature, and which ε it limits."""
 
     @property
     def name(self) -> str:
-        """What receipts call it."""
+        """Its name in receipts."""
 
     def calibrated(
         self,
@@ -60,7 +60,7 @@ class Guarantee(Protocol):
         """Return ``draws`` more samples, at a temperature that keeps ε within ``epsilon``."""
 
     def price(self, total: Cost) -> Bound:
-        """Return what a budget limits.
+        """Return the bound that a budget limits.
 
         Raises:
             ValueError: if the releases have no such guarantee.
@@ -69,13 +69,13 @@ class Guarantee(Protocol):
 
 @dataclass(frozen=True)
 class WorstCaseDP:
-    """Worst-case DP: the temperature follows from public constants, the same for every data set.
+    """Worst-case DP: the temperature follows from public numbers, the same for every data set.
 
-    For a fit at the optimum of a model with a clip or weights of records, whose guide releases a
-    public noise scale, where the constants are these, prior scale, noise scale, draws and δ; and
-    for ``guides.Laplace``, where they are the number of weights, weight norm, limit, prior scale,
-    draws and δ, and the covariance costs something at every temperature. What was released before
-    counts too, and must have been at public temperatures.
+    It applies to a fit at the optimum of a model with a clip or record weights whose guide has a
+    public noise scale: the temperature follows from these, the prior scale, draws and δ. It also
+    applies to ``guides.Laplace``: there it follows from the number of weights, weight norm, limit,
+    prior scale, draws and δ, and the covariance has a cost at every temperature. Earlier releases
+    count too, and must have had public temperatures.
     """
 
     name: ClassVar[str] = WORST_CASE
@@ -90,9 +90,9 @@ class WorstCaseDP:
         least: float,
         accounting: Accounting | None,
     ) -> Charge:
-        """Return the smallest temperature, within 0.1 %. ``accounting`` has no part in it.
+        """Return the smallest temperature, within 0.1 %. ``accounting`` is not used.
 
-        ε is that of everything that was spent on the table, by other fits too.
+        ε covers everything spent on the table, also by other fits.
         """
         require_worst_case(fit)
         ledger, before = fit.ledger, worst_case(fit, delta)
@@ -116,7 +116,7 @@ class WorstCaseDP:
             if found := of_any(fit) and worst_case(fit, delta, at(high)):
                 floor = f"with {several(draws, 'draw')} the covariances alone bring it to {found}"
             _unreachable(fit, epsilon, words, floor)
-        while high - low > 1e-4:  # ε goes with the root of the temperature, or slower
+        while high - low > 1e-4:  # ε changes with the root of the temperature, or slower
             middle = (low + high) / 2
             low, high = (low, middle) if suffices(middle) else (middle, high)
         return at(high)
@@ -130,16 +130,16 @@ class WorstCaseDP:
 
 @dataclass(frozen=True)
 class BayesianDP:
-    """Bayesian DP: certified where the fit knows the range of any conceivable record's cost.
+    """Bayesian DP: certified if the fit has a range for any conceivable record's cost.
 
-    Elsewhere, as on a temperature that was found from the records, its ε is that of an experiment,
-    and is said not to be certified.
+    Otherwise, or at a temperature computed from the records, its ε is that of an experiment and is
+    marked as not certified.
 
     Args:
-        rows: N as the owner declares it: the temperature of draws from
-            :class:`bdpvi.guides.Laplace` then follows from N and the ε that is asked for
-            (:mod:`bdpvi.neighbours.mode.plan`). Without it, it is 1. It counts as public, and the
-            temperature tells about two digits of it: declare a round number.
+        rows: N as declared by the owner. The temperature of draws from
+            :class:`bdpvi.guides.Laplace` then follows from N and the target ε
+            (:mod:`bdpvi.neighbours.mode.plan`); without it the temperature is 1. N counts as
+            public, and the temperature reveals about two digits of it: declare a round number.
     """
 
     rows: float | None = None
@@ -147,7 +147,7 @@ class BayesianDP:
     name: ClassVar[str] = BAYESIAN
 
     def planned(self, fit: Fit, draws: int, epsilon: float, delta: float) -> float:
-        """Return the temperature of draws for ε, from public numbers alone."""
+        """Return the temperature of draws for ε, from public numbers only."""
         if self.rows is None or not isinstance(fit.model, BayesianLogisticRegression):
             return 1.0
         return planned_temperature(
@@ -171,16 +171,16 @@ class BayesianDP:
     ) -> Charge:
         """Return the smallest temperature of the grid; ε is up to 4.5 % below ``epsilon``.
 
-        For experiments: the temperature is read from the records, and no δ covers it. With
-        ``only_reliable`` some temperature at which ε is within ``epsilon``, if one in an octave is.
-        ε is of everything that was spent on the table. That the fit's temperatures may be known is
-        written to the ledger first.
+        For experiments: the temperature is computed from the records, and no δ covers it. With
+        ``only_reliable`` some temperature at which ε is within ``epsilon``, if one per octave is.
+        ε covers everything spent on the table. The ledger first records that the fit's temperatures
+        depend on the data.
         """
 
         def suffices(spent: Table) -> bool:
             return spent.get_delta(epsilon, near=delta) <= delta
 
-        # With only_reliable the hottest may be less reliable than a colder one.
+        # With only_reliable the highest temperature may be less reliable than a lower one.
         every = (accounting or fit.accounting).only_reliable
         found = _from_records(self.name, fit, draws, least, suffices, accounting, every)
         if found is None:
@@ -192,7 +192,8 @@ class BayesianDP:
     def price(self, total: Cost) -> Bound:
         """Return the Bayesian guarantee."""
         if total.bayesian is None:
-            raise ValueError(f"guarantee={BAYESIAN}: these releases have none: {total}")
+            other = ". Ask for guarantee=WorstCaseDP(), which they have" * bool(total.worst_case)
+            raise ValueError(f"guarantee={BAYESIAN}: these releases have none: {total}{other}")
         return total.bayesian
 
     def _floor(self, fit: Fit, draws: int, delta: float, accounting: Accounting | None) -> str:
@@ -202,11 +203,11 @@ class BayesianDP:
 
 @dataclass(frozen=True)
 class TypicalRecord:
-    """The statement on typical records: most of the population pay at most ε at δ, each by itself.
+    """The typical-record guarantee: most of the population pay at most ε at δ, each by itself.
 
-    At least 99 % of it, with confidence 95 %, from 299 records on; 95 % from 59, 90 % from 29. It
-    is what any Pyro model can have: nothing need bound a record, and nothing is said of the others,
-    who may be exposed altogether. It is neither worst-case nor Bayesian DP.
+    With confidence 95 % it covers at least 99 % from 299 records on, 95 % from 59, 90 % from 29.
+    Any Pyro model can have it: no bound on a record is needed. The other records are not covered
+    and may be fully exposed. It is neither worst-case nor Bayesian DP.
     """
 
     name: ClassVar[str] = TYPICAL
@@ -223,7 +224,7 @@ class TypicalRecord:
     ) -> Charge:
         """Return the smallest temperature of the grid that keeps ε within ``epsilon``.
 
-        It is read from the records, and no δ covers it; that is written to the ledger first.
+        It is computed from the records, and no δ covers it; the ledger records this first.
         """
         floor = table(fit, Charge(draws, _HOTTEST, Origin.DATA), accounting).typical(delta)
 
@@ -240,7 +241,7 @@ class TypicalRecord:
         return found
 
     def price(self, total: Cost) -> Bound:
-        """Return the statement on typical records."""
+        """Return the typical-record bound."""
         if total.typical is None:
             raise ValueError(f"guarantee={TYPICAL}: these releases have none: {total}")
         return total.typical
@@ -258,10 +259,10 @@ def _from_records(
     """Return draws at the smallest temperature of the grid that suffices, if any does.
 
     Args:
-        name: of the guarantee.
+        name: name of the guarantee.
         fit, draws, least, accounting: as for :meth:`Guarantee.calibrated`.
         suffices: whether a cost is small enough.
-        every: whether one in every octave is tried, and not the hottest alone.
+        every: whether to try one per octave, not only the highest.
     """
     check_unit(fit, name)
     fit.ledger.mark(fit.kept.name)
@@ -281,7 +282,7 @@ def _from_records(
 
 
 def check_unit(fit: Fit, name: str) -> None:
-    """Raise ValueError if a guarantee of this name is of less than a unit of the table."""
+    """Raise ValueError if a guarantee of this name covers less than a unit of the table."""
     if (rows := fit.ledger.rows_per_unit) > 1 and name != WORST_CASE:
         raise ValueError(
             f"guarantee={name} is of one row, and a unit of this table has up to {rows} "
@@ -290,7 +291,7 @@ def check_unit(fit: Fit, name: str) -> None:
 
 
 def _covariances(draws: int, hottest: Bound | None) -> str:
-    """Return what a temperature cannot lower."""
+    """Return the part of the cost that a temperature cannot lower, in words."""
     return (
         f"with {several(draws, 'draw')} the covariances alone cost {hottest}. Fewer draws, a "
         "lower clip or a stronger prior lower that floor"
@@ -298,10 +299,10 @@ def _covariances(draws: int, hottest: Bound | None) -> str:
 
 
 OCTAVE = 8
-"""Temperatures of the public grid between one and its double."""
+"""Temperatures per factor of 2 of the public grid."""
 _HOTTEST_OCTAVE = 40
 _HOTTEST = 2.0**_HOTTEST_OCTAVE
-"""A temperature at which no mean gives anything away."""
+"""A temperature at which the means reveal nothing."""
 
 
 def on_grid(place: int) -> float:
@@ -320,10 +321,10 @@ def usual(fit: Fit) -> Guarantee:
 
 
 def by_default(fit: Fit) -> Guarantee:
-    """Return what a release promises where nothing is said.
+    """Return the default guarantee of a release.
 
     Raises:
-        ValueError: if that would be another kind of promise than that of the fit's first release.
+        ValueError: if it would differ in kind from that of the fit's first release.
     """
     found = usual(fit)
     if found.name == BAYESIAN and fit.guide.noise_scale is not None and bounded(fit):
@@ -336,7 +337,7 @@ def by_default(fit: Fit) -> Guarantee:
 
 
 def _is_spent(before: Bound, epsilon: float, delta: float) -> bool:
-    """Return whether what was spent leaves nothing that a draw could be worth."""
+    """Return whether earlier charges leave too little for a draw."""
     if before.distance is None:
         return before.epsilon >= (1 - SPENT / 2) * epsilon
     return before.distance**2 > (1 - SPENT) * gaussian_distance(epsilon, delta) ** 2

@@ -1,9 +1,9 @@
-"""What a command set out to do: on the disk before anything random is drawn, until it is published.
+"""A command's intent: on disk before any random draw, until its output is published.
 
-A work lies in a secret folder. First its secret is there, from which all keys follow: the same
-command makes the same draws after an interruption, and has nothing to pay twice. Once the output is
-made its bytes are kept there instead, and the secret is erased: whoever gets folder and ledger
-later cannot take the noise off. What is published is a copy, also where it was lost.
+A work has a secret folder. At first the folder holds its secret, the source of all keys: after an
+interruption the same command makes the same draws and pays nothing twice. When the output is made,
+its bytes are stored there and the secret is erased, so that nobody with folder and ledger can later
+remove the noise. The published output is a copy, which can be made again if it is lost.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from bdpvi._runtime.schema import from_json, to_json
 from bdpvi.accounting.ledger import Ledger
 
 NAME, HEAD = "intent.json", "ledger.head"
-"""Files in a folder that has one work alone."""
+"""Files in a folder with a single work."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Intent:
-    """What is to be done.
+    """The intent of a work.
 
     Attributes:
-        format: of the file.
+        format: format of the file.
         table, options, charge, ledger: see :func:`begun`.
-        key: that all keys follow from; empty once the output is made.
+        key: source of all keys; empty once the output is made.
     """
 
     format: int = 2
@@ -46,8 +46,8 @@ class Begun:
     """A work in a secret folder.
 
     Attributes:
-        file: with the intent.
-        intent: what is to be done.
+        file: file with the intent.
+        intent: the intent.
     """
 
     file: Path
@@ -55,7 +55,7 @@ class Begun:
 
     @property
     def secret(self) -> Key:
-        """What all keys of the work follow from; there is none once the output is made."""
+        """The source of all keys of the work; there is none once the output is made."""
         return Key(self.intent.key)
 
     @property
@@ -65,11 +65,11 @@ class Begun:
 
     @property
     def kept(self) -> Path:
-        """The file with the output's bytes."""
+        """The file of the output's bytes."""
         return output_of(self.file)
 
     def abandoned(self, ledger: Ledger) -> bool:
-        """Remove what is kept of a work that has charged nothing; return whether it had not."""
+        """Remove the files of a work that has charged nothing; return whether that was so."""
         if not self.intent.key or any(one.of == self.secret.work for one in ledger.entries()):
             return False
         for one in (self.file, self.file.with_name(HEAD)):
@@ -77,9 +77,9 @@ class Begun:
         return True
 
     def output(self, make: Callable[[], bytes]) -> bytes:
-        """Return what is to be published: the bytes that are kept, or those that are made now.
+        """Return the output: the stored bytes, or new ones.
 
-        When they are on the disk the secret is erased: from then on the output is only copied.
+        Once they are on disk the secret is erased: from then on the output is only copied.
         """
         if not self.kept.exists():
             store.write(self.kept, make())
@@ -97,18 +97,18 @@ def begun(
     ledger: Path | None,
     alone: bool = True,
 ) -> Begun:
-    """Return the work that a secret folder was begun with, or begin it.
+    """Return the work of a secret folder, or begin one.
 
-    An old secret never meets another table or other options: the difference of two outputs would
-    show what the noise hides.
+    An old secret is never used with another table or other options: the difference of two outputs
+    would cancel the noise.
 
     Args:
-        file: in a secret folder that the caller holds (:func:`bdpvi._runtime.store.held`).
+        file: file in a secret folder that the caller holds (:func:`bdpvi._runtime.store.held`).
         table: digest of the table.
-        options: digest of all that decides what is done with it.
-        charge: ε and δ of everything, for the owner to read.
-        ledger: that is charged, for the owner to find.
-        alone: whether nothing else may be in the folder before.
+        options: digest of everything that determines the output for a table.
+        charge: ε and δ of the total, for the owner to read.
+        ledger: the charged ledger, for the owner to find.
+        alone: whether the folder must be empty before.
 
     Raises:
         ValueError: if the folder was begun with another table or other options, or is used for
@@ -142,7 +142,7 @@ def begun(
 
 
 def output_of(file: Path) -> Path:
-    """Return where the output's bytes are kept, given the file with the intent."""
+    """Return the file of the output's bytes, given the file with the intent."""
     return file.with_suffix(".output")
 
 
@@ -150,7 +150,7 @@ def read(file: Path) -> Intent:
     """Return the intent that a file holds.
 
     Raises:
-        ValueError: if it holds none.
+        ValueError: if it holds no intent.
     """
     try:
         return from_json(Intent, unsealed(store.read_json(file)))

@@ -1,4 +1,4 @@
-"""What releases of models are made of, as mechanisms of a transaction."""
+"""The steps of model releases, as mechanisms of a transaction."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from bdpvi.types import Dataset
 
 @dataclass(frozen=True)
 class CountRows:
-    """A noisy number of records, which settings are planned by.
+    """A noisy number of records, for planning the settings.
 
     Attributes:
         records: N.
-        share: of the μ² that is left, which it costs.
-        epsilon, delta: of everything.
+        share: its price, as a share of the remaining μ².
+        epsilon, delta: ε and δ of the total.
     """
 
     step: ClassVar[str] = "rows"
@@ -34,7 +34,7 @@ class CountRows:
     delta: float
 
     def plan(self, before: Before) -> transaction.Plan[float]:
-        """Return the noise's deviation."""
+        """Return the standard deviation of the noise."""
         room = left.room(before.book, self.epsilon, self.delta)
         deviation = before.book.rows * (self.share * room) ** -0.5
         event = SampledGaussian(
@@ -45,17 +45,17 @@ class CountRows:
         )
 
     def draw(self, plan: transaction.Plan[float], key: Key) -> float:
-        """Return about N."""
+        """Return a noisy N."""
         return self.records + float(exact.count_noise(1, plan.settings, key)[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Solve:
-    """A model fitted with noise, by a route whose settings fill what is left of ε.
+    """A model fitted with noise, by a route whose settings use the remaining ε.
 
     Attributes:
-        model, data, route: what is fitted, to what, how.
-        epsilon, delta: of everything.
+        model, data, route: the model, its data, and how it is fitted.
+        epsilon, delta: ε and δ of the total.
     """
 
     step: ClassVar[str] = "release"

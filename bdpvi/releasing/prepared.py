@@ -1,8 +1,7 @@
-"""Rows and a mechanism whose noise is part of the fit: each release is solved anew from the rows.
+"""Rows and a mechanism whose noise is part of the fit: each release solves from the rows again.
 
-There is no posterior to draw from. What is secret and kept are the encoded rows and the public
-settings; what a release costs follows from the settings alone, and is charged before anything is
-drawn.
+There is no posterior to draw from. The encoded rows, which are secret, and the public settings are
+stored. A release's cost follows from the settings only, and is charged before any draw.
 """
 
 from __future__ import annotations
@@ -50,16 +49,16 @@ from bdpvi.types import Dataset, PrivacyUtilityWarning
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Encoded rows, and how they are released from: what :meth:`bdpvi.recipes.Recipe.fit` returns.
+    """Encoded rows and the mechanism of their releases, from :meth:`bdpvi.recipes.Recipe.fit`.
 
-    All of it is secret. :func:`bdpvi.release` solves once for each draw, :func:`bdpvi.cost` says
-    what that has cost, and :func:`bdpvi.save_fit` writes it.
+    All of it is secret. :func:`bdpvi.release` solves once for each draw, :func:`bdpvi.cost` returns
+    the cost, and :func:`bdpvi.save_fit` writes it to disk.
 
     Attributes:
-        model: what is fitted.
+        model: the model.
         data: the rows.
         route: the mechanism.
-        kept: where it spends and is kept.
+        kept: its ledger and its storage.
     """
 
     model: Model
@@ -78,11 +77,11 @@ class Prepared:
         guide: object = None,
         ledger: Ledger | None = None,
     ) -> Prepared:
-        """Return what releases are solved from; ``ledger`` as for :func:`bdpvi.fit`.
+        """Return prepared rows; ``ledger`` as for :func:`bdpvi.fit`.
 
         Raises:
-            ValueError: if model, data or guide cannot go this way; nothing is charged. No record
-                decides that: one that the model cannot have is left out.
+            ValueError: if model, data or guide do not suit the route; nothing is charged. This does
+                not depend on records: invalid ones are left out.
         """
         data, model = fitting(model, data), getattr(model, "plain", model)
         data.people.share(ledger)
@@ -90,7 +89,7 @@ class Prepared:
 
     @property
     def ledger(self) -> Ledger:
-        """Everything that was spent on the table, by this and all else."""
+        """The ledger of everything spent on the table."""
         found: Ledger = self.kept.people.ledger
         return found
 
@@ -101,7 +100,7 @@ class Prepared:
 
     @property
     def data_name(self) -> str:
-        """What reports call the data."""
+        """The data's name in reports."""
         return self.data.name
 
     @property
@@ -111,7 +110,7 @@ class Prepared:
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
-        """The constants that made the features."""
+        """The preprocessing of the features."""
         return self.data.preprocessing
 
     @property
@@ -121,7 +120,7 @@ class Prepared:
 
     @on_host
     def cost(self, delta: float) -> Cost:
-        """Return what everything on the table has cost in the worst case."""
+        """Return the worst-case cost of everything spent on the table."""
         if not self.ledger.entries():
             return nothing(delta)
         found = self.ledger.worst_case(delta)
@@ -130,11 +129,12 @@ class Prepared:
 
     @on_host
     def of_records(self, delta: float) -> Cost:
-        """Return :meth:`cost` with what a random record pays for the one release of this fit.
+        """Return :meth:`cost` with the cost of a random record in this fit's single release.
 
-        With public constants and a declared number of rows that is a Bayesian ε, by each record's
-        own length (:mod:`bdpvi.accounting.perturbed_records`). Bought ones are another output that
-        the record is part of: then it is of the path that was taken, with their worst case in it.
+        With public preprocessing and a declared number of rows that is a Bayesian ε, from each
+        record's own length (:mod:`bdpvi.accounting.perturbed_records`). Private preprocessing is
+        another output that depends on the record: then it is a path's cost, which includes the
+        preprocessing's worst case.
         """
         total = self.cost(delta)
         book, name = self.ledger.book(), self.kept.name
@@ -148,7 +148,7 @@ class Prepared:
         if worst is None or len(solved) != 1 or not self.records or (route.count and rows is None):
             return total
         drawn = self.kept.drawn or (solved[0] if own[0] is book.charges[0] else None)
-        if not isinstance(drawn, PerturbedObjective):  # only who released it knows what was drawn
+        if not isinstance(drawn, PerturbedObjective):  # only the releasing process knows the draw
             return total
         if route.count and rows is not None:
             route = route.of_rows(rows)
@@ -190,13 +190,13 @@ class Prepared:
         generator: torch.Generator | None = None,
         work: Transaction | None = None,
     ) -> Release:
-        """Charge, then solve once for each draw; arguments and errors as of :func:`bdpvi.release`.
+        """Charge, then solve once for each draw; arguments and errors as for :func:`bdpvi.release`.
 
-        ``epsilon`` is what everything that was spent on the table may reach, this included. The
-        settings follow from that whole ε and the number of draws.
+        ``epsilon`` limits everything spent on the table, this release included. The settings
+        follow from that whole ε and the number of draws.
 
         Args:
-            work: that this is the last step of; by default a new one.
+            work: the transaction of which this is the last step; by default a new one.
         """
         validate.epsilon(epsilon)
         validate.probability("delta", delta)
@@ -236,12 +236,12 @@ class Prepared:
 
     @on_host
     def preview(self, draws: int, *, epsilon: float, delta: float, key: Key) -> dict[str, Tensor]:
-        """Return draws as a release for ε would hold them, without charging: for the owner alone.
+        """Return draws of a simulated release for ε, without charging: for the owner only.
 
         Args:
             draws: number of draws.
-            epsilon, delta: of the release.
-            key: of all noise.
+            epsilon, delta: ε and δ of the release.
+            key: source of all noise.
         """
         route, plan = self._exact(draws, epsilon, delta)
         return latents_of(route.draw(self.model, self.data, plan, key), draws, key)
@@ -249,7 +249,7 @@ class Prepared:
     def previews(
         self, releases: int, *, epsilon: float, delta: float, key: Key
     ) -> dict[str, Tensor]:
-        """Return the one draw of each of several releases, as :meth:`preview`."""
+        """Return the single draw of each of several simulated releases, as :meth:`preview`."""
         route, plan = self._exact(1, epsilon, delta)
         keys = [key.child(one) for one in range(releases)]
         each = [latents_of(route.draw(self.model, self.data, plan, one), 1, one) for one in keys]
@@ -257,12 +257,12 @@ class Prepared:
 
     @on_host
     def predicting(self, epsilon: float, delta: float) -> Model:
-        """Return the model that predicts by the previews for ε."""
+        """Return the model for predictions from simulated releases for ε."""
         route, plan = self._exact(1, epsilon, delta)
         return route.predicting(self.model, plan)
 
     def _exact(self, draws: int, epsilon: float, delta: float) -> tuple[Suited[Any], Any]:
-        """Return route and settings for the owner's eyes: N need not be counted with noise."""
+        """Return route and settings for the owner, with the exact N instead of a noisy one."""
         route = self.route.with_draws(draws)
         if route.count:
             route = route.of_rows(float(self.records))
@@ -282,7 +282,7 @@ class Prepared:
         noted: Mapping[str, Any],
         seeded: bool,
     ) -> Release:
-        assert total.worst_case is not None  # what has none is not planned
+        assert total.worst_case is not None  # a release without one is not planned
         worst = total.worst_case.public(epsilon)
         return Release(
             samples=flat(latents),

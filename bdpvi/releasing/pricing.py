@@ -1,4 +1,4 @@
-"""What draws from a fit cost, by each of the three statements that the fit can give."""
+"""The cost of draws from a fit, for each of the three guarantees."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from bdpvi.releasing.basis import assumptions_of
 
 
 def usual_kind(fit: Fit) -> Kind:
-    """Return the strongest statement that the fit can give.
+    """Return the strongest guarantee that the fit can give.
 
-    Worst-case DP where it can, Bayesian DP where the range of any conceivable record's cost is
-    known, and the statement on typical records elsewhere. Draws from ``guides.Laplace`` have a
-    worst case beside their Bayesian ε.
+    Worst-case DP if possible, Bayesian DP if the range of any conceivable record's cost is known,
+    otherwise the typical-record guarantee. Draws from ``guides.Laplace`` have a worst case as well
+    as a Bayesian ε.
     """
     if fit.guide.noise_scale is not None and not without_worst_case(fit):
         return Kind.WORST_CASE
@@ -38,21 +38,21 @@ def usual_kind(fit: Fit) -> Kind:
 
 
 def table(fit: Fit, planned: Charge | None = None, accounting: Accounting | None = None) -> Table:
-    """Return everything that was spent on the table, and ``planned`` on top.
+    """Return everything spent on the table, and ``planned``.
 
     Args:
-        fit: of the table.
+        fit: a fit of the table.
         planned: draws from ``fit``.
-        accounting: how it is priced, by default as the fit says.
+        accounting: how the ε is computed, by default as in the fit.
 
     Raises:
-        ValueError: if no total of single records is known.
+        ValueError: if no total for single records is known.
     """
     return Table.of(fit.ledger, accounting or fit.accounting, *_with(fit, planned))
 
 
 def _with(fit: Fit, planned: Charge | None) -> tuple[Entry | None, dict[str, RecordLosses]]:
-    """Return draws that may be charged, and what those from ``fit`` cost each record."""
+    """Return the entry of planned draws, and each record's losses from draws of ``fit``."""
     name, losses = fit.kept.name, losses_of(fit, planned)
     if planned is None:
         return None, {name: losses}
@@ -61,7 +61,7 @@ def _with(fit: Fit, planned: Charge | None) -> tuple[Entry | None, dict[str, Rec
 
 
 def losses_of(fit: Fit, planned: Charge | None = None) -> RecordLosses:
-    """Return what draws from ``fit`` cost each record, at all temperatures so far."""
+    """Return each record's losses from draws of ``fit``, at all temperatures so far."""
     taus = {one.temperature for one in (*own(fit), *([planned] if planned else []))}
     made = f"{fit.model!r} {type(fit.guide)} {fit.guide.noise_scale} {fit.fingerprint}"
     written = fit.preprocessing.get("encoding")
@@ -75,23 +75,23 @@ def losses_of(fit: Fit, planned: Charge | None = None) -> RecordLosses:
 
 
 def own(fit: Fit) -> tuple[Charge, ...]:
-    """Return all draws from ``fit`` so far."""
+    """Return all charges for draws from ``fit`` so far."""
     return fit.ledger.charges(fit.kept.name)
 
 
 def keep_again(fit: Fit) -> None:
-    """Write what draws from ``fit`` cost each record, if it is not with their charges any more."""
+    """Write each record's losses from ``fit`` again if they are missing beside the ledger."""
     taus = {one.temperature for one in own(fit)}
     try:
         if taus:
             kept(fit.ledger, fit.kept.name, *taus)
     except ValueError:
-        with suppress(OSError), fit.ledger.locked():  # who may not write there asks all the same
+        with suppress(OSError), fit.ledger.locked():  # a reader without write access may still ask
             keep(fit.ledger, fit.kept.name, losses_of(fit))
 
 
 def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
-    """Return draws as the worst case has them: a function of public constants; None without one."""
+    """Return the worst-case events of draws, from public numbers only; None without any."""
     if charge.from_data or not bounded(fit):
         return None
     if influence := of_any(fit):
@@ -113,9 +113,9 @@ def total(
     accounting: Accounting | None = None,
     kind: Kind | None = None,
 ) -> Cost:
-    """Return what everything on the table has cost, with ``planned`` on top.
+    """Return the cost of everything spent on the table, with ``planned``.
 
-    The statement on typical records is there if it is the ``kind``, or without one the usual kind.
+    It includes the typical-record bound if that is the ``kind``, or without one the usual kind.
 
     Raises:
         ValueError: if there is no such guarantee, or none at all.
@@ -140,9 +140,9 @@ def total(
 
 
 def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound | None:
-    """Return the guarantee of everything spent on the table: a function of public constants alone.
+    """Return the guarantee of everything spent on the table, from public numbers only.
 
-    None without any charge, or where there is no such guarantee.
+    None without any charge, or if there is no such guarantee.
     """
     if planned is None and not fit.ledger.entries():
         return None
@@ -152,22 +152,22 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound |
 
 
 def assuming(fit: Fit, bound: Bound) -> Bound:
-    """Return a bound of everything on the table of ``fit`` with what it rests on."""
+    """Return a bound on everything spent on the table of ``fit`` with its assumptions."""
     return bound.assuming(*assumptions_of(fit.preprocessing, fit.ledger.entries()))
 
 
 def check_delta(fit: Fit, delta: float, kind: Kind) -> None:
     """Warn of a δ of 1/N or more for a Bayesian guarantee, see :func:`.validate.mean_delta`.
 
-    Any other δ bounds what each record has to fear that it speaks of.
+    For other guarantees δ holds for each record that they cover.
     """
     if kind is Kind.BAYESIAN:
         validate.mean_delta(delta, fit.records)
 
 
 def without_worst_case(fit: Fit) -> str:
-    """Return why no worst-case guarantee can be given for releases from ``fit``, "" if it can."""
-    mode = any(panel.error is not None for panel in fit.panels)  # proven modes alone have one
+    """Return why releases from ``fit`` have no worst-case guarantee, "" if they have one."""
+    mode = any(panel.error is not None for panel in fit.panels)  # only proven modes have one
     if fit.guide.noise_scale is None and not mode:
         return "the guide has no public noise_scale"
     if mode and (rows := fit.ledger.rows_per_unit) > 1:
@@ -184,16 +184,16 @@ def without_worst_case(fit: Fit) -> str:
 
 
 def bounded(fit: Fit) -> bool:
-    """Return whether public numbers bound what any record does to a release."""
+    """Return whether public numbers bound any record's influence on a release."""
     public = fit.guide.noise_scale is not None and all(p.largest is not None for p in fit.panels)
     return public or of_any(fit) is not None
 
 
 def of_any(fit: Fit) -> Influence | None:
-    """Return how far any added record moves the mode of any table, where draws are priced by that.
+    """Return how far any added record moves the mode of any table, if that prices the draws.
 
-    It is where fits are proven modes, which have an influence in each panel, for units of one row.
-    Whether a removed record's is bounded too is asked so that panels have one for every table.
+    It does for proven modes, which have an influence in each panel, and units of one row. A bound
+    for removed records is required too, so that panels have one for every table.
     """
     model, known = fit.model, [panel.influence for panel in fit.panels]
     if not isinstance(model, BayesianLogisticRegression) or fit.ledger.rows_per_unit > 1:

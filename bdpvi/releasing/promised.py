@@ -1,4 +1,4 @@
-"""What a release says that it promises, and which releases are refused or warned of for it."""
+"""The receipt of a release, and refusals and warnings because of its guarantee."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def receipt(
 ) -> Receipt:
     """Return the receipt of draws from a fit.
 
-    What is certified has no number that was read from the records: a table with a record less has
+    A certified receipt has no number computed from the records: a table with one record less has
     the same receipt, word for word.
 
     Args:
-        fit, charge: what was drawn, from where.
-        bound: what is promised.
-        aimed: the ε that was asked for.
+        fit, charge: the fit and its draws.
+        bound: the guarantee.
+        aimed: the target ε.
         seeded: whether noise follows a seed.
-        noted: what is said of how the records were made.
+        noted: the public description of how the records were made.
     """
     public = bound.kind is Kind.WORST_CASE
     if aimed is not None:
@@ -67,7 +67,7 @@ def receipt(
 
 
 def _alike(said: Bound, kinds: Sequence[str]) -> Bound:
-    """Return a certified promise in the same words whether panel or worst case gave its ε."""
+    """Return a certified bound in the same words whether panel or worst case gave its ε."""
     own = sampled(kinds)
     rest = tuple(one for one in said.assumptions if one not in own)
     return replace(
@@ -76,10 +76,10 @@ def _alike(said: Bound, kinds: Sequence[str]) -> Bound:
 
 
 def check(price: Bound, epsilon: float) -> None:
-    """Refuse a Bayesian ε that is not certified, where one was asked for.
+    """Refuse a Bayesian ε that is not certified, if a Bayesian guarantee was requested.
 
     Raises:
-        ValueError: saying why, and what else there is.
+        ValueError: if it is not certified; it says why, and what else is possible.
     """
     if price.kind is Kind.BAYESIAN and price.doubt:
         raise ValueError(
@@ -90,7 +90,7 @@ def check(price: Bound, epsilon: float) -> None:
 
 
 def warn(total: Cost, price: Bound) -> None:
-    """Warn where nothing is certified of what is released."""
+    """Warn if nothing about the release is certified."""
     bayesian = total.bayesian
     what = f"a {price.kind.value} ε"
     what += f", {price.mark}" if price.kind is Kind.BAYESIAN else ", which speaks of most records"
@@ -112,5 +112,5 @@ def two_digits(value: float) -> float:
     >>> two_digits(0.2000000000001)
     0.21
     """
-    # In decimal, as binary products round: never down, and 0.2 stays 0.2.
+    # In decimal, as binary products are inexact: never down, and 0.2 stays 0.2.
     return float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(repr(value)))

@@ -1,4 +1,4 @@
-"""Secret receipts in a fit's folder: what was charged there, should the ledger not remember it."""
+"""Secret receipts in a fit's folder: its charges, in case the ledger loses them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NAME = re.compile(r"release-(\d{1,9})\.json")
 
 
 def missing(folder: Path | None, ledger: Ledger) -> dict[int, Entry]:
-    """Return the charges, by number, that receipts tell of and the ledger lacks.
+    """Return the charges, by number, that receipts record and the ledger lacks.
 
     Args:
-        folder: of the fit; None if it was not saved.
-        ledger: as it is.
+        folder: folder of the fit; None if it was not saved.
+        ledger: the current ledger.
 
     Raises:
-        ValueError: naming a receipt that cannot be read.
+        ValueError: if a receipt, which it names, cannot be read.
     """
     if folder is None:
         return {}
@@ -34,16 +34,16 @@ def missing(folder: Path | None, ledger: Ledger) -> dict[int, Entry]:
             continue
         there = book.entries[number - 1] if number <= len(book.entries) else None
         if there == told:
-            break  # and so all before it
+            break  # and all before it too
         lost[number] = told
     return dict(sorted(lost.items()))
 
 
 def check(folder: Path | None, ledger: Ledger) -> None:
-    """Refuse a ledger that lacks what a secret receipt in the fit's folder tells of.
+    """Refuse a ledger that lacks a charge of a secret receipt in the fit's folder.
 
     Raises:
-        ValueError: saying what to do.
+        ValueError: if it lacks one; it says what to do.
     """
     if ledger.path is not None and (lost := missing(folder, ledger)):
         raise ValueError(
@@ -63,7 +63,7 @@ def keep(folder: Path | None, ledger: Ledger, entry: Entry, total: Cost) -> None
     try:
         content = store.json_text(proof | {"cost": total.to_dict()}, indent=1)
         store.write(file, content.encode())
-    except OSError as error:  # what is charged and drawn must not be lost
+    except OSError as error:  # a charged draw must not be lost
         warnings.warn(
             f"the release is charged and valid, but its secret receipt {file} could not be "
             f"written: {error}",
@@ -72,7 +72,7 @@ def keep(folder: Path | None, ledger: Ledger, entry: Entry, total: Cost) -> None
 
 
 def _told(file: Path, ledger: str) -> Entry | None:
-    """Return the charge that a receipt tells of; None if it is of another ledger."""
+    """Return the charge of a receipt; None if it belongs to another ledger."""
     try:
         content = store.read_json(file)
         if content.get("ledger") != ledger:

@@ -1,4 +1,4 @@
-"""The content of a release's file, which may be anybody's: what does not fit is refused by name."""
+"""The content of a release's file, which is untrusted: invalid entries are refused by name."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from bdpvi.releasing.saved import Shared
 
 
 def release_of(content: bytes, model: Model | None = None) -> Release:
-    """Return what :func:`bdpvi.releasing.storage.release_bytes` returned, however large that is.
+    """Return the release written by :func:`bdpvi.releasing.storage.release_bytes`, of any size.
 
     Raises:
-        ValueError: naming the entry that is missing or wrong.
+        ValueError: if an entry, which it names, is missing or wrong.
     """
     given = schema.parsed(content)
     samples = _numbers("samples", given.pop("samples", None))
@@ -53,7 +53,7 @@ def release_of(content: bytes, model: Model | None = None) -> Release:
 def _check_shapes(
     model: Known, samples: torch.Tensor, latents: Mapping[str, torch.Tensor], shared: Shared
 ) -> None:
-    """Raise ValueError unless latents are of the model's shapes."""
+    """Raise ValueError unless latents have the model's shapes."""
     shapes = {name: tuple(value.shape[1:]) for name, value in latents.items()}
     values = sum(math.prod(shape) for shape in shapes.values())
     features = len(shared.feature_names)
@@ -61,7 +61,7 @@ def _check_shapes(
         ("feature_names", features),
         ("model.classes", getattr(model, "classes", 2)),
     ):
-        validate.at_most(name, size, values + 1)  # before the model is run with so many
+        validate.at_most(name, size, values + 1)  # before the model runs with that many
     for at in (one for group in getattr(model, "levels", ()) for one in group):
         validate.at_most("model.levels", at, features - 1)
     zero = samples.new_zeros(1, features)
@@ -77,7 +77,7 @@ def _check_shapes(
 
 
 def _check_words(shared: Shared, classes: int) -> None:
-    """Raise ValueError unless the encoding is of these features, and classes have names."""
+    """Raise ValueError unless the encoding has these features, and classes have names."""
     written = shared.preprocessing.get("encoding")
     if written is not None:
         encoding = Encoding.from_dict(written)

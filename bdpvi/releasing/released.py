@@ -1,4 +1,4 @@
-"""What may be shared: posterior samples, their receipt, and what they predict."""
+"""Releases, which may be shared: posterior samples, their receipt, and their predictions."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ OWNERS = "not published: it is the owner's certificate"
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What a release promises, in public words and numbers: one of the three statements.
+    """A release's guarantee, one of three, in public words and numbers.
 
     Attributes:
-        worst_case: of everything spent on the table up to this release, this one included.
-        bayesian: of all releases from the fit up to this one; its ε is +∞ where it is certified and
-            was not aimed at, as it was then read from the records.
-        typical: of all releases from the fit up to this one, on most records.
-        about: what D is, and where the constants of the encoding come from.
-        source: whether ε was aimed at, computed from public constants or from the data, or is not
+        worst_case: bound on everything spent on the table up to and including this release.
+        bayesian: bound on all releases from the fit up to this one. Its ε is +∞ if it is certified
+            and was no target, as it was then computed from the records.
+        typical: bound on all releases from the fit up to this one, for most records.
+        about: what D is, and the source of the preprocessing bounds.
+        source: whether ε is a target, was computed from public numbers or from the data, or is not
             published.
         draws: number of samples k.
-        temperature: τ; on a coarse grid if it was found from the data. None where the noise was
-            in the fit itself.
+        temperature: τ; on a coarse grid if it was computed from the data. None if the noise was
+            part of the fit.
         noise_scale: standard deviation of the noise in each coordinate, if it is public.
-        step: the samples are multiples of this, if it is known.
+        step: the samples are multiples of this, if known.
     """
 
     worst_case: Bound | None = None
@@ -70,20 +70,20 @@ class Receipt:
 
     @property
     def bound(self) -> Bound:
-        """The guarantee that is promised, whichever it is."""
+        """The guarantee of the release, of whichever kind."""
         found = self.worst_case or self.bayesian or self.typical
         assert found is not None
         return found
 
     @property
     def experiment(self) -> bool:
-        """Whether samples, batches or the choice of training rows follow a seed: then nothing is
-        promised at all."""
+        """Whether samples, batches or the choice of training rows follow a seed: then there is no
+        guarantee at all."""
         return Assumption.SEEDED_EXPERIMENT in self.bound.assumptions
 
     @property
     def meaning(self) -> str:
-        """The guarantee in words, with its assumptions and what it is about."""
+        """The guarantee in words, with its assumptions and what it covers."""
         return sentences(self.bound.meaning, self.about)
 
     def __str__(self) -> str:
@@ -114,23 +114,22 @@ class Receipt:
 
 @dataclass(frozen=True, eq=False)
 class Release:
-    """Posterior samples and what they promise. All but ``cost`` may be shared.
+    """Posterior samples and their guarantee. All except ``cost`` may be shared.
 
-    To share it, write it with :func:`bdpvi.releasing.storage.save_release`; neither that file nor a
-    pickle nor ``repr`` has ``cost``.
+    To share it, write it with :func:`bdpvi.releasing.storage.save_release`; that file, a pickle and
+    ``repr`` do not contain ``cost``.
 
     Attributes:
         samples: posterior samples over the flat vector of unconstrained latents, (k, d).
-        latents: the same samples as the model's latent variables, each (k, ...), as
-            ``pyro.infer.Predictive(release.model, posterior_samples=release.latents)`` takes them.
-        receipt: what is promised, in public words and numbers.
+        latents: the same samples as the model's latent variables, each (k, ...), for
+            ``pyro.infer.Predictive(release.model, posterior_samples=release.latents)``.
+        receipt: the guarantee, in public words and numbers.
         model: the model, for predictions.
         feature_names: the columns that predictions expect, in order.
-        preprocessing: the public constants that make those columns from raw ones; see
-            :attr:`encoding`.
-        estimate: the posterior in numbers, where its route knows sampling and noise.
-        guide: the posterior of the unconstrained latents, where it is private itself.
-        parameters: of the model, by name, where it has some; they are in ``model`` already.
+        preprocessing: how raw columns become those columns; see :attr:`encoding`.
+        estimate: the posterior in numbers, if its route separates sampling and privacy noise.
+        guide: the posterior of the unconstrained latents, if it is private itself.
+        parameters: the model's parameters, by name, if any; ``model`` has them already.
         secret: see :attr:`cost`.
     """
 
@@ -146,7 +145,7 @@ class Release:
     secret: Cost | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A pickle or a copy for another process may be shared as the release may.
+        # A pickle or a copy for another process may be shared like the release.
         return {**self.__dict__, "secret": None}
 
     def __str__(self) -> str:
@@ -154,10 +153,10 @@ class Release:
 
     @property
     def cost(self) -> Cost:
-        """What all releases from the fit have cost together, this one included. Secret.
+        """The joint cost of all releases from the fit, this one included. Secret.
 
         Raises:
-            ValueError: if the release was read from its file or a pickle, which do not hold it.
+            ValueError: if the release was read from its file or a pickle, which do not contain it.
         """
         if self.secret is None:
             raise ValueError("cost is secret and not in a release's file; the fit's folder has it")
@@ -165,7 +164,7 @@ class Release:
 
     @property
     def encoding(self) -> Encoding | None:
-        """How raw columns become features, None if the training data's were features already.
+        """How raw columns become features; None if the training data had features already.
 
         Raises:
             ValueError: if it was read from a file that was changed.
@@ -179,27 +178,27 @@ class Release:
     def summary(self, level: float = 0.95, *, odds: bool = False) -> Summary:
         """Return a table of the coefficients: estimates, intervals, P(coefficient > 0).
 
-        With an :attr:`estimate` intervals cover the truth as often as ``level`` says, and the
-        table has the share of each standard deviation that privacy added. Without one they are
-        quantiles of the draws, and the table says what they leave out.
+        With an :attr:`estimate` intervals have coverage ``level``, and the table has privacy's
+        share of each standard deviation. Without one they are quantiles of the draws, and the
+        table states what they omit.
 
         Args:
-            level: of the intervals.
-            odds: whether ``str`` shows odds ratios, or of counts rate ratios; ``to_dict`` and
-                ``to_frame`` have them always.
+            level: coverage of the intervals.
+            odds: whether ``str`` shows odds ratios, or rate ratios for counts; ``to_dict`` and
+                ``to_frame`` always have them.
 
         Raises:
-            ValueError: without an estimate and with fewer than 20 draws, or if ``level`` is no
+            ValueError: if there is no estimate and fewer than 20 draws, or ``level`` is not a
                 probability.
         """
         return summarised(self, level, odds)
 
     @on_host
     def with_draws(self, draws: int) -> Release:
-        """Return the release with so many fresh draws from its posterior, at no price.
+        """Return the release with ``draws`` fresh draws from its posterior, at no price.
 
         Raises:
-            ValueError: if it has none: other releases have the draws that were paid for.
+            ValueError: if it has no private posterior: each draw is then charged.
         """
         receipt = replace(self.receipt, draws=draws)
         if self.guide is not None:
@@ -224,13 +223,13 @@ class Release:
         """Return each record's expected target by every sample, (k, N).
 
         Args:
-            x: a pandas frame: its raw columns are encoded by :attr:`encoding`, or, if there is
-                none, taken by ``feature_names``, in any order; columns besides are ignored. Or a
+            x: a pandas frame: :attr:`encoding` encodes its raw columns, or, without one,
+                ``feature_names`` selects columns, in any order; other columns are ignored. Or a
                 tensor, an array or lists of features, (N, d), as in training.
 
         Raises:
-            ValueError: naming what is not numbers, not of this shape, not there or not known to the
-                encoding.
+            ValueError: if a value, which it names, is not numeric, has a wrong shape, is missing or
+                is unknown to the encoding.
         """
         return predictive_means(self.model, self.latents, self._features(x))
 
@@ -252,15 +251,15 @@ class Release:
     def to_inference_data(self, x: Tensor | None = None) -> Any:
         """Return the samples for ArviZ, with the receipt as attributes of each group.
 
-        The draws are independent: one chain. Nothing of :attr:`cost` is in it. In the attributes
-        truth values are 0 and 1, and what is None is left out, so that it can be saved.
+        The draws are independent: one chain. It contains nothing of :attr:`cost`. In the
+        attributes booleans are 0 and 1, and None is left out, so that it can be saved.
 
         Args:
-            x: features of records, (N, d), to draw a target for by every sample, as the group
-                ``posterior_predictive``; that group is as secret as these features are.
+            x: features of records, (N, d): every sample draws a target for each, in the group
+                ``posterior_predictive``, which is as secret as these features.
 
         Returns:
-            An ``arviz.InferenceData``, by ArviZ 1 an ``xarray.DataTree``.
+            An ``arviz.InferenceData``, with ArviZ 1 an ``xarray.DataTree``.
 
         Raises:
             ImportError: if ArviZ is not installed.
@@ -278,7 +277,7 @@ class Release:
             x: as for :meth:`predict_draws`.
 
         Returns:
-            A tensor for a tensor, a series with the same index for a frame, else an array.
+            A tensor for a tensor, a series with the same index for a frame, otherwise an array.
 
         Raises:
             ValueError: as :meth:`predict_draws`.
@@ -293,16 +292,16 @@ class Release:
             x: as for :meth:`predict_draws`.
 
         Returns:
-            A tensor for a tensor, a frame with the columns 0 to K − 1 for a frame, else an array.
+            A tensor for a tensor, a frame with columns 0 to K − 1 for a frame, otherwise an array.
 
         Raises:
-            ValueError: as :meth:`predict_draws`, or if the model's target is no class.
+            ValueError: as :meth:`predict_draws`, or if the model's target is not a class.
         """
         return _like(x, self._probabilities(x))
 
     @on_host
     def predict(self, x: Any) -> Any:
-        """Return the likeliest class, 0 to K − 1, (N,); containers as of :meth:`predict_mean`.
+        """Return the likeliest class, 0 to K − 1, (N,); containers as for :meth:`predict_mean`.
 
         Raises:
             ValueError: as :meth:`predict_proba`.
@@ -314,13 +313,13 @@ class Release:
 
 
 def flat(latents: Mapping[str, Tensor]) -> Tensor:
-    """Return draws of unbounded latent variables side by side, (k, d)."""
+    """Return draws of unbounded latent variables as vectors, (k, d)."""
     sides = [one.reshape(len(one), -1) for one in latents.values()]
     return torch.cat(sides, 1) if sides else torch.zeros(0, 0)
 
 
 def _named(frame: Any, names: tuple[str, ...]) -> Any:
-    """Return the columns of these names, in this order."""
+    """Return the columns with these names, in this order."""
     frame = frame.set_axis([str(c).strip() for c in frame.columns], axis=1)
     found = Counter(frame.columns)
     for name in names:
@@ -330,7 +329,7 @@ def _named(frame: Any, names: tuple[str, ...]) -> Any:
 
 
 def _like(x: Any, values: Tensor) -> Any:
-    """Return values for the records of ``x`` in the kind of container that ``x`` is."""
+    """Return values for the records of ``x`` in a container like ``x``."""
     if isinstance(x, Tensor):
         return values
     array = values.cpu().numpy()

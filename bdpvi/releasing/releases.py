@@ -1,4 +1,4 @@
-"""Release samples: charge first, then draw."""
+"""Releases of samples: charge first, then draw."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ADVICE = (
     "--clip and --noise-scale: they bound the cost of every record. Models other than a logistic "
     "regression need a higher temperature"
 )
-"""What to do about an ε whose estimate is not reliable."""
+"""Remedy for an ε whose estimate is not reliable."""
 
 
 def release(
@@ -42,49 +42,49 @@ def release(
 ) -> Release:
     """Charge ``draws`` posterior samples, then draw them from N(μ, τS) and round them.
 
-    From what a recipe with a route prepared, solve once for each draw instead: for an ``epsilon``,
-    under a worst-case guarantee, without a temperature.
+    For a :class:`Prepared` of a recipe with a route it solves once for each draw instead: for an
+    ``epsilon``, under a worst-case guarantee, without a temperature.
 
     Args:
-        fit: where to draw from.
-        draws: number of samples k, by default 1 or as the route says; or what :func:`calibrate`
-            returned, which says the temperature.
-        temperature: τ; higher costs less and predicts worse. A number counts as public: it must not
-            be chosen by looking at what the records cost. Once a temperature was found from the
-            data, every number counts as found from them. S is the guide's covariance, or what its
-            ridge or its noise scale puts instead of it. 1 if neither this nor ``epsilon`` is given.
-        epsilon: the ε that may be reached by everything that is spent on the table, this release
-            included. The temperature is found by :func:`calibrate`, but for a Bayesian guarantee,
-            where it is 1 or planned from a declared N; one that is given stays as it is. A release
-            beyond ε is refused, and so is a Bayesian one that is not certified.
-        guarantee: the first of these that the fit can give:
+        fit: the fit to draw from.
+        draws: number of samples k, by default 1 or the route's; or the result of
+            :func:`calibrate`, which includes the temperature.
+        temperature: τ; higher costs less and predicts worse. A number counts as public: do not
+            choose it by looking at the records' costs. After a temperature was computed from the
+            data, every number counts as computed from them. S is the guide's covariance, or its
+            replacement by a ridge or a noise scale. 1 if neither this nor ``epsilon`` is given.
+        epsilon: the target ε: a limit on everything spent on the table, this release included.
+            :func:`calibrate` finds the temperature; for a Bayesian guarantee it is 1 or planned
+            from a declared N. A given temperature is kept. A release beyond ε is refused, and so is
+            a Bayesian one that is not certified.
+        guarantee: by default the first of these that the fit can give:
             :class:`~bdpvi.releasing.guarantees.WorstCaseDP` at the optimum of a model with bounded
             scores, with a public noise scale; :class:`~bdpvi.releasing.guarantees.BayesianDP` where
             the cost of any conceivable record has a range, as with :class:`bdpvi.guides.Laplace`;
             :class:`~bdpvi.releasing.guarantees.TypicalRecord` for any other model and guide. After
-            a release that has none it must be said. Draws from ``guides.Laplace`` have a worst case
-            beside it, unless records decided that there is a release: by its temperature, or by a
-            Bayesian ε that was held against ``epsilon`` or a budget.
-        delta: δ at which the cost is reported.
-        accounting: how a Bayesian ε is computed; by default as the fit says.
-        generator: for experiments that must repeat. Who guesses its seed knows the noise, so the
-            result is no release, says so, and cannot be saved as one. By default the operating
-            system's secure randomness is used.
+            a release without a worst case it must be given. Draws from ``guides.Laplace`` also have
+            a worst case, unless the records decide whether there is a release: by its temperature,
+            or by a Bayesian ε that is checked against ``epsilon`` or a budget.
+        delta: δ of the reported cost.
+        accounting: how a Bayesian ε is computed; by default as in the fit.
+        generator: for repeatable experiments. Whoever guesses its seed knows the noise, so the
+            result is not a release, says so, and cannot be saved as one. The default is the
+            operating system's secure randomness.
 
     Raises:
         BudgetExceededError: if ε or the ledger's budget does not suffice; nothing is charged or
             drawn.
-        ValueError: if no finite ε can be given, or ``epsilon`` not be reached, or the fit cannot
-            give the guarantee, or ``generator`` is in a state that was used for this fit before;
-            nothing is charged or drawn.
+        ValueError: if no ε is finite, ``epsilon`` cannot be reached, the fit cannot give the
+            guarantee, or ``generator`` has a state that was used for this fit before; nothing is
+            charged or drawn.
 
     Warns:
-        UserWarning: of a δ of 1/N or more for a Bayesian guarantee, which then leaves room for one
-            record to be exposed altogether.
+        UserWarning: if δ is 1/N or more for a Bayesian guarantee, which then permits that one
+            record is fully exposed.
         NotCertifiedWarning: if there is neither a worst-case ε nor a certified Bayesian one.
 
-    What is certified is published without any number that was read from the records: ε as it was
-    asked for, and without ``epsilon`` none: it is the owner's, in ``release.cost``.
+    A certified release publishes no number computed from the records: it states the target ε, and
+    without ``epsilon`` none; the owner finds ε in ``release.cost``.
     """
     return carried_out(
         fit,
@@ -102,12 +102,12 @@ def release(
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What :func:`release` was asked for.
+    """The arguments of :func:`release`.
 
     Args:
         draws, temperature, epsilon, guarantee, delta, accounting, generator: as there.
-        work: that the release is the last step of. Asked for again, the same draws are made again
-            and nothing is charged. By default a new one, from a secret that nobody keeps.
+        work: the transaction of which the release is the last step. A repeated call makes the same
+            draws and charges nothing. By default a new one, from a secret that is not stored.
     """
 
     draws: int | Charge | None = None
@@ -120,7 +120,7 @@ class Asked:
     work: Transaction | None = None
 
     def limit(self, guarantee: Guarantee) -> Budget | None:
-        """Return what a temperature that is not sought must keep to."""
+        """Return the limit for a temperature that is not calibrated."""
         fixed = self.temperature is not None or isinstance(self.draws, Charge)
         fixed = fixed or guarantee.name == guarantees.BAYESIAN
         return Budget(self.epsilon, self.delta) if fixed and self.epsilon is not None else None
@@ -147,7 +147,7 @@ class Asked:
 
 @on_host
 def carried_out(fit: Fit | Prepared, asked: Asked) -> Release:
-    """Return what :func:`release` returns, as a step of a work too."""
+    """Return the result of :func:`release`, possibly as a step of a work."""
     if isinstance(fit, Prepared):
         _check_solved(asked)
         assert asked.epsilon is not None
@@ -164,7 +164,7 @@ def carried_out(fit: Fit | Prepared, asked: Asked) -> Release:
         receipts.check(fit.kept.folder, fit.ledger)
         work = asked.work or work_of(fit, Key.fresh())
         with fit.ledger.locked():
-            work.end()  # what was reserved for the draws is for them to take
+            work.end()  # the reservation is for the draws
             guarantee = asked.guarantee or guarantees.by_default(fit)
             draws = Draws(fit, asked, guarantee, f"release {work.secret.work}")
             plan, key, entry = work.charge(draws)
@@ -174,7 +174,7 @@ def carried_out(fit: Fit | Prepared, asked: Asked) -> Release:
 
 
 def drawn(draws: Draws, plan: Plan[tuple[Charge, Cost]], key: Key) -> Release:
-    """Return the release of draws that were charged."""
+    """Return the release of charged draws."""
     fit, asked, (charge, total) = draws.fit, draws.asked, plan.settings
     samples = draws.draw(plan, key)
     bound = draws.guarantee.price(total).assuming(*plan.assumptions)
@@ -197,9 +197,9 @@ def work_of(fit: Fit | Prepared, secret: Key, facts: str | None = None) -> Trans
     """Return the transaction of one release from a fit.
 
     Args:
-        fit: where it is from.
-        secret: of this release alone.
-        facts: what the secret was made for and is kept with; None where nobody keeps it.
+        fit: the fit.
+        secret: secret of this release only.
+        facts: what the secret was made for and is stored with; None if it is not stored.
     """
     name, kept = fit.kept.name, facts is not None
     if isinstance(fit, Prepared):
@@ -212,10 +212,10 @@ class Draws:
     """Posterior samples from a guide that stays secret.
 
     Attributes:
-        fit: where they are drawn from.
-        asked: how many, at which price.
-        guarantee: what is promised.
-        step: which release of the fit it is.
+        fit: the fit.
+        asked: number and price of the draws.
+        guarantee: their guarantee.
+        step: the name of this release of the fit.
     """
 
     fit: Fit
@@ -224,7 +224,7 @@ class Draws:
     step: str
 
     def plan(self, before: Before) -> Plan[tuple[Charge, Cost]]:
-        """Return the draws with their temperature, and what everything costs with them.
+        """Return the draws with their temperature, and the total cost with them.
 
         Raises:
             BudgetExceededError: if ε or the ledger's budget does not suffice.
@@ -239,8 +239,8 @@ class Draws:
         read = charge.from_data or asked.epsilon is not None or fit.ledger.budget is not None
         read = read and guarantee.name != guarantees.WORST_CASE
         total = _cost(fit, asked.delta, planned, asked.accounting, guarantee)
-        price = guarantee.price(total)  # refuses what has none
-        if read:  # what decides that there is a release is bounded by no public number
+        price = guarantee.price(total)  # refuses draws without one
+        if read:  # records decide whether there is a release, which no public number bounds
             total = replace(total, worst_case=None)
         if asked.generator is None:
             promised.warn(total, price)
@@ -288,20 +288,20 @@ def cost(
     planned: Charge | None = None,
     accounting: Accounting | None = None,
 ) -> Cost:
-    """Return what everything on the table has cost, with ``planned`` on top. Charges nothing.
+    """Return the cost of everything spent on the table, with ``planned``. Charges nothing.
 
     The Bayesian ε follows each record through all fits (:mod:`bdpvi.accounting.table`), whose
-    losses are kept with the ledger. Where it is not known and a worst case is, ``why`` says so.
-    The ε of typical records is there where it is what the fit can promise.
+    losses are stored with the ledger. If only a worst case is known, ``why`` says why. The
+    typical-record ε is included if it is the fit's usual guarantee.
 
     Args:
-        fit: which was released from, or not yet: then every ε is 0.
+        fit: the fit; before any release every ε is 0.
         delta: δ.
         planned: a further release.
         accounting: as for :func:`release`.
 
     Raises:
-        ValueError: if there is neither a worst case nor a Bayesian ε, saying why.
+        ValueError: if there is neither a worst case nor a Bayesian ε; it says why.
     """
     validate.probability("delta", delta)
     if isinstance(fit, Prepared):
@@ -320,7 +320,7 @@ def _cost(
     accounting: Accounting | None,
     guarantee: Guarantee | None = None,
 ) -> Cost:
-    """Return :func:`cost`, with the statement that is asked for."""
+    """Return :func:`cost`, with the requested guarantee."""
     kind = None if guarantee is None else Kind(guarantee.name)
     mean = Kind.BAYESIAN if pricing.usual_kind(fit) is not Kind.WORST_CASE else Kind.WORST_CASE
     pricing.check_delta(fit, delta, kind or mean)
@@ -344,13 +344,13 @@ def preview(
     delta: float = 1e-5,
     generator: torch.Generator | None = None,
 ) -> dict[str, Tensor]:
-    """Return samples as a release would hold them, without charging: for the owner's eyes only.
+    """Return samples of a simulated release, without charging: for the owner only.
 
     Args:
         fit, draws: as for :func:`release`.
-        temperature: of draws from a guide.
-        epsilon, delta: of draws that are solved for, which have no temperature.
-        generator: for experiments that must repeat.
+        temperature: τ of draws from a guide.
+        epsilon, delta: ε and δ of solved draws, which have no temperature.
+        generator: for repeatable experiments.
     """
     if isinstance(fit, Prepared):
         _check_solved(Asked(temperature=None if temperature == 1 else temperature, epsilon=epsilon))
@@ -375,29 +375,29 @@ def calibrate(
 ) -> Charge:
     """Return ``draws`` more samples at the smallest temperature that keeps ε within ``epsilon``.
 
-    Temperature lowers what the means of neighbours give away and leaves what their covariances give
-    away (the floor), so not every ε can be reached.
+    Temperature lowers the loss from the neighbours' means, but not the loss from their covariances
+    (the floor), so not every ε can be reached.
 
     Args:
-        fit: where the samples will be drawn from; what was released before counts.
+        fit: the fit to draw from; earlier releases count.
         draws: number of samples.
-        epsilon: target, met from below: within 0.1 % by worst-case DP, within 4.5 % elsewhere,
-            where the temperature is read from the records, on a coarse grid: no δ covers it, and
-            what is released at it is an experiment and never certified.
+        epsilon: target, met from below: within 0.1 % for worst-case DP, otherwise within 4.5 %.
+            Then the temperature is computed from the records, on a coarse grid: no δ covers it, and
+            a release at it is an experiment and never certified.
         delta: δ of the target.
         guarantee: as for :func:`release`.
-        least: lowest temperature to consider. Below 1, the posterior itself, samples lie closer to
-            the mean than the posterior's own, and cost more.
+        least: lowest temperature to consider. At 1 samples are from the posterior itself; below 1
+            they lie closer to the mean and cost more.
         accounting: as for :func:`release`.
 
     Returns:
-        The draws, their temperature, and where it comes from, for :func:`release`. That one was
-        found from the data is in the ledger first.
+        The draws, their temperature and its origin, for :func:`release`. The ledger first records
+        that a temperature was computed from the data.
 
     Raises:
         BudgetExceededError: if ``epsilon`` is spent.
-        ValueError: if no temperature reaches ``epsilon``; the message says what keeps it away. Or
-            if the fit cannot give the guarantee.
+        ValueError: if no temperature reaches ``epsilon``; the message says why. Or if the fit
+            cannot give the guarantee.
     """
     validate.epsilon(epsilon)
     validate.probability("delta", delta)
@@ -418,7 +418,7 @@ SOLVED = (
 
 
 def _check_solved(asked: Asked) -> None:
-    """Refuse what a release that is solved for does not have."""
+    """Refuse arguments that a solved release does not have."""
     draws, guarantee = asked.draws, asked.guarantee
     if isinstance(draws, Charge) or asked.temperature is not None or asked.epsilon is None:
         tau = f"temperature={asked.temperature!r}"
@@ -432,7 +432,7 @@ def _check_solved(asked: Asked) -> None:
 
 
 def _asked(draws: int | Charge | None, temperature: float | None) -> Charge:
-    """Return the draws that were asked for."""
+    """Return the requested draws."""
     if not isinstance(draws, Charge):
         return Charge(1 if draws is None else draws, 1.0 if temperature is None else temperature)
     if temperature is not None:
@@ -446,7 +446,7 @@ _CHEAPER = {
     "columns or a stronger prior cost less; so does objective perturbation at small ε",
     guarantees.TYPICAL: ". Fewer draws or a higher temperature cost less",
 }
-"""What an ε that is too large can be lowered by."""
+"""Remedies for an ε that is too large."""
 
 
 def _check(
@@ -457,9 +457,9 @@ def _check(
     accounting: Accounting | None,
     known: Cost | None,
 ) -> None:
-    """Raise unless everything together, ``charge`` included, is within the limit.
+    """Raise unless the total, ``charge`` included, is within the limit.
 
-    Its cost at the limit's δ is ``known``, or found now.
+    Its cost at the limit's δ is ``known``, or computed now.
     """
     ledger = fit.ledger
     total = known or pricing.total(fit, limit.delta, charge, accounting, Kind(guarantee.name))

@@ -1,4 +1,4 @@
-"""What a route is, and its settings for what a ledger leaves of ε."""
+"""The interface of a route, and its settings for the remaining ε."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Plan(Protocol):
 
     @property
     def event(self) -> PerturbedObjective | SampledGaussian:
-        """What it costs, by its noise."""
+        """The event of the noise."""
 
     @property
     def events(self) -> tuple[Priced, ...]:
-        """All that it costs."""
+        """All its events."""
 
     def with_noise(self, noise_multiplier: float) -> Plan:
-        """Return the settings with another noise multiplier, and the price that goes with it."""
+        """Return the settings with another noise multiplier, and its price."""
 
 
 P = TypeVar("P", bound=Plan)
@@ -42,60 +42,60 @@ P = TypeVar("P", bound=Plan)
 
 @runtime_checkable
 class Route(Protocol[P]):
-    """A mechanism whose noise is part of the fit, by its public settings."""
+    """A mechanism whose noise is part of the fit, with public settings."""
 
     @property
     def draws(self) -> int:
-        """Number of draws that a release has."""
+        """Number of draws in a release."""
 
     @property
     def count(self) -> float:
-        """Share of μ² that buys a noisy number of records before there is a plan; 0 for none."""
+        """Share of μ² for a noisy number of records before there is a plan; 0 for none."""
 
     def of_rows(self, rows: float) -> Self:
-        """Return the route for about so many records, which were counted with noise."""
+        """Return the route for about ``rows`` records, a noisy count."""
 
     def with_draws(self, draws: int) -> Self:
-        """Return the route with so many draws a release."""
+        """Return the route with ``draws`` draws in a release."""
 
     def suited(self, model: Model, data: Dataset, guide: object) -> Suited[P]:
-        """Return the route with what model, guide and the data's public constants say.
+        """Return the route adapted to model, guide and the data's preprocessing.
 
         Raises:
-            ValueError: if this model, data or guide cannot go this way.
+            ValueError: if the route does not suit this model, data or guide.
         """
 
 
 class Suited(Route[P], Protocol[P]):
-    """A route for a model.
+    """A route adapted to a model.
 
-    What it charges follows from public settings, and is charged before :meth:`draw` looks at a
+    Its price follows from public settings and is charged before :meth:`draw` reads a
     record.
     """
 
     def plan(self, model: Model, features: int, left: Left) -> P:
-        """Return the settings: a function of public numbers."""
+        """Return the settings, a function of public numbers."""
 
     def predicting(self, model: Model, plan: P) -> Model:
-        """Return the model that goes with the draws."""
+        """Return the model for predictions from the draws."""
 
     def said(self, plan: P) -> str:
-        """Return what the settings rest on, in words that are published."""
+        """Return the public assumptions of the settings, in words."""
 
     def caution(self, plan: P, delta: float) -> str:
-        """Return what speaks against the release, by public facts; "" if nothing does."""
+        """Return reasons against the release, from public facts; "" if there are none."""
 
     def shares(self, model: Model, data: Dataset) -> tuple[Tensor, Tensor] | None:
-        """Return ω‖z‖ and ω‖z‖² of each record over their largest; None where there are none."""
+        """Return ω‖z‖ and ω‖z‖² of each record over their largest; None if not defined."""
 
     def draw(self, model: Model, data: Dataset, plan: P, key: Key) -> Solved:
-        """Return what is released, from a key's noise."""
+        """Return the release, with the noise of a key."""
 
 
 class Left(NamedTuple):
-    """What a route may spend: ε at δ, together with a Gaussian mechanism of this μ² before it.
+    """A route's allowance: ε at δ, jointly with an earlier Gaussian mechanism of this μ².
 
-    The ledger's budget, if it has one, says which ε a refusal may name.
+    The ledger's budget, if there is one, limits the ε that an error may suggest.
     """
 
     epsilon: float
@@ -105,11 +105,11 @@ class Left(NamedTuple):
 
 
 Solved = Mapping[str, Tensor] | Drawn | Trained
-"""What a route draws: latent variables, each (k, ...), or their posterior."""
+"""Output of a route: latent variables, each (k, ...), or their posterior."""
 
 
 def latents_of(drawn: Solved, draws: int, key: Key) -> dict[str, Tensor]:
-    """Return the latent variables of what a route drew, of a posterior that many of them."""
+    """Return the latent variables of a route's output; ``draws`` of them from a posterior."""
     if isinstance(drawn, Trained):
         return dict(drawn.latents)
     if isinstance(drawn, Drawn):
@@ -120,14 +120,14 @@ def latents_of(drawn: Solved, draws: int, key: Key) -> dict[str, Tensor]:
 def planned(
     route: Suited[P], model: Model, features: int, before: Before, epsilon: float, delta: float
 ) -> P:
-    """Return settings with which everything spent before and they cost at most ε, within 0.2 %.
+    """Return settings that, with all earlier charges, cost at most ε, within 0.2 %.
 
-    What was spent before counts as a Gaussian mechanism of that ε while settings are chosen; the
-    noise follows from what it is. Where the work has a reservation there is more noise where the
-    budget of the whole table needs it, as others may have spent beside it.
+    To choose settings, earlier charges count as a Gaussian mechanism of their ε; the noise then
+    follows from their exact events. Within a reservation the noise is larger if the budget of the
+    whole table requires it, as other works may have spent meanwhile.
 
     Raises:
-        ValueError: if nothing of ε is left.
+        ValueError: if ε is spent.
     """
     epsilon, book = min(epsilon, left.HIGHEST), before.book
     variance = largest_variance(epsilon, delta) - left.room(book, epsilon, delta)

@@ -1,4 +1,4 @@
-"""The content of a saved fit's files, checked: a file with any other content is a ValueError."""
+"""The checked content of a saved fit's files: any other content is a ValueError."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ FORMAT = 7
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a ledger was when a fit was saved.
+    """A ledger's place when a fit was saved.
 
     Attributes:
-        path: on this machine.
-        from_here: from the fit's folder.
+        path: path on this machine.
+        from_here: path relative to the fit's folder.
     """
 
     path: str
@@ -45,13 +45,13 @@ class About:
     """The JSON part of a saved fit.
 
     Attributes:
-        format: of the file.
-        sha256: of the file with the fit's tensors.
-        data_name, feature_names, preprocessing: as of :class:`bdpvi.Fit`.
+        format: format of the file.
+        sha256: hash of the file with the fit's tensors.
+        data_name, feature_names, preprocessing: as in :class:`bdpvi.Fit`.
         records: N, the size of the training data.
-        name: what the ledger calls the fit.
-        ledger: where the ledger was: ``path``, and ``from_here``, from the fit's folder.
-        guide: the rest of a fit of a guide; None where rows are kept that releases are solved from.
+        name: id of the fit in the ledger.
+        ledger: the ledger's place.
+        guide: the rest of a fit of a guide; None for prepared rows.
         extra: JSON that the caller of ``save_fit`` added.
     """
 
@@ -76,7 +76,7 @@ class About:
         """Read the file.
 
         Raises:
-            ValueError: naming the entry that is missing or of a wrong type or value.
+            ValueError: if an entry, which it names, is missing or has a wrong type or value.
         """
         content = schema.parsed(file)
         if content.get("format") != FORMAT:
@@ -89,15 +89,15 @@ class About:
 
 @dataclass(frozen=True, kw_only=True)
 class OfGuide:
-    """What a fit of a guide has besides.
+    """The additional entries of a fit of a guide.
 
     Attributes:
-        plan, fingerprint: as of :class:`bdpvi.Fit`.
-        ridge, noise_scale, grid: of the guide.
+        plan, fingerprint: as in :class:`bdpvi.Fit`.
+        ridge, noise_scale, grid: settings of the guide.
         accounting: how its releases are priced.
-        largest: for each panel, by its kind, the bound that no conceivable record exceeds, or None.
-        influence: by kind, how far any conceivable record moves the Gaussian, where it is known.
-        one_hot: of the model, where it was told.
+        largest: bound for every conceivable record, by kind of panel, or None.
+        influence: by kind, how far any conceivable record moves the Gaussian, if known.
+        one_hot: setting of the model, if it was given.
     """
 
     plan: Plan
@@ -131,13 +131,13 @@ RELEASE_FORMAT = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """A release's file but for its numbers.
+    """A release's file without its numbers.
 
     Attributes:
-        format: of the file.
-        receipt, feature_names, preprocessing: as of :class:`bdpvi.Release`.
-        model: if it is one that JSON can say.
-        estimate, guide: as of :class:`bdpvi.Release`; files of earlier versions have none.
+        format: format of the file.
+        receipt, feature_names, preprocessing: as in :class:`bdpvi.Release`.
+        model: the model, if JSON can describe it.
+        estimate, guide: as in :class:`bdpvi.Release`; files of earlier versions have none.
     """
 
     format: int = RELEASE_FORMAT
@@ -150,10 +150,10 @@ class Shared:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Shared:
-        """Read what the file says besides the numbers.
+        """Read the file's content apart from the numbers.
 
         Raises:
-            ValueError: naming the entry that is missing or of a wrong type or value.
+            ValueError: if an entry, which it names, is missing or has a wrong type or value.
         """
         if content.get("format") != RELEASE_FORMAT:
             raise ValueError(
@@ -203,7 +203,7 @@ ORIGINS = {
     "feature_names": "public constants of the encoding",
     "preprocessing": "public constants of the encoding, and what was declared",
 }
-"""Where each field of a release's file comes from. Nothing else is in it."""
+"""The source of each field of a release's file. It contains nothing else."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,10 +216,10 @@ class Numbers:
 
     @classmethod
     def parse(cls, file: bytes, about: About, guide: Guide) -> Numbers:
-        """Read the file; every tensor must be there with the type and shape that ``guide`` asks.
+        """Read the file; every tensor must have the type and shape that ``guide`` requires.
 
         Raises:
-            ValueError: naming the tensor that is missing, or of a wrong type, shape or value.
+            ValueError: if a tensor, which it names, is missing or has a wrong type, shape or value.
         """
         assert about.guide is not None
         tensors, kinds = _tensors(file), about.guide.largest
@@ -245,7 +245,7 @@ class Numbers:
 
 
 def rows(file: bytes, about: About) -> tuple[Tensor, Tensor]:
-    """Return the features and targets of the rows that releases are solved from.
+    """Return the features and targets of prepared rows.
 
     Raises:
         ValueError: as :meth:`Numbers.parse`.

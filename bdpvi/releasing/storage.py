@@ -1,4 +1,4 @@
-"""Fits and releases on disk. A fit's folder is secret; a release's file is what may be shared."""
+"""Fits and releases on disk. A fit's folder is secret; a release's file may be shared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bdpvi.releasing.saved import About, Numbers, OfGuide, Place, Shared, rows
 from bdpvi.types import Dataset, People
 
 ROOM = 2**20
-"""Bytes set aside on the disk for a release before it is charged."""
+"""Bytes reserved on disk for a release before it is charged."""
 _OF_GUIDE = ("ridge", "noise_scale", "grid")
 _ABOUT, _TENSORS, _LEDGER = "fit.json", "fit.safetensors", "ledger.jsonl"
 
@@ -41,18 +41,18 @@ _ABOUT, _TENSORS, _LEDGER = "fit.json", "fit.safetensors", "ledger.jsonl"
 def save_fit(
     fit: Fit | Prepared, path: str | Path, *, extra: Mapping[str, Any] | None = None
 ) -> None:
-    """Write ``fit`` to the folder ``path``, readable by its owner only; whole or not at all.
+    """Write ``fit`` to the folder ``path``, readable by its owner only; completely or not at all.
 
-    A ledger in memory is kept in that folder too from then on; one that has a file goes on there.
-    fit.json holds the digest of fit.safetensors, and the ledger that of fit.json, so that none can
-    be changed alone.
+    A ledger in memory moves to a file in that folder; a ledger in a file stays there. fit.json has
+    the digest of fit.safetensors, and the ledger that of fit.json, so that none can be changed
+    alone.
 
     Args:
-        fit: what :func:`bdpvi.fit` or :meth:`bdpvi.recipes.Recipe.fit` returned.
-        path: a folder that does not exist yet: an old fit and its ledger are never overwritten.
-        extra: anything JSON that the caller needs to build model and guide again.
+        fit: the result of :func:`bdpvi.fit` or :meth:`bdpvi.recipes.Recipe.fit`.
+        path: a new folder: an old fit and its ledger are never overwritten.
+        extra: any JSON that the caller needs to build model and guide again.
     """
-    if not store.nothing_at(Path(path)):  # a link that leads nowhere is something
+    if not store.nothing_at(Path(path)):  # a broken link counts as existing
         raise ValueError(f"path={str(path)!r} exists already; a fit is never overwritten")
     path = Path(path).resolve()
     store.make_folder(path.parent)
@@ -77,15 +77,15 @@ def save_fit_in(fit: Fit | Prepared, path: Path, *, extra: Mapping[str, Any] | N
 
 
 def has_fit(path: Path) -> bool:
-    """Return whether a folder has a fit, whole or not."""
+    """Return whether a folder has a fit, complete or not."""
     return (path / _ABOUT).exists()
 
 
 def is_fit(path: Path) -> bool:
-    """Return whether a folder holds a whole fit.
+    """Return whether a folder holds a complete fit.
 
     Raises:
-        ValueError: if its ledger is damaged, or not where it was.
+        ValueError: if its ledger is damaged, or not in its place.
     """
     if not (path / _ABOUT).exists():
         return False
@@ -93,14 +93,14 @@ def is_fit(path: Path) -> bool:
     ledger = _ledger(path, content, About.parse(content))
     assert ledger.path is not None
     if not ledger.path.exists() and ledger.path.parent == path.resolve():
-        return False  # it would have come last
+        return False  # the ledger's line comes last
     return ledger.holds(_digest(content))
 
 
 def _ledger(folder: Path, content: bytes, about: About) -> Ledger:
-    """Return the ledger where it was when the fit was saved, which a copy of the folder shares.
+    """Return the ledger at its place when the fit was saved, which a copy of the folder shares.
 
-    Where that is not the fit's, folder and ledger were moved, and it is where it was from there.
+    If that is not the fit's, folder and ledger were moved: use its path relative to the folder.
     """
     place = Path(about.ledger.path)
     with suppress(ValueError, OSError):
@@ -125,7 +125,7 @@ def _kept_at(fit: Fit | Prepared, path: Path) -> None:
 
 
 def _files(fit: Fit | Prepared, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:
-    """Return the contents of the two files of a fit that is saved at ``path``."""
+    """Return the contents of the two files of a fit to save at ``path``."""
     ledger = path / _LEDGER if fit.ledger.path is None else fit.ledger.path
     if isinstance(fit, Prepared):
         tensors, guide = {"x": fit.data.x.double(), "y": fit.data.y.double()}, None
@@ -145,14 +145,14 @@ def _files(fit: Fit | Prepared, path: Path, extra: Mapping[str, Any] | None) -> 
             extra=extra or {},
         )
         about = json.dumps(schema.to_json(content), indent=2).encode()
-        About.parse(about)  # what could not be read back is not written
+        About.parse(about)  # write only what can be read back
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"fit or extra cannot be saved: {error}") from error
     return numbers, about
 
 
 def _numbers_of(fit: Fit) -> tuple[dict[str, torch.Tensor], OfGuide]:
-    """Return the tensors of a fit of a guide, and what its file says of it."""
+    """Return the tensors of a fit of a guide, and its entries in the file."""
     tensors = {f"parameters.{name}": value for name, value in fit.parameters.items()}
     tensors |= {"elbo": fit.convergence.elbo, "gradient_norm": fit.convergence.gradient_norm}
     tensors |= kept.tensors_of(fit.panels)
@@ -170,7 +170,7 @@ def _numbers_of(fit: Fit) -> tuple[dict[str, torch.Tensor], OfGuide]:
 
 
 def read_extra(path: str | Path) -> Mapping[str, Any]:
-    """Return what :func:`save_fit` was given as ``extra``.
+    """Return the ``extra`` of :func:`save_fit`.
 
     Raises:
         ValueError: if fit.json or the ledger is missing, was changed or cannot be read.
@@ -194,7 +194,7 @@ def open_ledger(path: str | Path) -> Ledger:
 
 
 def name_of(path: str | Path) -> str:
-    """Return what the ledger calls the fit in the folder ``path``; "" if that is a ledger."""
+    """Return the id in the ledger of the fit in the folder ``path``; "" if that is a ledger."""
     if not has_fit(Path(path)):
         return ""
     return About.parse(_read(Path(path) / _ABOUT)).name
@@ -209,16 +209,16 @@ def load_fit(path: str | Path, model: Model, guide: Route[Any]) -> Prepared: ...
 
 
 def load_fit(path: str | Path, model: Model, guide: Guide | Route[Any]) -> Fit | Prepared:
-    """Read a fit back, with its ledger; ``model`` and ``guide`` must be built as they were.
+    """Read a fit, with its ledger; ``model`` and ``guide`` must be built as before.
 
     Args:
         path: the folder.
-        model: that was fitted.
-        guide: that was fitted; or the route, where :meth:`bdpvi.recipes.Recipe.fit` prepared it.
+        model: the fitted model.
+        guide: the fitted guide; or the route, if :meth:`bdpvi.recipes.Recipe.fit` prepared it.
 
     Raises:
-        ValueError: if a file is missing, was changed or cannot be read, or if model or guide is
-            another one.
+        ValueError: if a file is missing, was changed or cannot be read, or if model or guide
+            differs.
     """
     folder = Path(path).resolve()
     about, ledger = _about(folder)
@@ -280,10 +280,10 @@ def _fit(
 
 @on_host
 def save_release(release: Release, path: str | Path) -> None:
-    """Write what may be shared to a new JSON file: samples, their receipt, public constants.
+    """Write the public parts to a new JSON file: samples, their receipt, preprocessing.
 
     Raises:
-        ValueError: if something is at ``path`` already, or the release is an experiment.
+        ValueError: if ``path`` exists, or the release is an experiment.
     """
     path, content = Path(path), release_bytes(release)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -323,9 +323,9 @@ def release_bytes(release: Release) -> bytes:
 
 @on_host
 def load_release(path: str | Path, model: Model | None = None) -> Release:
-    """Read a release back; ``model`` is needed unless it is one of bdpvi's regressions.
+    """Read a release; ``model`` is needed unless it is one of bdpvi's regressions.
 
-    The file may be anybody's: nothing is made of a size that it only speaks of.
+    The file is not trusted: no memory is allocated for sizes that it merely declares.
 
     Raises:
         ValueError: if the file is missing, truncated, too large or not a release.
@@ -338,7 +338,7 @@ def load_release(path: str | Path, model: Model | None = None) -> Release:
 
 
 def _about(folder: Path) -> tuple[About, Ledger]:
-    """Return what fit.json says, and the ledger that it is bound to, after a look at both."""
+    """Return the content of fit.json and its ledger, after checking both."""
     file = folder / _ABOUT
     content = _read(file)
     try:

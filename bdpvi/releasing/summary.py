@@ -1,4 +1,4 @@
-"""A release as a table of coefficients: estimates, intervals, ratios, and what they leave out."""
+"""A release as a table of coefficients: estimates, intervals, ratios, and what they omit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bdpvi.releasing.released import Release
 
 FEWEST = 20
-"""Draws from which on their quantiles are shown."""
+"""The fewest draws whose quantiles are shown."""
 _RATIOS = {
     "linear": "",
     "poisson": "rate ratio",
@@ -30,7 +30,7 @@ _RATIOS = {
     "multinomial": "",
 }
 _BESIDE = {"log_scale", "log_dispersion", "log_gaps"}
-"""Latent variables of the library's models that are no coefficients."""
+"""Latent variables of the library's models that are not coefficients."""
 _DRAWN = (
     "draws of a private posterior: noise by a public scale, which moves all draws together, and "
     "what a clip, weights of records or a strong prior do are not in these intervals, which may "
@@ -61,12 +61,12 @@ class Coefficient:
     """One row of a summary; ratios are exponentials, (estimate, low, high).
 
     Attributes:
-        name: of the feature.
+        name: name of the feature.
         mean, sd, low, high: of the coefficient, per public scale of the feature.
-        positive: P(coefficient > 0). All these are 0 where a note says that there is no estimate.
-        privacy: share of the sd that privacy's noise added, None where it is not known.
-        scale: units of the raw column in one public scale; 1 where there is none.
-        note: such as that it is the base level, or hardly measured; or "".
+        positive: P(coefficient > 0). All these are 0 if a note says that there is no estimate.
+        privacy: share of the sd due to privacy noise, None if unknown.
+        scale: units of the raw column in one public scale; 1 if there is none.
+        note: such as that it is the base level, or dominated by privacy noise; or "".
     """
 
     name: str
@@ -93,10 +93,10 @@ class Summary:
 
     Attributes:
         coefficients: in the order of the weights.
-        level: of the intervals.
-        ratio: what exponentials of coefficients are: "odds ratio", "rate ratio" or nothing.
-        reliable: whether the intervals can be relied on; None where that is not known.
-        reason: why not, and what they leave out or assume.
+        level: coverage of the intervals.
+        ratio: the meaning of exponentials of coefficients: "odds ratio", "rate ratio" or "".
+        reliable: whether the intervals are reliable; None if unknown.
+        reason: why not, and what they omit or assume.
         guarantee: the receipt in words.
         noise: standard deviation of the target's noise: estimate, low, high; or None.
         odds: whether ``str`` shows ratios.
@@ -270,17 +270,17 @@ def _of_draws(
 
 
 def _contrasts(release: Release, weights: Tensor, measured: Tensor) -> Tensor:
-    """Return what is shown of p weights: sums of their multiples, (rows, p).
+    """Return the displayed contrasts of p weights: their linear combinations, (rows, p).
 
-    Of a category's levels, and of several classes, records identify differences alone. A guide of
-    independent normals has the right spread for differences of levels that all have weights; with
-    a base level that has none, and is rare, it is far too narrow. So the base level follows from
-    the draws: the one that varies least. Classes are compared with the first.
+    The records identify only differences between a category's levels, and between classes. A
+    guide of independent normals has the right spread for differences of levels that all have
+    weights; with a rare base level without a weight it is far too narrow. So the base level is
+    chosen from the draws: the one that varies least. Classes are compared with the first.
 
     Args:
-        release: its draws are of a model with p weights.
+        release: a release of a model with p weights.
         weights: its draws, (k, p).
-        measured: of which weights the records say enough, (p,).
+        measured: whether each weight is not dominated by privacy noise, (p,).
     """
     if not _of_features(release):
         return torch.eye(weights.shape[1]).to(weights)
@@ -299,7 +299,7 @@ def _contrasts(release: Release, weights: Tensor, measured: Tensor) -> Tensor:
 
 
 def _measured(release: Release) -> list[bool]:
-    """Return of which coefficients the records say enough, as far as a guide knows."""
+    """Return whether each coefficient is not dominated by privacy noise, if a guide knows."""
     guide = release.guide
     if guide is None:
         return [True] * _weights(release).shape[1]
@@ -315,7 +315,7 @@ def _measured(release: Release) -> list[bool]:
 
 
 def _of_features(release: Release) -> bool:
-    """Whether the weights ``w`` are the features', in order."""
+    """Whether the weights ``w`` belong to the features, in order."""
     return hasattr(release.model, "design") and not set(release.latents) - {"w", *_BESIDE}
 
 
@@ -339,7 +339,7 @@ def _weights(release: Release) -> Tensor:
 
 
 def _names(release: Release) -> tuple[list[str], list[float]]:
-    """Return the names of the coefficients, and units of the raw columns in one of theirs."""
+    """Return the names of the coefficients, and the units of the raw columns in one of theirs."""
     if not _of_features(release):
         names = [
             name if value.ndim == 1 else f"{name}[{at}]"
@@ -368,7 +368,7 @@ def _columns(release: Release) -> list[str]:
 
 
 def _classes(release: Release) -> Sequence[object]:
-    """Return the classes' labels, or their numbers; none where weights are of all classes."""
+    """Return the classes' labels, or their numbers; none if weights are for all classes."""
     if release.latents["w"].ndim < 3:
         return ()
     target = release.preprocessing.get("target")

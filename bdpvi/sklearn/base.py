@@ -1,4 +1,4 @@
-"""What the private estimators have in common: constants, price, release, and what may be shared."""
+"""Base class of the private estimators: preprocessing, charging, and the release."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ try:
 except ImportError:  # scikit-learn 1.5
 
     def validate_data(estimator: Any, *args: Any, **options: Any) -> Any:
-        """Do as scikit-learn 1.6 does."""
+        """Validate like scikit-learn 1.6."""
         if "ensure_all_finite" in options:
             options["force_all_finite"] = options.pop("ensure_all_finite")
         return estimator._validate_data(*args, **options)
@@ -42,13 +42,13 @@ Floats = NDArray[np.float64]
 
 
 class PrivacyLeakWarning(UserWarning):
-    """An estimator gives something away that its guarantee does not cover."""
+    """An estimator leaks something that its guarantee does not cover."""
 
 
 def _numbers(X: Any) -> Any:
-    """Return a table in which each cell that is text is a number, NaN where it is none.
+    """Return a table with text cells read as numbers, NaN where that fails.
 
-    Each is read by itself: one stray word must not decide what the others are.
+    Each cell is read separately, so that one stray word does not affect the others.
     """
     import pandas as pd
 
@@ -62,7 +62,7 @@ def _numbers(X: Any) -> Any:
         }
         return pd.DataFrame(columns, index=X.index).set_axis(X.columns, axis=1)
     if isinstance(X, list | tuple):
-        with contextlib.suppress(ValueError):  # rows of several lengths are refused elsewhere
+        with contextlib.suppress(ValueError):  # rows of different lengths are refused elsewhere
             X = np.asarray(X)
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUS" and X.shape[1]:
         return np.column_stack([read_cells(pd.Series(one, dtype=object)).numbers for one in X.T])
@@ -70,9 +70,9 @@ def _numbers(X: Any) -> Any:
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
-    """An estimator whose every ``fit`` is charged and released.
+    """An estimator that charges and releases every ``fit``.
 
-    Only the release stays on it, which may be pickled and shared.
+    It keeps only the release, so it may be pickled and shared.
     """
 
     epsilon: float
@@ -87,7 +87,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     @staticmethod
     def _refuse(options: Mapping[str, Any]) -> None:
-        """Refuse what ``fit`` does not take, weights with the reason."""
+        """Refuse arguments that ``fit`` does not accept; explain why weights are refused."""
         if options.get("sample_weight") is not None:
             raise ValueError(
                 "sample_weight: a weight multiplies what one record does to the fit, so the bound "
@@ -97,13 +97,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise TypeError(f"fit() has no argument {unknown[0]!r}")
 
     def _guarantee(self) -> Guarantee:
-        """Return what is promised."""
+        """Return the kind of guarantee."""
         from bdpvi import WorstCaseDP
 
         return WorstCaseDP()
 
     def _secret(self) -> Key:
-        """Return what all keys of a fit follow from."""
+        """Return the key from which all keys of a fit are derived."""
         from bdpvi._runtime.keys import Key
 
         if self.random_state is None:
@@ -117,10 +117,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return Key.of_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
     def _rows(self, X: ArrayLike, y: ArrayLike) -> tuple[Floats, NDArray[Any]]:
-        """Return rows and targets, (N, d) and (N,), of the right shapes; values may be anything.
+        """Return rows and targets, (N, d) and (N,), with valid shapes and arbitrary values.
 
         Raises:
-            ValueError: by shapes and types alone. No record decides that.
+            ValueError: for wrong shapes or types only, never because of a record's values.
         """
         if y is None:
             validate_data(self, X, y)  # refuses
@@ -138,7 +138,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
     def _given(self, X: Floats) -> Standard | None:
-        """Return by what the columns are standardised if that is given, and need not be bought."""
+        """Return the columns' scaling if it is given, and need not be estimated privately."""
         from bdpvi.recipes import arrays
 
         given = {name: getattr(self, name) for name in ("bounds", "scales")}
@@ -155,7 +155,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     @contextmanager
     def _work(self) -> Iterator[Transaction]:
-        """Yield the transaction of a fit, for which all of ε is set aside."""
+        """Yield the transaction of a fit, with all of ε reserved for it."""
         from bdpvi import Ledger, WorstCaseDP
         from bdpvi.accounting.transaction import Transaction
 
@@ -170,7 +170,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             yield work
 
     def _bought(self, columns: Floats, pipeline: Pipeline, work: Transaction) -> Standard:
-        """Return private centres and scales of the columns, which the pipeline names."""
+        """Return private centres and scales of the columns named by the pipeline."""
         from bdpvi import PrivacyUtilityWarning
         from bdpvi.recipes import arrays
 
@@ -180,7 +180,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return standard
 
     def _declared(self) -> dict[str, str]:
-        """Return what the arguments say of the table, in words."""
+        """Return the arguments' declarations about the table, in words."""
         from bdpvi.datasets.origin import declared
         from bdpvi.recipes.pipeline import about
 
@@ -194,7 +194,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return declared(**said, rows=about(self.expected_rows))
 
     def _dataset(self, X: Floats, y: Floats, standard: Standard, **noted: bool) -> Dataset:
-        """Return the standardised records, with what a promise has to name."""
+        """Return the standardised records, with the assumptions that a guarantee has to name."""
         import torch
 
         from bdpvi import Dataset
@@ -210,7 +210,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _features(self, X: ArrayLike) -> Any:
-        """Return checked rows as the release takes them, (N, d); a NaN counts as the centre."""
+        """Return checked rows as the release's input, (N, d); a NaN counts as the centre."""
         import torch
 
         from bdpvi.recipes.arrays import standardised
@@ -221,7 +221,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return torch.from_numpy(np.nan_to_num(found, nan=0.0))
 
     def _release(self, settings: Recipe, data: Dataset, work: Transaction) -> Release:
-        """Fit, charge and release; what is secret ends here."""
+        """Fit, charge and release; nothing secret is kept."""
         import bdpvi
 
         if settings.route is None:
@@ -234,7 +234,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return replace(release, secret=None)
 
     def _drawn(self, settings: Recipe, data: Dataset, work: Transaction) -> Release:
-        """Return draws from a guide, by a ledger that has this work alone."""
+        """Return draws from a guide, using a ledger with this transaction only."""
         import torch
 
         import bdpvi
@@ -242,7 +242,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.releasing.releases import Asked, Draws, drawn
 
         kind, secret = self._guarantee(), work.secret
-        # Nothing but the worst case is asked for, so no neighbour is needed.
+        # Only the worst case is requested, so no neighbours are needed.
         public = kind.name == bdpvi.WorstCaseDP.name
         near = bdpvi.Optimum(bdpvi.neighbours.Remove(0)) if public else None
         own = Ledger()
@@ -266,7 +266,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return drawn(draws, plan, key)
 
     def _together(self, guarantee: str) -> str:
-        """Return the guarantee with what all fits cost together."""
+        """Return the guarantee with the total cost of all fits."""
         from bdpvi.accounting.ledger import Ledger
 
         if self.ledger is None:
@@ -278,7 +278,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return f"{guarantee}; {several(number, 'fit')} of this ledger together: ε = {all_of_them}"
 
     def _keep(self, release: Release, standard: Standard) -> None:
-        """Set what a fit leaves, whatever the model: of the release and public constants."""
+        """Set the attributes common to all models, from the release and public scaling."""
         receipt = release.receipt
         self.center_, self.scale_ = standard.center, standard.scale
         self.bound_ = receipt.bound

@@ -1,4 +1,4 @@
-"""Private multinomial regression behind the classifier, where it has more than two classes."""
+"""Private multinomial regression, used by the classifier for more than two classes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi.recipes.arrays import Standard
 
 STEPS = 1000
-"""Of the training."""
+"""Number of training steps."""
 _OF_TWO = ("guarantee", "clip", "noise_scale", "base_rate", "guide")
-"""Arguments that only two classes have."""
+"""Arguments for two classes only."""
 
 
 def settings(estimator: Any, classes: int) -> Recipe:
-    """Return model and route by the estimator's arguments.
+    """Return model and route for the estimator's arguments.
 
     Raises:
-        ValueError: naming an argument that only two classes have.
+        ValueError: naming an argument that is for two classes only.
     """
     from bdpvi import DPVI, BayesianMultinomialRegression
     from bdpvi.recipes import Recipe
@@ -46,16 +46,16 @@ def settings(estimator: Any, classes: int) -> Recipe:
 
 
 def coefficients(release: Release, standard: Standard) -> tuple[Floats, Floats]:
-    """Return slopes on the scale of X, (k, K, d), and intercepts, (k, K), of each draw."""
+    """Return slopes on the scale of X, (k, K, d), and intercepts, (k, K), for each draw."""
     weights = release.latents["w"].numpy()
     slopes = np.swapaxes(weights[:, :-1], 1, 2) / standard.scale
     return slopes, weights[:, -1] - slopes @ standard.center
 
 
 def places(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
-    """Return each label's place among the classes, (N,), NaN where it is none of them.
+    """Return each label's index among the classes, (N,), NaN for other labels.
 
-    A class is the same where one stray text made texts of all labels.
+    Classes still match if one stray string has turned all labels into strings.
 
     >>> places(np.array(["0", "x", "1"]), np.array([0, 1])).tolist()
     [0.0, nan, 1.0]

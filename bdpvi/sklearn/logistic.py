@@ -28,76 +28,75 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
 
 
 class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
-    """Bayesian logistic regression of two classes or more, released with a known ε.
+    """Bayesian logistic regression with two or more classes, released with a known ε.
 
-    Every call of ``fit`` is a release of its own, and what several of them cost adds up: give them
-    one ``ledger``. Only the release stays on the estimator, which may be pickled and shared: the
-    posterior's parameters and what single records cost are dropped.
+    Every call of ``fit`` is a separate release. The costs of several fits compose: give them one
+    ``ledger``. The estimator keeps only the release, so it may be pickled and shared: the
+    posterior's parameters and single records' costs are dropped.
 
-    Centres and scales of the columns are bought: private means of the columns, and of the
-    distances from them, for a fifth of the price, so that ε covers all that ``fit`` gives. Public
-    ``bounds`` or ``scales`` cost nothing.
+    Centres and scales of the columns are estimated privately, as noisy means of the columns and of
+    the distances from them, for a fifth of the budget, so that ε covers everything that ``fit``
+    returns. Public ``bounds`` or ``scales`` cost nothing.
 
     Args:
-        epsilon: ε of everything together, constants and release.
+        epsilon: ε of preprocessing and release together.
         delta: δ of everything.
         guarantee: :class:`bdpvi.WorstCaseDP` or :class:`bdpvi.BayesianDP`, whose ε is about a
-            record drawn at random. None is the former.
+            random record. None means worst-case.
         draws: number of posterior samples k to release; predictions average over them.
         clip: norm bound C of each record's score.
         prior_scale: standard deviation of the weights' prior, on standardised features.
-        limit: standardised features are cut off at ±limit.
+        limit: standardised features are clipped at ±limit.
         noise_scale: standard deviation of the released noise at temperature 1; with
-            ``guarantee=None`` it does not matter, as the temperature follows from ``epsilon``.
+            ``guarantee=None`` it has no effect, because ``epsilon`` decides the temperature.
         fit_intercept: whether a column of ones is added to the standardised features.
-        bounds: (low, high), numbers or arrays of d, where the features are expected to lie. They
-            are standardised by the middle and a quarter of the range, a rule of thumb for the
-            standard deviation. Values outside are allowed.
+        bounds: (low, high), numbers or arrays of d, the expected range of the features. They are
+            standardised by the middle and a quarter of the range, a rule of thumb for the standard
+            deviation. Values outside are allowed.
         scales: instead of ``bounds``: (centres, standard deviations), numbers or arrays of d.
-        from_data: the consent to exact means and deviations of the rows, which no ε covers;
+        from_data: consent to use exact means and deviations of the rows, which no ε covers;
             ``guarantee_`` then says so.
-        classes: the labels. Without them they are taken from y, with a
+        classes: the labels. By default they are taken from y, with a
             :class:`PrivacyLeakWarning`, and ``guarantee_`` says that they count as public.
         base_rate: a public guess of the fraction of the second of the sorted ``classes``, for
-            tables where one class is rare: the intercept is drawn to its logit, in place of 0.
-            Never take it from y.
-        expected_rows: about how many rows there are, as is publicly known, within a factor of 3. It
-            is published, rounded. Without it a noisy count is bought.
-        intervals: whether to release coefficients with intervals that cover, by
+            tables with a rare class: the intercept is shrunk towards its logit instead of 0.
+            Never compute it from y.
+        expected_rows: publicly known approximate number of rows, within a factor of 3. It is
+            published, rounded. By default the number is estimated privately.
+        intervals: whether to release coefficients with valid intervals, by
             :class:`bdpvi.recipes.NoisyScores`; ``prior_scale`` is then the prior's, 5 by default.
-            Where columns' constants are bought it needs ``expected_rows``: too few records are an
-            error, which must come before anything is paid for.
+            It needs ``expected_rows`` if the scaling is estimated privately: too few records are an
+            error, which must be raised before anything is charged.
         guide: "mean-field" or "full-rank" to release draws from a guide instead.
-        ledger: path of a file that every ``fit`` writes its price to, before anything is drawn;
-            ``guarantee_`` then says what all of them cost together. Keep it secret, and give one to
-            each table of people. It is made if it is not there.
+        ledger: path of a file to which every ``fit`` is charged before anything is drawn;
+            ``guarantee_`` then states the total cost. Keep it secret, and use one for each table of
+            people. It is created if it does not exist.
         random_state: None draws from the operating system's secure randomness. A seed makes an
-            experiment: who knows it can subtract the noise, so nothing is promised.
+            experiment without a guarantee: whoever knows the seed can subtract the noise.
 
-    A private minimum is released (:class:`bdpvi.recipes.ObjectivePerturbation`), which goes to the
-    one without privacy as rows are added. With a ``guide``, ``clip``, ``prior_scale`` or
-    ``noise_scale``, or for Bayesian DP, draws from a guide are; what is None is then as of
-    :func:`bdpvi.recommended`. More than two classes are a multinomial regression, trained with
-    noise by :class:`bdpvi.DPVI`; ``guarantee``, ``clip``, ``noise_scale``, ``base_rate``,
-    ``guide`` and ``intervals`` are for two. All arguments count as public: choose them without
-    looking at the data. Few records are no error: bought constants are then rough, and a
-    :class:`bdpvi.PrivacyUtilityWarning` says so.
+    By default a private minimum is released (:class:`bdpvi.recipes.ObjectivePerturbation`), which
+    converges to the minimum without privacy as rows are added. With a ``guide``, ``clip``,
+    ``prior_scale`` or ``noise_scale``, or for Bayesian DP, draws from a guide are released instead;
+    arguments that are None are then set as in :func:`bdpvi.recommended`. More than two classes use
+    multinomial regression, trained with noise by :class:`bdpvi.DPVI`; ``guarantee``, ``clip``,
+    ``noise_scale``, ``base_rate``, ``guide`` and ``intervals`` are for two classes. All arguments
+    count as public: choose them without looking at the data. Few records are not an error, but make
+    private scaling inaccurate; a :class:`bdpvi.PrivacyUtilityWarning` says so.
 
     Attributes:
-        coef_: (1, d), of more than two classes (K, d), mean over the draws, on the scale of X, for
-            X cut off at ``center_`` ± limit · ``scale_``.
+        coef_: (1, d), or (K, d) for more than two classes, mean over the draws, on the scale of X,
+            for X clipped at ``center_`` ± limit · ``scale_``.
         intercept_: (1,) or (K,), mean over the draws.
-        coef_interval_: (d, 2), 95 % intervals of ``coef_``; with ``intervals`` alone.
-        summary_: the :class:`bdpvi.releasing.summary.Summary`, of standardised features; with
-            ``intervals`` alone.
-        coef_samples_, intercept_samples_: (k, d) and (k,), or (k, K, d) and (k, K), of each draw.
+        coef_interval_: (d, 2), 95 % intervals of ``coef_``; only with ``intervals``.
+        summary_: the :class:`bdpvi.releasing.summary.Summary`, for standardised features; only with
+            ``intervals``.
+        coef_samples_, intercept_samples_: (k, d) and (k,), or (k, K, d) and (k, K), for each draw.
         classes_: the labels, sorted.
-        center_, scale_: (d,), what X was standardised by.
-        bound_: the :class:`bdpvi.Bound` that is promised, of constants and release together:
-            ``bound_.kind``, ``bound_.epsilon``, ``bound_.reliable``. An experiment's is not
-            reliable.
-        guarantee_: what is promised, in words.
-        release_: the :class:`bdpvi.Release` that may be shared, of standardised features.
+        center_, scale_: (d,), centres and scales that standardise X.
+        bound_: the :class:`bdpvi.Bound` of preprocessing and release together: ``bound_.kind``,
+            ``bound_.epsilon``, ``bound_.reliable``. An experiment's bound is not reliable.
+        guarantee_: the guarantee in words.
+        release_: the :class:`bdpvi.Release` that may be shared, for standardised features.
         n_features_in_: d.
         feature_names_in_: names of the d columns, if X has any.
 
@@ -154,24 +153,25 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike, **options: Any) -> PrivateLogisticRegression:
-        """Fit in secret and release.
+        """Fit and release.
 
         Args:
-            X: features, (N, d). A record with one that is no finite number is left out.
-            y: labels, (N,). With ``classes`` a record with another label is left out, and one class
-                alone will do; without, there must be two.
-            options: none; ``sample_weight`` is refused, as no bound on one record would hold.
+            X: features, (N, d). Records with a feature that is not a finite number are left out.
+            y: labels, (N,). With ``classes``, records with other labels are left out, and a single
+                class is accepted; without, at least two are required.
+            options: none; ``sample_weight`` is refused, because no bound on one record would hold.
 
         Returns:
             The estimator itself.
 
         Raises:
-            ValueError: naming the argument and its value. With ``classes`` no record decides that.
+            ValueError: naming the argument and its value. With ``classes`` it never depends on a
+                record.
 
         Warns:
-            PrivacyUtilityWarning: if there are few records for bought constants; how many records
-                were left out, for the owner only.
-            PrivacyLeakWarning: if classes are taken from y, or a seed was given.
+            PrivacyUtilityWarning: if there are few records for private preprocessing; also how many
+                records were left out, for the owner only.
+            PrivacyLeakWarning: if classes are taken from y, or a seed is given.
         """
         from bdpvi.datasets.bought import SHARE
         from bdpvi.recipes.encoded import promising
@@ -215,9 +215,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         return self
 
     def decision_function(self, X: ArrayLike) -> Floats:
-        """Return the log-odds of the second class, (N,), of the probability averaged over draws.
+        """Return the log-odds of the second class, (N,), from the probability averaged over draws.
 
-        Of more than two classes the logarithms of the probabilities, (N, K).
+        For more than two classes, return the logarithms of the probabilities, (N, K).
         """
         check_is_fitted(self)
         if len(self.classes_) > 2:
@@ -242,7 +242,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         return np.stack([log_expit(-odds), log_expit(odds)], axis=1)
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the likeliest class of each record, (N,)."""
+        """Return the most likely class of each record, (N,)."""
         odds = self.decision_function(X)
         at = odds.argmax(axis=1) if len(self.classes_) > 2 else (odds > 0).astype(int)
         return np.asarray(self.classes_[at])
@@ -282,13 +282,13 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         )
 
     def _chosen(self, pipeline: Pipeline, classes: int, bought: Encoded | None = None) -> Any:
-        """Return settings for so many classes."""
+        """Return settings for this number of classes."""
         if classes > 2:
             return of_classes.settings(self, classes)
         return self._settings(pipeline, bought)
 
     def _settings(self, pipeline: Pipeline, bought: Encoded | None = None) -> Recipe:
-        """Return settings for what constants leave of ε, with the arguments."""
+        """Return settings for the ε left by preprocessing, with the estimator's arguments."""
         found: Any = pipeline.chosen(found=bought)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -318,7 +318,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         return self.guarantee or super()._guarantee()
 
     def _standard(self, X: Floats) -> Standard | None:
-        """Return by what the columns are standardised if that is given, and may be bought else."""
+        """Return the columns' scaling if it is given; otherwise check that it can be estimated."""
         from bdpvi.releasing.guarantees import WORST_CASE
 
         if (given := self._given(X)) is not None:
@@ -331,7 +331,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         return None
 
     def _keep(self, release: Release, standard: Standard) -> None:
-        """Set the attributes that a fit leaves: functions of the release and public constants."""
+        """Set the attributes of a fit: functions of the release and public scaling."""
         import torch
 
         super()._keep(release, standard)

@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from bdpvi.recipes.recipe import Recipe
 
 _DEVIATIONS = 4.0
-"""Bought bounds on the target are its centre and this many of its scales to either side."""
+"""Private bounds on the target are its private centre ± this many of its private scales."""
 _HIGHEST = 10**6
-"""Bought bounds on counts are at most this: of few records they are noise, and of any size."""
+"""Largest private bound on counts: with few records it is dominated by noise of any size."""
 
 
 class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """A regression by noisy scores.
 
-    Where bounds on the target are not given they are bought, as a column's centre and scale are.
+    Missing bounds on the target are estimated privately, like a column's centre and scale.
     """
 
     draws: int
     prior_scale: float
 
     def _model(self, center: float, scale: float) -> OfNumbers:
-        """Return the model of targets with this private centre and scale."""
+        """Return the model for targets with this private centre and scale."""
         raise NotImplementedError
 
     def _public_model(self) -> OfNumbers | None:
@@ -48,7 +48,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def _numbers(
         self, X: ArrayLike, y: ArrayLike, least: float = -math.inf
     ) -> tuple[Floats, Floats]:
-        """Return the records of finite numbers, with targets of at least ``least``."""
+        """Return the finite records with targets of at least ``least``."""
         import pandas as pd
 
         from bdpvi.datasets.cells import read_cells
@@ -64,7 +64,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return rows[good], targets[good]
 
     def _fit(self, X: Floats, y: Floats) -> None:
-        """Fit in secret, release, and keep what may be shared."""
+        """Fit and release; keep only the release."""
         given, made = self._given(X), self._public_model()
         wanted = [X] * (given is None) + [y[:, None]] * (made is None)
         pipeline = self._pipeline(sum(one.shape[1] for one in wanted))
@@ -85,7 +85,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self.intercept_ = float(last - self.coef_ @ standard.center)
 
     def _pipeline(self, bought: int) -> Pipeline:
-        """Return what is done where so many columns are bought."""
+        """Return the pipeline with this number of columns to estimate privately."""
         from bdpvi.recipes.pipeline import Pipeline
 
         return Pipeline(
@@ -102,7 +102,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     def _constants(
         self, given: Standard | None, made: OfNumbers | None, found: Standard | None, width: int
     ) -> tuple[Standard, OfNumbers]:
-        """Return standards and the model, of what is given and of what was found."""
+        """Return scaling and model, from given and from privately estimated values."""
         if found is None:
             assert given is not None
             assert made is not None
@@ -114,7 +114,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         return replace(found, center=found.center[:width], scale=found.scale[:width]), made
 
     def _settings(self, model: OfNumbers, standard: Standard | None) -> Recipe:
-        """Return model and route, which goes on where records are few and says so."""
+        """Return model and route; with few records the route continues and warns."""
         from bdpvi.recipes import NoisyScores, Recipe
 
         route = NoisyScores(rows=self.expected_rows, draws=self.draws, least=0.0)
@@ -139,27 +139,27 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
 
 class PrivateLinearRegression(_PrivateRegressor):
-    """Bayesian linear regression, released with a known ε and with intervals that cover.
+    """Bayesian linear regression, released with a known ε and with valid intervals.
 
-    Every call of ``fit`` is a release of its own, and what several of them cost adds up: give them
-    one ``ledger``. Only the release stays on the estimator, which may be pickled and shared. It
-    goes by :class:`bdpvi.recipes.NoisyScores`: intervals know of sampling and of privacy's noise,
-    whose own size is estimated too. The guarantee is worst-case, to add or remove one record.
+    Every call of ``fit`` is a separate release. The costs of several fits compose: give them one
+    ``ledger``. The estimator keeps only the release, so it may be pickled and shared. It uses
+    :class:`bdpvi.recipes.NoisyScores`: intervals account for sampling and for privacy noise; the
+    error variance is estimated too. The guarantee is worst-case, for adding or removing one record.
 
-    Centres and scales of the columns, and of the target, are bought for a fifth of the price unless
-    public ones are given, so that ε covers all that ``fit`` gives. Few records are no error: a
-    :class:`bdpvi.PrivacyUtilityWarning` and the summary then say that it is not reliable.
+    Centres and scales of the columns and of the target are estimated privately for a fifth of the
+    budget unless public ones are given, so that ε covers everything that ``fit`` returns. With few
+    records a :class:`bdpvi.PrivacyUtilityWarning` and the summary say that it is not reliable.
 
     Args:
-        epsilon: ε of everything together, constants and release.
+        epsilon: ε of preprocessing and release together.
         delta: δ of everything.
-        target_bounds: (low, high), public: targets beyond are cut to them. Without it bounds are
-            bought: the target's private centre ± 4 scales.
-        draws: number of posterior draws that predictions average over; any number has one price.
+        target_bounds: (low, high), public: targets beyond are clipped to them. By default bounds
+            are estimated privately: the target's private centre ± 4 scales.
+        draws: number of posterior draws that predictions average over; it does not affect the cost.
         prior_scale: standard deviation of the weights' prior, on standardised features and in
             quarters of the target's range.
-        limit: standardised features are cut off at ±limit; None leaves them.
-        bounds, scales, from_data, expected_rows, ledger, random_state: as of
+        limit: standardised features are clipped at ±limit; None does not clip.
+        bounds, scales, from_data, expected_rows, ledger, random_state: as in
             :class:`bdpvi.sklearn.PrivateLogisticRegression`.
 
     All arguments count as public: choose them without looking at the data.
@@ -168,11 +168,11 @@ class PrivateLinearRegression(_PrivateRegressor):
         coef_: (d,), posterior means on the scale of X.
         intercept_: number.
         coef_interval_: (d, 2), 95 % intervals of ``coef_``.
-        summary_: the :class:`bdpvi.releasing.summary.Summary`, of standardised features.
-        center_, scale_: (d,), what X was standardised by.
-        bound_: the :class:`bdpvi.Bound` that is promised, of constants and release together.
-        guarantee_: what is promised, in words.
-        release_: the :class:`bdpvi.Release` that may be shared, of standardised features.
+        summary_: the :class:`bdpvi.releasing.summary.Summary`, for standardised features.
+        center_, scale_: (d,), centres and scales that standardise X.
+        bound_: the :class:`bdpvi.Bound` of preprocessing and release together.
+        guarantee_: the guarantee in words.
+        release_: the :class:`bdpvi.Release` that may be shared, for standardised features.
         n_features_in_: d.
         feature_names_in_: names of the d columns, if X has any.
 
@@ -213,12 +213,12 @@ class PrivateLinearRegression(_PrivateRegressor):
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike, **options: Any) -> PrivateLinearRegression:
-        """Fit in secret and release.
+        """Fit and release.
 
         Args:
             X: features, (N, d).
-            y: targets, (N,). A record with anything that is no finite number is left out.
-            options: none; ``sample_weight`` is refused, as no bound on one record would hold.
+            y: targets, (N,). Records with any value that is not a finite number are left out.
+            options: none; ``sample_weight`` is refused, because no bound on one record would hold.
 
         Returns:
             The estimator itself.
@@ -227,9 +227,9 @@ class PrivateLinearRegression(_PrivateRegressor):
             ValueError: naming the argument and its value.
 
         Warns:
-            PrivacyUtilityWarning: if there are few records for what is asked; how many records were
-                left out, for the owner only.
-            PrivacyLeakWarning: if a seed was given.
+            PrivacyUtilityWarning: if there are too few records; also how many records were left
+                out, for the owner only.
+            PrivacyLeakWarning: if a seed is given.
         """
         self._refuse(options)
         self._fit(*self._numbers(X, y))
@@ -249,7 +249,7 @@ class PrivateLinearRegression(_PrivateRegressor):
     def _model(self, center: float, scale: float) -> OfNumbers:
         half = _DEVIATIONS * max(
             scale, 1e-12 * abs(center)
-        )  # both are noisy, and may be of any size
+        )  # both are noisy, and may have any size
         return self._of_bounds(center - half, center + half)
 
     def _of_bounds(self, low: float, high: float) -> OfNumbers:
@@ -261,24 +261,24 @@ class PrivateLinearRegression(_PrivateRegressor):
 
 
 class PrivatePoissonRegressor(_PrivateRegressor):
-    """Bayesian Poisson regression of counts, released with a known ε and intervals that cover.
+    """Bayesian Poisson regression of counts, released with a known ε and with valid intervals.
 
-    Everything but the target's bound is as of :class:`PrivateLinearRegression`. The model knows
-    that larger counts are cut, so the cut leaves no bias where counts are Poisson.
+    Everything but the target's bound is as in :class:`PrivateLinearRegression`. The model accounts
+    for clipping of large counts, so clipping causes no bias if counts are Poisson.
 
     Args:
-        epsilon: ε of everything together, constants and release.
+        epsilon: ε of preprocessing and release together.
         delta: δ of everything.
-        largest: whole number, public: larger counts are cut to it. Without it a bound is bought:
-            the target's private centre and 4 scales, at most 10⁶.
-        draws: number of posterior draws that predictions average over; any number has one price.
+        largest: whole number, public: larger counts are clipped to it. By default a bound is
+            estimated privately: the target's private centre plus 4 scales, at most 10⁶.
+        draws: number of posterior draws that predictions average over; it does not affect the cost.
         prior_scale: standard deviation of the weights' prior, on standardised features.
-        limit: standardised features are cut off at ±limit; None leaves them.
-        bounds, scales, from_data, expected_rows, ledger, random_state: as of
+        limit: standardised features are clipped at ±limit; None does not clip.
+        bounds, scales, from_data, expected_rows, ledger, random_state: as in
             :class:`bdpvi.sklearn.PrivateLogisticRegression`.
 
-    Attributes: as of :class:`PrivateLinearRegression`; ``exp(X @ coef_ + intercept_)`` is about the
-    expected count.
+    Attributes: as in :class:`PrivateLinearRegression`; ``exp(X @ coef_ + intercept_)`` approximates
+    the expected count.
 
     >>> rng = np.random.default_rng(0)
     >>> X = rng.normal(size=(4000, 2))
@@ -318,13 +318,13 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike, **options: Any) -> PrivatePoissonRegressor:
-        """Fit in secret and release.
+        """Fit and release.
 
         Args:
             X: features, (N, d).
-            y: counts, (N,), rounded to whole numbers. A record with a negative one, or anything
-                that is no finite number, is left out.
-            options: none; ``sample_weight`` is refused, as no bound on one record would hold.
+            y: counts, (N,), rounded to whole numbers. Records with a negative count, or any value
+                that is not a finite number, are left out.
+            options: none; ``sample_weight`` is refused, because no bound on one record would hold.
 
         Returns:
             The estimator itself.
@@ -333,9 +333,9 @@ class PrivatePoissonRegressor(_PrivateRegressor):
             ValueError: naming the argument and its value.
 
         Warns:
-            PrivacyUtilityWarning: if there are few records for what is asked; how many records were
-                left out, or rounded, for the owner only.
-            PrivacyLeakWarning: if a seed was given.
+            PrivacyUtilityWarning: if there are too few records; also how many records were left out
+                or rounded, for the owner only.
+            PrivacyLeakWarning: if a seed is given.
         """
         self._refuse(options)
         rows, targets = self._numbers(X, y, least=0.0)
@@ -350,12 +350,12 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         return self
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return D², the share of the deviance that is explained, as scikit-learn's does.
+        """Return D², the share of deviance explained, like scikit-learn's ``PoissonRegressor``.
 
         Args:
             X: features, (N, d).
             y: counts, (N,), whose mean is positive.
-            sample_weight: of the records, (N,).
+            sample_weight: weights of the records, (N,).
         """
         found = d2_tweedie_score(y, self.predict(X), power=1, sample_weight=sample_weight)
         return float(found)

@@ -1,4 +1,4 @@
-"""Rows that may be shared, from noisy counts of a table: ``bdpvi.synthesize``."""
+"""Synthetic rows that may be shared, from noisy counts of a table: ``bdpvi.synthesize``."""
 
 from bdpvi.synthesis.content import Receipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts

@@ -1,4 +1,4 @@
-"""The content of a synthetic table's file, which may be anybody's: what does not fit is refused."""
+"""The content of a synthetic table's file, which is untrusted: anything malformed is refused."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan
 
 FORMAT = 2
 _MOST_COUNT = 2**40
-"""So that counts of all cells of a file have a sum in 64 bits; noise is below."""
+"""Largest count in a file, so that the sum over all its cells fits in 64 bits."""
 _LEAST_DEVIATION = 1e-6
 _MOST_KEPT = 2**26
-"""Cells that the network of a file may keep, in all its tables."""
+"""Largest total number of cells in the tables of a file's network."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """What was promised; all of it may be published.
+    """The public guarantee; all of it may be published.
 
     Attributes:
-        worst_case: ε at δ for whatever one row, or all rows of one person, may be. All rows move
-            the counts equally far, so the Bayesian ε would be the same number.
-        source: where the schema is from.
-        from_data: columns whose bounds or levels were read from the table, which ε does not cover.
-        bought: columns whose bounds or levels were bought, which ε covers.
-        declared: what the owner declared of the table: facts by name, in words.
+        worst_case: ε at δ for any one row, or all rows of any one person. All rows move the counts
+            equally far, so the Bayesian ε would be the same number.
+        source: source of the schema.
+        from_data: columns whose bounds or levels were read from the table; ε does not cover them.
+        bought: columns whose bounds or levels were estimated privately; ε covers them.
+        declared: the owner's declarations about the table: facts by name, in words.
     """
 
     worst_case: Bound
@@ -43,7 +43,7 @@ class Receipt:
 
     @property
     def meaning(self) -> str:
-        """The guarantee in words, with its assumptions and what was declared."""
+        """The guarantee in words, with its assumptions and the owner's declarations."""
         return sentences(self.worst_case.meaning, listed(self.declared))
 
     def __str__(self) -> str:
@@ -56,9 +56,9 @@ class Table:
     """Noisy counts of one column's codes, or of the bins of several columns.
 
     Attributes:
-        columns: their places.
-        deviation: of the noise.
-        counts: of all cells, the last column's first.
+        columns: indices of the columns.
+        deviation: standard deviation of the noise.
+        counts: counts of all cells; the last column varies fastest.
     """
 
     columns: tuple[int, ...]
@@ -88,7 +88,7 @@ class File:
         settings: Counts,
         noisy: NoisyCounts,
     ) -> File:
-        """Return the file of a release; arguments as of :class:`bdpvi.synthesis.Synthetic`."""
+        """Return the file of a release; arguments as for :class:`bdpvi.synthesis.Synthetic`."""
 
         def table(columns: Group, deviation: float, counts: Codes) -> Table:
             return Table(
@@ -110,7 +110,7 @@ class File:
         """Return the noisy counts.
 
         Raises:
-            ValueError: naming what does not fit.
+            ValueError: naming the entry at fault.
         """
         if self.format != FORMAT:
             raise ValueError(f"format must be {FORMAT}, got {self.format}")
@@ -127,7 +127,7 @@ class File:
         sizes = [int(one.max()) + 1 for one in bins]
         room = self.settings.cells * len(domains)
         validate.at_most("settings.cells times columns", room, _MOST_KEPT)
-        least = math.comb(len(domains), 2)  # before as many are listed
+        least = math.comb(len(domains), 2)  # checked before that many are listed
         if len(self.joint) < least:
             raise ValueError(f"joint must have {least} pairs of columns, got {len(self.joint)}")
         places = Plan.of(self.schema, self._place, 1.0, self.settings).joint
@@ -165,5 +165,5 @@ def _deviation(name: str, table: Table) -> float:
     name = f"{name}.deviation"
     if not validate.positive(name, table.deviation) >= _LEAST_DEVIATION:
         raise ValueError(f"{name} must be at least {_LEAST_DEVIATION:g}, got {table.deviation!r}")
-    secure.whole_parts(table.deviation)  # refuses more noise than there is room for
+    secure.whole_parts(table.deviation)  # refuses noise too large to represent
     return table.deviation

@@ -1,9 +1,9 @@
 """The mechanism: noisy counts of every column, then of all pairs of columns and of named groups.
 
-One row more or less moves one cell of each table by 1, so tables with noise of deviations σ_t are
-one Gaussian mechanism of distance μ, μ² = Σ 1/σ_t², whatever the row is; also where later tables
-depend on what earlier ones gave (Dong, Roth and Su 2022, Corollary 2). How the columns' noisy
-counts decide which cells are merged in the pairs is post-processing.
+Adding or removing any row moves one cell of each table by 1, so tables with noise of standard
+deviations σ_t are one Gaussian mechanism of distance μ, μ² = Σ 1/σ_t², even if later tables depend
+on the results of earlier ones (Dong, Roth and Su 2022, Corollary 2). Merging cells of the pairs by
+the columns' noisy counts is post-processing.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from bdpvi.datasets.schema import Codes, Schema
 
 Floats = NDArray[np.float64]
 Group = tuple[int, ...]
-"""Columns that are counted together, by their places."""
+"""Indices of columns that are counted together."""
 GROUPS = 0.25
-"""Share of the named groups in what is not for single columns, where there are any."""
+"""Share of the named groups, if any, in the part of μ² that is not for single columns."""
 RARE = 4.0
-"""Cells with fewer rows than so many deviations are merged."""
+"""Cells with fewer rows than this many standard deviations of their noise are merged."""
 ABSENT = 0.75
-"""Blanks and unknown values have a bin of their own from so many times that on: most columns have
-none, and three deviations are above the 26 noisy counts of 13 columns in 28 runs of 29."""
+"""Blanks and unknown values get their own bin above this multiple of the limit. Most columns have
+none, and three deviations exceed all 26 such noisy counts of 13 columns in 28 of 29 runs."""
 BINS = 20
-"""A bin of numbers has about one in so many rows, where there are enough."""
+"""Intended number of bins of a numeric column, if it has enough rows."""
 _MOST_CELLS = 2**24
 _MOST_GROUP = 4
 _MOST_PARENTS, _MOST_KEPT = 8, 2**20
@@ -41,18 +41,18 @@ _MOST_PARENTS, _MOST_KEPT = 8, 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What is counted at which share of the price, and how the network is made of it.
+    """Which tables are counted, how they share the budget, and how the network is built from them.
 
     Attributes:
         one_way: share of μ² for single columns.
-        label: share of the pairs with the target in what is for pairs.
-        parents: most columns besides the target that one is drawn from.
-        cells: most cells of a table that the network keeps.
-        also: groups of three or four columns that are counted together besides.
-        unit: "row", or the column that names persons, if the guarantee is about all rows of one.
-        rows_per_unit: k, how many rows of each person are used at most, by a secret coin.
-        categorical, numeric: columns that the schema lacks whose kind is public; the kinds of
-            others are bought too.
+        label: share of the pairs with the target in the budget for pairs.
+        parents: largest number of parents of a column, not counting the target.
+        cells: largest number of cells of a table in the network.
+        also: groups of three or four columns to count together as well.
+        unit: "row", or the column that identifies persons, to protect all rows of a person.
+        rows_per_unit: k, largest number of rows used for each person, chosen by secret coins.
+        categorical, numeric: columns missing from the schema whose kind is public; the kinds of
+            other missing columns are estimated privately.
 
     Raises:
         ValueError: naming the argument that is out of range.
@@ -85,10 +85,10 @@ class Counts:
                 raise ValueError(f"also has {group}: a group is three or four different columns")
 
     def groups(self, schema: Schema) -> tuple[Group, ...]:
-        """Return the named groups, by place.
+        """Return the named groups, as column indices.
 
         Raises:
-            ValueError: if a name is no column, or a group could have more than 2²⁴ cells.
+            ValueError: if a name is not a column, or a group could have more than 2²⁴ cells.
         """
         names, sizes = list(schema.columns), [one.size for one in schema.columns.values()]
         found = []
@@ -107,14 +107,14 @@ class Counts:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Which tables are counted, with what noise: it follows from public things alone.
+    """Which tables are counted, and with how much noise, from public facts alone.
 
     Attributes:
-        sizes: codes of every column.
-        grids: of every column, whether its codes are in order, as those of numbers are.
-        target: place of the target; None for no target.
-        one_way: deviation of the noise of single columns.
-        joint: of each pair and group.
+        sizes: number of codes of every column.
+        grids: whether each column's codes are ordered, like codes of numbers.
+        target: index of the target; None for no target.
+        one_way: standard deviation of the noise for single columns.
+        joint: standard deviation of the noise for each pair and group.
     """
 
     sizes: tuple[int, ...]
@@ -125,7 +125,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         for deviation in (self.one_way, *self.joint.values()):
-            secure.whole_parts(deviation)  # refuses more noise than there is room for
+            secure.whole_parts(deviation)  # refuses noise too large to represent
 
     @classmethod
     def of(cls, schema: Schema, target: int | None, distance: float, settings: Counts) -> Plan:
@@ -164,7 +164,7 @@ class Plan:
 
     @property
     def rounding(self) -> float:
-        """Total variation between all noise and exact noise, whatever is merged."""
+        """Total variation distance from exact Gaussian noise, whichever cells are merged."""
         cells = sum(self.sizes) + sum(
             math.prod(self.sizes[at] for at in table) for table in self.joint
         )
@@ -173,14 +173,14 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class NoisyCounts:
-    """What was released: all else follows from it.
+    """The released counts; everything else is computed from them.
 
     Attributes:
         single: noisy counts of every column's codes, int64.
-        bins: of every column, the bin that a code was merged into.
-        joint: noisy counts of bins, by the places of the columns.
-        deviation: of the noise in ``single``.
-        deviations: of the noise in each of ``joint``.
+        bins: for every column, the bin of each code after merging.
+        joint: noisy counts of bins, by column indices.
+        deviation: standard deviation of the noise in ``single``.
+        deviations: standard deviation of the noise in each table of ``joint``.
     """
 
     single: tuple[Codes, ...]
@@ -196,7 +196,7 @@ class NoisyCounts:
 
     @cached_property
     def records(self) -> float:
-        """Estimated number of rows, at least 1: the mean of totals by their inverse variance."""
+        """Estimated number of rows, at least 1: the inverse-variance mean of the tables' totals."""
         tables = [(one, self.deviation) for one in self.single]
         tables += [(table, self.deviations[at]) for at, table in self.joint.items()]
         weights = [1 / (deviation**2 * table.size) for table, deviation in tables]
@@ -204,18 +204,18 @@ class NoisyCounts:
         return max(float(np.average(totals, weights=weights)), 1.0)
 
     def binned(self, at: int) -> Floats:
-        """Return the noisy counts of a column's bins, from those of its codes."""
+        """Return the noisy counts of a column's bins, summed from its codes."""
         bins, weights = self.bins[at], self.single[at].astype(np.float64)
         return np.asarray(np.bincount(bins, weights=weights, minlength=self.sizes[at]))
 
 
 def count(codes: Codes, plan: Plan, key: Key) -> NoisyCounts:
-    """Count with noise. What this draws has to be charged before.
+    """Count with noise. The draw must be charged before.
 
     Args:
-        codes: of the rows, (N, d).
-        plan: what is counted.
-        key: secret, of this release alone.
+        codes: codes of the rows, (N, d).
+        plan: the tables and their noise.
+        key: secret key of this release only.
     """
     noise = WholeNormals(key.child("counts"))
     single = tuple(
@@ -243,18 +243,18 @@ def _noisy(codes: Codes, shape: tuple[int, ...], deviation: float, noise: WholeN
 
 
 def merged(noisy: Codes, grid: bool, least: float, full: float) -> Codes:
-    """Return which bin each code is merged into.
+    """Return the bin of each code after merging.
 
-    Neighbouring cells of a grid become one bin until it holds ``full`` rows; a cell that alone
-    holds so many stands alone. Levels below ``least`` become one bin. So do blanks and what is
-    unknown, the last two codes, unless they are :data:`ABSENT` times as many; where there is no
-    such bin they go where most rows are, as nothing is drawn of them.
+    Neighbouring cells of a grid are merged until the bin holds ``full`` rows; a cell with that many
+    rows is its own bin. Levels with fewer than ``least`` rows share one bin. Blanks and unknown
+    values, the last two codes, join it unless they have :data:`ABSENT` times ``least`` rows; if it
+    does not exist they join the largest bin, from which they are never drawn.
 
     Args:
         noisy: counts of codes.
-        grid: whether codes are in order.
+        grid: whether codes are ordered.
         least: fewest rows of a bin.
-        full: rows of a bin of numbers.
+        full: rows of a numeric bin.
 
     >>> merged(np.array([50, 3, 4, 5, 60, 1, 0]), True, 10.0, 40.0).tolist()
     [0, 1, 1, 1, 2, 2, 2]
@@ -264,7 +264,7 @@ def merged(noisy: Codes, grid: bool, least: float, full: float) -> Codes:
     if grid:
         at, mass = 0, 0.0
         for cell in range(cells):
-            if noisy[cell] >= full and mass >= least:  # it stands alone
+            if noisy[cell] >= full and mass >= least:  # the cell gets its own bin
                 at, mass = at + 1, 0.0
             bins[cell], mass = at, mass + noisy[cell]
             if mass >= full and cell < cells - 1:

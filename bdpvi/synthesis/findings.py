@@ -1,4 +1,4 @@
-"""The numbers on a synthetic table that its owner alone may see.
+"""Quality measures of a synthetic table, for the table's owner only.
 
 They are computed from the real rows without noise, and no ε covers them.
 """
@@ -24,10 +24,10 @@ class Column:
     """One column's shares of rows.
 
     Attributes:
-        name: of the column.
-        labels: of its bins.
+        name: the column's name.
+        labels: labels of its bins.
         real, synthetic: shares of rows, in the order of the labels.
-        variation: total variation between the two.
+        variation: total variation distance between the two.
     """
 
     name: str
@@ -42,10 +42,10 @@ class Pair:
     """Two columns.
 
     Attributes:
-        names: of both.
-        variation: total variation between real and synthetic shares.
-        real, synthetic: ½ Σ |deviation from independence|, of 0 where there is no dependence.
-        lost: ½ Σ |real deviation from independence − synthetic one|.
+        names: names of both columns.
+        variation: total variation distance between real and synthetic shares.
+        real, synthetic: ½ Σ |deviation from independence|; 0 means independent columns.
+        lost: ½ Σ |real deviation from independence − synthetic deviation|.
     """
 
     names: tuple[str, str]
@@ -57,11 +57,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Cell:
-    """Rows with one value, or values of one bin, in each of two columns.
+    """Rows in one bin of each of two columns.
 
     Attributes:
-        labels: of both bins.
-        real, synthetic: shares of rows, or what these deviate from independence.
+        labels: labels of both bins.
+        real, synthetic: shares of rows, or their deviations from independence.
     """
 
     labels: tuple[str, str]
@@ -79,15 +79,15 @@ class Detail:
 
 @dataclass(frozen=True)
 class Score:
-    """How well a student predicts the target of held-out rows.
+    """How well a student, a classifier, predicts the target of held-out rows.
 
     Attributes:
-        student: its name, or :data:`BASE`, which looks at no column.
-        trained: on "synthetic" or "real" rows.
+        student: its name, or :data:`BASE`, which uses no column.
+        trained: "synthetic" or "real" training rows.
         group: "all" held-out rows, or a column and its value.
-        rows: how many these are.
-        auc: area under the ROC curve, the mean over classes; None where there is one class.
-        accuracy: share of rows whose likeliest class is right.
+        rows: number of these rows.
+        auc: area under the ROC curve, averaged over classes; None if there is only one class.
+        accuracy: share of rows whose most likely class is right.
         log_score: mean log-likelihood, in nats.
     """
 
@@ -102,12 +102,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Told:
-    """How well boosted trees tell synthetic rows from held-out ones.
+    """How well boosted trees distinguish synthetic from held-out rows.
 
     Attributes:
-        rows: of either kind that they are tested on.
+        rows: number of test rows of each kind.
         auc: area under the ROC curve; ½ is guessing.
-        columns: the three that they use most, with what is lost of the area if one is shuffled.
+        columns: the three most important columns, with the loss in area if one is shuffled.
     """
 
     rows: int
@@ -117,13 +117,13 @@ class Told:
 
 @dataclass(frozen=True)
 class Made:
-    """What became of one column.
+    """How one column was modelled.
 
     Attributes:
-        name: of the column.
-        codes, bins: values or cells that the schema has, and bins that pairs were counted in.
+        name: the column's name.
+        codes, bins: number of values or cells in the schema, and of bins used to count pairs.
         pooled: levels that share a bin with other levels.
-        parents: columns that it is drawn given.
+        parents: columns on which it is conditioned.
         unfit: how many real values did not fit the schema, in words.
     """
 
@@ -137,26 +137,26 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """What a synthetic table is good for. All of it is secret.
+    """The quality of a synthetic table. All of it is secret.
 
     Attributes:
-        receipt: what was promised.
+        receipt: the guarantee.
         target: name of the target, or None.
-        rows: of the training, the held-out and the synthetic table.
-        columns: in the order of the schema.
+        rows: numbers of training, held-out and synthetic rows.
+        columns: the columns, in the order of the schema.
         pairs: all pairs of columns.
-        variation: mean total variation over all pairs.
-        halves: the same of two halves of the training rows: no synthetic rows need be nearer.
-        shuffled: the same of training rows with every column shuffled by itself: no dependence.
-        details: of the five pairs with the largest total variation, shares.
-        lost: of the five pairs that lost most dependence, deviations from independence.
-        classes: names of the classes that students tell apart.
-        scores: of students, beside the base rate.
-        unscored: why there are none, in words.
-        told: synthetic rows against held-out ones; None where there are too few.
+        variation: mean total variation distance over all pairs.
+        halves: the same for two halves of the training rows, as the best to be expected.
+        shuffled: the same for training rows with each column shuffled, which removes dependence.
+        details: shares of the five pairs with the largest total variation distance.
+        lost: deviations from independence of the five pairs that lost most dependence.
+        classes: names of the students' classes.
+        scores: scores of the students and of the base rate.
+        unscored: why there are no scores, in words.
+        told: synthetic against held-out rows; None if there are too few.
         copies: share of synthetic rows that equal a training row.
-        held_out_copies: share of held-out rows that do; None without any.
-        made: what became of each column.
+        held_out_copies: share of held-out rows that equal a training row; None without any.
+        made: how each column was modelled.
     """
 
     receipt: Receipt
@@ -179,22 +179,22 @@ class Quality:
 
     @property
     def verdict(self) -> tuple[str, str, str]:
-        """Three sentences: what ε means for one person, what the rows are good for, and not."""
+        """Three sentences: the meaning of ε for one person, good uses of the rows, and bad ones."""
         from bdpvi.synthesis.report import verdict
 
         return verdict(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON types."""
+        """Return all fields as JSON types."""
         content: dict[str, Any] = files.to_json(self)
         return {"secret": True, "verdict": list(self.verdict), **content}
 
     def html(self, path: str | os.PathLike[str], *, attack: str = "") -> None:
-        """Write one page that needs no other file, for the owner alone, with mode 0600.
+        """Write one self-contained page, for the owner only, with mode 0600.
 
         Args:
-            path: of the page.
-            attack: what an attack on this release found, in sentences.
+            path: path of the page.
+            attack: the result of an attack on this release, in sentences.
 
         Raises:
             ImportError: without the extra ``bdpvi[report]``.

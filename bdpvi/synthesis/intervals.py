@@ -14,10 +14,10 @@ from bdpvi._runtime import validate
 
 @dataclass(frozen=True, kw_only=True)
 class Combined:
-    """What several tables say together.
+    """An estimate combined from several tables.
 
     Attributes:
-        mean: of the estimates.
+        mean: mean of the estimates.
         low, high: ends of the interval.
     """
 
@@ -27,19 +27,19 @@ class Combined:
 
 
 def combine(estimates: Sequence[float], level: float = 0.95) -> Combined:
-    """Return the mean of one estimate a table, and an interval for the population's value.
+    """Return the mean of one estimate per table, and an interval for the population's value.
 
     With M estimates of mean q̄ and sample variance b it is q̄ ± t √((1 + 1/M) b), t the quantile of
-    Student's law with M − 1 degrees of freedom. An estimate of a bootstrapped table errs about that
-    of the published counts as the latter errs about the population's, so the next one lies in this
-    interval as often as ``level`` says (the predictive interval of normal samples; Raghunathan,
-    Reiter and Rubin 2003 with no variance within tables, as their rows are free: draw 20 times as
-    many as the real table has, or that variance counts twice).
+    Student's t with M − 1 degrees of freedom. A bootstrapped table's estimate varies about that of
+    the published counts as the latter varies about the population value, so this interval has
+    coverage ``level`` (the predictive interval of normal samples; Raghunathan, Reiter and Rubin
+    2003 without variance within tables, because rows cost nothing: draw 20 times as many rows as
+    the real table has, or that variance counts twice).
 
     Args:
-        estimates: of the same quantity, one from each of
+        estimates: estimates of one quantity, one from each of
             :meth:`~bdpvi.synthesis.Synthetic.tables`, at least 2.
-        level: how often the interval should cover.
+        level: coverage of the interval.
 
     Raises:
         ValueError: naming the argument that is out of range.

@@ -11,10 +11,10 @@ import numpy as np
 from bdpvi.synthesis.counts import Floats, Group, NoisyCounts
 
 _FLOOR = 1e-3
-"""Least part of what independence would give that a cell of a table keeps."""
+"""Smallest probability of a cell, as a share of its probability under independence."""
 _ROUNDS = 50
 ROUNDS = 40
-"""Proportional rounds of a joint table, which its pairs need."""
+"""Rounds of iterative proportional fitting for a joint table with several margins."""
 _NOTHING = 1e-300
 
 
@@ -30,7 +30,7 @@ def projected(table: Floats) -> Floats:
 
 
 def margins(noisy: NoisyCounts) -> tuple[Floats, ...]:
-    """Return each column's probabilities: of all tables that have it, by inverse variance."""
+    """Return each column's probabilities: the inverse-variance mean over all tables with it."""
     found = []
     for at, size in enumerate(noisy.sizes):
         cells = np.bincount(noisy.bins[at], minlength=size)
@@ -46,11 +46,11 @@ def margins(noisy: NoisyCounts) -> tuple[Floats, ...]:
 
 
 def shrunk_values(residual: Floats, deviation: float) -> Floats:
-    """Return a matrix without white noise of known deviation: its singular values shrunk.
+    """Denoise a matrix with white noise of known deviation by shrinking its singular values.
 
-    With s in units of the deviation times √max(A, B), and β = min(A, B)/max(A, B), the value with
-    least squared error in large matrices is √((s² − β − 1)² − 4β)/s above 1 + √β, else 0 (Gavish
-    and Donoho 2017, eq. 7).
+    With singular values s in units of the deviation times √max(A, B), and β = min(A, B)/max(A, B),
+    the shrinkage with least squared error in large matrices is √((s² − β − 1)² − 4β)/s above
+    1 + √β, else 0 (Gavish and Donoho 2017, eq. 7).
 
     >>> float(np.abs(shrunk_values(np.eye(4), 10.0)).max())
     0.0
@@ -65,15 +65,15 @@ def shrunk_values(residual: Floats, deviation: float) -> Floats:
 
 
 def shrunk_cells(residual: Floats, expected: Floats, deviation: float) -> Floats:
-    """Return an array without white noise: each cell by its own share of signal.
+    """Denoise an array with white noise by shrinking each cell by its own share of signal.
 
-    A cell's signal is taken to have the variance κ²e², so its mean given the noisy cell is
-    κ²e²/(κ²e² + σ²) of that. κ² is found by moments: the mean of r²/e² − fσ²/e², weighted by
-    e²/(e² + σ²), f the share of noise that is left when the array has been centred in all axes.
+    A cell's signal is modelled with variance κ²e², so its mean given the noisy cell is
+    κ²e²/(κ²e² + σ²) times that cell. κ² is estimated by moments: the mean of r²/e² − fσ²/e²,
+    weighted by e²/(e² + σ²), f the share of noise left after centring the array in all axes.
 
     Args:
-        residual: any number of axes.
-        expected: e, what is expected of the cells.
+        residual: r, with any number of axes.
+        expected: e, the expected cells.
         deviation: σ.
     """
     left, free = residual, 1.0
@@ -88,14 +88,14 @@ def shrunk_cells(residual: Floats, expected: Floats, deviation: float) -> Floats
 
 
 def fitted(start: Floats, parts: Sequence[tuple[tuple[int, ...], Floats]], rounds: int) -> Floats:
-    """Return the table nearest to ``start`` with these margins, by proportional rounds.
+    """Return the table nearest to ``start`` with these margins, by iterative proportional fitting.
 
-    Nearest in relative entropy (Csiszár 1975): from a product of margins, the table of largest
-    entropy. The margins of the last part hold exactly.
+    It is nearest in relative entropy (Csiszár 1975); from a product of margins it is the table of
+    maximum entropy. The margins of the last part hold exactly.
 
     Args:
         start: probabilities.
-        parts: axes in increasing order, and the probabilities of those.
+        parts: axes in increasing order, and their joint probabilities.
         rounds: how often each part is imposed.
     """
     found = start
@@ -110,12 +110,12 @@ def fitted(start: Floats, parts: Sequence[tuple[tuple[int, ...], Floats]], round
 def raked(table: Floats, wanted: Sequence[Floats]) -> Floats:
     """Return a table of probabilities near this one, with these margins.
 
-    Margins are first corrected by the same amount in every cell, and negative cells projected away,
-    as clipping them would add mass; then come proportional rounds.
+    Margins are first corrected by the same amount in every cell. Negative cells are then removed by
+    projection, because clipping would add mass, and iterative proportional fitting follows.
 
     Args:
         table: any numbers.
-        wanted: of each axis.
+        wanted: the margin of each axis.
     """
     found = table
     axes = range(table.ndim)
@@ -136,9 +136,9 @@ def cleaned(
 ) -> Mapping[Group, Floats]:
     """Return the probabilities of every pair and group: shrunk, with the columns' margins.
 
-    Pairs with the target are shrunk cell by cell, the others by singular values; of a group, what
-    its pairs do not say is shrunk cell by cell. Without shrinkage cells err more, but not towards
-    independence.
+    Pairs with the target are shrunk cell by cell, the others by singular values. A group's
+    deviation from its pairs is shrunk cell by cell. Without shrinkage cells have more variance but
+    no bias towards independence.
     """
     found: dict[Group, Floats] = {}
     for columns, table in sorted(noisy.joint.items(), key=lambda one: len(one[0])):
@@ -157,12 +157,12 @@ def cleaned(
 
 
 def by_pairs(single: Sequence[Floats], columns: Group, pairs: Mapping[Group, Floats]) -> Floats:
-    """Return the joint probabilities of largest entropy, given some margins and pairs.
+    """Return the joint probabilities of maximum entropy, given some margins and pairs.
 
     Args:
         single: probabilities of these columns.
-        columns: in increasing order.
-        pairs: of tables of two columns; what is not there is not imposed.
+        columns: indices in increasing order.
+        pairs: probabilities of pairs; missing pairs are not imposed.
     """
     product = np.ones(())
     for one in single:

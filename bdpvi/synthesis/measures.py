@@ -1,6 +1,6 @@
-"""What tells synthetic rows from real ones: bins of columns and pairs, and students.
+"""Compares synthetic with real rows: binned shares, and classifiers trained on either, "students".
 
-All of it looks at real rows, so what it returns is for the owner of the table alone.
+All of it uses real rows, so its results are for the table's owner only.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from bdpvi.synthesis.counts import Floats
 
 Bins = NDArray[np.int32]
 BINS = 16
-"""Bins of a column of numbers, by quantiles of the real rows."""
+"""Bins of a numeric column, by quantiles of the real rows."""
 CLASSES = 10
-"""Classes that students tell apart: the commonest, and all others as one."""
+"""Largest number of classes for students: the most common, and all others as one."""
 LEAST = 1e-6
-"""Least probability in a log score, so that a class that was never seen costs no infinity."""
+"""Least probability in a log score, so that an unseen class keeps it finite."""
 BOOSTED, LOGISTIC = "boosted trees", "logistic regression"
 _FEWEST = 5
-"""Rows of a class, below which a student does not learn it."""
+"""Fewest rows of a class that a student learns."""
 
 
 def read(frame: pd.DataFrame, schema: Schema) -> Floats:
     """Return a table as numbers, (N, d), in the order of the schema.
 
-    Cells are numbers as they are written, NaN where there is none; of levels, their codes.
+    Numeric cells keep their numbers, NaN if blank; cells of levels become codes.
 
     Raises:
-        ValueError: if a column is lacking.
+        ValueError: if a column is missing.
 
     >>> people = Schema({"sex": Domain(levels=("F", "M")), "age": Domain(low=0, high=99)}, "law")
     >>> read(pd.DataFrame({"age": ["31", "old"], "sex": ["M", ""]}), people).tolist()
@@ -72,8 +72,8 @@ class Scale:
     """Bins of one column.
 
     Attributes:
-        labels: of the bins; the last two are blanks and unknown values, of numbers both in one.
-        cuts: of numbers, left ends of all bins but the first; None for levels.
+        labels: labels of the bins; one last bin of numbers, or two of levels, for blank or unknown.
+        cuts: for numbers, left ends of all bins but the first; None for levels.
     """
 
     labels: tuple[str, ...]
@@ -81,7 +81,7 @@ class Scale:
 
     @classmethod
     def of(cls, values: Floats, domain: Domain, bins: int) -> Scale:
-        """Return the bins of a column, of numbers by quantiles of these values, (N,)."""
+        """Return the bins of a column; for numbers, by quantiles of these values, (N,)."""
         if domain.levels is not None:
             return cls((*domain.levels, "blank", OTHER), None)
         there = values[~np.isnan(values)]
@@ -95,7 +95,7 @@ class Scale:
         return cls((*labels, "no number"), cuts)
 
     def bins(self, values: Floats) -> Codes:
-        """Return the bins of values, (N,)."""
+        """Return the bin of each value, (N,)."""
         if self.cuts is None:
             return values.astype(np.int64)
         blank = np.isnan(values)
@@ -103,7 +103,7 @@ class Scale:
 
 
 def scales(real: Floats, schema: Schema, bins: int = BINS) -> tuple[Scale, ...]:
-    """Return the bins of all columns, of numbers by quantiles of the real rows."""
+    """Return the bins of all columns; for numbers, by quantiles of the real rows."""
     domains = schema.columns.values()
     return tuple(Scale.of(real[:, at], domain, bins) for at, domain in enumerate(domains))
 
@@ -117,7 +117,7 @@ def binned(values: Floats, by: Sequence[Scale]) -> Bins:
 
 
 def shares(bins: Bins, columns: Sequence[int], sizes: Sequence[int]) -> Floats:
-    """Return the share of rows in each cell of some columns; zeros of a table without rows.
+    """Return the share of rows in each cell of some columns; zeros for a table without rows.
 
     >>> shares(np.array([[0, 1], [0, 0], [1, 1], [0, 1]]), (0, 1), (2, 2)).tolist()
     [[0.25, 0.5], [0.0, 0.25]]
@@ -131,7 +131,7 @@ def shares(bins: Bins, columns: Sequence[int], sizes: Sequence[int]) -> Floats:
 
 
 def total_variation(p: Floats, q: Floats) -> float:
-    """Return the largest difference of probability that any set of cells has: ½ Σ |p − q|.
+    """Return the largest difference in probability over all sets of cells: ½ Σ |p − q|.
 
     >>> total_variation(np.array([0.5, 0.5]), np.array([0.25, 0.75]))
     0.25
@@ -140,17 +140,17 @@ def total_variation(p: Floats, q: Floats) -> float:
 
 
 def dependence(p: Floats) -> Floats:
-    """Return what the shares of a pair, (A, B), deviate from independence: p − p₁ p₂ᵀ."""
+    """Return the deviation of a pair's shares, (A, B), from independence: p − p₁ p₂ᵀ."""
     return p - np.outer(p.sum(1), p.sum(0))
 
 
 def pairs(columns: int) -> list[tuple[int, int]]:
-    """Return all pairs of places."""
+    """Return all pairs of column indices."""
     return list(itertools.combinations(range(columns), 2))
 
 
 def variation(a: Bins, b: Bins) -> float:
-    """Return the mean total variation over all pairs of columns of two binned tables; 0 if none."""
+    """Return the mean total variation distance over all pairs of columns of two binned tables."""
     sizes = (np.maximum(a.max(axis=0, initial=0), b.max(axis=0, initial=0)) + 1).tolist()
     found = [
         total_variation(shares(a, two, sizes), shares(b, two, sizes)) for two in pairs(a.shape[1])
@@ -160,12 +160,12 @@ def variation(a: Bins, b: Bins) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What students learn from and are tested on.
+    """Training or test data for students.
 
     Attributes:
         x: numbers and codes of levels, (N, d).
         y: classes 0 … k − 1, (N,).
-        levels: which columns hold codes, (d,).
+        levels: whether each column holds codes, (d,).
         classes: names of the k classes.
     """
 
@@ -176,11 +176,11 @@ class Task:
 
     @classmethod
     def of(cls, values: Floats, schema: Schema, target: str, real: Floats) -> Task:
-        """Return the task to tell the target's classes by the other columns.
+        """Return the task to predict the target's class from the other columns.
 
-        Levels are classes, beyond :data:`CLASSES` the commonest of the real rows and all others as
-        one; so are numbers, where the real rows have few different ones. Else it is whether a
-        number lies above the real rows' median.
+        Levels are classes; beyond :data:`CLASSES`, the most common levels in the real rows and all
+        others as one class. So are numbers with few distinct values in the real rows. Otherwise the
+        class is whether a number exceeds the real rows' median.
         """
         names, domains = list(schema.columns), list(schema.columns.values())
         at = names.index(target)
@@ -204,12 +204,12 @@ def _classes(values: Floats, real: Floats, domain: Domain) -> tuple[Codes, tuple
 
 
 def students(train: Task, test: Task) -> dict[str, Floats]:
-    """Return what each student, trained on one table, gives the classes of another, (M, k).
+    """Return each student's class probabilities, (M, k), trained on one table, for another.
 
-    Classes with fewer than five rows are not learnt.
+    Classes with fewer than five rows are not learned.
 
     Raises:
-        ValueError: if fewer than two classes, or no column, are left to learn from.
+        ValueError: if fewer than two classes, or no columns, remain.
     """
     counts = np.bincount(train.y, minlength=len(train.classes))
     rows = (counts >= _FEWEST)[train.y]
@@ -232,10 +232,10 @@ def students(train: Task, test: Task) -> dict[str, Floats]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let students have one thread, and be quiet where they do not converge: they score so.
+    """Give students one thread, and silence convergence warnings: they are scored as they are.
 
-    Threads that wait for one another at every split of a tree are a hundred times slower as soon
-    as the machine has other work.
+    Several threads wait for one another at every split of a tree, which is a hundred times slower
+    as soon as the machine has other work.
     """
     from threadpoolctl import threadpool_limits
 
@@ -245,7 +245,7 @@ def one_thread() -> Iterator[None]:
 
 
 def boosted() -> Any:
-    """Return gradient-boosted trees with scikit-learn's settings."""
+    """Return gradient-boosted trees with scikit-learn's default settings."""
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     return HistGradientBoostingClassifier(random_state=0)
@@ -267,14 +267,14 @@ def _students(levels: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def area(y: Codes, given: Floats) -> float | None:
-    """Return the area under the ROC curve, the mean over classes against all others.
+    """Return the area under the ROC curve, averaged over classes against all others.
 
-    Of two classes it is the usual one. Classes that no row or every row has are left out; None if
-    none is left.
+    For two classes it is the usual area. Classes with no row or all rows are left out; None if none
+    remains.
 
     Args:
         y: classes, (M,).
-        given: what a student gives each class, (M, k).
+        given: a student's class probabilities, (M, k).
     """
     from sklearn.metrics import roc_auc_score
 
@@ -284,7 +284,7 @@ def area(y: Codes, given: Floats) -> float | None:
 
 
 def log_score(y: Codes, given: Floats) -> float:
-    """Return the mean log-likelihood of rows, in nats; a probability counts as 1e-6 at least.
+    """Return the mean log-likelihood of rows, in nats; probabilities are at least 1e-6.
 
     >>> round(log_score(np.array([0, 1]), np.array([[0.5, 0.5], [1.0, 0.0]])), 3)
     -7.254
@@ -293,7 +293,7 @@ def log_score(y: Codes, given: Floats) -> float:
 
 
 def copies(rows: Floats, real: Floats) -> float:
-    """Return the share of rows that equal a real one in all columns; 0 of none.
+    """Return the share of rows that equal a real row in all columns; 0 without rows.
 
     >>> copies(np.array([[1.0, np.nan], [1.0, 2.0]]), np.array([[1.0, np.nan]]))
     0.5
@@ -304,6 +304,6 @@ def copies(rows: Floats, real: Floats) -> float:
 
 
 def _digests(values: Floats) -> NDArray[np.uint64]:
-    """Return 64 bits of every row; of 10⁶ rows two others agree with probability 5e-8."""
+    """Return a 64-bit hash of every row; among 10⁶ rows some collide with probability 3e-8."""
     same = np.where(np.isnan(values), np.inf, values + 0.0)  # −0 is 0, and any NaN the same
     return np.asarray(pd.util.hash_pandas_object(pd.DataFrame(same), index=False).to_numpy())

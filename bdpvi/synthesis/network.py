@@ -1,8 +1,8 @@
-"""The model of the rows: each column given the target and a few columns before it.
+"""The model of the rows: each column given the target and a few earlier columns.
 
-Structure and conditional tables follow from the noisy counts alone. There is no message passing:
-the parents of a column lie in one clique that is there already, so their joint probabilities are
-known, and the table with the new column has the largest entropy given these and its pairs.
+Structure and conditional tables are computed from the noisy counts alone. No message passing is
+needed: the parents of a column lie in one existing clique, so their joint probabilities are known,
+and the table with the new column has maximum entropy given these and its pairs.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Node:
     """One column of the network.
 
     Attributes:
-        column: its place.
-        parents: places of the columns that it is drawn given.
+        column: its index.
+        parents: indices of the columns on which it is conditioned.
         table: joint probabilities, the parents' axes first.
     """
 
@@ -49,8 +49,8 @@ class Network:
     """A distribution of rows of codes.
 
     Attributes:
-        nodes: in the order that columns are drawn in.
-        within: of every column the probabilities of codes in each bin, (bins, codes).
+        nodes: the nodes, in the order of drawing.
+        within: for every column, the probabilities of codes in each bin, (bins, codes).
     """
 
     nodes: tuple[Node, ...]
@@ -70,14 +70,14 @@ class Network:
 
 
 def drawn(table: Floats, rows: Codes, random: np.random.Generator) -> Codes:
-    """Return one draw from each of these rows of a table of weights.
+    """Return one draw for each listed row of a table of weights.
 
     >>> drawn(np.eye(3), np.array([2, 0]), np.random.default_rng(0)).tolist()
     [2, 0]
     """
     ends = np.cumsum(table, axis=1)
     ends = ends / np.maximum(ends[:, -1:], 1e-300)
-    ends += np.arange(len(table))[:, None]  # one increasing sequence for all rows
+    ends += np.arange(len(table))[:, None]  # one increasing sequence over all rows
     at = np.searchsorted(ends.ravel(), rows + random.random(len(rows)), side="right")
     return np.asarray(np.minimum(at - rows * table.shape[1], table.shape[1] - 1), dtype=np.int64)
 
@@ -85,17 +85,17 @@ def drawn(table: Floats, rows: Codes, random: np.random.Generator) -> Codes:
 def redrawn(
     noisy: NoisyCounts, made: Network, rows: int, random: np.random.Generator
 ) -> NoisyCounts:
-    """Return what the noisy counts might have been with other rows and other noise.
+    """Return a parametric bootstrap replicate of the noisy counts: other rows and other noise.
 
-    Of two samples of the network, counted alike, the difference over √2 has mean 0 and the variance
-    of one; it is added to the noisy counts, and fresh noise of the same deviations. Counts of one
-    sample would have the mean of the network instead, and its bias would come in twice.
+    The difference of two samples of the network, counted alike, over √2 has mean 0 and the variance
+    of one sample. It is added to the noisy counts, with fresh noise of the same deviations. Counts
+    of a single sample would have the network's mean, and its bias would enter twice.
 
     Args:
-        noisy: what was released.
-        made: its network.
-        rows: N, of each sample.
-        random: of an experiment with what is public already.
+        noisy: the released counts.
+        made: their network.
+        rows: N, rows of each sample.
+        random: any generator, because everything here is post-processing.
     """
     samples = [made.sample(rows, random) for _ in range(2)]
     binned = [
@@ -140,13 +140,13 @@ def network(
     """Return the network of noisy counts.
 
     Args:
-        noisy: what was released.
-        target: place of the target; it comes first and is a parent of every column.
-        shares: of every column, the share of each code where nothing is known of a bin.
-        parents: most parents besides the target.
-        cells: most cells of a node's table, unless the target alone makes more.
-        shrink: whether pairs are shrunk by their noise, towards independence: rows are closer to
-            the table's, but what is estimated from them is biased.
+        noisy: the released counts.
+        target: index of the target; it comes first and is a parent of every column.
+        shares: for every column, the share of each code in a bin without usable counts.
+        parents: largest number of parents besides the target.
+        cells: largest number of cells of a node's table, unless the target alone needs more.
+        shrink: whether to shrink pairs towards independence by their noise: rows are then closer to
+            the real rows, but estimates from them are biased.
     """
     single = margins(noisy)
     tables = cleaned(noisy, single, target, shrink=shrink)
@@ -186,10 +186,10 @@ def weights(
     tables: Mapping[Group, Floats],
     target: int | None,
 ) -> Mapping[Pair, float]:
-    """Return how strongly two columns depend on each other, given the target, above the noise.
+    """Return the estimated strength of dependence of two columns, given the target.
 
-    It is the sum of what a pair deviates from independence, shrunk; pairs of a named group have
-    besides what the group deviates from the pairs.
+    It is the sum of a pair's shrunk deviations from independence; pairs of a named group also get
+    the sum of the group's deviations from its pairs.
     """
     found: dict[Pair, float] = {}
     for columns, table in noisy.joint.items():
@@ -221,7 +221,7 @@ def _parents(
     parents: int,
     cells: int,
 ) -> tuple[float, Group]:
-    """Return the heaviest parents of a column in one clique, with their weight."""
+    """Return the parents of a column with the largest weight in one clique, and that weight."""
     among = [one for one in clique[0] if one not in first and heavy.get((column, one), 0.0) > 0]
     best: tuple[float, Group] = (0.0, ())
     for number in range(1, min(parents, len(among)) + 1):
@@ -236,7 +236,7 @@ def _parents(
 def _joined(
     column: int, known: Group, joint: Floats, own: Floats, tables: Mapping[Group, Floats]
 ) -> Floats:
-    """Return the joint probabilities of parents and column, of largest entropy."""
+    """Return the joint probabilities of parents and column, with maximum entropy."""
     start = np.multiply.outer(joint, own)
     clique = (*known, column)
     parts: list[tuple[tuple[int, ...], Floats]] = []
@@ -255,9 +255,9 @@ def _pair(tables: Mapping[Group, Floats], a: int, b: int) -> Floats:
 
 
 def _within(noisy: NoisyCounts, at: int, shares: Floats) -> Floats:
-    """Return the probabilities of codes in each bin: by their noisy counts where these show any.
+    """Return the probabilities of codes in each bin, from noisy counts where these exceed noise.
 
-    Blanks and unknown values that have no bin of their own are not drawn.
+    Blanks and unknown values without their own bin are not drawn.
     """
     bins, size = noisy.bins[at], noisy.sizes[at]
     found = np.zeros((size, len(bins)))

@@ -1,4 +1,4 @@
-"""What is done with a table, at which price: it follows from header, schema and options alone."""
+"""The plan and privacy cost of a release, from header, schema and options alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bdpvi.datasets.units import at_most
 from bdpvi.synthesis.counts import Counts, Plan
 
 _ANY = Domain(levels=tuple(map(str, range(MOST_LEVELS))))
-"""Stands for a column that is bought, as none can have more codes."""
+"""Stands for a column that is estimated privately: no column can have more codes."""
 
 
 REPEATED = (
@@ -40,7 +40,7 @@ REPEATED = (
 
 
 def counted(table: pd.DataFrame, settings: Counts, key: Key, tell: bool = False) -> pd.DataFrame:
-    """Return the rows that are counted: all, or of each person at most k by secret coins."""
+    """Return the rows to count: all, or at most k of each person, chosen by secret coins."""
     if settings.unit == ROW:
         return table
     order = np.argsort(key.child("rows").coins(len(table)))
@@ -48,14 +48,14 @@ def counted(table: pd.DataFrame, settings: Counts, key: Key, tell: bool = False)
 
 
 def of_persons(table: pd.DataFrame, settings: Counts, key: Key) -> pd.DataFrame:
-    """Return the rows that are counted, and tell the owner what to know of those that are not."""
+    """Return the rows to count, and warn the owner about repeated persons and omitted rows."""
     for name in repeated(table) if settings.unit == ROW else ():
         warnings.warn(REPEATED.format(name=name), stacklevel=3)
     return counted(table, settings, key, tell=True)
 
 
 def for_persons(ledger: Ledger | None, settings: Counts) -> Ledger:
-    """Return the ledger, of this unit."""
+    """Return the ledger, with this privacy unit."""
     unit, rows = settings.unit, settings.rows_per_unit
     if ledger is None:
         return Ledger(unit=unit, rows_per_unit=rows)
@@ -66,19 +66,19 @@ def for_persons(ledger: Ledger | None, settings: Counts) -> Ledger:
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """One release of a table. All of it counts as public: it must not be chosen by the rows.
+    """One release of a table. All of it counts as public, so it must not depend on the rows.
 
     Attributes:
-        declared: the schema's part of the columns.
-        source: where that is from; "" where there is none.
-        kinds: of the columns that are bought: a number, a category, or undeclared.
+        declared: the columns described by the schema.
+        source: source of the schema; "" if there is none.
+        kinds: kinds of the columns to estimate privately: number, category or undeclared.
         target: name of the target, or None.
-        epsilon, delta: of everything together.
+        epsilon, delta: for everything together.
         settings: see :class:`Counts`.
-        left_out: how many columns the schema leaves out.
+        left_out: number of columns that the schema leaves out.
 
     Raises:
-        ValueError: naming what is wrong.
+        ValueError: naming the argument at fault.
 
     >>> order = Order.of(["age", "sex"], None, "sex", 1.0, 1e-6, Counts())
     >>> order.kinds, f"{order.bound.epsilon:.6f}"
@@ -104,7 +104,7 @@ class Order:
         delta: float,
         settings: Counts,
     ) -> Order:
-        """Return what is done with a table with this header."""
+        """Return the release of a table with this header."""
         validate.epsilon(epsilon)
         validate.probability("delta", delta)
         if schema is not None:
@@ -136,14 +136,14 @@ class Order:
         source = "" if schema is None else schema.source
         left_out = len(out & set(header) - {settings.unit})
         made = cls(known, source, kinds, target, epsilon, delta, settings, left_out)
-        made.plan(made._widest)  # refuses more noise than there is room for
+        made.plan(made._widest)  # refuses noise too large to represent
         if kinds:
             bounds.check(kinds, made.distances[1])
         return made
 
     @property
     def facts(self) -> dict[str, str]:
-        """What the owner declared of the table, in words."""
+        """The owner's declarations about the table, in words."""
         settings = self.settings
         return declared(
             kinds_by_the_schema=tuple(self.declared),
@@ -155,23 +155,23 @@ class Order:
 
     @property
     def place(self) -> int | None:
-        """Place of the target among the columns."""
+        """Index of the target among the columns."""
         return None if self.target is None else [*self.declared, *self.kinds].index(self.target)
 
     @property
     def names(self) -> float:
-        """δ for the names of levels that are bought."""
+        """δ for privately estimated names of levels."""
         return bought.NAMES * self.delta * any(kind != NUMBER for kind in self.kinds.values())
 
     @cached_property
     def rounding(self) -> tuple[float, float]:
-        """Total variation between all noise and exact noise: of what is bought, and of counts."""
+        """Total variation distances from exact noise: private preprocessing, and counts."""
         constants = bounds.rounding(self.kinds, self.settings.rows_per_unit)
         return constants, Plan.of(self._widest, self.place, 1.0, self.settings).rounding
 
     @cached_property
     def distances(self) -> tuple[float, float, float]:
-        """μ of one row, of the kinds, of bounds and levels, and of the counts; 0 for nothing."""
+        """μ of one row for the kinds, for bounds and levels, and for the counts; 0 if unused."""
         paid = self.delta - self.names
         whole = gaussian_distance(self.epsilon, paid, sum(self.rounding))
         whole /= self.settings.rows_per_unit
@@ -186,10 +186,10 @@ class Order:
 
     @cached_property
     def events(self) -> tuple[Priced, ...]:
-        """What is charged, all of it before anything is drawn.
+        """All charges; they are made before anything is drawn.
 
-        Prices are fixed for all of it, whatever the first parts will give: so they are one Gaussian
-        mechanism (Dong, Roth and Su 2022, Corollary 2) and what δ pays for names.
+        The costs of all parts are fixed, whatever the first parts return. So the parts are one
+        Gaussian mechanism (Dong, Roth and Su 2022, Corollary 2), plus the δ for names.
         """
         kinds, constants, counts = self.distances
         theta, rounding = self.rounding
@@ -204,18 +204,18 @@ class Order:
 
     @cached_property
     def bound(self) -> Bound:
-        """What everything costs together, to one row or all of one person, by the accountant."""
+        """The total privacy cost to one row, or to all rows of one person, by the accountant."""
         found = worst_case(for_unit(Counter(self.events), self.settings.rows_per_unit), self.delta)
         assert found is not None
         assert found.epsilon <= self.epsilon * (1 + 1e-9)
         return found
 
     def bought(self, table: pd.DataFrame, key: Key) -> Schema:
-        """Return the schema of all columns. What it lacked is drawn, and has to be charged before.
+        """Return the schema of all columns; estimate missing ones privately, once they are charged.
 
         Args:
-            table: the rows, with all columns that are bought.
-            key: secret, of this release alone.
+            table: the rows, with all columns to estimate.
+            key: secret key of this release only.
         """
         if not self.kinds:
             return Schema(self.declared, self.source)
@@ -236,5 +236,5 @@ class Order:
         return Schema({**self.declared, **made}, source)
 
     def plan(self, schema: Schema) -> Plan:
-        """Return what is counted, with what noise, by the schema of all columns."""
+        """Return the tables to count and their noise, by the schema of all columns."""
         return Plan.of(schema, self.place, self.distances[-1], self.settings)

@@ -1,4 +1,4 @@
-"""What synthetic rows are good for: they are compared with the real ones, for their owner alone."""
+"""The quality of synthetic rows: compares them with the real rows, for the owner only."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from bdpvi.synthesis.measures import Bins, Scale, Task, total_variation
 from bdpvi.synthesis.released import Synthetic
 
 MOST = 10**5
-"""Beyond so many rows of a table students use a sample of it."""
+"""Students use a sample of tables with more rows than this."""
 WORST = 5
-"""Pairs whose cells are shown."""
+"""Number of pairs whose cells are shown."""
 _QUARTERS = 4
 _FEWEST = 20
 _TRIED = 5000
@@ -48,18 +48,18 @@ def evaluate(
     groups: Sequence[str] = (),
     seed: int = 0,
 ) -> Quality:
-    """Compare synthetic rows with the real ones, for the owner of these alone.
+    """Compare synthetic with real rows, for the owner of the real rows only.
 
     Args:
-        released: what :func:`bdpvi.synthesize` returned.
-        train: the rows that it was given, (N, d).
-        held_out: rows that nothing else has seen, (M, d).
-        rows: synthetic rows; as many as are estimated by default.
-        groups: columns for whose values students are scored apart; numbers by quarters.
-        seed: of the samples, of ``rows`` by default, and of the students.
+        released: the result of :func:`bdpvi.synthesize`.
+        train: its input rows, (N, d).
+        held_out: rows used for nothing else, (M, d).
+        rows: synthetic rows; by default as many as the estimated number of real rows.
+        groups: columns by whose values students are scored separately; numbers by quartiles.
+        seed: seed of the samples, including default ``rows``, and of the students.
 
     Raises:
-        ValueError: naming the argument: a column that a table lacks, or a group that is no column.
+        ValueError: naming the argument, if a table lacks a column or a group is not a column.
 
     >>> import bdpvi
     >>> from bdpvi.datasets import Domain, Schema
@@ -107,7 +107,7 @@ def _read(name: str, frame: pd.DataFrame, released: Synthetic) -> Floats:
 
 
 def _controls(real: Bins, random: np.random.Generator) -> dict[str, Any]:
-    """Return the mean total variation of two halves, and to columns shuffled one by one."""
+    """Return the mean total variation distance between two halves, and to shuffled columns."""
     order = random.permutation(len(real))
     mixed = np.stack([random.permutation(one) for one in real.T], axis=1)
     return {
@@ -184,7 +184,7 @@ def _detail(
 def _use(
     released: Synthetic, real: Floats, held_out: Floats, synthetic: Floats, groups: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[Score, ...], str]:
-    """Return classes, scores of the students for each group, or why there are none."""
+    """Return classes and scores of the students for each group, or why there are none."""
     schema, target = released.schema, released.target
     if target is None:
         return (), (), "no target was named"
@@ -222,7 +222,7 @@ def _use(
 def _groups(
     released: Synthetic, real: Floats, held_out: Floats, groups: Sequence[str]
 ) -> Mapping[str, Any]:
-    """Return which held-out rows are in each group that has any."""
+    """Return the held-out rows of each non-empty group."""
     names = list(released.schema.columns)
     scales = measures.scales(real, released.schema, _QUARTERS)
     found: dict[str, Any] = {ALL: np.ones(len(held_out), dtype=bool)}
@@ -236,7 +236,7 @@ def _groups(
 def _told(
     synthetic: Floats, held_out: Floats, names: Sequence[str], random: np.random.Generator
 ) -> Told | None:
-    """Return how well trees trained on half of the rows tell the other half apart."""
+    """Return how well trees trained on half of the rows classify the other half."""
     number = min(len(synthetic), len(held_out))
     if number < _FEWEST:
         return None
@@ -270,7 +270,7 @@ def _made(released: Synthetic, train: pd.DataFrame) -> tuple[Made, ...]:
     parents = {node.column: node.parents for node in released.network.nodes}
     found = []
     for at, (name, domain) in enumerate(schema.columns.items()):
-        bins = released.counts.bins[at][: domain.cells]  # not of blanks and unknown values
+        bins = released.counts.bins[at][: domain.cells]  # without blanks and unknown values
         crowded = np.bincount(bins)[bins] > 1
         levels = zip(domain.levels or (), crowded, strict=False)
         pooled = tuple(one for one, crowd in levels if crowd)

@@ -1,4 +1,4 @@
-"""A table to rows that may be shared: check, charge, draw, count; then rows cost nothing."""
+"""From a table to rows that may be shared: check, charge, count with noise, sample for free."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Synthetic:
     """Noisy counts of a table, and any number of rows from them, all of which may be shared.
 
     Attributes:
-        receipt: what was promised.
-        schema: of the rows.
-        target: name of the column that all others are drawn given, or None.
+        receipt: the guarantee.
+        schema: schema of the rows.
+        target: name of the column on which all others are conditioned, or None.
         settings: see :class:`Counts`.
-        counts: the noisy counts with their deviations, for models of one's own.
+        counts: the noisy counts with their standard deviations, for your own models.
     """
 
     receipt: Receipt
@@ -51,7 +51,7 @@ class Synthetic:
 
     @property
     def rows(self) -> int:
-        """The estimated number of rows of the table, at least 1. The exact one is not known."""
+        """The estimated number of rows of the table, at least 1. The exact number is secret."""
         return round(self.counts.records)
 
     @cached_property
@@ -60,13 +60,13 @@ class Synthetic:
         return self._fitted(self.counts)
 
     def sample(self, rows: int | None = None, *, seed: int | None = None) -> pd.DataFrame:
-        """Return rows, which cost nothing: columns, spellings and ranges of the schema.
+        """Return rows at no privacy cost, with the columns, spellings and ranges of the schema.
 
-        A blank is None or NaN, a value that was no level is "other".
+        A blank is None or NaN; an unknown level is "other".
 
         Args:
-            rows: how many; :attr:`rows` by default.
-            seed: for the same rows again; by default they are others each time.
+            rows: number of rows; :attr:`rows` by default.
+            seed: makes the rows repeatable; by default they differ each time.
 
         Raises:
             ValueError: naming the argument that is out of range.
@@ -77,16 +77,16 @@ class Synthetic:
     def tables(
         self, number: int, rows: int | None = None, *, seed: int | None = None
     ) -> tuple[pd.DataFrame, ...]:
-        """Return tables that differ as those of other samples and other noise would.
+        """Return bootstrap tables, which vary like tables from other samples and other noise.
 
-        For :func:`~bdpvi.synthesis.combine`, it costs nothing: the counts are moved as other rows
-        and other noise would (:func:`~bdpvi.synthesis.network.redrawn`), and each table is drawn
-        from a network of such counts, fitted without shrinkage, so that intervals are not biased.
+        They are for :func:`~bdpvi.synthesis.combine` and cost nothing. Each table is drawn from the
+        network of a bootstrap replicate of the counts (:func:`~bdpvi.synthesis.network.redrawn`),
+        fitted without shrinkage, so that intervals are not biased.
 
         Args:
-            number: M, how many tables.
-            rows: of each; :attr:`rows` by default.
-            seed: as of :meth:`sample`.
+            number: M, number of tables.
+            rows: rows of each; :attr:`rows` by default.
+            seed: as for :meth:`sample`.
 
         Raises:
             ValueError: naming the argument that is out of range.
@@ -101,17 +101,17 @@ class Synthetic:
         return tuple(made)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all of it to a JSON file, which may be shared.
+        """Write everything to a JSON file, which may be shared.
 
         Raises:
-            ValueError: if there is something already, or this is a seeded experiment.
+            ValueError: if the path exists, or this is a seeded experiment.
         """
         if not store.nothing_at(Path(path)):
             raise ValueError(f"path={str(path)!r} exists already; choose another")
         store.write(Path(path), self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """Return what :meth:`save` writes.
+        """Return the content that :meth:`save` writes.
 
         Raises:
             ValueError: if this is a seeded experiment.
@@ -145,30 +145,30 @@ def synthesize(
     seed: int | None = None,
     work: Transaction | None = None,
 ) -> Synthetic:
-    """Count a table with noise, and return what makes rows of it that may be shared.
+    """Count a table with noise, and return a sampler of synthetic rows that may be shared.
 
-    Bounds and levels of columns that the schema lacks are bought first, for a fifth of μ²
-    (:mod:`bdpvi.datasets.bounds`). ε is that of all of this release, to add or remove one row, or
-    all rows of one person, and the table's ledger is charged before anything is drawn; what it has
-    besides adds up there. No row is refused: see :class:`~bdpvi.datasets.schema.Schema`.
+    Bounds and levels of columns missing from the schema are estimated privately first, for a fifth
+    of μ² (:mod:`bdpvi.datasets.bounds`). ε covers the whole release, for adding or removing one row
+    or all rows of one person. It is charged to the table's ledger before anything is drawn, and
+    composes there with other charges. No row is refused, see :class:`bdpvi.datasets.Schema`.
 
     Args:
         table: the rows, with the schema's columns in any order.
-        schema: what columns may hold; public, made without looking at the table. None for nothing.
-        target: the column that matters most, as the label of a classifier; None for no such.
-        epsilon, delta: of this release, worst-case.
+        schema: the domain of each column, if any; public, made without looking at the table.
+        target: the most important column, if any, such as the label of a classifier.
+        epsilon, delta: worst-case guarantee of this release.
         settings: :class:`Counts` by default.
-        ledger: of the people; one in memory by default, which ends with the process.
-        seed: for an experiment that can be repeated, and protects nobody.
-        work: the transaction of this table and these arguments alone, in place of ``ledger``: the
-            same call draws the same, and is charged once.
+        ledger: the people's ledger; by default one in memory, which ends with the process.
+        seed: for a repeatable experiment, which protects nobody.
+        work: the transaction for exactly this table and these arguments, instead of ``ledger``:
+            repeating the call gives the same result and is charged once.
 
     Warns:
-        UserWarning: for the owner alone: how many values of a column did not fit the schema, how
-            many rows a person had too many, a column that seems to name persons.
+        UserWarning: for the owner only: how many values of a column did not fit the schema, how
+            many rows of a person were left out, and columns that seem to identify persons.
 
     Raises:
-        ValueError: naming what is wrong with header, schema or options, before anything is charged.
+        ValueError: naming the fault in header, schema or options, before anything is charged.
         BudgetExceededError: if the ledger's budget has too little left. Nothing is charged.
 
     >>> from bdpvi.datasets import Domain
@@ -188,18 +188,18 @@ def synthesize(
     order = Order.of(list(table.columns), schema, target, epsilon, delta, settings)
     if work is None:
         secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
-        people, name = for_persons(ledger, settings), Key.fresh().work  # each call is a work
+        people, name = for_persons(ledger, settings), Key.fresh().work  # each call is its own work
         work = Transaction(people, secret, name=name, alone=True)
     return work.perform(Synthesis(table, order))
 
 
 @dataclass(frozen=True, eq=False)
 class Synthesis:
-    """Noisy counts of a table, and of what its schema lacks, as one mechanism.
+    """Noisy counts of a table, with private estimates of what its schema lacks, as one mechanism.
 
     Attributes:
         table: the rows.
-        order: what is done with them.
+        order: the release.
     """
 
     step: ClassVar[str] = "synthesis"
@@ -208,7 +208,7 @@ class Synthesis:
     order: Order
 
     def plan(self, before: Before) -> transaction.Plan[str]:
-        """Return the price; whose rows are protected is the ledger's."""
+        """Return the privacy cost; the ledger decides the privacy unit."""
         order, unit = self.order, before.book.whose
         return transaction.Plan(
             kind="release",
@@ -218,7 +218,7 @@ class Synthesis:
         )
 
     def draw(self, plan: transaction.Plan[str], key: Key) -> Synthetic:
-        """Return the release; tell the owner what did not fit."""
+        """Return the release; warn the owner about values that did not fit."""
         order, settings = self.order, self.order.settings
         table = of_persons(self.table, settings, key)
         complete = order.bought(table, key)
@@ -236,7 +236,7 @@ class Synthesis:
 
 
 def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> Receipt:
-    """Return what is promised, with all that it rests on."""
+    """Return the guarantee with all its assumptions."""
     marked, bought, given = schema.marked, tuple(order.kinds), order.declared.values()
     for holds, assumption in (
         (marked, Assumption.CONSTANTS_FROM_TABLE),
@@ -256,18 +256,18 @@ def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> Receip
 
 
 def checked_rows(name: str, rows: int) -> int:
-    """Return a number of rows or tables that can be made.
+    """Return a valid number of rows or tables.
 
     Raises:
-        ValueError: naming the argument.
+        ValueError: naming the argument, if it is not.
     """
     return validate.at_most(name, validate.positive_int(name, rows), _MOST_ROWS)
 
 
 def load(path: str | os.PathLike[str]) -> Synthetic:
-    """Return what :meth:`Synthetic.save` wrote.
+    """Read a file written by :meth:`Synthetic.save`.
 
-    The file may be anybody's: nothing is made of a size that it only speaks of.
+    The file is untrusted: no memory is allocated for a size that it merely claims.
 
     Raises:
         ValueError: naming the file, if it was cut, edited, is of another format or too large.
@@ -280,7 +280,7 @@ def load(path: str | os.PathLike[str]) -> Synthetic:
 
 
 def of_bytes(content: bytes) -> Synthetic:
-    """Return what :meth:`Synthetic.to_bytes` returned, however large that is.
+    """Read the bytes of :meth:`Synthetic.to_bytes`, of any size.
 
     Raises:
         ValueError: naming the entry that is missing or wrong.

@@ -1,4 +1,4 @@
-"""The owner's page about a synthetic table: :class:`~bdpvi.synthesis.findings.Quality` in words.
+"""The owner's report on a synthetic table: :class:`~bdpvi.synthesis.findings.Quality` in words.
 
 The page needs the extra ``bdpvi[report]``; the verdict does not.
 """
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 ALARMS = 0.05
-"""Rate of wrong alarms at which the verdict says what ε means."""
+"""False positive rate at which the verdict explains ε."""
 _SHOWN = 24
-"""Bins of a column that have bars: the commonest."""
+"""Largest number of bars for a column: the most common bins."""
 _MOST_NAMED = 40
-"""Columns that the heat maps name on their axes."""
+"""Largest number of columns named on the axes of heat maps."""
 
 
 def most_found(alarms: float, epsilon: float, delta: float) -> float:
-    """Return the largest chance to say rightly that a record is in the table.
+    """Return the largest true positive rate of any membership test with this false positive rate.
 
-    It holds for everybody who says so wrongly with probability ``alarms`` of a record that is not:
-    min(δ + e^ε α, 1 − e^−ε (1 − δ − α)) (Kairouz, Oh and Viswanath 2015, eq. 4).
+    With α = ``alarms`` it is min(δ + e^ε α, 1 − e^−ε (1 − δ − α)) (Kairouz, Oh and Viswanath 2015,
+    eq. 4).
 
     >>> round(most_found(0.05, 1.0, 1e-6), 4), most_found(0.05, 0.0, 0.0)
     (0.1359, 0.05)
@@ -43,10 +43,10 @@ def most_found(alarms: float, epsilon: float, delta: float) -> float:
 
 
 def verdict(found: Quality) -> tuple[str, str, str]:
-    """Return what ε means for one person here, what the rows are good for, and what they are not.
+    """Return the meaning of ε for one person, good uses of the rows, and bad uses.
 
     Args:
-        found: the numbers.
+        found: the measured quality.
     """
     return _meaning(found), _good_for(found), _not(found)
 
@@ -54,7 +54,7 @@ def verdict(found: Quality) -> tuple[str, str, str]:
 def copied(found: Quality) -> bool:
     """Return whether synthetic rows equal training rows clearly more often than held-out rows do.
 
-    Clearly is by more than three standard errors of the two shares.
+    Clearly means by more than three standard errors of the two shares.
     """
     if found.held_out_copies is None:
         return found.copies > 0.5
@@ -128,8 +128,8 @@ def page(found: Quality, attack: str = "") -> str:
     """Return the page.
 
     Args:
-        found: the numbers.
-        attack: what an attack found, in sentences.
+        found: the measured quality.
+        attack: the result of an attack, in sentences.
 
     Raises:
         ImportError: without the extra ``bdpvi[report]``.
@@ -160,7 +160,7 @@ def page(found: Quality, attack: str = "") -> str:
 def bars(column: Column) -> list[tuple[str, float, float, float, float]]:
     """Return label, both shares and the lengths of both bars, in per cent of the longest.
 
-    Bins that no row has are left out, and of very many the rarest are one.
+    Empty bins are left out; if there are too many, the rarest are shown as one.
     """
     rows = list(zip(column.labels, column.real, column.synthetic, strict=True))
     rows = [one for one in rows if one[1] or one[2]]
@@ -188,7 +188,7 @@ def scores(found: Quality) -> dict[str, list[list[str]]]:
 
 
 def heat_maps(found: Quality) -> Figure:
-    """Return all pairs' total variation, and the dependence that is lost, as two heat maps."""
+    """Return two heat maps of all pairs: total variation distance, and lost dependence."""
     from matplotlib.figure import Figure
 
     names = [one.name for one in found.columns]

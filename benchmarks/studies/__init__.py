@@ -1,1 +1,1 @@
-"""The published figures redone, and when estimators hold."""
+"""Reproductions of published figures, and studies of the estimators' validity."""

@@ -1,4 +1,4 @@
-"""Rules that add up costs which differ from step to step, for comparison with the panel's sum."""
+"""Composition rules for costs that differ between steps, for comparison with the panel's sum."""
 
 from __future__ import annotations
 

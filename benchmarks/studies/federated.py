@@ -1,4 +1,4 @@
-"""The published schemes for federated learning: which holds for whom.
+"""The published schemes for federated learning, and the guarantees that hold.
 
 Published: Triastcyn and Faltings, "Federated Learning with Bayesian Differential Privacy", IEEE Big
 Data 2019; thesis of Triastcyn (EPFL 2020), chapter 6. Every cost here is a worst case: each record

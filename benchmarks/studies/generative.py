@@ -1,4 +1,4 @@
-"""Average-case privacy beside its control, and what the published GAN's noise guarantees.
+"""Average-case privacy compared with its control, and the guarantee of the published GAN's noise.
 
 Published: Triastcyn and Faltings, "Generating Artificial Data for Private Deep Learning" and
 "Federated Generative Privacy", 2019; thesis of Triastcyn (EPFL 2020), chapters 3, 4 and 7. Faces

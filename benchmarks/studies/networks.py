@@ -1,4 +1,4 @@
-"""Where the ε published for networks comes from, its leakage check, and DP-SGD beside them.
+"""The source of the ε published for networks, its leakage check, and DP-SGD for comparison.
 
 Published: Triastcyn and Faltings, "Bayesian Differential Privacy for Machine Learning", ICML 2020,
 Table I; thesis of Triastcyn (EPFL 2020), Table 5.2; settings from the first author's notebooks.

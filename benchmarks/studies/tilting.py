@@ -1,4 +1,4 @@
-"""How often a bound by Student's t misses, at rates that no plain simulation can see.
+"""Failure rate of a bound by Student's t, at rates too small for plain simulation.
 
 The t statistic of m values exceeds t when their mean is low and their spread small. Values are
 drawn from the population tilted by exp(a u − b u²), with u = E y − y, under which that is a common

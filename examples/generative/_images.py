@@ -1,4 +1,4 @@
-"""What the generative examples have in common: MNIST, a generator, and students of its images."""
+"""Shared by the generative examples: MNIST, a generator, and students of its images."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 
 Kingma and Welling 2014; Sohn, Lee and Yan 2015. The loss of an image is its own negative ELBO, with
 codes drawn inside the forward pass, so `make_private` trains it like any network. ε covers all
-weights; only the decoder is of use to others. Digits are drawn in equal, public shares. N counts as
-public, and settings that were chosen by looking at images are not covered by ε.
+weights, but only the decoder is useful to others. Digits are drawn in equal, public shares. N
+counts as public, and ε does not cover settings chosen by looking at images.
 """
 
 from __future__ import annotations

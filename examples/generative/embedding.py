@@ -1,4 +1,4 @@
-"""MNIST by one noisy mean embedding, which a generator is made to match.
+"""MNIST by one noisy mean embedding, which a generator is trained to match.
 
     python examples/generative/embedding.py --data FOLDER OF THE FOUR .gz FILES --epsilon 1
 

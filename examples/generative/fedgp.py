@@ -1,14 +1,14 @@
-"""A generator trained by federated rounds, with what judges it at the clients.
+"""A generator trained in federated rounds, with a judge at each client.
 
     python examples/generative/fedgp.py --data FOLDER OF THE FOUR .gz FILES --shards 2
 
 After Triastcyn and Faltings, Federated Generative Privacy, 2019; thesis of Triastcyn (EPFL 2020),
-chapter 4. Clients judge what a common generator draws by images of their own, and send an update of
-the generator alone; the judge, here the distance of mean embeddings instead of a critic, stays with
-them. There no noise was added. Here each update is clipped, the server adds noise to their sum and
-divides by the expected number of clients, and ε is a client's: one more or less with all of its
-images, in the worst case, for whoever sees the generator of every round. With 10 clients, as was
-published, such noise leaves nothing of the sum; by default there are 1,000.
+chapter 4. Clients judge a common generator's images by their own, and send only an update of the
+generator; the judge, here the distance of mean embeddings instead of a critic, stays with them. The
+paper added no noise. Here each update is clipped, the server adds noise to their sum and divides by
+the expected number of clients. ε is worst-case, for adding or removing a client with all its
+images, towards anyone who sees the generator of every round. With 10 clients, as in the paper, the
+sum is dominated by privacy noise; by default there are 1,000.
 """
 
 from __future__ import annotations

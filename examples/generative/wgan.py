@@ -6,8 +6,8 @@ Arjovsky, Chintala and Bottou 2017; thesis of Triastcyn (EPFL 2020), chapter 7. 
 images. Its loss for an image x with digit y is f(G(z, y), y) − f(x, y), with z drawn inside the
 forward pass: one gradient per image, which `make_private` clips, one sum, one noise. Steps of the
 generator and the clipping of the critic's weights see nothing but the critic: they are
-post-processing. ε is that of all critics met on the way; the generator alone is published.
-N counts as public, and settings that were chosen by looking at images are not covered by ε.
+post-processing. ε covers the critics of all steps; only the generator is published.
+N counts as public, and ε does not cover settings chosen by looking at images.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the regressions by SVI have in common: fit, release, error on new records, figure."""
+"""Shared by the regressions by SVI: fit, release, error on new records, figure."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
     python examples/models/hierarchical.py --out hierarchical.png
 
 Group effects are one vector by .to_event(1), not a plate: they are global latents, and the number
-of groups is public. The figure shows true and released effects. ε is a Bayesian one, about records
-like these, and of single records: a whole group is not protected by it. Samples have a public noise
-scale, so that the fitted spreads give nothing away.
+of groups is public. The figure shows true and released effects. ε is Bayesian, about records like
+these, and protects single records, not a whole group. Samples have a public noise scale, so that
+the fitted spreads leak nothing.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python examples/models/linear.py --out linear.png
 
-The figure shows the line that made the records and the released ones; no record is in it. The ε is
-a Bayesian one: it is about records like these, and clipping makes it no worst-case guarantee.
+The figure shows the true line and the released ones, but no records. The ε is Bayesian: it is about
+records like these, and clipping does not make it a worst-case guarantee.
 """
 
 from __future__ import annotations

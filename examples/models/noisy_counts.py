@@ -1,12 +1,12 @@
-"""A model of one's own for the noisy counts of a shared table: a mixture of products, by SVI.
+"""A custom model for the noisy counts of a shared table: a mixture of products, by SVI.
 
     python examples/models/noisy_counts.py --out noisy-counts.png
 
-Everything happens after the release: whoever has synthetic.json can do it, and it costs nothing.
-The counts have noise of a known deviation, which is the likelihood here, so that the posterior
-knows of it. It is about the rows that were counted: their own sampling from people at large comes
-on top. Nothing is read off single components, as they may change places. The figure shows how many
-are sick at each age: the released counts, the posterior, and what the secret table has.
+Everything is post-processing: anyone with synthetic.json can do it, at no privacy cost. The counts'
+noise has a known deviation and is the likelihood here, so that the posterior accounts for it. The
+posterior is about the counted rows and ignores their sampling from a population. Single components
+are not interpreted, as they may be permuted. The figure shows the number of sick people at each
+age: the released counts, the posterior, and the secret table.
 """
 
 from __future__ import annotations

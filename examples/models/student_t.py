@@ -1,4 +1,4 @@
-"""Robust regression: Student-t noise of unknown scale, trained by SVI and released as it is.
+"""Robust regression: Student-t noise of unknown scale, trained by SVI and released unchanged.
 
     python examples/models/student_t.py --out student_t.png
 

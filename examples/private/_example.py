@@ -1,4 +1,4 @@
-"""What the private examples share: three fits, what privacy leaves of the gain, a figure."""
+"""Shared by the private examples: three fits, the share of the gain with privacy, a figure."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python examples/private/factors.py --out factors.png
 
-The abilities are local latents: the guide reads them off a person's own ten results, and never
-releases them. The figure compares the true correlations of the tests with the learned ones.
+The abilities are local latents: the guide computes them from a person's own ten results, and they
+are never released. The figure compares the tests' true correlations with the learned ones.
 """
 
 from __future__ import annotations

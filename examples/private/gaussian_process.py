@@ -3,7 +3,7 @@
     python examples/private/gaussian_process.py --out gaussian_process.png
 
 Given the process at the inducing points records are independent (FITC: Snelson and Ghahramani
-2006), and u ~ N(0, 1) says what it is there. The figure shows the learned surface.
+2006); u ~ N(0, 1) are its whitened values there. The figure shows the learned surface.
 """
 
 from __future__ import annotations

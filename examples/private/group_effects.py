@@ -2,8 +2,8 @@
 
     python examples/private/group_effects.py --out group_effects.png
 
-A clinic's effect is protected as all of the model is, record by record; clinics with few records
-are drawn towards the mean of all. The figure shows true and learned effects.
+Like the whole model, a clinic's effect is protected record by record; clinics with few records are
+shrunk towards the overall mean. The figure shows true and learned effects.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python examples/private/hidden_classes.py --out hidden_classes.png
 
-Each person is of one of three classes, which is summed out; given it, answers are independent. An
-answer of −1 is missing. The guide's classes start at public places. The figure shows how each class
-answers.
+Each person is in one of three classes, which is summed out; given the class, answers are
+independent. An answer of −1 is missing. The guide's classes start at public values. The figure
+shows how each class answers.
 """
 
 from __future__ import annotations

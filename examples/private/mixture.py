@@ -2,8 +2,8 @@
 
     python examples/private/mixture.py --out mixture.png
 
-There are no covariates: x has no columns. The guide's locations start at three public places, as
-components that start as equals would stay so. The figure shows the learned density.
+There are no covariates: x has no columns. The guide's locations start at three public points,
+because components with equal starts would stay equal. The figure shows the learned density.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python examples/private/negative_binomial.py --out negative_binomial.png
 
-Counts vary more than Poisson's: for a mean μ by μ + μ²/size. The figure shows claims a year along
-the first feature.
+Counts are overdispersed: with mean μ the variance is μ + μ²/size. The figure shows claims per year
+along the first feature.
 """
 
 from __future__ import annotations

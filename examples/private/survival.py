@@ -2,8 +2,8 @@
 
     python examples/private/survival.py --out survival.png
 
-The last column of x says how long a person was followed; who is still alive then is censored: y is
-the follow-up itself. The figure shows survival of persons low, average and high in the first
+The last column of x is the follow-up time. A person still alive then is censored: y is the
+follow-up time itself. The figure shows survival for low, average and high values of the first
 feature.
 """
 

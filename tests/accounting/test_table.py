@@ -189,10 +189,18 @@ def test_constants_that_a_fit_was_made_with_leave_its_worst_case(of: str) -> Non
     ledger.charge(bought)
     with pytest.raises(ValueError, match="depends on constants that were bought from this table"):
         total(ledger, DELTA, None)
+    bounded = Entry(kind="draws", of="bounded", charge=Charge(1, 1.0), events=(GAUSSIAN,))
+    bought = Entry(**{**vars(bought), "of": "bounded"})
+    alone = Ledger()
     ledger = charged(losses(panel(ALL)), others=(GAUSSIAN,))
-    kept.keep(ledger, "bounded", one)
-    ledger.charge(Entry(kind="draws", of="bounded", charge=Charge(1, 1.0), events=(GAUSSIAN,)))
-    ledger.charge(Entry(**{**vars(bought), "of": "bounded"}))
+    for each in (alone, ledger):
+        kept.keep(each, "bounded", one)
+        each.charge(bounded)
+        each.charge(bought)
+    worst = alone.worst_case(DELTA)
+    found = total(alone, DELTA, worst)
+    assert (found.worst_case, found.bayesian) == (worst, None)
+    assert "of 1 draw at temperature 1, what it costs each record depends on" in str(found)
     assert epsilon(ledger) == epsilon(charged(losses(panel(ALL)), others=3 * (GAUSSIAN,)))
 
 

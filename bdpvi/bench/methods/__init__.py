@@ -1,4 +1,4 @@
-"""The methods that ``bdpvi compare`` sets against each other and the base rate, by name."""
+"""The methods that ``bdpvi compare`` compares with each other and the base rate, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base rate: what a prediction is worth that looks at no feature."""
+"""The base rate: a prediction that uses no features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bdpvi.types import Dataset
 
 
 def constant(x: Tensor, y: Tensor | None = None) -> None:
-    """Observe targets that are 1 with the same probability whatever the features are."""
+    """Observe targets that are 1 with the same probability for all features."""
     rate = pyro.sample("rate", dist.Uniform(x.new_zeros(()), x.new_ones(())))
     with pyro.plate("records", len(x)):
         pyro.sample("y", dist.Bernoulli(rate.expand(len(x))), obs=y)
@@ -39,7 +39,7 @@ class BaseRate:
     def model(self) -> Any:
         """Return :func:`constant`; the logistic model's rounding would break ties between records.
 
-        Broken ties have an AUC that is not ½.
+        With broken ties the AUC would not be ½.
         """
         return constant
 

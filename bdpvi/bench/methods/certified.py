@@ -25,7 +25,7 @@ class CertifiedDraws:
     """Draws from :class:`bdpvi.guides.Laplace` at the temperature planned for ε.
 
     Args:
-        model: with the weights of records that a certificate needs.
+        model: weights its records, as a certificate requires.
         draws: number of samples of each release.
     """
 
@@ -47,7 +47,7 @@ class CertifiedDraws:
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     def prepare(self, train: Dataset, delta: float) -> Prepared:
-        """Find the mode, and every neighbour's."""
+        """Find the mode of the data and of every neighbour."""
         fitted = fit(self.model, Laplace(self.model), train, progress=False)
 
         def charged(temperature: float) -> Account:
@@ -64,6 +64,6 @@ class PreparedDraws(PreparedRelease):
     """A mode to draw at; see :class:`~bdpvi.bench.methods.posterior.PreparedRelease`."""
 
     def calibrate(self, epsilon: float) -> float:
-        """Return the temperature that is planned for ε, from public numbers alone."""
+        """Return the temperature planned for ε, from public numbers only."""
         rule = BayesianDP(rows=self.fit.records)
         return rule.planned(self.fit, self.draws, epsilon, self.delta)

@@ -1,4 +1,4 @@
-"""DP-GD: full-batch gradient descent with exact Gaussian DP, and the same by Bayesian DP."""
+"""DP-GD: full-batch gradient descent, with exact Gaussian DP and with Bayesian accounting."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class DPGD:
     Args:
         model: what is fitted.
         steps, tail: see :class:`~bdpvi.dp.dp_gd.DPGDSettings`.
-        clip, step_size: see there; None follows from the noise and the table's size, see
-            :mod:`bdpvi.bench.methods.pace`.
+        clip, step_size: see there; None uses the rule of :mod:`bdpvi.bench.methods.pace`, by the
+            noise and the table's size.
     """
 
     model: BayesianLogisticRegression = field(
@@ -64,7 +64,7 @@ class DPGD:
         self._settings(self.clip or 1.0, self.step_size or 1.0, 1.0)
 
     def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
-        """Return the training, ready to be run at any noise."""
+        """Return the training, ready to run at any noise multiplier."""
         weights = self.model.design(train.x[:1]).shape[1]
 
         def settings(noise_multiplier: float) -> DPGDSettings:
@@ -86,13 +86,12 @@ class DPGD:
 
 
 class DPGDBayesian(DPGD):
-    """:class:`DPGD` priced by Bayesian DP: a record pays for the longest gradient it can have.
+    """:class:`DPGD` with Bayesian accounting: a record's cost is that of its longest gradient.
 
-    The derivative of the log-likelihood in the logit is at most 1, so at every weight the clipped
-    gradient of record x has a norm of at most min(C, ‖x‖), whatever was released before. What it
-    pays in T steps at noise C·z is then what one Gaussian release at a distance of
-    √T · min(1, ‖x‖/C) / z costs, and ε is that of the mean over the training records, each held
-    against the rest.
+    The derivative of the log-likelihood in the logit is at most 1, so at any weights the clipped
+    gradient of record x has norm at most min(C, ‖x‖), whatever was released before. Its cost in T
+    steps at noise C·z is then that of one Gaussian release at distance √T · min(1, ‖x‖/C) / z, and
+    ε follows from the mean over the training records, each left out in turn.
     """
 
     name: ClassVar[str] = "dp-gd-bayesian"
@@ -130,7 +129,7 @@ class DPGDBayesian(DPGD):
 
         @cache
         def price(noise_multiplier: float) -> Cost:
-            # Noise that was found from the records is not public, as the worst case would need.
+            # Noise calibrated on the records is not public, so there is no worst-case guarantee.
             found = bayesian(account(noise_multiplier).cost(delta))
             return Cost(bayesian=found.assuming(Assumption.FOUND_FROM_DATA))
 
@@ -139,21 +138,21 @@ class DPGDBayesian(DPGD):
 
 @dataclass(frozen=True)
 class PreparedDPGD(NoisyTraining):
-    """A training procedure priced by Bayesian DP.
+    """A training procedure with Bayesian accounting.
 
     Attributes:
         accountant, rate, steps, delta, settings, train: see :class:`NoisyTraining`.
-        price: from a noise multiplier to what the training costs.
-        account: of the training at a noise multiplier.
+        price: maps a noise multiplier to the cost of the training.
+        account: maps a noise multiplier to the account of the training.
     """
 
     price: Callable[[float], Cost]
     account: Callable[[float], Account]
 
     def calibrate(self, epsilon: float) -> float:
-        """Return a noise multiplier whose square is on the public grid, or the worst case's own.
+        """Return a noise multiplier whose square is on the public grid, or the worst case's.
 
-        The least of the two: what the worst case allows costs no more by Bayesian DP.
+        It is the smaller of the two: the worst case's noise also suffices for Bayesian DP.
         """
         found = coldest(lambda variance: bayesian(self.price(math.sqrt(variance))), epsilon)
         return min(math.sqrt(found), super().calibrate(epsilon))

@@ -1,4 +1,4 @@
-"""DP-SGLD: one sampler, two accountants."""
+"""DP-SGLD: one sampler with two accountants."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class DPSGLD:
         model: what is fitted.
         steps, rate, decay, burn_in, draws: see
             :class:`~bdpvi.bench.methods.sgld.DPSGLDSettings`.
-        clip, step_size: see there; None follows from the noise and the table's size, see
-            :mod:`bdpvi.bench.methods.pace`.
+        clip, step_size: see there; None uses the rule of :mod:`bdpvi.bench.methods.pace`, by the
+            noise and the table's size.
     """
 
     model: BayesianLogisticRegression = field(
@@ -61,7 +61,7 @@ class DPSGLD:
         self._settings(self.clip or 1.0, self.step_size or 1.0, 1.0)
 
     def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
-        """Return the training, ready to be run at any noise."""
+        """Return the training, ready to run at any noise multiplier."""
         weights = self.model.design(train.x[:1]).shape[1]
 
         def settings(noise_multiplier: float) -> DPSGLDSettings:

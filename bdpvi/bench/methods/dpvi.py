@@ -31,7 +31,7 @@ class Variational:
         model: what is fitted.
         steps: optimiser steps.
         rate: Poisson sampling rate q of the batches.
-        draws: samples that predict; None predicts by the guide's mean.
+        draws: number of samples used to predict; None predicts by the guide's mean.
     """
 
     model: BayesianLogisticRegression = field(
@@ -44,7 +44,7 @@ class Variational:
     accountant: ClassVar[WorstCaseAccountant] = PrivacyLossAccountant()
 
     def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
-        """Return the training, ready to be run at any noise."""
+        """Return the training, ready to run at any noise multiplier."""
         train_runs = partial(
             dpvi_runs, self.model, MeanField(self.model), train,
             delta=delta, accountant=self.accountant,
@@ -53,7 +53,7 @@ class Variational:
         return NoisyTraining(self.accountant, self.rate, self.steps, delta, how, train_runs)
 
     def _how(self, train: Dataset) -> Callable[[float], DPVISettings]:
-        """Return how to train at each noise multiplier."""
+        """Return the settings as a function of the noise multiplier."""
         raise NotImplementedError
 
     def _settings(
@@ -66,10 +66,10 @@ class Variational:
 
 @dataclass(frozen=True, kw_only=True)
 class NonPrivate(Variational):
-    """Nothing clipped, no noise: what privacy is measured against in variational inference.
+    """No clipping, no noise: the baseline without privacy for variational inference.
 
     Args:
-        learning_rate: of Adam at the first step; it decays to a hundredth.
+        learning_rate: Adam's learning rate at the first step; it decays to a hundredth.
         model, steps, rate, draws: see :class:`Variational`.
     """
 
@@ -101,9 +101,9 @@ class DPVI(Variational):
 
     Args:
         clip: C, bound on the norm of each record's gradient.
-        learning_rate: of Adam at the first step; it decays to a hundredth. None is plain gradient
-            descent. Its step size, and a ``clip`` of None, follow from the noise and the table's
-            size, see :mod:`bdpvi.bench.methods.pace`.
+        learning_rate: Adam's learning rate at the first step; it decays to a hundredth. None means
+            plain gradient descent. Its step size, and a ``clip`` of None, use the rule of
+            :mod:`bdpvi.bench.methods.pace`, by the noise and the table's size.
         model, steps, rate, draws: see :class:`Variational`.
     """
 
@@ -147,7 +147,7 @@ class DPVI(Variational):
                 weights, len(train), noise_multiplier=noise_multiplier,
                 steps=self.steps, rate=self.rate, clip=self.clip,
             )  # fmt: skip
-            # The gradient is that of a sum over the records.
+            # The gradient is of a sum over records, not of a mean.
             return self._settings(made.clip, SGD({"lr": made.step_size / made.rows}), made.last)
 
         return settings

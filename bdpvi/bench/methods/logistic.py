@@ -1,4 +1,4 @@
-"""Logistic regression without privacy: what any of the methods could have reached."""
+"""Logistic regression without privacy: an upper baseline for all methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bdpvi.types import Dataset
 
 @dataclass(frozen=True, kw_only=True)
 class LogisticRegression:
-    """The maximum of the posterior density: with the usual prior, a ridge of one record's weight.
+    """The maximum of the posterior density; the default prior is a ridge with one record's weight.
 
     Args:
         model: what is fitted.
@@ -41,7 +41,7 @@ class LogisticRegression:
     }
 
     def prepare(self, train: Dataset, delta: float) -> PreparedLogistic:
-        """Fit by scikit-learn, the ridge on the intercept too.
+        """Fit by scikit-learn, with the ridge on the intercept too.
 
         >>> data = Dataset(torch.zeros(8, 1), torch.tensor([1.0] * 2 + [0.0] * 6))
         >>> model = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=1e4)
@@ -50,7 +50,7 @@ class LogisticRegression:
         """
         self.model.check(train)
         design, y = self.model.design(train.x.cpu().double()), train.y.cpu()
-        if len(torch.unique(y)) < 2:  # which scikit-learn refuses
+        if len(torch.unique(y)) < 2:  # scikit-learn refuses this
             raise ValueError("train.y has one class; logistic regression needs both")
         # The intercept is a column of ones, so scikit-learn must not add another.
         c, weights = 1 / self.model.precision(design.shape[1]), self.model.record_weights(design)
@@ -61,7 +61,7 @@ class LogisticRegression:
 
 @dataclass(frozen=True, eq=False)
 class PreparedLogistic:
-    """Weights to predict by.
+    """Weights for prediction.
 
     Args:
         w: (d,).

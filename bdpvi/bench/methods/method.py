@@ -1,4 +1,4 @@
-"""What every compared method offers: settings in, outcomes at a wanted ε out."""
+"""The interface of compared methods: from settings to outcomes at a target ε."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SENTENCES: Mapping[str, str] = {
     WORST_CASE: meaning(Kind.WORST_CASE),
     NONE: "No privacy: what is released may give away any record",
 }
-"""What each guarantee means."""
+"""The meaning of each guarantee."""
 
 
 MODEL_SPACE: Mapping[str, Sequence[Any]] = {
@@ -26,16 +26,16 @@ MODEL_SPACE: Mapping[str, Sequence[Any]] = {
     "model.limit": (None, 2.0, 1.0, 0.7, 0.5),
     "model.correlation": (0.0, 0.5, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995),
 }
-"""For tuning: every method's prior, and what it may make of the features. All of it is public."""
+"""For tuning: every method's prior and transformations of features. All of it is public."""
 CLIPS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0)
-"""For tuning: the model's clip, where that bounds a record's influence."""
+"""For tuning: the model's clip, where it bounds a record's influence."""
 
 
 class Prepared(Protocol):
-    """A method that has seen the training records, at one δ.
+    """A method prepared on the training records, at one δ.
 
-    One whose guarantee is Bayesian may have ``account``: from a setting to the account of its
-    outcome, which knows what each record pays by itself.
+    With a Bayesian guarantee it may have ``account``, which maps a setting to the account of its
+    outcome, with each record's own cost.
     """
 
     def calibrate(self, epsilon: float) -> float:
@@ -46,24 +46,24 @@ class Prepared(Protocol):
         """
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
-        """Return what the method hands out, and its price, for each setting with its seed."""
+        """Return the method's output and its cost, for each setting with its seed."""
 
 
 class Method(Protocol):
     """A frozen dataclass whose fields are the hyper-parameters.
 
     Attributes:
-        name: in files and on the command line.
-        label: in figures.
+        name: name in files and on the command line.
+        label: name in figures.
         guarantee: :data:`BAYESIAN`, :data:`WORST_CASE` or :data:`NONE`.
         note: for the report: what the seeds determine, which randomness of training (ξ) is public.
-        space: for tuning, the values that each hyper-parameter may take. A dot leads into a field:
-            "model.clip".
-        model: what is fitted, and predicts.
+        space: for tuning, the possible values of each hyper-parameter. A dot denotes a nested
+            field: "model.clip".
+        model: the model for fitting and prediction.
 
-    A method may have ``settings_of``, the name of the method whose hyper-parameters it takes, and
-    ``one_shot``, True where another outcome costs next to nothing, being a draw from what was
-    prepared: a comparison then takes many.
+    A method may have ``settings_of``, the name of the method whose hyper-parameters it uses, and
+    ``one_shot``, True if another outcome is just a draw from the prepared fit and costs almost
+    nothing: a comparison then takes many.
     """
 
     name: ClassVar[str]
@@ -74,12 +74,12 @@ class Method(Protocol):
 
     @property
     def model(self) -> BayesianLogisticRegression:
-        """Return what is fitted, and predicts."""
+        """Return the model for fitting and prediction."""
 
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Do the work that is the same for every ε.
 
         Args:
             train: N training records.
-            delta: δ of every price.
+            delta: δ of every cost.
         """

@@ -1,4 +1,4 @@
-"""The moments accountant, which the published DPVI was priced by."""
+"""The moments accountant, used by the published DPVI."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class MomentsAccountant:
     """The moments accountant: log-moments at whole orders λ = 1 … ``largest_order``, Chernoff.
 
     Source: Abadi et al., "Deep Learning with Differential Privacy" (2016), Theorem 2, with the
-    moments of :func:`~bdpvi.accounting.record_costs.subsampled_gaussian_cost`. However strong the
-    noise, ε stays above log(1/δ)/``largest_order``: 0.116 at δ = 1e-5 and the customary 99.
+    moments of :func:`~bdpvi.accounting.record_costs.subsampled_gaussian_cost`. With any noise, ε
+    stays above log(1/δ)/``largest_order``: 0.116 at δ = 1e-5 and the usual 99.
 
     >>> round(MomentsAccountant().epsilon(4.0, rate=0.01, steps=2000, delta=1e-3), 4)
     0.4331

@@ -1,4 +1,4 @@
-"""Methods that train with noise: the noise multiplier decides ε, and is 0 at ε = ∞."""
+"""Methods that train with noise: the noise multiplier determines ε, and is 0 at ε = ∞."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bdpvi.dp.noise import Run
 
 @dataclass(frozen=True)
 class NoisyTraining:
-    """A training procedure, ready to be run at any noise.
+    """A training procedure, ready to run at any noise multiplier.
 
     Attributes:
-        accountant: from noise to ε.
-        rate, steps, delta: of the training.
-        settings: from a noise multiplier to how to train; hashable.
-        train: takes ``runs`` and ``settings``, and does runs of the same settings side by side.
+        accountant: computes ε from the noise.
+        rate, steps, delta: sampling rate, number of steps and δ of the training.
+        settings: maps a noise multiplier to the training's settings; hashable.
+        train: takes ``runs`` and ``settings``; trains runs with the same settings side by side.
     """
 
     accountant: WorstCaseAccountant
@@ -40,7 +40,7 @@ class NoisyTraining:
         )
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
-        """Train once for each noise multiplier with its seed, side by side where that can be."""
+        """Train once for each noise multiplier with its seed, side by side where possible."""
         pairs = enumerate(zip(settings, seeds, strict=True))
         runs = {i: Run(noise_multiplier=noise, seed=seed) for i, (noise, seed) in pairs}
         how = {noise: self.settings(noise) for noise in settings}

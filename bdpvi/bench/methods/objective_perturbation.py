@@ -1,4 +1,4 @@
-"""Objective perturbation: a minimum, of an objective with a random slope, at settings by rule."""
+"""Objective perturbation: a minimum of an objective with a random slope, settings by rule."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ObjectivePerturbation:
     """A private minimum; see :mod:`bdpvi.dp.objective_plan` for the settings.
 
     Args:
-        model: with an intercept. It makes the features and predicts; what its prior draws to is its
-            ``intercept_mean`` alone, as the ridge follows from the rule.
+        model: has an intercept. It makes the features and predicts; of its prior only
+            ``intercept_mean`` is used, as the rule determines the ridge.
         rule: the numbers of the rule.
 
     Raises:
@@ -69,12 +69,12 @@ class ObjectivePerturbation:
 
 @dataclass(frozen=True, eq=False)
 class PreparedObjective:
-    """A table that is searched anew for every outcome.
+    """A table, with a new search for every outcome.
 
     Args:
         method: the settings.
         train: the records.
-        delta: δ of every price.
+        delta: δ of every cost.
     """
 
     method: ObjectivePerturbation
@@ -88,14 +88,14 @@ class PreparedObjective:
         return self.method.model.design(self.train.x.double())[:, :-1]
 
     def calibrate(self, epsilon: float) -> float:
-        """Return the noise multiplier of the plan for ε, which is kept."""
+        """Return the noise multiplier of the plan for ε; the plan is stored."""
         facts = Facts(
             columns=self.features.shape[1],
             rows=max(FEWEST, len(self.train)),
             centre=self.method.model.intercept_mean,
         )
         made = plan(facts, epsilon=epsilon, delta=self.delta, rule=self.method.rule)
-        made = replace(made, limit=math.inf)  # the model has cut them
+        made = replace(made, limit=math.inf)  # the model has clipped them
         return self.plans.setdefault(made.event.noise_multiplier, made).event.noise_multiplier
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:

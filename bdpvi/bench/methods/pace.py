@@ -1,15 +1,15 @@
-"""Step size and clip of noisy training by public facts, where none are given.
+"""Default step size and clip of noisy training, from public facts.
 
-A step of N·η times the mean of N clipped scores, T times over, goes a way L = T·N·η along the
-gradient, and its noise has a standard deviation of L·ν in every weight, before the data draw it
-back. In d + 1 weights that moves a logit by L·ν·√(d + 1): so L falls where the noise is large, and
-a training that learns next to nothing stays near where it started. Noise in the intercept moves a
-logit by L·ν alone, so the intercept goes further: a rare class costs most of the log score there.
+T steps of N·η times the mean of N clipped scores cover a path length L = T·N·η along the gradient.
+Their noise has standard deviation L·ν in every weight, unless the data pull it back. In d + 1
+weights it moves a logit by L·ν·√(d + 1). So L falls where the noise is large, and training that
+learns almost nothing stays near its start. Noise in the intercept moves a logit only by L·ν, so the
+intercept goes further: with a rare class it determines most of the log score.
 
     C  = 0.6√(d + 1)                    ‖(x, 1)‖² is about d + 1
     ν  = Cσ/(qN√T)                      d columns, N rows, σ noise multiplier, q sampling rate
-    L  = 1/(1/30 + ν²(d + 1)/0.2)       of the features' weights
-    L₀ = 1/(1/30 + 3ν²/0.2)             of the intercept
+    L  = 1/(1/30 + ν²(d + 1)/0.2)       for the features' weights
+    L₀ = 1/(1/30 + 3ν²/0.2)             for the intercept
 
 The numbers 0.6, 30, 0.2 and 3 were chosen on simulated tables (``benchmarks/baselines.py``). N is
 rounded to 1, 2 or 5 times a power of ten, as an owner would declare it.
@@ -27,18 +27,18 @@ FURTHEST = 30.0
 HARM = 0.2
 OF_INTERCEPT = 3.0
 LIMIT = 2.0
-"""Features are cut at ± this, as objective perturbation's are."""
+"""Features are clipped at ± this, as in objective perturbation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How fast a training goes.
+    """Step size and clip of a training.
 
     Attributes:
         clip: C.
-        step_size: Nη of a step, N being the number of rows as declared.
-        last: how many times that the intercept's step is.
-        rows: N as declared.
+        step_size: Nη, where N is the declared number of rows.
+        last: multiplies ``step_size`` for the intercept.
+        rows: the declared N.
     """
 
     clip: float
@@ -59,7 +59,7 @@ def clip_of(weights: int) -> float:
 def pace(
     weights: int, rows: int, *, noise_multiplier: float, steps: int, rate: float, clip: float | None
 ) -> Pace:
-    """Return the pace that the noise allows.
+    """Return step size and clip for a noise level.
 
     Args:
         weights: d + 1.
@@ -67,7 +67,7 @@ def pace(
         noise_multiplier: σ.
         steps: T.
         rate: q.
-        clip: C; None is that of the rule.
+        clip: C; None means the rule's C.
 
     >>> slow, quick = (
     ...     pace(21, 1000, noise_multiplier=z, steps=20, rate=1.0, clip=None) for z in (259, 17)

@@ -1,4 +1,4 @@
-"""BDP-VI: draws from the fitted guide at a temperature, priced by Bayesian DP."""
+"""BDP-VI: draws from the fitted guide at a temperature, with Bayesian accounting."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from bdpvi.types import Dataset
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorRelease(Recipe):
-    """A fit at the ELBO's optimum, with the records left out in turn, and draws from it.
+    """A fit at the ELBO's optimum, with its leave-one-out neighbours, and draws from it.
 
     Args:
-        records: number of records left out in turn; None is all of them.
+        records: number of records left out in turn; None means all.
     """
 
     model: BayesianLogisticRegression = field(default_factory=BayesianLogisticRegression)
@@ -91,10 +91,10 @@ class MeanFieldRelease(PosteriorRelease):
 
 @dataclass(frozen=True, kw_only=True)
 class WorstCaseRelease(PosteriorRelease):
-    """:class:`PosteriorRelease` priced by worst-case DP, at a temperature from public constants.
+    """:class:`PosteriorRelease` under worst-case DP, at a temperature from public constants.
 
     Args:
-        model: without a clip, as by default, only what it makes of the features counts: clip, prior
+        model: without a clip, the default, only its transformation of features is used: clip, prior
             scale and noise scale are those of :func:`bdpvi.recommended` for a guide.
     """
 
@@ -112,7 +112,7 @@ class WorstCaseRelease(PosteriorRelease):
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
     def prepare(self, train: Dataset, delta: float) -> Prepared:
-        """Fit the guide; a few neighbours are enough, as the price does not depend on them."""
+        """Fit the guide; a few neighbours are enough, as the cost does not depend on them."""
         if self.model.clip is None:
             return PreparedByRule(self, train, delta)
         fitted = self.fit_guide(train, neighbours=Optimum(Remove(3)), progress=False)
@@ -157,13 +157,13 @@ class MeanFieldWorstCase(WorstCaseRelease):
 
 @dataclass(frozen=True, eq=False)
 class PreparedWorstCase:
-    """A fit to draw from, priced by public constants.
+    """A fit to draw from, with a cost from public constants.
 
     Args:
-        fit: where draws come from.
+        fit: the fit.
         draws: number of samples of each outcome.
-        delta: δ of the price.
-        price: from a temperature to what the draws there cost, as if they were the only ones.
+        delta: δ of the cost.
+        price: maps a temperature to the cost of draws there, as if there were no others.
     """
 
     fit: Fit
@@ -189,12 +189,12 @@ class PreparedWorstCase:
 
 @dataclass(frozen=True, eq=False)
 class PreparedByRule:
-    """Records that are fitted anew for every ε, by the rule for it.
+    """Records with a new fit for every ε, by rule.
 
     Args:
-        method: the settings that no rule has.
+        method: the settings not given by the rule.
         train: the records.
-        delta: δ of every price.
+        delta: δ of every cost.
     """
 
     method: WorstCaseRelease
@@ -203,7 +203,7 @@ class PreparedByRule:
     fits: dict[float, Prepared] = field(default_factory=dict)
 
     def calibrate(self, epsilon: float) -> float:
-        """Return ε, which all settings follow from."""
+        """Return ε, which determines all settings."""
         made = self.method.at(epsilon, self.delta, len(self.train))
         self.fits[epsilon] = made.prepare(self.train, self.delta)
         return epsilon
@@ -219,11 +219,11 @@ class PreparedByRule:
 
 @dataclass(frozen=True, eq=False)
 class PreparedRelease(PreparedWorstCase):
-    """A fit to draw from, priced by Bayesian DP.
+    """A fit to draw from, with Bayesian accounting.
 
     Args:
         fit, draws, delta, price: see :class:`PreparedWorstCase`.
-        account: of the draws at a temperature.
+        account: maps a temperature to the account of draws there.
     """
 
     price: Callable[[float], Cost]
@@ -233,7 +233,7 @@ class PreparedRelease(PreparedWorstCase):
         """Return the first temperature of the grid that costs ``epsilon``, or a higher one that is
         reliable.
 
-        What is not reliable at this ε may be at a smaller one, which is within this one too.
+        An unreliable estimate at this ε may be reliable at a smaller ε, which meets the target too.
         """
         rule: dict[str, Any] = {"delta": self.delta, "guarantee": BayesianDP(), "least": COLDEST}
         with warnings.catch_warnings():

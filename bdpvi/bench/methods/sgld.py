@@ -1,8 +1,8 @@
 """Stochastic gradient Langevin dynamics with differential privacy: DP-SGLD.
 
 Source: Wang, Fienberg and Smola, "Privacy for Free: Posterior Sampling and Stochastic Gradient
-Monte Carlo", ICML 2015, Algorithm 2. Langevin dynamics adds noise to its steps; where that is too
-little for the guarantee, more is added, and the samples come from a flatter posterior.
+Monte Carlo", ICML 2015, Algorithm 2. Langevin dynamics adds noise to its steps; if the guarantee
+needs more, more is added, and the samples come from a flatter posterior.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SGLDAccountant:
 
 
 def gradient_variance(epsilon: float, *, delta: float, steps: int, clip: float) -> float:
-    """Return K, the noise variance in the gradient of the full data that the theorem asks for.
+    """Return K, the noise variance in the full gradient that the theorem requires.
 
     Args:
         epsilon, delta: the guarantee.
@@ -74,21 +74,21 @@ def gradient_variance(epsilon: float, *, delta: float, steps: int, clip: float) 
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGLDSettings:
-    """How DP-SGLD samples.
+    """Settings of DP-SGLD.
 
     Args:
         steps: number of steps n.
         rate: Poisson sampling rate q of the batches.
         clip: L, bound on the norm of each record's score.
-        step_size: Nη of the first step, N being the number of records. The guarantee takes η for a
-            public constant, the same with a record more or less. N is not public where neighbours
-            differ by a record: where it is not known anyway, choose an η beforehand and pass η
-            times N. Sums over a batch are divided by the rate alone, not by a number of records.
+        step_size: Nη of the first step, with N records. The guarantee takes η as a public constant
+            that one record does not change. N is not public where neighbours differ by a record:
+            unless N is known anyway, choose η beforehand and pass η times N. Sums over a batch are
+            divided by the rate only, not by a number of records.
         decay: step t has η_t = η (1 + t)^−decay.
-        burn_in: fraction of the iterates, the first ones, that are not released.
-        draws: released iterates, evenly spaced over the others; the last one is always among them.
-        last: how many times ``step_size`` the last latent's step is, an intercept's for one. The
-            noise is what Langevin dynamics needs at the smallest step, or more.
+        burn_in: fraction of initial iterates that are not released.
+        draws: number of released iterates, evenly spaced over the rest and including the last.
+        last: multiplies ``step_size`` for the last latent, such as an intercept. The noise is at
+            least that of Langevin dynamics at the smallest step.
     """
 
     steps: int = 1000
@@ -130,22 +130,22 @@ def dp_sgld_runs(
     delta: float = 1e-5,
     accountant: WorstCaseAccountant | None = None,
 ) -> tuple[Outcome, ...]:
-    """Return iterates of Langevin dynamics, and the worst-case price of all of them together.
+    """Return iterates of Langevin dynamics, and the worst-case cost of all of them together.
 
     Args:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
-        data: N records, on the device and of the type to train with.
-        runs: one or more, side by side; each result is as it would be alone. The noise multiplier σ
-            stands for K = (Lσ/q)²; :func:`bdpvi.accounting.worst_case.calibrate` finds it for an ε,
-            with :class:`SGLDAccountant` as the authors did. The noise that Langevin dynamics needs
-            may be more, and then it is what is accounted for.
+        data: N records, on the device and of the dtype to train with.
+        runs: one or more, side by side; each gets the result that it would get alone. The noise
+            multiplier σ means K = (Lσ/q)²; :func:`bdpvi.accounting.worst_case.calibrate` finds it
+            for an ε, with :class:`SGLDAccountant` as the authors did. If Langevin dynamics needs
+            more noise, the larger noise is accounted for.
         settings: how to sample.
-        delta: δ of the price.
-        accountant: of the price, privacy loss distributions by default.
+        delta: δ of the cost.
+        accountant: computes the cost; by default with privacy loss distributions.
 
     Returns:
         For each run the released iterates as the model's latent variables, each (draws, ...), and
-        their price.
+        their cost.
 
     Raises:
         ValueError: if an argument is out of range.

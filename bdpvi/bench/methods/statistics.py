@@ -1,4 +1,4 @@
-"""One-shot noisy statistics: logistic regression by the moments of the features alone."""
+"""One-shot noisy statistics: logistic regression from noisy moments of the features."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from bdpvi.releasing.guarantees import WORST_CASE
 from bdpvi.types import Dataset
 
 BEND = 0.1
-"""Half the second derivative of −log σ that is taken for all logits: it is 1/8 at 0, 0.05 at 2."""
+"""Half the second derivative of −log σ, taken as constant: in truth 1/8 at 0 and 0.05 at 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyStatistics:
-    """The maximum of a quadratic log-likelihood, whose coefficients get Gaussian noise once.
+    """The maximum of a quadratic log-likelihood whose coefficients get Gaussian noise once.
 
-    With log σ(s) taken for −log 2 + s/2 − b s², b = :data:`BEND`, records z cut to a norm of C give
-    t = Σ (y − ½) z and S = Σ z zᵀ, and the released weights are (2b S̃ + λI)⁻¹ t̃. One record moves
-    t/(C/2) and S/C² by 1 at most, and each takes half of μ². λ is what the prior says and, against
-    eigenvalues that the noise in S makes small, √d of its deviations.
+    With log σ(s) approximated by −log 2 + s/2 − b s², b = :data:`BEND`, records z clipped to norm C
+    give t = Σ (y − ½) z and S = Σ z zᵀ, and the released weights are (2b S̃ + λI)⁻¹ t̃. One record
+    moves t/(C/2) and S/C² by at most 1, and each gets half of μ². λ is the prior's precision plus,
+    against eigenvalues that the noise in S makes small, √d standard deviations of that noise.
 
     Source: Huggins, Adams and Broderick, "PASS-GLM" (2017), degree 2; noise as in Wang, "Revisiting
     differentially private linear regression" (2018), Algorithm 1.
@@ -85,15 +85,15 @@ class NoisyStatistics:
 
 @dataclass(frozen=True, eq=False)
 class PreparedStatistics:
-    """Sums in units of what one record moves them by.
+    """Sums in units of their sensitivity.
 
     Args:
         method: the settings.
         t: (d,).
         s: (d, d).
         clip: C.
-        delta: δ of every price.
-        like: of the type and on the device of the records.
+        delta: δ of every cost.
+        like: tensor with the dtype and device of the records.
     """
 
     method: NoisyStatistics
@@ -116,10 +116,10 @@ class PreparedStatistics:
         return [self._outcome(*pair) for pair in zip(settings, seeds, strict=True)]
 
     def noisy(self, noise: float, key: Key) -> tuple[Tensor, Tensor]:
-        """Return both sums with noise of deviation √2 · ``noise``, each in its own norm."""
+        """Return both sums with noise of deviation √2 · ``noise``, each in its own units."""
         draw = partial(gaussian_sum, deviation=math.sqrt(2) * noise)
         whole = draw(torch.zeros_like(self.s), key=key.child("s"))
-        # Off the diagonal an entry stands twice in the norm of S, so half the variance will do.
+        # An entry off the diagonal counts twice in the norm of S, so half the variance suffices.
         upper = whole.triu(1) / math.sqrt(2)
         s = self.s + upper + upper.T + torch.diag(whole.diagonal())
         return draw(self.t, key=key.child("t")), s

@@ -1,4 +1,4 @@
-"""The temperature of the public grid that costs a wanted ε."""
+"""The temperature of the public grid for a target ε."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from bdpvi.accounting.cost import Bound, Cost
 from bdpvi.releasing.guarantees import OCTAVE, on_grid
 
 GRID = range(-30 * OCTAVE, 40 * OCTAVE + 1)
-"""Grid indices that are searched: temperatures from 1e-9 to 1e12."""
+"""Searched grid indices: temperatures from 1e-9 to 1e12."""
 COLDEST, HOTTEST = on_grid(GRID[0]), on_grid(GRID[-1])
 WARMER = 15
-"""How many temperatures are tried for a reliable price: up to 128 times the first."""
+"""Number of temperatures tried for a reliable cost: up to 128 times the first."""
 
 
 def bayesian(cost: Cost) -> Bound:
-    """Return the Bayesian bound of draws from a fit, which has a panel."""
+    """Return the Bayesian bound of draws from a fit with a panel."""
     assert cost.bayesian is not None
     return cost.bayesian
 
@@ -26,17 +26,17 @@ def bayesian(cost: Cost) -> Bound:
 def coldest(price: Callable[[float], Bound], epsilon: float) -> float:
     """Return the lowest temperature of the public grid that costs at most ``epsilon``.
 
-    By bisection over the grid's 561 indices: at most ten evaluations of the price, of which
-    searches for several ε share the first few if ``price`` is cached.
+    It bisects the grid's 561 indices with at most ten evaluations of ``price``; if that is cached,
+    searches for several ε share the first few.
 
     Args:
-        price: from a temperature to what a release there costs, a function that falls with the
-            temperature, down to a floor; a ValueError counts as an infinite price.
-        epsilon: target; eight temperatures an octave meet it within 4.5 %, as ε falls with the
+        price: maps a temperature to the cost of a release there, which falls with the temperature,
+            down to a floor; a ValueError counts as infinite.
+        epsilon: target; eight temperatures per octave meet it within 4.5 %, as ε falls with the
             root of the temperature, or slower.
 
     Raises:
-        ValueError: if even the hottest costs more; the message gives the floor.
+        ValueError: if even the highest temperature costs more; the message gives the floor.
 
     >>> from types import SimpleNamespace
     >>> coldest(lambda tau: SimpleNamespace(epsilon=0.1 + 1 / tau), 0.35)
@@ -60,9 +60,9 @@ def coldest(price: Callable[[float], Bound], epsilon: float) -> float:
 
 
 def within(price: Callable[[float], Bound], epsilon: float, temperature: float) -> float:
-    """Return the first temperature of the grid from this one on whose price is at most ``epsilon``.
+    """Return the first grid temperature, from this one up, with a cost of at most ``epsilon``.
 
-    For a temperature that was found from δ at ε, which can differ from ε at δ by a rounding.
+    For a temperature found from δ at ε, which can differ from ε at δ by rounding.
 
     >>> from types import SimpleNamespace
     >>> within(lambda tau: SimpleNamespace(epsilon=1 / tau), 0.5, 1.0)
@@ -74,10 +74,10 @@ def within(price: Callable[[float], Bound], epsilon: float, temperature: float) 
 
 
 def reliable_from(price: Callable[[float], Bound], temperature: float) -> float:
-    """Return the first temperature from this one on whose price is reliable; this one if none is.
+    """Return the first temperature, from this one up, with a reliable cost; this one if none has.
 
-    Each is √2 times the one before. A hotter release costs less, and the means that decide how
-    unequal the records' costs are count less in it, so the first is found by bisection.
+    Each is √2 times the previous one. At a higher temperature a release costs less, and the means,
+    which make records' costs unequal, matter less, so the first is found by bisection.
 
     >>> from types import SimpleNamespace
     >>> round(reliable_from(lambda tau: SimpleNamespace(reliable=tau > 3), 1.0), 6)

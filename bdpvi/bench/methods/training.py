@@ -1,4 +1,4 @@
-"""BDP-VI with its training accounted for: a draw from the guide is published after every step."""
+"""BDP-VI with training accounted for: a draw from the guide is published after every step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bdpvi.releasing.guarantees import BAYESIAN
 from bdpvi.types import Dataset
 
 ORDERS = Orders(torch.logspace(-1, 3, 97, dtype=torch.float64))
-"""λ from 0.1 to 1,000, where the costs of all steps are added up."""
+"""λ from 0.1 to 1,000, at which the costs of all steps are summed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +40,13 @@ class TrainingRelease:
     """SVI of a mean-field guide; after each step one draw, at a temperature, is published.
 
     Args:
-        model: with the weights of records, or the clip, that bound a record's influence.
-        accounting: how ε is computed; its conversion must go by orders.
-        steps: of the optimiser, and published draws T.
+        model: bounds a record's influence by weights or a clip.
+        accounting: how ε is computed; its conversion must use orders.
+        steps: number T of optimiser steps and of published draws.
         rate: Poisson sampling rate q of the batches.
-        learning_rate: of Adam at the first step; it decays to a hundredth.
-        tail: fraction of the T published draws, the last ones, that predict; ε is for all T.
-        records: largest number of records that are left out in turn; None is all of them.
+        learning_rate: Adam's learning rate at the first step; it decays to a hundredth.
+        tail: fraction of the T published draws, the last ones, used to predict; ε is for all T.
+        records: largest number of records left out in turn; None means all.
         plan: seed of the batches and of the base noise, ξ. All outcomes share it.
     """
 
@@ -87,7 +87,7 @@ class TrainingRelease:
         return Plan(steps=self.steps, rate=self.rate, seed=self.plan)
 
     def prepare(self, train: Dataset, delta: float) -> PreparedTraining:
-        """Train the guide and its neighbours along one plan, and add up what every step costs."""
+        """Train the guide and its neighbours along one plan, and sum the costs of all steps."""
         guide = MeanField(self.model)
         data = train.to("cpu")
         problem = Problem(
@@ -122,13 +122,13 @@ class TrainingRelease:
 
 @dataclass(frozen=True, eq=False)
 class Tally:
-    """Many draws, added up record by record at fixed orders.
+    """Many draws, with costs summed record by record at fixed orders.
 
     Attributes:
         ids: the records, (m,).
-        orders: λ, (K,), the only ones at which the cost is known.
+        orders: λ, (K,), the only orders at which the cost is known.
         totals: for each direction the sum of the costs, (K, m).
-        rounding: of all draws together.
+        rounding: rounding error of all draws together.
     """
 
     ids: Tensor
@@ -140,7 +140,7 @@ class Tally:
 
     @property
     def records(self) -> Mapping[str, Tensor]:
-        """The records, in every direction that was added up."""
+        """The records, for every direction with costs."""
         return dict.fromkeys(self.totals, self.ids)
 
 
@@ -152,8 +152,8 @@ def _(event: Tally, direction: str, order: Tensor) -> Tensor:
 class TemperedCosts:
     """Each record's cost of one draw after every step, at one temperature τ for all steps.
 
-    In the Rényi divergence of two Gaussians whose covariances are multiplied by τ, the term of the
-    means is divided by τ, and the term of the covariances stays (Gil, Alajaji and Linder 2013,
+    In the Rényi divergence of two Gaussians with covariances multiplied by τ, the term of the means
+    is divided by τ, and the term of the covariances does not change (Gil, Alajaji and Linder 2013,
     Table 2). So the sums at τ = 1 and at τ = ∞ determine the sum at every τ.
     """
 
@@ -177,7 +177,7 @@ class TemperedCosts:
         for name, floor in covariances.items():
             means = both[name] - floor
             totals[name] = torch.where(floor.isfinite(), floor + means / temperature, floor)
-        # Lattice and noise grow with √τ, the lattice in octaves; means, and their part, do not.
+        # Lattice and noise grow with √τ, the lattice in octaves; the means' term does not.
         rounding = 2 * max(1.0, temperature**-0.5) * self._rounding
         return Tally(self._ids, ORDERS, totals, rounding)
 
@@ -187,11 +187,11 @@ class PreparedTraining:
     """A path of guides to draw from.
 
     Args:
-        guide: which was trained.
+        guide: the trained guide.
         path: the posterior after each of T steps.
-        kept: number of the last draws, which predict.
-        price: from a temperature to what all T draws there cost.
-        account: of all T draws at a temperature.
+        kept: number of last draws used to predict.
+        price: maps a temperature to the cost of all T draws there.
+        account: maps a temperature to the account of all T draws there.
     """
 
     guide: MeanField
@@ -205,7 +205,7 @@ class PreparedTraining:
         return coldest(lambda tau: bayesian(self.price(tau)), epsilon)
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
-        """Return each temperature's and seed's last published draws, and the price of all."""
+        """Return the last published draws for each temperature and seed, and the cost of all."""
         pairs = zip(settings, seeds, strict=True)
         return [Outcome(self._draws(tau, seed), self.price(tau)) for tau, seed in pairs]
 

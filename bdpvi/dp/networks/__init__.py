@@ -1,4 +1,4 @@
-"""Networks in private training by DP-SGD: they need neither Pyro nor a model."""
+"""Private training of torch networks by DP-SGD, without Pyro or a model."""
 
 from typing import TYPE_CHECKING
 

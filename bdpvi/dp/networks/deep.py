@@ -2,8 +2,8 @@
 
 Source: Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, Algorithm 1. Here a
 step is charged before anything random is drawn, a batch is a Poisson sample, and the noisy sum is
-divided by the batch's expected size, not by its size, which one record changes. Beside the
-worst-case ε stands what a panel of held-out records paid on the path that ran.
+divided by the batch's expected size, not by its actual size, which one record changes. Besides the
+worst-case ε, the cost of the path that ran can be estimated on a panel of held-out records.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ from bdpvi.dp.networks.refusals import check_loss, check_module, check_optimizer
 from bdpvi.types import Dataset
 
 _MOST_NOISE = 100.0
-"""Times the noise of an empty ledger: with more, the steps could have a hundredth of ε."""
+"""Largest noise, over that for an empty ledger: beyond it the steps have less than ε/100."""
 BLOCK = 10
 """Steps that are charged at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGDSettings:
-    """What :func:`make_private` can do without.
+    """Optional settings of :func:`make_private`.
 
     Attributes:
-        ledger: what everything that is spent on the people of the data is written to. By default
-            the data's own, if they are a :class:`bdpvi.Dataset`; else one in memory.
-        epsilon, steps: in place of ``noise_multiplier``: the least noise with which so many steps
-            cost at most ε at ``delta``, in the worst case, with all that the ledger has. Further
-            steps are refused.
+        ledger: the ledger of all charges for the people in the data. By default the data's own, if
+            they are a :class:`bdpvi.Dataset`; otherwise one in memory.
+        epsilon, steps: instead of ``noise_multiplier``: use the least noise at which ``steps``
+            steps cost at most ε at ``delta``, worst-case, together with everything in the ledger.
+            Further steps are refused.
         delta: δ of ``epsilon``.
         records: N as you declare it, from public knowledge: the sum of a batch is divided by qN.
-            By default the power of two that is nearest to the length of the data, in ratio; the
-            guarantee then says that this much of N is public.
-        panel: 100 records or more of the same kind, never trained on or tested with: their
-            gradients, taken at every step, say what records such as these paid on the path that
-            ran. A diagnostic, usually 0 to 10 % below the worst-case ε. By default there is none.
-        seed: None for any network that leaves your hands. A number makes an experiment, which
-            repeats: whoever knows it can subtract the noise.
-        physical_batch: records whose gradients are held in memory at a time; it changes no result
-            beyond rounding.
+            By default the power of two nearest in ratio to the length of the data; the guarantee
+            then states that this approximation of N is public.
+        panel: 100 records or more of the same kind, never used for training or testing. Their
+            gradients at every step estimate the ε of such records on the path that ran: a
+            diagnostic, usually 0 to 10 % below the worst-case ε. None by default.
+        seed: None for any network that you share. A number makes an experiment, which is
+            repeatable: whoever knows the seed can subtract the noise.
+        physical_batch: number of records whose gradients are held in memory at a time; it changes
+            no result beyond rounding.
         grad_sample_mode: "functorch" (torch.func, any module), or with the extra ``bdpvi[opacus]``
             "hooks" and "ghost" (no gradients of single records in memory).
-        example: made-up (x, y) on which module and loss are tried before anything is charged, no
-            real records. By default numbers from 0 to 1, and whole numbers that embeddings take.
+        example: made-up (x, y), not real records, on which module and loss are tried before any
+            charge. By default numbers from 0 to 1, and integers that embeddings accept.
     """
 
     ledger: Ledger | None = None
@@ -103,24 +103,24 @@ def make_private(
         module: any torch module whose output for a record depends on that record alone, in the
             modes (``train`` or ``eval``) to train it in. All its trainable weights are clipped
             together and released.
-        optimizer: any that needs no closure, over all trainable weights. Its learning rate must
-            follow from public constants.
+        optimizer: any optimizer without a closure, over all trainable weights. Its learning rate
+            must not be derived from the data.
         loss: of outputs and targets, such as ``F.cross_entropy``, for one record at a time.
-        data: tensors (x, y), or a torch Dataset of pairs with a fixed length; for a module of
-            several inputs x is a tuple of tensors, or a mapping by the names of the inputs. Of a
-            :class:`bdpvi.Dataset` both take the type of the weights.
+        data: tensors (x, y), or a torch Dataset of pairs with a fixed length. For a module with
+            several inputs x is a tuple of tensors, or a mapping by input names. The x and y of a
+            :class:`bdpvi.Dataset` are converted to the dtype of the weights.
         rate: Poisson sampling rate q; qN is the expected batch size.
         max_grad_norm: C, bound on the L2 norm of each record's gradient. Chosen from public
             knowledge.
         noise_multiplier: z; the sum of a batch's gradients gets noise of standard deviation zC.
-        settings: the ledger, a panel, and all else.
+        settings: the ledger, a panel, and other settings.
 
     Returns:
-        An object whose ``step()`` trains.
+        An object whose ``step()`` takes a training step.
 
     Raises:
         ValueError: naming the argument, or the layer that cannot be trained.
-        ImportError: if Opacus is asked for and not there.
+        ImportError: if Opacus is requested and not installed.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> x = torch.randn(1000, 4, generator=generator)
@@ -177,7 +177,7 @@ def make_private(
 
 
 def nearest_power(records: int) -> int:
-    """Return the power of two that is nearest to a number of records, in ratio; at least 1.
+    """Return the power of two nearest in ratio to a number of records; at least 1.
 
     >>> [nearest_power(n) for n in (0, 1, 1400, 1500)]
     [1, 1, 1024, 2048]
@@ -186,7 +186,7 @@ def nearest_power(records: int) -> int:
 
 
 def _made_up(held: Records, module: nn.Module, settings: DPSGDSettings) -> list[Batch]:
-    """Return made-up records, of two sizes that no dimension of the data or the module has."""
+    """Return made-up records in two batch sizes that are no dimension of the data or module."""
     some = tree_leaves(held.made_up(2, 2, torch.device("cpu")))
     shapes = [one.shape[1:] for one in some]
     shapes += [one.shape for one in (*module.parameters(), *module.buffers())]
@@ -202,7 +202,7 @@ def _made_up(held: Records, module: nn.Module, settings: DPSGDSettings) -> list[
 
 
 def _least_noise(mechanism: NoisySum, ledger: Ledger, settings: DPSGDSettings) -> float:
-    """Return the noise multiplier with which ``steps`` cost ε, with all that the ledger has."""
+    """Return the noise multiplier at which ``steps`` and everything in the ledger cost ε."""
     epsilon, steps, delta = settings.epsilon, settings.steps, settings.delta
     if epsilon is None or steps is None:
         raise ValueError("give noise_multiplier, or both epsilon and steps in settings")
@@ -213,7 +213,7 @@ def _least_noise(mechanism: NoisySum, ledger: Ledger, settings: DPSGDSettings) -
         found = ledger.worst_case(delta, {step: steps})
         return math.inf if found is None else found.epsilon
 
-    # That of one Gaussian mechanism of distance q√T: right within a factor of about 2.
+    # The noise of one Gaussian mechanism of distance q√T: right within a factor of about 2.
     guess = mechanism.rate * math.sqrt(2 * steps * math.log(1.25 / delta)) / epsilon
     try:
         return smallest(cost, epsilon, guess, slack=0.005, most=_MOST_NOISE * guess)

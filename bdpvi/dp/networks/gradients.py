@@ -1,8 +1,8 @@
 """Norms of single records' gradients, and sums of clipped ones, for any torch module.
 
-A private step needs two things of a network: the norm of each record's gradient, over all trainable
-weights together, and the sum of the gradients after each was clipped by itself. What is behind
-:class:`RecordGradients` decides how much memory and time that takes.
+A private step needs two things from a network: the norm of each record's gradient, over all
+trainable weights together, and the sum of the gradients, each clipped by itself. The
+implementations of :class:`RecordGradients` differ in memory and time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Batch = tuple[Any, Tensor]
 """Inputs (B, ...), a tensor, a tuple of several or a mapping by name, and targets (B, ...)."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""From a module's output and the targets to a loss; it only ever sees one record at a time."""
+"""Maps a module's output and the targets to a loss, for one record at a time."""
 
 GradSampleMode = Literal["functorch", "hooks", "ghost"]
 GRAD_SAMPLE_MODES = ("functorch", "hooks", "ghost")
 
 MARGIN = 1e-5
-"""Clipped gradients are this much shorter than the clip, relatively: a norm that float32 rounded
-down must not let a record pass for shorter than it is."""
+"""Clipped gradients are shorter than the clip by this relative margin: a norm that float32 rounds
+down must not make a gradient longer than the clip."""
 
 
 class RecordGradients(Protocol):
-    """What a private step needs of a network."""
+    """The gradients that a private step needs from a network."""
 
     def norms(self, batch: Batch) -> Tensor:
         """Return the L2 norm of each record's gradient, over all trainable weights, (B,).
@@ -58,13 +58,13 @@ class RecordGradients(Protocol):
 
 
 def call(module: nn.Module, x: Any) -> Any:
-    """Return the module's output: a tuple or list is its arguments, a mapping those by name."""
+    """Return the module's output for positional (tuple or list) or named (mapping) arguments."""
     args, kwargs = arguments(x)
     return module(*args, **kwargs)
 
 
 def arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return what a module is called with for inputs ``x``.
+    """Return the positional and keyword arguments of a module for inputs ``x``.
 
     >>> arguments({"words": 1, "mask": 2}), arguments((1, 2)), arguments(1)
     (((), {'words': 1, 'mask': 2}), ((1, 2), {}), ((1,), {}))
@@ -75,7 +75,7 @@ def arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def trainable(module: nn.Module) -> list[nn.Parameter]:
-    """Return the weights that training changes; a weight that is tied counts once."""
+    """Return the trainable weights; a tied weight counts once."""
     return [weight for weight in module.parameters() if weight.requires_grad]
 
 
@@ -89,7 +89,7 @@ class FunctionalGradients:
     Args:
         module: the network.
         loss: of one record.
-        physical_batch: records at a time; by default what 2²⁶ numbers hold, at most 512.
+        physical_batch: records at a time; by default as many as fit in 2²⁶ numbers, at most 512.
 
     >>> layer = nn.Linear(3, 1, bias=False)
     >>> gradients = FunctionalGradients(layer, lambda out, y: (out - y).sum())
@@ -133,25 +133,25 @@ class FunctionalGradients:
 
 
 class OpacusGradients:
-    """Gradients of single records by Opacus, whose hooks know the common layers.
+    """Gradients of single records by Opacus, whose hooks support the common layers.
 
-    The hooks are on the module during a call only: between calls it is a plain module, and none of
-    its weights carries what was computed of single records.
+    The hooks are on the module during a call only: between calls it is a plain module, and its
+    weights hold nothing computed from single records.
 
     Args:
         module: the network; its output is one tensor, records first.
         loss: of one record.
         physical_batch: records at a time, by default 512.
-        ghost: find norms without gradients of single records where a layer allows it, and the sum
-            by a second backward pass with each record's loss scaled. Memory is that of a plain
-            step.
+        ghost: compute norms without gradients of single records where a layer allows it, and the
+            sum by a second backward pass with each record's loss scaled. It needs no more memory
+            than a plain step.
 
     Under ``torch.autocast`` ghost clipping is refused with a ``ValueError``: the second pass would
     round the sum in half precision before the noise is added, by more than a record's share.
 
     Raises:
         ImportError: without the extra ``bdpvi[opacus]``.
-        NotImplementedError: if Opacus has no way with a layer.
+        NotImplementedError: if Opacus does not support a layer.
     """
 
     def __init__(
@@ -167,8 +167,8 @@ class OpacusGradients:
         self.module, self.loss, self.ghost = module, loss, ghost
         self.physical_batch = _at_a_time(physical_batch, 512)
         self._hooks = GradSampleHooksFastGradientClipping if ghost else GradSampleHooks
-        self._attach(deepcopy(module))  # what Opacus refuses, it refuses with half the hooks on
-        # A weight of each layer makes autograd pass through all hooks; the smallest costs least.
+        self._attach(deepcopy(module))  # if Opacus refuses a module, it leaves half the hooks on
+        # One weight per layer makes autograd pass through all hooks; the smallest costs least.
         layers = [trainable_here(layer) for layer in module.modules()]
         self._probes = [min(weights, key=Tensor.numel) for weights in layers if weights]
 
@@ -203,12 +203,12 @@ class OpacusGradients:
         hooks: Any,
         clip: float,
     ) -> None:
-        """Add the clipped gradients by a second backward pass, now that norms are known."""
+        """Add the clipped gradients by a second backward pass, once norms are known."""
         norms = self._found(hooks, len(part[1]))
         bad = ~norms.isfinite()
         if bool(bad.any()):
             # A second pass would carry NaN into the sum even at weight zero. So such records are
-            # replaced by zeros, with norms and values found anew: dropout is drawn again.
+            # replaced by zeros, and norms and losses recomputed, because dropout is drawn again.
             x = tree_map(lambda one: _blanked(one, bad), part[0])
             values = self._values((x, part[1]))
             torch.autograd.grad(values.sum(), self._probes, retain_graph=True)
@@ -239,7 +239,7 @@ class OpacusGradients:
         finally:
             hooks.cleanup()
             for layer in self.module.modules():
-                for left in ("activations", "max_batch_len"):  # of a pass that failed half-way
+                for left in ("activations", "max_batch_len"):  # left by a pass that failed
                     vars(layer).pop(left, None)
 
     def _found(self, hooks: Any, rows: int) -> Tensor:
@@ -250,7 +250,7 @@ class OpacusGradients:
         return found.detach()
 
     def _each(self, what: str, rows: int) -> list[Tensor]:
-        """Return what the hooks found of each weight, (rows, ...)."""
+        """Return the hooks' values for each weight, (rows, ...)."""
         found: list[Tensor] = []
         for name, weight in self.module.named_parameters():
             if weight.requires_grad:
@@ -269,7 +269,7 @@ class OpacusGradients:
 
 
 def trainable_here(layer: nn.Module) -> list[nn.Parameter]:
-    """Return the trainable weights of a layer itself, without those of the layers inside it."""
+    """Return a layer's own trainable weights, without sublayers' weights."""
     return [weight for weight in layer.parameters(recurse=False) if weight.requires_grad]
 
 
@@ -305,7 +305,7 @@ def _factors(norms: Tensor, clip: float) -> Tensor:
 def _add_clipped(total: Sequence[Tensor], each: Sequence[Tensor], clip: float) -> None:
     norms = _norms(each)
     factors = _factors(norms, clip)
-    # By mv, not einsum, and without autocast: it would be done in half precision.
+    # By mv, not einsum, and without autocast, which would use half precision.
     with torch.autocast(factors.device.type, enabled=False):
         for whole, one in zip(total, each, strict=True):
             kept = _blanked(_wide(one).flatten(1), norms == 0)  # 0 · NaN would be NaN

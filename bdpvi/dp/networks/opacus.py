@@ -1,4 +1,4 @@
-"""Both ε for people who train with Opacus: an accountant under the name "bdp".
+"""An accountant for Opacus, registered as "bdp": the worst-case ε and the path's.
 
 Importing this module registers it. It needs the extra ``bdpvi[opacus]``.
 """
@@ -30,13 +30,12 @@ _TRIED = 8
 
 
 class BDPAccountant(IAccountant):  # type: ignore[misc]
-    """Charges what Opacus trains: :meth:`get_epsilon` is the worst case, :meth:`cost` all.
+    """Charges Opacus's steps: :meth:`get_epsilon` is worst-case, :meth:`cost` has the path too.
 
     The worst case is computed by privacy loss distributions, for Poisson sampling and one record
-    added or removed; with ``poisson_sampling=False`` in Opacus it does not hold. What the steps
-    cost a panel is counted from :meth:`watch` on; steps before it are charged at the clip. With
-    Opacus's "ghost" mode, accumulated batches cannot be noticed here: leave accumulation to
-    ``BatchMemoryManager``.
+    added or removed; with ``poisson_sampling=False`` in Opacus it does not hold. A panel's cost is
+    tracked after :meth:`watch`; earlier steps count at the clip. In Opacus's "ghost" mode,
+    accumulated batches cannot be detected here: leave accumulation to ``BatchMemoryManager``.
 
     >>> from opacus.accountants import create_accountant
     >>> accountant = create_accountant("bdp")  # PrivacyEngine(accountant="bdp") does this
@@ -53,7 +52,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         self._fresh = True
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Charge a step whose norms are not known."""
+        """Charge a step with unknown norms."""
         if self.history and self.history[-1][:2] == (noise_multiplier, sample_rate):
             self.history[-1] = (noise_multiplier, sample_rate, self.history[-1][2] + 1)
         else:
@@ -74,11 +73,11 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         """Follow the gradients of a panel from the next step on.
 
         Args:
-            twin: ``copy.deepcopy`` of the module, taken before Opacus made it private: its hooks
-                and ``torch.func`` do not go together. It gets the live weights in every step.
+            twin: ``copy.deepcopy`` of the module, taken before Opacus made it private, as its hooks
+                are incompatible with ``torch.func``. It receives the live weights in every step.
             loss: of outputs and targets, for one record at a time.
             panel: 100 records or more, (x, y) or a Dataset, never trained on.
-            physical_batch: panel records whose gradients are in memory at a time.
+            physical_batch: number of panel gradients held in memory at a time.
 
         Raises:
             ValueError: naming the argument, or the layer that mixes records.
@@ -96,11 +95,11 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         self._fresh = True
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """Return what Opacus calls in each step, after the noise and before the update.
+        """Return the hook that Opacus calls in each step, after the noise and before the update.
 
-        The hook raises ValueError, before the step is released, where several batches were
-        accumulated. With a clip for each layer a record counts with its whole gradient's norm, in
-        units of the root of the sum of the clips' squares: not less than what it is charged for.
+        The hook raises ValueError, before the step is released, if several batches were
+        accumulated. With per-layer clips, a record's norm is that of its whole gradient over the
+        root of the clips' sum of squares, which never understates its cost.
         """
 
         def hook(optimizer: Any) -> None:
@@ -120,15 +119,15 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         return hook
 
     def cost(self, delta: float) -> Cost:
-        """Return what all steps cost, as :meth:`.Private.cost` does. Secret.
+        """Return the cost of all steps, as :meth:`.Private.cost` does. Secret.
 
         Raises:
-            ValueError: if nothing was watched or charged.
+            ValueError: if there is no panel or no charge.
         """
         return self._account().cost(delta)
 
     def exposure(self, delta: float) -> Exposure:
-        """Return what most records pay at most; see :meth:`.Private.exposure`."""
+        """Return quantiles of single records' ε; see :meth:`.Private.exposure`."""
         return self._account().exposure(delta)
 
     def __len__(self) -> int:
@@ -140,17 +139,17 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         return MECHANISM
 
     def state_dict(self, destination: Any = None) -> Any:
-        """Return history and counts; secret, unlike Opacus's own accountants' state."""
+        """Return history and counts; secret, unlike the state of Opacus's own accountants."""
         state = super().state_dict(destination)
         state["norms"] = {key: one.state_dict() for key, one in self._norms_of.items()}
         return type(state)(sealed(state))
 
     @understood("state_dict")
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from ``state_dict``. Watch the same panel, with a twin of the loaded weights.
+        """Resume from ``state_dict``. Watch the same panel, with a twin of the loaded weights.
 
         Raises:
-            ValueError: if it was changed.
+            ValueError: if the state was changed.
         """
         state_dict = unsealed(state_dict)
         norms = {key: NormCounts(**state) for key, state in state_dict.get("norms", {}).items()}
@@ -189,7 +188,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         events = []
         for (noise, rate), steps in taken.items():
             norms = self._norms_of.get((noise, rate), NormCounts.none(ids))
-            norms = norms.add_largest(steps - norms.steps)  # those that nobody watched
+            norms = norms.add_largest(steps - norms.steps)  # steps that were not watched
             events.append(_event(noise, rate, steps, replace(norms, ids=ids)))
         return Account(events)
 

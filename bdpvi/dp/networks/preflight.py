@@ -1,4 +1,4 @@
-"""Gradients of single records, compared with plain autograd's before anything is charged."""
+"""Checks per-record gradients against plain autograd before anything is charged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bdpvi.dp.networks.gradients import (
 from bdpvi.dp.networks.trial import TRIED_ROW, Trial, entered, still
 
 _STEPS, _RATE = 3, 10.0
-"""Steps of a copy of the module before training, long enough to meet what large weights do."""
+"""Trial steps of a copy of the module, enough to reveal what fails with large weights."""
 
 Fixed = Sequence[tuple[int, int | slice]]
 """Number of a trainable weight, and its entries along the first dimension."""
@@ -40,18 +40,18 @@ def make_gradients(
     physical_batch: int | None,
     batches: Sequence[Batch],
 ) -> RecordGradients:
-    """Make gradients, after those of a copy were compared with autograd's, record by record.
+    """Return per-record gradients, after comparing a copy's with autograd's record by record.
 
-    The copy then takes some steps: what cannot be done is known before any charge.
+    The copy then takes some steps, so that whatever fails, fails before any charge.
 
     Args:
-        mode, module, loss, physical_batch: as of :func:`make_private`.
-        batches: made-up records, of two sizes at least: a dimension of the module that is taken for
-            that of the records cannot agree with both.
+        mode, module, loss, physical_batch: as for :func:`make_private`.
+        batches: made-up records in at least two batch sizes, so that no dimension of the module can
+            be mistaken for the batch dimension in both.
 
     Raises:
         ValueError: naming ``grad_sample_mode``, or the layer without such gradients.
-        ImportError: if Opacus is asked for and not there.
+        ImportError: if Opacus is requested and not installed.
     """
     validate.choice("grad_sample_mode", mode, GRAD_SAMPLE_MODES)
     for batch in batches:
@@ -64,9 +64,9 @@ def make_gradients(
 
 
 def without_gradient(module: nn.Module, loss: Loss, batches: Sequence[Batch]) -> Fixed:
-    """Return the weights that have no gradient by construction: unused ones, and padding rows.
+    """Return the weights that never have a gradient: unused weights and padding rows.
 
-    A padding row counts if autograd agrees: one that is tied to another layer has a gradient.
+    A padding row counts only if autograd agrees: a row tied to another layer has a gradient.
     """
     places = {id(weight): at for at, weight in enumerate(trainable(module))}
     unused, rows = set(places.values()), _padding(module)
@@ -97,7 +97,7 @@ def _any(gradient: Tensor | None, row: int) -> bool:
 def check_unchanged(
     module: nn.Module, before: Mapping[str, Tensor], now: Mapping[str, Tensor]
 ) -> None:
-    """Refuse a module whose weights change in its forward pass, without clip and noise.
+    """Refuse a module whose forward pass changes its weights, without clip and noise.
 
     Raises:
         ValueError: naming the weight and its layer.
@@ -113,7 +113,7 @@ def check_unchanged(
 
 
 def _check_steps(mode: GradSampleMode, module: nn.Module, loss: Loss, batch: Batch) -> None:
-    """Let a copy of the module take some steps, which must not change its weights themselves."""
+    """Take trial steps with a copy; refuse a module that changes its own weights in a step."""
     with torch.random.fork_rng([batch[1].device] if batch[1].is_cuda else []):
         tried = deepcopy(module)
         made = _made(mode, tried, loss, None)
@@ -137,16 +137,16 @@ def _made(
 
 @dataclass(frozen=True)
 class _Wrong:
-    """What is wrong with gradients: an error, and in which layer's pass; or that they differ."""
+    """A fault in the gradients: an error and the layer where it occurred, or a difference."""
 
     error: Exception | None = None
     layer: str = ""
 
 
 def _wrong(mode: GradSampleMode, module: nn.Module, loss: Loss, trial: Trial) -> _Wrong | None:
-    """Return what is wrong with a mode's gradients of a module, or None.
+    """Return the fault in a mode's gradients of a module, or None.
 
-    Its norms and its sums are compared: of gradients as they are, and of all cut to one length.
+    Norms are compared, and sums: of unclipped gradients, and of gradients clipped to one length.
     """
     try:
         with entered(module) as names:
@@ -198,7 +198,7 @@ def _norm(each: Sequence[Tensor | None]) -> Tensor:
 
 
 def _near(found: Tensor, wanted: Tensor, norms: Tensor, near: float) -> bool:
-    """Whether two are equal, up to rounding of as much as the records' norms are."""
+    """Whether two are equal up to rounding errors relative to the records' norms."""
     if found.shape != wanted.shape:
         return False
     off = (found.double() - wanted.double()).abs().max() if found.numel() else torch.zeros(())
@@ -208,7 +208,7 @@ def _near(found: Tensor, wanted: Tensor, norms: Tensor, near: float) -> bool:
 def _refusal(
     mode: GradSampleMode, module: nn.Module, loss: Loss, trial: Trial, wrong: _Wrong
 ) -> str:
-    """Return what is wrong with gradients, by the layer that is to blame."""
+    """Return the error about the gradients, naming the layer at fault."""
     name = wrong.layer or _blamed(mode, loss, trial)
     layer = module.get_submodule(name)
     place = f"module has layer {name!r} ({type(layer).__name__})" if name else "module"

@@ -1,4 +1,4 @@
-"""A network in private training by DP-SGD: what a step does, and what all steps have cost."""
+"""A network in private training by DP-SGD: its steps and their privacy cost."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from bdpvi.types import tell_owner
 
 
 class Private:
-    """A network in private training; :func:`make_private` makes it.
+    """A network in private training, as returned by :func:`make_private`.
 
-    All of it is secret but the network's weights, and those are private only as far as ε says.
-    After an error in a step the step counts as charged.
+    Everything in it is secret except the network's weights, which are protected by ε.
+    A step that fails with an error still counts as charged.
 
     Attributes:
         module, optimizer: as given.
@@ -70,17 +70,17 @@ class Private:
 
     @property
     def ledger(self) -> Ledger:
-        """Everything that is spent on the data, these steps among it."""
+        """All charges for the data, including these steps."""
         return self._charged.ledger
 
     @property
     def steps(self) -> int:
-        """The number of steps that were begun; after a restart all that the ledger has of them."""
+        """The number of steps begun; after a restart, all of this run's steps in the ledger."""
         return self._charged.taken
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy draws coins of its own: two steps on one batch would cost more than two of their
-        # own batches.
+        # A copy draws its own coins: two steps on one batch cost more than two steps on independent
+        # batches.
         return {**self.__dict__, "_mechanism": replace(self._mechanism)}
 
     def step(self) -> None:
@@ -88,20 +88,20 @@ class Private:
 
         Steps are written to the ledger ten at a time, before the first of them.
 
-        The network trains in the mode (``train`` or ``eval``) that each layer had at first.
+        The network trains in the mode (``train`` or ``eval``) that each layer had initially.
 
-        A gradient that is not finite, or that module or loss fail on, counts as zero.
+        A record whose gradient is not finite, or cannot be computed, counts as zero.
 
         Warns:
-            PrivacyUtilityWarning: of records that module or loss fail on. For the owner only.
+            PrivacyUtilityWarning: about records on which module or loss fail. For the owner only.
 
         Raises:
-            BudgetExceededError: if the step would cost more than the ledger's budget has left, with
-                what was charged before. Nothing is charged or drawn.
-            ValueError: if the data have another length than at first, other weights are trainable,
-                or a weight was changed since the last step. Nothing is charged. Or if the forward
-                pass changes a weight: then the network must not be released.
-            FloatingPointError: if a weight is not finite after the step, which the weights show.
+            BudgetExceededError: if the step would exceed what is left of the ledger's budget.
+                Nothing is charged or drawn.
+            ValueError: if the length of the data or the set of trainable weights has changed, or a
+                weight was changed since the last step; nothing is charged. Also if the forward pass
+                changes a weight: the network must then not be released.
+            FloatingPointError: if a weight is not finite after the step, as is visible in it.
         """
         if self._stopped:
             raise ValueError(self._stopped)
@@ -114,7 +114,7 @@ class Private:
         for layer, mode in self._modes:
             layer.training = mode
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            # Coins are not drawn twice where a run went back to an earlier state.
+            # No coins are drawn twice if a run went back to an earlier state.
             step = self.steps - 1 if self.mechanism.seed is None else self._place
             self._place += 1
             stir(self.mechanism.key_of("records", step), device)
@@ -139,7 +139,7 @@ class Private:
             )
 
     def _clipped_sum(self, device: torch.device) -> list[Tensor]:
-        """Return the sum of the batch's clipped gradients; one that fails counts as zero."""
+        """Return the sum of the batch's clipped gradients; records that fail count as zero."""
 
         def of(positions: Tensor) -> list[Tensor]:
             return self._gradients.clipped_sum(
@@ -161,11 +161,11 @@ class Private:
         return [torch.zeros_like(one) for one in self._weights] if total is None else total
 
     def _now(self) -> list[int]:
-        """Return how often each weight and buffer was changed."""
+        """Return torch's version counters of all weights and buffers."""
         return [one._version for one in (*self.module.parameters(), *self.module.buffers())]
 
     def _check_weights(self) -> None:
-        """Refuse weights that are not those of the last step."""
+        """Refuse weights that were changed since the last step."""
         if [id(one) for one in trainable(self.module)] != [id(one) for one in self._weights]:
             raise ValueError(
                 "module has other trainable weights than at first: what is frozen on the way would "
@@ -192,12 +192,12 @@ class Private:
             self._norms = self._at_largest(self.steps - 1).add(self._in_clips(norms))
 
     def _at_largest(self, steps: int) -> NormCounts:
-        """Return the norms of so many steps; of those that were not seen here, the largest."""
+        """Return the norms of ``steps`` steps; steps not observed here count at the clip."""
         assert self._norms is not None
         return self._norms.add_largest(steps - self._norms.steps)
 
     def _in_clips(self, norms: Tensor) -> Tensor:
-        """Return the norms after clipping, in units of the clip; one that is no number counts 1."""
+        """Return the norms after clipping, in units of the clip; NaN counts as 1."""
         units = norms.detach().cpu().double() * ((1 + MARGIN) / self.mechanism.clip)
         return units.nan_to_num(nan=1.0).clamp(max=1.0)
 
@@ -216,9 +216,9 @@ class Private:
             raise ValueError("nothing was charged yet: call step() first")
 
     def worst_case(self, delta: float) -> Bound:
-        """Return the guarantee to publish: of these steps and of all else that the ledger has.
+        """Return the guarantee to publish: for these steps and everything else in the ledger.
 
-        It follows from rate, noise and steps alone, those of copies included.
+        It depends only on rate, noise and number of steps, including steps of copies.
 
         Args:
             delta: δ.
@@ -231,11 +231,11 @@ class Private:
         return found if self.mechanism.seed is None else found.seeded()
 
     def cost(self, delta: float) -> Cost:
-        """Return what these steps cost: the worst-case ε, and with a panel what the path cost.
+        """Return the cost of these steps: the worst-case ε, and with a panel the path's cost.
 
         ``worst_case``, by privacy loss distributions, holds for every record; :meth:`worst_case` is
-        the one to publish. ``path``, None without a panel, is what a random record like the panel's
-        paid on the path that this run took: a diagnostic, and no guarantee about the algorithm.
+        the one to publish. ``path``, None without a panel, estimates the ε of a random record like
+        the panel's on the path of this run: a diagnostic, not a guarantee about the algorithm.
 
         Args:
             delta: δ of both.
@@ -248,7 +248,7 @@ class Private:
         return found if self.mechanism.seed is None else found.each(Bound.seeded)
 
     def per_record(self, delta: float) -> Tensor:
-        """Return the ε of each record of the panel by itself, on the path that ran, (m,). Secret.
+        """Return each panel record's own ε on the path that ran, (m,). Secret.
 
         Args:
             delta: δ of each.
@@ -259,7 +259,7 @@ class Private:
         return self._of_panel().per_record(delta)
 
     def exposure(self, delta: float) -> Exposure:
-        """Return what most records like the panel's pay at most, on the path that ran. Secret.
+        """Return quantiles of the panel records' own ε on the path that ran. Secret.
 
         Args:
             delta: δ of each record's own ε.
@@ -280,8 +280,8 @@ class Private:
     def state_dict(self) -> dict[str, Any]:
         """Return weights, optimiser, numbers of steps and counts, for ``torch.save``. Secret.
 
-        A seeded run goes on from it bit by bit as if it had not stopped, on one machine. An
-        unseeded one goes on with fresh secret batches.
+        On the same machine a seeded run resumes bit for bit as if it had not stopped. An unseeded
+        run resumes with fresh secret batches.
         """
         state = deepcopy(
             {
@@ -299,10 +299,10 @@ class Private:
 
     @understood("state")
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from ``state``, of a run with the same module, data, panel and mechanism.
+        """Resume from ``state``, of a run with the same module, data, panel and mechanism.
 
-        No charge is taken back: steps that were taken here stay charged, and so does all that the
-        ledger has of the run. What it lacks of the steps that the state tells of is charged.
+        No charge is undone: steps taken here and the run's steps in the ledger stay charged. Steps
+        in the state that the ledger lacks are charged.
 
         Raises:
             ValueError: naming what differs, or if the state was changed. Nothing is then changed.

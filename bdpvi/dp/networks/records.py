@@ -16,23 +16,23 @@ from bdpvi._runtime.outputs import several
 from bdpvi.dp.networks.gradients import Batch
 
 Source = Sequence[Any] | Dataset[Any]
-"""Inputs and targets, (x, y), or ids as well, (x, y, ids); or a torch Dataset of pairs (x, y). A
-module of several inputs has a tuple of tensors for x, or a mapping by their names."""
+"""Inputs and targets, (x, y), or ids as well, (x, y, ids); or a torch Dataset of pairs (x, y). For
+a module with several inputs x is a tuple of tensors, or a mapping by input names."""
 
 LEAST_PANEL = 100
 _TRIED = 8
-"""Records that a module is tried on."""
+"""Number of records on which a module is tried."""
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Records by position. A Dataset is read anew for every batch, so it may augment them.
+    """Records by position. A Dataset is read again for every batch, so it may augment records.
 
     Attributes:
         source: (x, y), or a Dataset with a length.
         ids: identities, (N,) int64.
-        of: what ``ids`` number: the Dataset that a Subset is taken from, for instance. None where
-            they are just positions.
+        of: the Dataset that ``ids`` index, for example the parent of a Subset. None if ids are just
+            positions.
     """
 
     source: tuple[Any, Tensor] | Dataset[Any]
@@ -89,7 +89,7 @@ class Records:
         return len(self.ids)
 
     def check_length(self, name: str) -> None:
-        """Raise ValueError if the source has another length than at first."""
+        """Raise ValueError if the length of the source has changed."""
         found = _length(self.source)
         if found != len(self):
             raise ValueError(
@@ -99,16 +99,16 @@ class Records:
             )
 
     def made_up(self, rows: int, below: int, device: torch.device) -> Batch:
-        """Return made-up records of the shape and type of these: whether a network is refused must
-        not follow from anybody's record, and no charge pays for a look at one.
+        """Return made-up records of the same shapes and dtypes: refusing a network must not depend
+        on anybody's record, as no charge covers looking at one.
 
-        Numbers lie between 0 and 1; whole numbers of the inputs are below ``below``, with both ends
-        among them; whole numbers of the targets are 0 and 1.
+        Numbers lie between 0 and 1. Integer inputs run from 0 to ``below`` − 1, both included;
+        integer targets are 0 and 1.
 
         Args:
-            rows: how many, at least 2.
-            below: how many values whole numbers have.
-            device: where.
+            rows: number of records, at least 2.
+            below: number of values of integer inputs.
+            device: device of the records.
 
         Raises:
             ValueError: if an item of a Dataset is not a pair (x, y) of tensors or numbers.
@@ -128,7 +128,7 @@ class Records:
         return tree_map(lambda one: like(one, below), x), like(y, 2)
 
     def _first(self) -> Batch:
-        """Return records whose shapes and types are everybody's."""
+        """Return records that show the shapes and dtypes of all records."""
         if isinstance(self.source, tuple):
             return self.source
         if not len(self):
@@ -144,7 +144,7 @@ class Records:
         )
 
     def take(self, positions: Tensor, device: torch.device) -> Batch:
-        """Return the records at ``positions``, (B,), on ``device``; for none two empty tensors."""
+        """Return the records at ``positions``, (B,), on ``device``; two empty tensors if B is 0."""
         x: Any
         if isinstance(self.source, tuple):
             x, y = tree_map(lambda one: one[positions.to(one.device)], self.source)
@@ -172,9 +172,9 @@ def check_panel_size(panel: Records) -> None:
 def check_panel(panel: Records, data: Records) -> None:
     """Refuse a panel that is too small, or that the network is trained on.
 
-    Records are compared by id where both have ids, as subsets of one Dataset have. Where both are
+    Records are compared by id where both have ids, as subsets of one Dataset do. Where both are
     plain tensors, a panel is refused if more than half of its records occur in the data, value for
-    value; a single one may well have a double.
+    value; a few may be genuine duplicates.
 
     Raises:
         ValueError: naming ``panel``.

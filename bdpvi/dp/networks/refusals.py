@@ -1,4 +1,4 @@
-"""What DP-SGD cannot train, told before the first step and by the layer's name."""
+"""Refuses modules, losses and optimisers that DP-SGD cannot train, naming the layer at fault."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ FIRST = (
 def check_module(module: nn.Module, batch: Batch) -> None:
     """Refuse a module that mixes records or remembers them.
 
-    A copy of the module sees the records together, and each of them alone. What becomes of one must
-    not depend on the others, and buffers must stay as they were.
+    A copy of the module sees the records together, and each of them alone. A record's outputs must
+    not depend on the other records, and buffers must not change.
 
     Args:
         module: the network, in the mode it will be trained in.
-        batch: at least three records, which are made up.
+        batch: at least three made-up records.
 
     Raises:
         ValueError: naming the layer; or if weights are in half precision.
@@ -73,7 +73,7 @@ def check_module(module: nn.Module, batch: Batch) -> None:
 
 
 def check_loss(loss: Loss, module: nn.Module, batch: Batch) -> None:
-    """Refuse a loss that is not a number for each record, nor the sum or mean of them.
+    """Refuse a loss that is neither one number per record nor the sum or mean of such numbers.
 
     Raises:
         ValueError: naming ``loss``.
@@ -125,7 +125,7 @@ def check_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class _Pass:
-    """What one layer was handed in a pass, and what it made of it."""
+    """The inputs and outputs of one layer in a forward pass."""
 
     name: str
     inputs: list[Tensor]
@@ -133,7 +133,7 @@ class _Pass:
 
 
 def _passes(module: nn.Module, x: Any) -> list[_Pass]:
-    """Return the passes of all layers, in the order in which they end; the module's own is last.
+    """Return the passes of all layers in the order in which they end; the module's pass is last.
 
     Raises:
         ValueError: naming the layer that fails.
@@ -167,7 +167,7 @@ def _copied(values: Any) -> list[Tensor]:
 
 
 def _same(together: list[Tensor], alone: list[Tensor], at: int, near: float) -> bool:
-    """Whether a record's rows, of those tensors that have rows of records, are as it has alone."""
+    """Whether a record's rows, in tensors with one row per record, equal its values alone."""
     pairs = [
         (all_[at], one[0])
         for all_, one in zip(together, alone, strict=False)
@@ -177,7 +177,7 @@ def _same(together: list[Tensor], alone: list[Tensor], at: int, near: float) -> 
 
 
 def _mixing(together: list[_Pass], alone: list[_Pass], at: int, near: float) -> str:
-    """Return the layer that makes different outputs of the same inputs; "" is the module."""
+    """Return the layer that gives different outputs for the same inputs; "" is the module."""
     for all_, one in zip(together, alone, strict=False):
         if (
             all_.name == one.name

@@ -1,5 +1,5 @@
-"""A network as it is tried before the first step: a copy in float64, on made-up records, with its
-random numbers held still, so that a record by itself and among others can be compared."""
+"""A network's trial before the first step: a copy in float64, on made-up records, with constants in
+place of random numbers, so that results for a record alone and in a batch can be compared."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from torch.utils._pytree import tree_map
 from bdpvi.dp.networks.gradients import Batch, Loss, call, trainable
 
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-3}
-"""How near is equal, relatively, by the type that was computed in."""
+"""Relative tolerance of comparisons, by dtype."""
 
 TRIED_ROW = 0
-"""Row that is the padding row of embeddings in a trial: made-up records are sure to have it."""
+"""The padding row of embeddings in a trial, which made-up records always contain."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,9 +28,9 @@ class Trial:
     """A copy of a module, and records for it.
 
     Attributes:
-        module: the copy, in float64 if it runs in that.
-        batch: the records, in the same type.
-        near: how near is equal, relatively.
+        module: the copy, in float64 if it runs in float64.
+        batch: the records, in the same dtype.
+        near: relative tolerance of comparisons.
     """
 
     module: nn.Module
@@ -39,7 +39,7 @@ class Trial:
 
     @classmethod
     def of(cls, module: nn.Module, batch: Batch, loss: Loss | None = None) -> Trial:
-        """Return a trial of a module, and of a loss, in the widest type that both run in.
+        """Return a trial of a module, and of a loss, in the widest dtype in which both run.
 
         Raises:
             ValueError: if the module does not run on the records.
@@ -48,7 +48,7 @@ class Trial:
         made = cls(deepcopy(module).double(), wide, NEAR[torch.float64])
         try:
             made._run(loss)
-        except Exception:  # a type that is written into the module or the loss
+        except Exception:  # a dtype hard-coded in the module or the loss
             made = cls(deepcopy(module), batch, NEAR[torch.float32])
         else:
             return cls(deepcopy(module).double(), wide, made.near)
@@ -70,9 +70,9 @@ class Trial:
                 loss(output, self.batch[1])
 
     def moved(self) -> nn.Module:
-        """Return the module with every trainable weight a little off, and another padding row.
+        """Return the module with every trainable weight slightly changed, and another padding row.
 
-        Weights of zero hide what is behind them: no gradient gets there that could be compared.
+        A zero weight would hide the layers before it: they would get no gradient to compare.
         """
         copy, generator = deepcopy(self.module), torch.Generator().manual_seed(1)
         with torch.no_grad():
@@ -87,7 +87,7 @@ class Trial:
 
 @contextmanager
 def still(batch: Batch) -> Iterator[None]:
-    """Within it a module draws no random number: each is replaced by the same constant."""
+    """Replace every random number that a module draws by the same constant."""
     device = batch[1].device
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
@@ -100,7 +100,7 @@ def still(batch: Batch) -> Iterator[None]:
 
 @contextmanager
 def entered(module: nn.Module) -> Iterator[list[str]]:
-    """Yield the names of the layers whose forward pass is under way, the innermost last."""
+    """Yield the names of the layers currently in their forward pass, innermost last."""
     names: list[str] = []
 
     def begin(name: str) -> Callable[..., None]:
@@ -121,7 +121,7 @@ def entered(module: nn.Module) -> Iterator[list[str]]:
 
 
 class _Still(TorchDispatchMode):
-    """Dropout drops nothing, and whatever else is random is a constant."""
+    """Makes dropout drop nothing, and turns all other random numbers into constants."""
 
     def __torch_dispatch__(
         self,

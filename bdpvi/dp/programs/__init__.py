@@ -1,1 +1,1 @@
-"""Pyro programs, a model and a guide, run one record at a time."""
+"""A Pyro model and guide, run one record at a time and trained by noisy gradients."""

@@ -1,4 +1,4 @@
-"""What a model is called with: records, which are sampled, and constants, which are not."""
+"""The arguments of a model: records, which are sampled, and constants, which are not."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from bdpvi._runtime.outputs import several
 class Arguments:
     """The arguments of a step: every tensor has a row for each record.
 
-    Numbers, texts, modules and tensors without dimensions are public constants. A torch ``Dataset``
-    in the place of all arguments is read record by record, so it need not fit in memory.
+    Numbers, strings, modules and tensors without dimensions are public constants. A torch
+    ``Dataset`` as the only argument is read record by record, so it need not fit in memory.
 
     Attributes:
-        leaves: the arguments, flat.
+        leaves: the arguments, flattened.
         form: how they are nested, for ``tree_unflatten``.
-        sampled: which of the leaves are of records.
+        sampled: whether each leaf holds records.
         source: the Dataset, or None.
         length: N.
 
@@ -47,8 +47,8 @@ class Arguments:
         """Return the arguments of one call.
 
         Raises:
-            ValueError: if no argument has rows, they differ in number, an argument is of a kind
-                that may hide records, or a Dataset has no length or no record.
+            ValueError: if no argument has rows, the numbers of rows differ, an argument is of a
+                kind that may hide records, or a Dataset has no length or no record.
         """
         source = args[0] if len(args) == 1 and isinstance(args[0], Dataset) else None
         if source is not None:
@@ -80,7 +80,7 @@ class Arguments:
 
     @property
     def tables(self) -> tuple[Tensor, ...]:
-        """The leaves that are of records; of a Dataset those of its first one."""
+        """The leaves that hold records; for a Dataset, its first record."""
         return tuple(one for one, of in zip(self.leaves, self.sampled, strict=True) if of)
 
     @property
@@ -89,7 +89,7 @@ class Arguments:
         return self.tables[0].device
 
     def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the records at these positions, (B, ...) for each leaf that is of records."""
+        """Return the records at these positions, (B, ...) for each leaf that holds records."""
         if self.source is None:
             return tuple(one[positions.to(one.device)] for one in self.tables)
         if not len(positions):
@@ -106,7 +106,7 @@ class Arguments:
 
     @property
     def stand_in(self) -> tuple[Tensor, ...]:
-        """One record of zeros: for whatever must not see a record."""
+        """One record of zeros, for code that must not see real records."""
         return tuple(one.new_zeros(1, *one.shape[1:]) for one in self.tables)
 
     def call(self, rows: tuple[Tensor, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -120,7 +120,7 @@ class Arguments:
         return args, kwargs
 
     def check_same(self, other: Arguments) -> None:
-        """Raise ValueError unless ``other`` are the same records, and not another batch of them."""
+        """Raise ValueError unless ``other`` holds the same records, not another batch."""
         here, there = self._places(), other._places()
         if here != there or self.form != other.form:
             raise ValueError(
@@ -146,7 +146,7 @@ class Arguments:
 
 
 def _check_kind(name: int | str, value: Any) -> None:
-    """Refuse what may hold records and would pass for a constant."""
+    """Refuse a value that may hold records but would count as a constant."""
     if value is None or callable(value) or isinstance(value, (Tensor, bool, int, float, str)):
         return
     nested = isinstance(value, (tuple, list, dict))

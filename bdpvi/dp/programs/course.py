@@ -1,4 +1,4 @@
-"""A training from its first step to its last, and the posterior that follows from the way there."""
+"""A whole training run, and the posterior estimated from its trajectory."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from bdpvi.inference.svi import Kept
 
 _WINDOWS = 10
 _EARLY = 20
-"""One part in so many of the steps is too early for a slope."""
+"""Slopes leave out the first 1/20 of the steps."""
 _SIGNAL = 3.5
-"""Standard errors that a slope must be away from 0: of a random walk one in 100 is."""
+"""Standard errors from 0 at which a slope counts as measured: 1 % of random walks get there."""
 _DRIFT = 1.5
 """Standard errors by which the slope of a random walk is too large on average."""
 _MARGIN = 2.0
-"""Times what windows show: their own error, at nine degrees of freedom, halves a number rarely."""
+"""Factor on the windows' variance: with nine degrees of freedom it is rarely below half the truth.
+"""
 
 
 class Posterior(NamedTuple):
-    """What a training says of the latents.
+    """The posterior of the latents after a training.
 
     Attributes:
         mean: (d,).
         covariance: (d, d), or (d,) where coordinates are independent.
-        measured: of which coordinates the records say enough to be seen through the noise, (d,).
+        measured: whether each coordinate's information exceeds the privacy noise, (d,).
     """
 
     mean: Tensor
@@ -44,15 +45,15 @@ class Course:
     Averaging", 1992.
 
     Attributes:
-        descent: what takes them.
-        steps: how many there will be.
-        taken: how many there were.
-        variance: mean of the squared deviation of the noise in the steps that are averaged.
-        sums: of the parameters in consecutive windows of these, (W, ...) each.
-        identified: sums of latents that records identify, one for each latent, (d, d); by default
-            each latent alone. Latents may drift where these do not, which would hide their slopes.
-        moments: sums of 1, u, g, u² and ug over the steps, each weighted by one over the noise's
-            variance, of these sums u and noisy gradients g, (5, d).
+        descent: takes the steps.
+        steps, taken: total number of steps, and number taken so far.
+        variance: mean noise variance of the averaged steps.
+        sums: sums of the parameters in consecutive windows of the averaged steps, (W, ...) each.
+        identified: linear combinations of latents that records identify, one for each latent,
+            (d, d); by default each latent alone. Latents may drift in other directions, which would
+            hide their slopes.
+        moments: sums of 1, u, g, u² and ug over the steps, each weighted by the inverse noise
+            variance, with the identified combinations u and noisy gradients g, (5, d).
     """
 
     def __init__(self, descent: Descent, steps: int, identified: Tensor | None = None) -> None:
@@ -66,11 +67,11 @@ class Course:
         self.moments = torch.zeros(5, descent.program.dim, dtype=torch.float64)
 
     def run(self, steps: Any, kept: Kept | None = None) -> None:
-        """Take these steps, from the state on that was kept last.
+        """Take these steps, starting from the last saved state.
 
         Args:
-            steps: numbers from 0, perhaps with a progress bar around them.
-            kept: where the state is kept.
+            steps: numbers from 0, perhaps wrapped in a progress bar.
+            kept: where the state is saved.
         """
         if kept is not None and (state := kept.state()) is not None:
             self.load_state_dict(state)
@@ -101,13 +102,12 @@ class Course:
         return (number - self.first) * self.windows // self.averaged
 
     def posterior(self) -> Posterior:
-        """Set the parameters to their average, and return what that says of the latents.
+        """Set the parameters to their average, and return the posterior of the latents.
 
-        A guide's variance is learned slowly under noise, so it is widened to one over the curvature
-        where that is measured and smaller than the guide says. What batches and noise leave in the
-        average is added, but not more than twice what the averages of the windows show: where the
-        records say little, the steps are too short for the noise to do what
-        :func:`left_in_average` says.
+        A guide learns its variance slowly under noise, so the variance is raised to the inverse of
+        the measured curvature where that is larger. The variance that batches and noise leave in
+        the average is added, but at most twice the variance that the windows' averages show: where
+        the records say little, the steps are too short to reach :func:`left_in_average`.
         """
         counts = torch.zeros(self.windows)
         for number in range(self.first, self.steps):
@@ -136,13 +136,13 @@ class Course:
                 value.copy_(values[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the steps to come depend on."""
+        """Return everything on which later steps depend."""
         own = {"taken": self.taken, "variance": self.variance, "sums": dict(self.sums)}
         own["moments"] = self.moments
         return {**own, "ignored": self.descent.ignored, **self.descent.state_dict()}
 
     def load_state_dict(self, state: Any) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
         self.descent.load_state_dict(state)
         self.descent.ignored = state["ignored"]
         self.taken, self.variance = state["taken"], state["variance"]
@@ -152,13 +152,13 @@ class Course:
 def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
     """Return each coordinate's curvature by weighted least squares, and its standard error, (d,).
 
-    Latents u move about by the guide's draws and by the noise of earlier steps, and gradients of
-    all records follow them: g = F (u − w) + noise, of known variances. Where there is no F, u is a
-    random walk, and the estimate over its error has the law of Dickey and Fuller, "Distribution of
-    the Estimators for Autoregressive Time Series With a Unit Root", 1979, not the normal one.
+    Latents u vary with the guide's draws and the noise of earlier steps, and gradients of all
+    records follow them: g = F (u − w) + noise, with known variances. If F = 0, u is a random walk,
+    and the estimate over its standard error has the distribution of Dickey and Fuller,
+    "Distribution of the Estimators for Autoregressive Time Series With a Unit Root", 1979.
 
     Args:
-        moments: as of :class:`Course`.
+        moments: as in :class:`Course`.
 
     >>> u, g = torch.tensor([[0.0, 1.0, 2.0]]).double(), torch.tensor([[-1.0, 2.0, 5.0]]).double()
     >>> sums = torch.stack([torch.ones_like(u), u, g, u * u, u * g]).sum(2) / 2  # variance 2
@@ -175,22 +175,22 @@ def _diagonal(covariance: Tensor) -> Tensor:
 
 
 def _scaled(covariance: Tensor, by: Tensor) -> Tensor:
-    """Return the covariance with each variance multiplied, correlations kept."""
+    """Return the covariance with each variance multiplied and the same correlations."""
     return covariance * (by if covariance.ndim == 1 else torch.outer(by.sqrt(), by.sqrt()))
 
 
 def left_in_average(covariance: Tensor, rate: float, noise: float, steps: int) -> Tensor:
     """Return the covariance that batches and noise leave in an average of T locations.
 
-    Near its end the location moves by S g for a gradient g of all records, with the guide's
-    covariance S, so that is S (F(1 − q)/(qT) + ν²/T) S. Gradients from Poisson batches of rate q
-    vary by F(1 − q)/q, with F = Σ gᵢgᵢᵀ about S⁻¹ in a model that is true, and noise by ν² in each
-    coordinate.
+    Near convergence the location moves by S g for a gradient g of all records, with the guide's
+    covariance S, so the average has covariance S (F(1 − q)/(qT) + ν²/T) S. Gradients from Poisson
+    batches of rate q have covariance F(1 − q)/q, with F = Σ gᵢgᵢᵀ about S⁻¹ if the model is true;
+    noise has variance ν² in each coordinate.
 
     Args:
         covariance: S, (d, d), or its diagonal, (d,).
         rate: q.
-        noise: ν², of the gradient of all records.
+        noise: ν², for the gradient of all records.
         steps: T.
 
     >>> left_in_average(torch.tensor([0.1]), 0.5, 4.0, 10)  # 0.1/10 + 0.1² · 4/10

@@ -1,8 +1,8 @@
-"""Steps of stochastic variational inference by noisy sums of clipped gradients of single records.
+"""Steps of stochastic variational inference by noisy sums of clipped per-record gradients.
 
-Source: Abadi et al., "Deep Learning with Differential Privacy", CCS 2016; the clip that follows a
-quantile of the norms: Andrew, Thakkar, Ramaswamy and McMahan, "Differentially Private Learning with
-Adaptive Clipping", NeurIPS 2021.
+Source: Abadi et al., "Deep Learning with Differential Privacy", CCS 2016. The clip that tracks a
+quantile of the norms is by Andrew, Thakkar, Ramaswamy and McMahan, "Differentially Private Learning
+with Adaptive Clipping", NeurIPS 2021.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bdpvi.dp.mechanism import BELOW, NoisySum
 from bdpvi.dp.programs.program import Program
 
 _AT_A_TIME = 2**24
-"""Numbers in the gradients that are in memory at once."""
+"""Largest number of gradient entries held in memory at once."""
 _MOST_ROWS = 1024
 
 
@@ -34,15 +34,15 @@ _MOST_ROWS = 1024
 class Clip:
     """A bound C on the norm of each record's gradient in (u, θ).
 
-    With ``share`` 0 it stays as it is. Otherwise a step's sum has one more coordinate, of which
-    each record moves ``share`` at most: how many of the batch are longer than C. C then follows,
-    from noisy numbers alone, until a part ``longer`` of the records is. Both together are a vector
-    of norm 1 at most, so that the price is that of one sum.
+    With ``share`` 0 the bound is fixed. Otherwise a step's sum has one more coordinate, a count of
+    the gradients in the batch longer than C, which each record moves by at most ``share``. C then
+    adapts, from noisy counts alone, until a fraction ``longer`` of the records exceeds it. Gradient
+    and count together are a vector of norm at most 1, so they cost no more than one sum.
 
     Attributes:
-        bound: C, or where it starts.
-        longer: part of the records whose gradient is to be longer than C.
-        share: β, length of what the count may move.
+        bound: C, or its initial value.
+        longer: target fraction of the records with a gradient longer than C.
+        share: β, bound on a record's contribution to the count.
         pace: largest change of log C in a step.
         batch: expected number of records in a batch, public.
     """
@@ -58,20 +58,20 @@ class Clip:
 
     @property
     def counts(self) -> bool:
-        """Whether C follows a count."""
+        """Whether C adapts to a count."""
         return self.share > 0
 
     @property
     def rest(self) -> float:
-        """√(1 − β²), for the gradient."""
+        """√(1 − β²), the gradient's share of the norm."""
         return math.sqrt(1 - self.share**2)
 
     def parts(self, gradients: Tensor, bound: float) -> Tensor:
-        """Return the sum of what each record adds, (D,) or (D + 1,): each of norm 1 at most.
+        """Return the sum of the records' contributions, (D,) or (D + 1,), each of norm at most 1.
 
         Args:
             gradients: (B, D), float64. One that is not finite counts as zero.
-            bound: C now.
+            bound: the current C.
 
         >>> clip = Clip(bound=1.0, longer=0.25, share=0.6)
         >>> each = torch.tensor([[3.0, 4.0], [0.0, 0.5], [math.inf, 0.0]]).double()
@@ -89,7 +89,7 @@ class Clip:
         return torch.cat([total, self.share * longer.sum().unsqueeze(0)])
 
     def next(self, bound: float, noisy: float) -> float:
-        """Return C after the noisy count of a step.
+        """Return C updated by a step's noisy count.
 
         >>> clip = Clip(bound=1.0, share=0.1, batch=50.0, pace=0.2)
         >>> round(clip.next(2.0, 2.5), 4)  # 25 records of 50 too many: 2 e^(0.2 · 25/50)
@@ -101,16 +101,16 @@ class Clip:
 
 
 class Descent:
-    """A program in training. What a step costs is charged elsewhere, before it is taken.
+    """A program in training. Its steps are charged elsewhere, before they are taken.
 
     Attributes:
-        program: whose parameters change.
-        optim: how.
-        mechanism: coins and noise, of sums that one record moves by 1 at most.
-        clip: the rule.
-        bound: C now; public, as all that follows from noisy sums.
-        ignored: gradients that were not finite so far, or could not be computed, which count as
-            zero: a record must not stop a training that is charged. Secret.
+        program: the program whose parameters are trained.
+        optim: the optimiser.
+        mechanism: coins and noise, for sums that one record moves by at most 1.
+        clip: the clipping rule.
+        bound: the current C; public, because it is computed from noisy sums.
+        ignored: number of gradients so far that were not finite or could not be computed. They
+            count as zero, because a record must not stop a run that was charged. Secret.
     """
 
     def __init__(self, program: Program, optim: PyroOptim, mechanism: NoisySum, clip: Clip) -> None:
@@ -120,19 +120,19 @@ class Descent:
     def step(self, number: int) -> tuple[Tensor, Tensor]:
         """Take the step with this number: Poisson batch, clipped gradients, noise, optimiser.
 
-        The sum over the batch is divided by the rate; its own size would give away who is in it,
-        and qN how many records there are.
+        The sum over the batch is divided by the rate. Its actual size would leak who is in it, and
+        the expected size qN would leak N.
 
         Returns:
-            The latents that were drawn, and the noisy gradient of all records in them, (d,) each.
+            The drawn latents, and the noisy gradient of all records at them, (d,) each.
 
         Raises:
-            FloatingPointError: if a parameter is not finite after it.
+            FloatingPointError: if a parameter is not finite after the step.
         """
         program, mechanism = self.program, self.mechanism
         with drawing(HOST, mechanism.seed_of(number)):
             draw = program.draw()
-            # The parameters may show the draw, and with it what would follow from the same seed.
+            # The parameters may reveal the draw, and with it other draws from the same seed.
             stir(mechanism.key_of("records", number))
             total = torch.zeros(mechanism.size, dtype=torch.float64)
             for positions in self._pieces(mechanism.batch(number)):
@@ -162,7 +162,7 @@ class Descent:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the noise in each coordinate of the gradient of all records."""
+        """Standard deviation of the noise in each coordinate of the full gradient."""
         return self.mechanism.deviation * self.bound / self.clip.rest / self.mechanism.rate
 
     def state_dict(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class Descent:
         return {"parameters": parameters, "optim": optim, "bound": self.bound}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Resume from a state.
 
         Raises:
             ValueError: if it has other parameters. Nothing is then changed.
@@ -185,5 +185,5 @@ class Descent:
             for name, value in own.items():
                 value.copy_(state["parameters"][name])
         self.optim.optim_objs.clear()
-        self.optim.set_state(deepcopy(state["optim"]))  # taken up in the next step
+        self.optim.set_state(deepcopy(state["optim"]))  # takes effect in the next step
         self.bound = state["bound"]

@@ -22,7 +22,7 @@ from torch.distributions import (
 
 @contextmanager
 def sums() -> Iterator[None]:
-    """Within it sums over enumerated latents are of functions that vmap can follow."""
+    """Make sums over enumerated latents use functions that vmap supports."""
     plain = torch_log.safe_log
     torch_log.safe_log = lambda x: x.clamp(min=torch.finfo(x.dtype).tiny).log()
     try:
@@ -33,13 +33,13 @@ def sums() -> Iterator[None]:
 
 @contextmanager
 def plates(is_records: Callable[[str, Any, bool], bool]) -> Iterator[None]:
-    """Within it every plate over records has one entry and a scale of 1, whatever its size is.
+    """Give every plate over records one entry and a scale of 1, whatever its size.
 
-    So neither N nor a batch's size has a part in what a record adds. Pyro has no handler for a
+    So a record's contribution depends neither on N nor on the batch size. Pyro has no handler for a
     plate's size, which is read before any message is sent.
 
     Args:
-        is_records: from a plate's name, its size, and whether it subsamples.
+        is_records: decides by a plate's name, its size, and whether it subsamples.
     """
     plain = SubsampleMessenger._subsample
 
@@ -64,7 +64,7 @@ def plates(is_records: Callable[[str, Any, bool], bool]) -> Iterator[None]:
 
 
 class Reparameterised(Messenger):  # type: ignore[misc]
-    """Draw a record's own normal latents out of place, as vmap cannot follow Pyro's way."""
+    """Draw a record's own normal latents out of place: vmap does not support Pyro's sampling."""
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if msg["value"] is None and not msg["is_observed"] and "enumerate" not in msg["infer"]:
@@ -83,7 +83,7 @@ def is_normal(fn: Any) -> bool:
 
 
 def _drawn(fn: Any) -> Tensor | None:
-    """Return a reparameterised draw, or None where the distribution is another."""
+    """Return a reparameterised draw, or None for an unsupported distribution."""
     while isinstance(fn, Independent):
         fn = fn.base_dist
     if isinstance(fn, TransformedDistribution):

@@ -26,7 +26,7 @@ def moments(program: Program) -> tuple[Tensor, Tensor]:
         (d,), and (d, d); (d,) for the covariance where no two coordinates are correlated.
 
     Raises:
-        ValueError: if they are not Gaussian, or one site's draw has a part in another's.
+        ValueError: if they are not Gaussian, or one site's draw depends on another's.
     """
     args, kwargs = program.arguments.call(program.arguments.stand_in)
     with program.alone(), torch.no_grad():

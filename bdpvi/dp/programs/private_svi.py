@@ -1,4 +1,4 @@
-"""``pyro.infer.SVI`` with clipped, noisy gradients: a drop-in for loops that exist."""
+"""``pyro.infer.SVI`` with clipped, noisy gradients, as a drop-in replacement in training loops."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ class PrivateSVI:
     """Stochastic variational inference whose parameters are private in every step.
 
     A step takes a Poisson sample of the records, clips each record's gradient, adds noise to their
-    sum and hands it to the optimiser. It is charged before anything is drawn. The guarantee is
-    worst-case, to add or remove one record, and covers all parameters of model and guide after
+    sum and passes it to the optimiser. It is charged before anything is drawn. The guarantee is
+    worst-case, for adding or removing one record. It covers all parameters of model and guide after
     every step, and so any number of draws from the guide.
 
     Args:
-        model, guide: as for ``pyro.infer.SVI``. Global latents need a Gaussian guide, local ones a
-            guide that computes their parameters from the record's own row. Plates over records may
-            subsample: their sizes have no part in it.
+        model, guide: as for ``pyro.infer.SVI``. Global latents need a Gaussian guide, local latents
+            a guide that computes their parameters from the record's own row. Plates over records
+            may subsample: their sizes are ignored.
         optim: an optimiser of ``pyro.optim``.
-        loss: ``Trace_ELBO``, ``TraceMeanField_ELBO``, whose terms are then all sampled, or
+        loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``, here with all terms sampled; or
             ``TraceEnum_ELBO``, which sums enumerated latents of the model out.
         clip: C, bound on the norm of each record's gradient in the unconstrained global latents and
             the parameters that its own sites use. Public, as all arguments are.
         noise_multiplier: z; the sum of the gradients gets noise of standard deviation zC.
         rate: Poisson sampling rate q of the records.
-        ledger: what everything that is spent on these people is written to; one in memory, or that
-            of a :class:`bdpvi.Dataset`, by default.
-        plate: name of the plate over the records, where several could be it.
-        seed: None for anything that leaves your hands. A number makes an experiment, which repeats:
-            whoever knows it can subtract the noise.
+        ledger: the ledger of all charges for these people; by default that of a
+            :class:`bdpvi.Dataset`, otherwise one in memory.
+        plate: name of the plate over the records, if it is ambiguous.
+        seed: None for anything that you share. A number makes an experiment, which is repeatable:
+            whoever knows the seed can subtract the noise.
 
     Raises:
         ValueError: naming the argument that is out of range.
@@ -121,9 +121,9 @@ class PrivateSVI:
         :meth:`evaluate_loss`.
 
         Args:
-            args, kwargs: what model and guide are called with, the same in every step: **all**
-                records, as tensors with a row for each, or one torch ``Dataset``, whose items are
-                the arguments. Numbers, texts and modules are public constants.
+            args, kwargs: the arguments of model and guide, the same in every step: **all** records,
+                as tensors with a row for each, or one torch ``Dataset`` whose items are the
+                arguments. Numbers, strings and modules are public constants.
 
         Raises:
             BudgetExceededError: if the step would cost more than the ledger's budget has left.
@@ -132,8 +132,8 @@ class PrivateSVI:
             FloatingPointError: if a parameter is not finite after the step.
 
         Warns:
-            PrivacyUtilityWarning: of gradients that are not finite, or that model or guide fail
-                on, which count as zero.
+            PrivacyUtilityWarning: about records whose gradient is not finite or on which model or
+                guide fail; they count as zero.
         """
         descent, charged = self._begun(args, kwargs)
         charged.take()
@@ -152,8 +152,8 @@ class PrivateSVI:
     def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
         """Return an estimate of the negative ELBO of all records, at one draw. Secret.
 
-        Arguments as of :meth:`step`. Nothing is charged: look, and do not publish it. A record that
-        model or guide fail on adds nothing.
+        Arguments are as for :meth:`step`. Nothing is charged, so never publish it. A record on
+        which model or guide fail counts as zero.
         """
         descent, _ = self._begun(args, kwargs)
         program = descent.program
@@ -170,12 +170,12 @@ class PrivateSVI:
 
     @property
     def steps(self) -> int:
-        """The number of steps that were begun."""
+        """The number of steps begun."""
         return 0 if self._charged is None else self._charged.taken
 
     @property
     def ledger(self) -> Ledger:
-        """Everything that is spent on the records, these steps among it.
+        """All charges for the records, including these steps.
 
         Raises:
             ValueError: before the first step, if none was given.
@@ -187,7 +187,7 @@ class PrivateSVI:
         return self._ledger
 
     def worst_case(self, delta: float) -> Bound:
-        """Return the guarantee of these steps and of all else that the ledger has.
+        """Return the guarantee for these steps and everything else in the ledger.
 
         Args:
             delta: δ.
@@ -201,17 +201,17 @@ class PrivateSVI:
         return found if self._mechanism.seed is None else found.seeded()
 
     def cost(self, delta: float) -> Cost:
-        """Return :meth:`worst_case` as a cost: there is no other, as no panel is followed."""
+        """Return :meth:`worst_case` as a cost; without a panel there is no other bound."""
         return Cost(worst_case=self.worst_case(delta))
 
     def get_epsilon(self, delta: float) -> float:
-        """Return the worst-case ε at δ, as a privacy engine of Opacus does."""
+        """Return the worst-case ε at δ, like Opacus's privacy engine."""
         return self.worst_case(delta).epsilon
 
     def state_dict(self) -> dict[str, Any]:
-        """Return parameters, the optimiser's state and what was charged, for ``torch.save``.
+        """Return parameters, the optimiser's state and the number of steps, for ``torch.save``.
 
-        Secret: it has the number of records.
+        Secret: it contains the number of records.
 
         Raises:
             ValueError: before the first step.
@@ -229,14 +229,14 @@ class PrivateSVI:
     @on_host
     @understood("state")
     def load_state_dict(self, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Go on from ``state``, of a run that was made as this one.
+        """Resume from ``state``, of a run with the same settings.
 
-        No charge is taken back: steps that were taken here stay charged, and what the ledger lacks
-        of the steps that the state tells of is charged.
+        No charge is undone: steps taken here stay charged, and steps in the state that the ledger
+        lacks are charged.
 
         Args:
-            state: what :meth:`state_dict` returned.
-            args, kwargs: as of :meth:`step`; model and guide are run on made-up records alone.
+            state: the result of :meth:`state_dict`.
+            args, kwargs: as for :meth:`step`; model and guide run only on made-up records.
 
         Raises:
             ValueError: naming what differs, or if the state was changed. Nothing is then changed.
@@ -249,7 +249,7 @@ class PrivateSVI:
         charged.resume(state["run"], state["charged"])
 
     def _begun(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Descent, Steps]:
-        """Return what trains, made of these arguments in the first call."""
+        """Return descent and steps, created from these arguments in the first call."""
         ledger = self._ledger
         if len(args) == 1 and isinstance(args[0], Dataset):
             ledger = args[0].ledger if ledger is None else ledger

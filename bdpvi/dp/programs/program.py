@@ -1,13 +1,13 @@
-"""A model and a guide as functions: what the latents are, and what one record adds to the loss.
+"""A model and a guide as functions: their latents, and one record's contribution to the loss.
 
-The negative ELBO is a sum over global sites and over records. The global part sees no record. What
-a record adds depends on the global latents u and on the parameters θ that its own sites use, such
-as those of networks. Its gradient in (u, θ) is what is clipped and what gets noise. How u follows
-from the guide's parameters is public, so their gradients are post-processing: there is noise in
-each of d latents, and none in each of the guide's parameters, which may be d².
+The negative ELBO is a sum over global sites and over records. The global part sees no record. A
+record's term depends on the global latents u and on the parameters θ that its own sites use, such
+as network weights. The gradient of this term in (u, θ) is clipped and gets noise. The map from the
+guide's parameters to u is public, so their gradients are post-processing: noise is added in the d
+latents, not in the guide's parameters, of which there may be d².
 
 Source: Jälkö, Prediger, Honkela and Kaski, "DPVIm: Differentially Private Variational Inference
-Improved", 2022, for mean-field guides; here for any reparameterised one.
+Improved", 2022, for mean-field guides; here for any reparameterised guide.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Draw(NamedTuple):
     Attributes:
         latents: unconstrained, (d,), a function of the guide's parameters.
         fixed: values of all global sites, detached, by name.
-        public: the negative ELBO's part that sees no record.
+        public: the part of the negative ELBO that depends on no record.
     """
 
     latents: Tensor
@@ -53,18 +53,18 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A model and a guide, read off one run on a record of zeros.
+    """A model and a guide, analysed in one run on a record of zeros.
 
     Attributes:
         model, guide, loss: as given.
-        arguments: what both are called with.
+        arguments: the arguments of both.
         plate: name of the plate over the records.
         sites: global latents, in the order of u.
         parameters: unconstrained, by name: the live tensors that an optimiser changes.
-        constraints: of the parameters that belong to no module.
-        holder: the modules where the other ones live.
+        constraints: constraints of the parameters that belong to no module.
+        holder: the modules that own the other parameters.
         direct: names of the parameters θ that a record's sites use.
-        local: whether a record has latents of its own in the guide.
+        local: whether the guide has local latents.
     """
 
     model: Callable[..., Any]
@@ -86,12 +86,12 @@ class Program:
 
     @property
     def size(self) -> int:
-        """Number of coordinates of a record's gradient, those of u and θ."""
+        """Number of coordinates of a record's gradient in (u, θ)."""
         return self.dim + sum(self.parameters[name].numel() for name in self.direct)
 
     @property
     def device(self) -> torch.device:
-        """Where it is trained."""
+        """The device of training."""
         return next((v.device for v in self.parameters.values()), self.arguments.device)
 
     def draw(self) -> Draw:
@@ -122,8 +122,8 @@ class Program:
         """Return each record's gradient of the negative ELBO in (u, θ), (B, D) in float64.
 
         Args:
-            draw: where.
-            rows: of B records.
+            draw: the latents at which to differentiate.
+            rows: rows of B records.
         """
         theta = {name: self.parameters[name].detach() for name in self.direct}
         each = torch.vmap(
@@ -146,7 +146,7 @@ class Program:
         return self.record_losses(draw, self.arguments.rows(positions))
 
     def record_losses(self, draw: Draw, rows: Rows) -> Tensor:
-        """Return what each record adds to the negative ELBO, (B,). Secret."""
+        """Return each record's term of the negative ELBO, (B,). Secret."""
         theta = {name: self.parameters[name] for name in self.direct}
         each = torch.vmap(
             self.of_record,
@@ -157,10 +157,10 @@ class Program:
             return each(draw.latents.detach(), theta, draw.fixed, *rows)
 
     def backward(self, draw: Draw, total: Tensor) -> None:
-        """Set the gradients of all parameters, of the public part and a sum over records.
+        """Set the gradients of all parameters from the public part and a sum over records.
 
         Args:
-            draw: whose graph is used up.
+            draw: its graph is freed.
             total: gradient in (u, θ), (D,).
         """
         pieces = total.split([self.dim, *(self.parameters[n].numel() for n in self.direct)])
@@ -176,7 +176,7 @@ class Program:
     def of_record(
         self, latents: Tensor, theta: dict[str, Tensor], fixed: dict[str, Tensor], *row: Tensor
     ) -> Tensor:
-        """Return what one record adds to the negative ELBO; ``row`` without a batch dimension."""
+        """Return one record's term of the negative ELBO; ``row`` has no batch dimension."""
         args, kwargs = self.arguments.call(tuple(one.unsqueeze(0) for one in row))
         values = {
             site.name: site.transform(part)
@@ -212,13 +212,13 @@ class Program:
 
     @cached_property
     def _keys(self) -> dict[str, str]:
-        """The holder's names of the parameters that live in modules."""
+        """The holder's names for the parameters owned by modules."""
         places = {id(value): key for key, value in self.holder.named_parameters()}
         return {n: places[id(v)] for n, v in self.parameters.items() if id(v) in places}
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Run on its device, without Pyro's checks, with one record in the plate."""
+        """Run on the training device, without Pyro's checks, with one record in the plate."""
         with ExitStack() as stack:
             stack.enter_context(on(self.device))
             stack.enter_context(pyro.validation_enabled(False))
@@ -230,7 +230,7 @@ class Program:
 def _summed_out(modelled: poutine.Trace, guided: poutine.Trace) -> Tensor:
     """Return the ELBO of one record with the model's enumerated latents summed out.
 
-    Pyro's own sum over packed terms branches on values, for guides that enumerate.
+    Pyro's own sum over packed terms branches on values, to support guides that enumerate.
     """
     terms, factors, _, sum_dims, scale = _compute_model_factors(modelled, guided)
     found = [term for one in terms.values() for term in one]
@@ -249,7 +249,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 def _within(
     program: Callable[..., Any], known: Mapping[str, Tensor], plate: str
 ) -> Callable[..., Any]:
-    """Return the program with these values, and with the sites in the plate alone."""
+    """Return the program with these values, and with only the sites in the plate."""
 
     def outside(msg: dict[str, Any]) -> bool:
         return msg["type"] == "sample" and not in_plate(msg, plate)

@@ -1,4 +1,4 @@
-"""From a model and a guide to a :class:`Program`, and what keeps them from being one."""
+"""Builds a :class:`Program` from a model and a guide, or explains what does not fit."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def read(
 ) -> Program:
     """Return the program of a model and a guide, after running both on records of zeros and ones.
 
-    No record is looked at. Parameters that are not there yet enter Pyro's store, as in a first
-    step of ``pyro.infer.SVI``.
+    No real record is read. New parameters enter Pyro's store, as in a first step of
+    ``pyro.infer.SVI``.
 
     Args:
         model, guide: as for ``pyro.infer.SVI``.
-        loss: one of :data:`LOSSES`, of one particle.
-        arguments: what both are called with.
-        plate: name of the plate over the records; needed where several could be it.
+        loss: one of :data:`LOSSES`, with one particle.
+        arguments: the arguments of both.
+        plate: name of the plate over the records; needed if it is ambiguous.
 
     Raises:
         MisfitError: a ValueError that names each site and the remedy.
@@ -88,10 +88,10 @@ def read(
 
 
 def _found(model: Callable[..., Any], guide: Callable[..., Any], arguments: Arguments) -> str:
-    """Return the plate over the records, by runs of the model alone.
+    """Return the plate over the records, by running only the model.
 
-    A plate that states N is looked for only where no other will do: one over other things may have
-    as many entries by chance.
+    A plate of size N is considered only if no other fits: a plate over other things may have N
+    entries by chance.
     """
     alone = _Runs(model, guide, arguments, None)
     with pyro.get_param_store().scope(), drawing(arguments.device):
@@ -106,7 +106,7 @@ class _Runs:
     """Runs of a model and a guide on made-up records.
 
     Attributes:
-        sizes: of the plates, as the program states them.
+        sizes: sizes of the plates, as written in the program.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class _Runs:
         """Return both traces on a record of zeros, and the unconstrained parameters.
 
         Raises:
-            ValueError: if a parameter was there before.
+            ValueError: if a parameter existed before.
         """
         before = set(pyro.get_param_store().keys())
         with poutine.trace(param_only=True) as captured:
@@ -147,7 +147,7 @@ class _Runs:
         return modelled, guided, found
 
     def differing(self, modelled: poutine.Trace, guided: poutine.Trace, plate: str) -> list[Misfit]:
-        """Return what follows from the records and must not, and what should and does not."""
+        """Return the sites that wrongly depend, or wrongly do not depend, on the records."""
         misfits = []
         with drawing(self.arguments.device), torch.no_grad():
             state = torch.random.get_rng_state()
@@ -193,7 +193,7 @@ class _Runs:
             raise _failed(name, "one record", last, error) from error
 
     def nesting(self, loss: TraceEnum_ELBO, plate: str) -> None:
-        """Let the loss find out how deep plates are nested."""
+        """Let the loss determine how deeply plates are nested."""
         args, kwargs = self.arguments.call(self.arguments.stand_in)
         here = on(self.arguments.device)
         with here, pyro.validation_enabled(False), plates(lambda name, *_: name == plate):
@@ -240,7 +240,7 @@ def _check_unused(guide: Any) -> None:
 
 
 def _observed(modelled: poutine.Trace) -> list[Mapping[str, Any]]:
-    """Return the sites that observe, or raise a MisfitError if there is none."""
+    """Return the observed sites, or raise a MisfitError if there is none."""
     observed = [site for site in split(modelled)[1] if not _is_factor(site)]
     if not observed:
         raise MisfitError([Misfit("model", "observes no site", _OBSERVE)])
@@ -248,10 +248,10 @@ def _observed(modelled: poutine.Trace) -> list[Mapping[str, Any]]:
 
 
 def _plate(modelled: poutine.Trace) -> str:
-    """Return the plate that all observed sites are in.
+    """Return the plate that contains all observed sites.
 
     Raises:
-        ValueError: if there is none, or several could be it.
+        ValueError: if there is none, or several qualify.
     """
     observed = _observed(modelled)
     stacks = [[f.name for f in site["cond_indep_stack"] if f.size == 1] for site in observed]
@@ -350,7 +350,7 @@ def _in_parameters(free: Mapping[str, Tensor], size: Any, length: int) -> Iterat
 
 
 def _nested(loss: Any, runs: _Runs, plate: str) -> Any:
-    """Return a copy of the loss that knows how deep plates are nested."""
+    """Return a copy of the loss that knows how deeply plates are nested."""
     loss = copy.copy(loss)
     if isinstance(loss, TraceEnum_ELBO) and loss.max_plate_nesting == float("inf"):
         runs.nesting(loss, plate)
@@ -358,10 +358,10 @@ def _nested(loss: Any, runs: _Runs, plate: str) -> Any:
 
 
 def _tried(made: Program) -> Program:
-    """Return the program with the parameters that records use, after a step on one of zeros.
+    """Return the program with the parameters that records use, after a step on a record of zeros.
 
     Raises:
-        ValueError: naming the site where it fails.
+        ValueError: naming the site where the step fails.
     """
     last, rows = LastSite(), made.arguments.stand_in
     try:
@@ -407,6 +407,6 @@ def _named(site: Mapping[str, Any]) -> str:
 
 
 def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two sites have the same value and the same log-density there."""
+    """Whether two sites have the same value and log-density."""
     values = [(site["value"], site["fn"].log_prob(site["value"])) for site in (one, other)]
     return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(*values, strict=True))

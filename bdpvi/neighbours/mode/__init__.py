@@ -1,1 +1,1 @@
-"""The mode's own Gaussian: the mode, its curvature, and how far records move both."""
+"""The Laplace route: the posterior mode, its curvature, and how far records move both."""

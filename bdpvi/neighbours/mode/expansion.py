@@ -4,11 +4,11 @@ In units of the mode's own Gaussian, u = Lᵀz, a displacement Δ of the neighbo
 
     Δ + Σ_{k ≥ 2} T_{k+1}[Δ^k]/k! ± ω ℓ′(z·m + u·Δ) u = 0,   T_k = Σ ωᵢ ℓ⁽ᵏ⁾ uᵢ^{⊗k},
 
-with + for a record that is added, − for one that is removed, and its precision is
-K = I + Σ_{k ≥ 1} T_{k+2}[Δ^k]/k! ± ω ℓ″ u uᵀ. The sums end at k = j; as |ℓ⁽ᵏ⁾| ≤ ℓ″ for k up to 6,
-with t = ‖Δ‖ what is left out of the gradient is at most e^{ht} (ht)^j t/(j + 1)!, and out of K at
-most e^{ht} (ht)^{j+1}/(j + 1)!. Each neighbour takes the smallest j at which that is negligible;
-those that no tensor serves are found by passes over all records.
+with + for an added record and − for a removed one, and its precision is
+K = I + Σ_{k ≥ 1} T_{k+2}[Δ^k]/k! ± ω ℓ″ u uᵀ. The sums are truncated at k = j. As |ℓ⁽ᵏ⁾| ≤ ℓ″ for k
+up to 6, with t = ‖Δ‖ the truncation error of the gradient is at most e^{ht} (ht)^j t/(j + 1)!, and
+that of K at most e^{ht} (ht)^{j+1}/(j + 1)!. Each neighbour uses the smallest j with a negligible
+error; neighbours too far for any degree are computed by passes over all records.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from bdpvi.neighbours.mode.objective import Peak, Weighted, blocks, outer, slope
 from bdpvi.neighbours.optimum.packed import indices, monomials, taylor_weights, unpack
 
 NEGLIGIBLE, EXACT, TOLERABLE = 1e-10, 1e-13, 1e-7
-"""Total variation of a neighbour's Gaussian from the true one: at which a degree serves it, or all
-in the mean, as δ is one; above which it is found by passes, as δ pays e^ε times as much; and where
-passes are too much work."""
+"""Limits on the total variation distance of a neighbour's Gaussian from the true one: to accept a
+degree, for one neighbour or the mean of all, as δ is a mean; to need no passes, because δ pays e^ε
+times as much; and to need none where passes are too much work."""
 _WORK = 1e9
-"""Products of passes over all records, at most, for what is not tolerable."""
+"""Largest number of products in passes over all records, for neighbours above the limit."""
 FAR = 1.2
-"""Times a first step that displacements are expected to be, at most."""
+"""Largest expected displacement, over the first Newton step."""
 _TURNS = 60
 _SETTLED = EXACT / 8
 _ENTRIES = 1 << 24
-"""Of the largest tensor."""
+"""Largest number of entries of a tensor."""
 _MOST = 3
 """Largest degree of K in Δ."""
 
@@ -47,7 +47,7 @@ class Moved:
     Attributes:
         shift: Δ, (m, n).
         precision: K, packed, (n(n + 1)/2, m).
-        error: total variation of each neighbour's Gaussian from the true one, at most, (m,).
+        error: bound on each Gaussian's total variation distance from the true one, (m,).
     """
 
     shift: Tensor
@@ -68,8 +68,8 @@ class Expansion:
     """The derivatives of F at the mode, up to the degree that displacements need.
 
     Args:
-        mode: where.
-        far: displacements at which neighbours should be served, (m,), if tensors are not too large.
+        mode: the mode.
+        far: displacements to cover, (m,), unless tensors would be too large.
     """
 
     def __init__(self, mode: Peak, far: Tensor) -> None:
@@ -106,17 +106,17 @@ class Expansion:
         return not bool((missing <= TOLERABLE).all()) or bool(missing.mean() > NEGLIGIBLE)
 
     def _missing(self, t: Tensor, degree: int) -> Tensor:
-        """Return the total variation by what a degree leaves out, for displacements of length t."""
+        """Return the total variation distance due to truncation, for displacements of length t."""
         ht, factor = self.mode.longest * t, math.factorial(degree + 1)
         curvature = ht.exp() * ht.pow(degree + 1) / factor
         gradient = ht.exp() * ht.pow(degree) * t / factor
         return _variation(gradient, curvature, ht, self.n)
 
     def neighbours(self, records: Weighted, sign: float) -> Moved:
-        """Return the neighbours with ``sign`` times one of the records more.
+        """Return the neighbours with one of the records added (``sign`` 1) or removed (−1).
 
         Args:
-            records: of the data where ``sign`` is −1.
+            records: the records; in the data where ``sign`` is −1.
             sign: 1 or −1.
         """
         count = len(records)
@@ -141,7 +141,7 @@ class Expansion:
         return replace(moved, error=moved.error.nan_to_num(1.0).clamp(max=1.0))
 
     def _solve(self, records: Weighted, sign: float, moved: Moved, at: Tensor, degree: int) -> None:
-        """Write neighbours into ``moved`` by the polynomial, and what is proven of them."""
+        """Write neighbours computed by the polynomial into ``moved``, with their error bounds."""
         own = self._own(records.select(at), sign)
 
         def pull(x: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class Expansion:
         return _own(self.mode, records, sign)
 
     def _pass(self, records: Weighted, sign: float, moved: Moved, at: Tensor) -> None:
-        """Write neighbours into ``moved`` that were found by passes over all records."""
+        """Write neighbours computed by passes over all records into ``moved``."""
         own, data = self._own(records.select(at), sign), self.mode.posterior.records
         rows = data.z @ self.mode.root
         logits = data.z @ self.mode.point
@@ -184,7 +184,7 @@ class Expansion:
         moved.error[at] = self._left(left) / own.least
 
     def _left(self, gradient: Tensor) -> Tensor:
-        """Return the total variation by a gradient that is left: it moves mode and curvature."""
+        """Return the total variation distance due to a remaining gradient in mode and curvature."""
         return 2 * gradient * (1 + self.mode.longest * math.sqrt(self.n))
 
 
@@ -200,7 +200,7 @@ def _own(mode: Peak, records: Weighted, sign: float) -> _Own:
 
 @dataclass(frozen=True, eq=False)
 class _Own:
-    """The records that make the neighbours: rows in units of the mode, logits there, ±ω."""
+    """The neighbours' added or removed records: rows in units of the mode, logits there, ±ω."""
 
     u: Tensor
     logit: Tensor
@@ -212,12 +212,12 @@ class _Own:
         return (outer(self.u) * (self.weight * second).unsqueeze(1)).T
 
     def solved(self, pull: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the displacements (m, n), and norms of the gradients that are left, (m,).
+        """Return the displacements (m, n), and norms of the remaining gradients, (m,).
 
         Each step is J⁻¹G with J = I ± ω ℓ″ uuᵀ at the mode, by Sherman and Morrison.
 
         Args:
-            pull: of the data's part of F, without its value at 0.
+            pull: the gradient of the data's part of F, minus its value at 0.
         """
         inverse, shift = self._inverse(), self.first()
         best, result = torch.full_like(self.logit, math.inf), shift
@@ -242,7 +242,7 @@ class _Own:
 
     @property
     def least(self) -> Tensor:
-        """J's least eigenvalue, 1 − a where a record is removed, (m,)."""
+        """J's least eigenvalue, 1 − a for a removed record, (m,)."""
         return self._grown().clamp(min=0.0, max=1.0)
 
     def _grown(self) -> Tensor:
@@ -250,7 +250,7 @@ class _Own:
         return 1 + self.weight * bend * self.u.square().sum(1)
 
     def _inverse(self) -> Tensor:
-        """Return what uuᵀ is taken times in J⁻¹, (m, 1); of long steps that would be less."""
+        """Return the factor of uuᵀ in J⁻¹, (m, 1); for long steps it would be smaller."""
         _, bend = slopes(self.logit, 2)
         return (self.weight * bend / self._grown().clamp(min=0.05)).unsqueeze(1)
 
@@ -259,11 +259,11 @@ class _Own:
 
 
 def _variation(gradient: Tensor, curvature: Tensor, ht: Tensor, columns: int) -> Tensor:
-    """Return the total variation of N(0, I) from a Gaussian whose mode and precision are off.
+    """Bound the total variation of N(0, I) from a Gaussian with inexact mode and precision.
 
-    By Pinsker at most ½(ρ² + n η²)^½ for a mean ρ standard deviations and a precision η away, with
-    η small; a gradient of g leaves the mode within g/((1 − a) e^{−ht}). It is for a = 0: whoever
-    asks divides by 1 − a, the neighbour's own least curvature.
+    By Pinsker it is at most ½(ρ² + n η²)^½ for a mean ρ standard deviations and a precision η away,
+    with η small; with a gradient of g the mode is within g/((1 − a) e^{−ht}). This function takes
+    a = 0: callers divide by 1 − a, the neighbour's own least curvature.
     """
     rho = 2 * gradient * ht.exp()
     return 0.5 * (rho.square() + columns * (2 * curvature).square()).sqrt()

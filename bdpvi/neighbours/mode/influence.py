@@ -1,4 +1,4 @@
-"""How far one record, conceivable or of the data, moves the mode and the curvature."""
+"""How far one record, in the data or merely conceivable, moves the mode and the curvature."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.mode.objective import EXACT, Peak, distance
 
 _ROOM, _WIDEST = 10 * EXACT, 4.0
-"""What two fits that end within :data:`EXACT` of their modes add to a record's pull, and the spread
-up to which it is enough: F′ at one is EXACT in its own norm, at the other (e^s + a)^½ < 9 times."""
+"""Addition to a record's pull as two fits end within :data:`EXACT` of their modes, and the largest
+spread it covers: F′ at one is EXACT in its own norm, at the other (e^s + a)^½ < 9 times."""
 
 
 def of_any_record(
@@ -28,21 +28,21 @@ def of_any_record(
     """Return how far any conceivable record moves a mode.
 
     *Added* x: at the new mode F′ = −ωℓ′x, and |ℓ′| ≤ 1, so t (1 − e^{−ht})/(ht) ≤ c = ω‖x‖. The
-    record's own curvature is at most a = ω‖x‖²/4, p being the new mode's. *Removed* x: F without it
-    has at least (1 − a) of the curvature at m, so the same with c/(1 − a). Norms are those of
+    record's own curvature is at most a = ω‖x‖²/4, with p at the new mode. *Removed* x: F without it
+    has at least (1 − a) of the curvature at m, so the same holds with c/(1 − a). Norms are those of
     F″(m)⁻¹, so that c ≤ C λ_min^{−½} and a ≤ C B/(4 λ_min).
 
     Args:
-        longest: h, of the data's rows; B λ_min^{−½} bounds it for every table.
+        longest: h of the data's rows; B λ_min^{−½} bounds it for every table.
         least: λ_min, the least eigenvalue of F″(m); the prior's λ bounds it for every table.
         score: C, the bound on ω‖z‖.
         row: B, the bound on ‖z‖.
         columns: n.
         added: whether the record is added.
-        room: what else F′ may differ by between the two fits, in the norm of F″(m)⁻¹.
+        room: any other difference of F′ between the two fits, in the norm of F″(m)⁻¹.
 
     Returns:
-        None where nothing is proven: a record's pull is too strong for the ridge.
+        None where nothing is proven, because a record's pull is too strong for the ridge.
 
     >>> found = of_any_record(0.2, 100.0, 1.0, 2.0, 3, added=True)
     >>> round(found.shift, 4), round(found.spread, 4), found.share
@@ -69,13 +69,13 @@ def of_mode(model: BayesianLogisticRegression, mode: Peak, *, added: bool) -> In
 def of_any_table(
     model: BayesianLogisticRegression, columns: int, *, added: bool
 ) -> Influence | None:
-    """Return how far any conceivable record moves the fit to any table: from public numbers.
+    """Return how far any conceivable record moves the fit to any table, from public numbers.
 
-    The fit is what is computed: N(m, H⁻¹) with H the Hessian at m, where m may be :data:`EXACT`
-    standard deviations from the mode; rounding in F′ and H takes far less.
+    The fit is the computed N(m, H⁻¹) with H the Hessian at m, where m may be :data:`EXACT` standard
+    deviations from the mode; rounding in F′ and H is far smaller.
 
     Args:
-        model: with weighted records; without, or with a weak prior, nothing is proven.
+        model: weights its records; without weights, or with a weak prior, nothing is proven.
         columns: n, the number of weights.
         added: whether the record is added.
 

@@ -20,21 +20,21 @@ from bdpvi.neighbours.optimum.packed import indices
 from bdpvi.types import Dataset
 
 EXACT = 1e-6
-"""Distance from the mode, in standard deviations, that a fit must end within."""
+"""Largest distance of a fit from the mode, in standard deviations."""
 _STEPS = 200
 _ENTRIES = 1 << 23
 
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """What the likelihood sees: rows of the design times 2y − 1, (N, n), and weights ω, (N,)."""
+    """Input of the likelihood: rows of the design times 2y − 1, (N, n), and weights ω, (N,)."""
 
     z: Tensor
     weight: Tensor
 
     @classmethod
     def of(cls, model: BayesianLogisticRegression, data: Dataset) -> Weighted:
-        """Return the records of ``data`` as ``model`` sees them, in float64 on the host."""
+        """Return the records of ``data`` transformed by ``model``, in float64 on the host."""
         design = model.design(data.x.double().cpu())
         sign = 2 * data.y.double().cpu() - 1
         return cls(sign.unsqueeze(1) * design, model.record_weights(design))
@@ -69,10 +69,10 @@ def slopes(logit: Tensor, degree: int) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """F of some records.
+    """F for some records.
 
     Attributes:
-        records: what the likelihood sees.
+        records: input of the likelihood.
         precision: λ.
         centre: w₀, (n,).
     """
@@ -102,7 +102,7 @@ class Posterior:
 
 @dataclass(frozen=True, eq=False)
 class Peak:
-    """The mode of F as far as it was found.
+    """The approximate mode of F.
 
     Attributes:
         posterior: F.
@@ -129,8 +129,8 @@ class Peak:
 def distance(longest: float, pull: float) -> float:
     """Return t with t (1 − e^{−ht})/(ht) = c: −ln(1 − hc)/h, +inf where hc ≥ 1.
 
-    F′ rises by at least (1 − e^{−ht})/h over a distance of t, so that a pull of c moves the mode by
-    at most that t.
+    F′ rises by at least (1 − e^{−ht})/h over a distance t, so a pull of c moves the mode by at most
+    this t.
 
     >>> round(distance(0.1, 1.0), 4), distance(1.0, 1.0)
     (1.0536, inf)
@@ -141,7 +141,7 @@ def distance(longest: float, pull: float) -> float:
 
 
 def climbed(posterior: Posterior, start: Tensor) -> Peak:
-    """Return the mode, by Newton steps that are halved until F falls; to rounding.
+    """Return the mode to rounding, by Newton steps that are halved until F falls.
 
     Args:
         posterior: F.
@@ -154,7 +154,7 @@ def climbed(posterior: Posterior, start: Tensor) -> Peak:
         white = torch.linalg.solve_triangular(factor, gradient.unsqueeze(1), upper=False)
         here, decrement = posterior.value(w), float(white.norm())
         course.append([here, decrement])
-        if decrement < 1e-3 and decrement >= best / 2:  # rounding is all that is left
+        if decrement < 1e-3 and decrement >= best / 2:  # only rounding error remains
             break
         best = decrement if decrement < 1e-3 else math.inf
         step = torch.linalg.solve_triangular(factor.T, white, upper=True).squeeze(1)
@@ -176,6 +176,6 @@ def outer(u: Tensor) -> Tensor:
 
 
 def blocks(rows: int, width: int) -> list[slice]:
-    """Return slices of so many rows that each has some million numbers."""
+    """Return slices of rows, each with about a million numbers."""
     size = max(1, _ENTRIES // max(1, width))
     return [slice(at, min(at + size, rows)) for at in range(0, rows, size)]

@@ -1,4 +1,4 @@
-"""The temperature of draws for a target ε, from public numbers alone."""
+"""The temperature of draws for a target ε, computed from public numbers only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bdpvi.accounting.gaussian import largest_variance
 from bdpvi.models.logistic import BayesianLogisticRegression
 
 MARGIN = 5.0
-"""What usual populations need is about 1 to 4.5; correlated columns and rare classes need more."""
+"""Typical populations need about 1 to 4.5; correlated columns and rare classes need more."""
 
 
 def planned_temperature(
@@ -19,19 +19,19 @@ def planned_temperature(
     delta: float,
     draws: int = 1,
 ) -> float:
-    """Return the temperature that is planned for a certified Bayesian ε, at least 1.
+    """Return the temperature planned for a certified Bayesian ε, at least 1.
 
-    A record of usual length moves the mode by about (n/2(N + 13λ))^½ standard deviations: its
-    weight is ½, p(1 − p) about 0.15. A Gaussian mechanism of distance μ has ε at δ, so
+    A record of typical length moves the mode by about (n/2(N + 13λ))^½ standard deviations: its
+    weight is ½, p(1 − p) about 0.15. With μ the distance of a Gaussian mechanism with ε at δ,
 
         τ = max(1, 5 k n/((N + 13λ) μ²)),    k draws, n weights.
 
-    Whether ε is then certified is for the records to say; ``python benchmarks/certified.py
-    --rule`` prints how often it is.
+    The records decide whether ε is then certified; ``python benchmarks/certified.py --rule`` prints
+    how often it is.
 
     Args:
-        model: with the prior's precision λ.
-        weights: n, that of the intercept included.
+        model: gives the prior's precision λ.
+        weights: n, including the intercept.
         rows: N as declared.
         epsilon, delta: of all draws together.
         draws: k.

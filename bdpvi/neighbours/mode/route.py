@@ -1,4 +1,4 @@
-"""The route of ``guides.Laplace``: the mode, its curvature, and those of every neighbour."""
+"""The route of ``guides.Laplace``: mode and curvature of the fit and of every neighbour."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from bdpvi.neighbours.route import Add, Remove, Trained
 from bdpvi.neighbours.rows import Rows
 
 MOST = 200_000
-"""Records of a panel by default: more make ε no smaller to speak of."""
+"""Default size of a panel: a larger panel hardly lowers ε."""
 
 
 class Mode:
-    """The mode of the posterior with the inverse Hessian there, and those of every neighbour.
+    """The posterior mode and the inverse Hessian there, for the fit and for every neighbour.
 
-    For :class:`~bdpvi.BayesianLogisticRegression` without clipped scores and
-    :class:`~bdpvi.guides.Laplace`. The guide is trained by SVI where ``Training`` has a rate below
-    1 or an optimiser of one's own, and then polished by Newton steps on all records until the
-    decrement proves that the mode is reached; the result is a function of the records, whatever the
-    start. Beside the panel there is the influence of any conceivable record
-    (:mod:`bdpvi.neighbours.mode.influence`), so that what draws cost has a certificate.
+    It is for :class:`~bdpvi.BayesianLogisticRegression` without clipped scores and
+    :class:`~bdpvi.guides.Laplace`. The guide is trained by SVI if ``Training`` has a rate below 1
+    or a custom optimiser, and then refined by Newton steps on all records until the decrement
+    proves that the mode is reached; the result does not depend on the start. Besides the panel, the
+    influence of any conceivable record is bounded (:mod:`bdpvi.neighbours.mode.influence`), so that
+    the cost of draws is certified.
 
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once,
@@ -54,7 +54,7 @@ class Mode:
 
     @classmethod
     def bounds(cls, model: Model, guide: object, features: int) -> bool:
-        """Return whether prior and weights bound what any record of any table does.
+        """Return whether prior and weights bound the influence of any record in any table.
 
         Args:
             model, guide: to fit.
@@ -65,10 +65,10 @@ class Mode:
         weights = model.design(torch.zeros(1, features)).shape[1]
         return (
             of_any_table(model, weights, added=False) is not None
-        )  # of an added one less is asked
+        )  # the condition for adding is weaker
 
     def key(self) -> Key:
-        """Return a secret key for the batches of SVI, which have no part in the result."""
+        """Return a secret key for the batches of SVI, which do not affect the result."""
         return Key.fresh()
 
     def train(self, problem: Problem, track: Track[Any]) -> Trained:
@@ -85,7 +85,7 @@ class Mode:
                 f"clip, got {type(guide).__name__} of {model!r:.80}; use Coupled() or Optimum()"
             )
         with isolated(data.x):
-            some = data.x.new_zeros(1, data.x.shape[1])  # a table may have none
+            some = data.x.new_zeros(1, data.x.shape[1])  # a table may be empty
             guide.setup(some, some.new_zeros(1))
         with log.step("fit"):
             records = Weighted.of(model, data)
@@ -110,7 +110,7 @@ class Mode:
         )
 
     def _start(self, problem: Problem, centre: torch.Tensor, track: Track[Any]) -> torch.Tensor:
-        """Return where Newton's steps begin: where SVI ends, if it is asked for."""
+        """Return the start of Newton's method: the result of SVI, if it is requested."""
         if problem.plan.rate == 1:
             return centre
         delta = Point(problem.model, start={"loc": centre.to(problem.data.x)})

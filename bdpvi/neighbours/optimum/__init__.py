@@ -1,1 +1,1 @@
-"""The exact route: the maximum of the ELBO, and every neighbour's."""
+"""The exact route: the maximum of the ELBO for the data and for every neighbour."""

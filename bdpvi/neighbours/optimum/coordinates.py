@@ -18,7 +18,7 @@ from bdpvi.neighbours.optimum.packed import indices, pack, unpack
 
 
 class Coordinates(Protocol):
-    """How a family of guides writes its means and covariances."""
+    """A parametrisation of a guide family's means and covariances."""
 
     frame: Tensor
     """F, (d, d)."""
@@ -38,7 +38,7 @@ class Coordinates(Protocol):
         """Return the gradient in y of a function whose gradient in S is matrix/2, (q,)."""
 
     def entropy(self, y: Tensor) -> Tensor:
-        """Return the entropy's gradient in y, less its value and linear part at 0, (q, m)."""
+        """Return the entropy's gradient in y, minus its value and linear part at 0, (q, m)."""
 
     def growth(self, x: Tensor, weights: Tensor) -> Tensor:
         """Return the sums over the columns of x (d, m) that :meth:`spread` needs, (k, ...).
@@ -93,7 +93,7 @@ class FullCovariance:
         return matrix[self.index[0], self.index[1]] / self.scale.squeeze(1)
 
     def entropy(self, y: Tensor) -> Tensor:  # noqa: D102
-        # Where an iteration diverges a matrix may be singular: its column is not finite then.
+        # If an iteration diverges a matrix may be singular: its column is then not finite.
         inverse = pack(torch.linalg.inv_ex(unpack(torch.addcmul(self.unit, y, self.scale))).inverse)
         return inverse.div_(self.scale).sub_(self.level.unsqueeze(1)).add_(y)
 
@@ -111,7 +111,7 @@ class FullCovariance:
     def pairs(self, m: Tensor, y: Tensor, ridge: float = 0.0) -> GaussianPairs:  # noqa: D102
         change = self.matrix(y)
         if ridge:
-            # Σ + κΣ² is F(I + κK)Fᵀ, K = FᵀF, and W = (I + κK)^-½ makes it the unit.
+            # Σ + κΣ² is F(I + κK)Fᵀ, K = FᵀF, and W = (I + κK)^-½ whitens it.
             squared, whole = self.frame.T @ self.frame, unpack(change)
             size, axes = torch.linalg.eigh(squared)
             unit = (axes * (1 + ridge * size).rsqrt()) @ axes.T

@@ -1,4 +1,4 @@
-"""Neighbours' displacements from the fit, the records that cause them, constants of the search."""
+"""Neighbours' displacements from the fit, the records that cause them, and numerical settings."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from bdpvi.neighbours.optimum.series import changes
 
 @dataclass(frozen=True)
 class Numerics:
-    """Constants of the algorithm, and what each trades.
+    """Numerical settings of the algorithm, and their trade-offs.
 
     Attributes:
-        series: largest degree of a record's own Taylor series, odd. Higher ones prove longer
-            displacements (at 15 of up to about 1.5 standard deviations) and take longer.
-        bends: degree up to which the change of J, and what the polynomial leaves out, are bounded
-            by sums over the data; beyond it by the bound on all derivatives. Odd, at most
-            ``series - 2``.
-        ball: radius around an approximate optimum in which the certificate looks for the true one,
-            so also the largest error that can be proven. A larger one lowers the bound on J.
-        strength: smallest lower bound on the eigenvalues of J that is taken for more than 0.
-        steps: of an iteration, at most.
+        series: largest degree of a record's own Taylor series, odd. Higher degrees can prove longer
+            displacements (15: up to about 1.5 standard deviations) but take longer.
+        bends: degree up to which the change of J and the truncation error of the polynomial are
+            bounded by sums over the data; higher degrees use the bound on all derivatives. Odd, at
+            most ``series - 2``.
+        ball: radius around an approximate optimum within which the certificate places the true one,
+            so also the largest provable error. A larger radius lowers the bound on J.
+        strength: smallest lower bound on the eigenvalues of J that counts as positive.
+        steps: largest number of steps of an iteration.
         settled: change of the gradient's error, relative to the displacement, below which another
-            step is not worth taking.
+            step is not worthwhile.
         rounding: the same, absolute.
-        negligible: error of the polynomial of degree 2 at the mean displacement, relative to it,
-            below which the tensor of degree 3 is not formed.
-        entries: most entries of the polynomial's tensor of degree 2 or 3, 2^25 in 256 MiB: of
-            degree 3 d up to about 50 for a full covariance.
-        scarce: records that there are for each of its columns, at least, by degree 2 and 3; with
-            fewer, passes over the data cost no more.
-        parameters: of the guide, at most. J takes the square of it, its eigenvalues the cube.
-        cells: numbers of a block of displacements, of monomials or of pairs. Blocks should stay in
-            the cache, and be large enough for calls to cost little.
+        negligible: relative error of the polynomial of degree 2 at the mean displacement below
+            which the tensor of degree 3 is not formed.
+        entries: largest number of entries of the polynomial's tensors, 2^25 in 256 MiB: for degree
+            3 and a full covariance, d up to about 50.
+        scarce: fewest records per column of the tensor, for degrees 2 and 3; with fewer records,
+            passes over the data are as cheap.
+        parameters: largest number of guide parameters. J needs its square, eigenvalues its cube.
+        cells: size of a block of displacements, monomials or pairs. Blocks should fit in the cache,
+            but be large enough to make the overhead of calls small.
     """
 
     series: int = 15
@@ -60,13 +60,13 @@ NUMERICS = Numerics()
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Records as the expansion sees them, one per column.
+    """Records in the coordinates of the expansion, one per column.
 
     Attributes:
         x: directions in the frame, over the standard deviation of the logit, (d, n).
-        e: the features that go with y, (q, n).
-        mean, variance: of the logit, (n,).
-        bound: on the slope of the log-likelihood, (n,).
+        e: the features for y, (q, n).
+        mean, variance: moments of the logit, (n,).
+        bound: bound on the slope of the log-likelihood, (n,).
         weight: ω of the log-likelihood, at most 1, (n,).
         slopes: ω times derivatives of the expected log-likelihood in units of that standard
             deviation.
@@ -99,7 +99,7 @@ class Terms:
         return self.x, self.e, self.mean, self.variance, self.bound, self.weight, self.slopes
 
     def coefficients(self, degree: int) -> Tensor:
-        """Return what multiplies each record's terms of this degree in the gradient, (p, n)."""
+        """Return the coefficient of each record's terms of this degree in the gradient, (p, n)."""
         return torch.cat([self.x * self.slopes[degree + 1], self.e * self.slopes[degree + 2]])
 
     def added(self, z: Tensor, degree: int, far: Tensor) -> Tensor:
@@ -107,8 +107,8 @@ class Terms:
 
         Args:
             z: displacements, (p, k).
-            degree: of the series.
-            far: columns that no series serves; their integrals are done by quadrature.
+            degree: degree of the series.
+            far: columns beyond the range of every series; their integrals use quadrature.
         """
         d = len(self.x)
         a, s = self.x.T @ z[:d], 2 * self.e.T @ z[d:]
@@ -120,15 +120,15 @@ class Terms:
         """Return the changes of D_1 and D_2, see :func:`bdpvi.neighbours.optimum.series.changes`.
 
         Args:
-            a, s: of mean and variance, (n,), or (n, k) for records of shape (n, 1).
-            degree: of the series.
-            far: last indices of a for which no series serves; their integrals are done anew.
+            a, s: changes of mean and variance, (n,), or (n, k) for records of shape (n, 1).
+            degree: degree of the series.
+            far: last indices of a beyond the range of every series; their integrals use quadrature.
         """
         first, second = changes(self.slopes, a, s, degree)
         if len(far):
             fields = self.mean, self.variance, self.bound, self.weight, *self.slopes[1:3]
             mean, v, bound, weight, one, other = (f.expand_as(a)[..., far] for f in fields)
-            # Nothing is proven of a Gaussian with variances less than half of the fit's.
+            # Nothing is proven for a Gaussian with variances below half of the fit's.
             grown = (1 + s[..., far]).clamp(min=0.5)
             moved = (mean + v.sqrt() * a[..., far]).flatten()
             new = derivatives(moved, (v * grown).flatten(), bound.flatten(), 2)
@@ -138,7 +138,7 @@ class Terms:
         return first, second
 
     def newton(self, inverse: Tensor, gradient: Tensor, sign: float) -> tuple[Tensor, Tensor]:
-        """Return the step J'⁻¹G, where J' has the record's own term too, and ‖G - J step‖.
+        """Return the step J'⁻¹G, where J' includes the record's own term, and ‖G - J step‖.
 
         By Woodbury: J' = J - UBUᵀ with the columns (x, 0) and (0, e) of U and B of the record's
         derivatives D_2, D_3, D_4. Where J' is not clearly positive the step is J⁻¹G.
@@ -171,8 +171,7 @@ class Moves:
     Attributes:
         m: of the mean, (d, n).
         y: of the covariance, (q, n).
-        error: bound on the distance of (m, y) from the neighbour's optimum, (n,); inf where none
-            is proven.
+        error: bound on the distance of (m, y) from the neighbour's optimum, (n,); inf if unproven.
     """
 
     m: Tensor
@@ -198,7 +197,7 @@ class Moves:
 def reach(far: Tensor | float, wide: Tensor | float) -> Tensor | float:
     """Bound the distance in (m, y) of two Gaussians that are ``far`` apart in units of the fit.
 
-    That is the larger distance of their means or of their roots L, ΔΣ = LΔᵀ + ΔLᵀ + ΔΔᵀ, where
+    ``far`` is the larger distance of their means or of their roots L, ΔΣ = LΔᵀ + ΔLᵀ + ΔΔᵀ, and
     ``wide`` is the norm of L in those units.
     """
     return far * (1 + math.sqrt(2) * wide + far)
@@ -211,5 +210,5 @@ def norm(matrix: Tensor) -> float:
 
 def norms(columns: Tensor) -> Tensor:
     """Return the norms of the columns."""
-    # Several times as fast as torch's norm over a leading dimension.
+    # Several times faster than torch's norm over a leading dimension.
     return columns.square().sum(0).sqrt_()

@@ -1,4 +1,4 @@
-"""The ELBO of Bayesian logistic regression with a Gaussian guide, as a function, and its maximum.
+"""The ELBO of Bayesian logistic regression with a Gaussian guide, and its maximum.
 
 For w ~ N(μ, Σ) the logit of record x is N(xᵀμ, xᵀΣx), so the ELBO needs one integral per record
 (:mod:`bdpvi.neighbours.optimum.quadrature`). It is concave in (μ, L), Σ = LLᵀ, strictly so by the
@@ -34,9 +34,9 @@ class Source(Protocol):
     """Records that come in blocks, the same blocks in every pass over them."""
 
     def each(self, make: Callable[[Records], T]) -> Iterable[T]:
-        """Return what ``make`` makes of every block, to be iterated over as often as needed.
+        """Return the results of ``make`` for all blocks, to be iterated over as often as needed.
 
-        A source that holds its records in memory may keep the results.
+        A source that holds its records in memory may cache the results.
         """
 
     def __len__(self) -> int:
@@ -45,7 +45,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """What the likelihood sees: features times 2y - 1, (N, d), slope bounds and weights, (N,) each.
+    """Input of the likelihood: features times 2y - 1, (N, d), slope bounds and weights, (N,) each.
 
     As a source they are one block.
     """
@@ -56,12 +56,12 @@ class Records:
 
     @classmethod
     def of(cls, model: BayesianLogisticRegression, data: Dataset) -> Records:
-        """Return the records of ``data`` as ``model`` sees them, in float64."""
+        """Return the records of ``data`` transformed by ``model``, in float64."""
         return cls.seen(model, data.x.double(), data.y.double())
 
     @classmethod
     def seen(cls, model: BayesianLogisticRegression, x: Tensor, y: Tensor) -> Records:
-        """Return records from features (N, d) and targets (N,), 0 or 1, as ``model`` sees them."""
+        """Return records transformed by ``model``: features (N, d), targets (N,), 0 or 1."""
         design = model.design(x)
         signed = (2 * y - 1).unsqueeze(1) * design
         return cls(signed, model.slope_bound(design), model.record_weights(design))
@@ -70,7 +70,7 @@ class Records:
         return len(self.x)
 
     def each(self, make: Callable[[Records], T]) -> Iterable[T]:
-        """Return what ``make`` makes of all records, as one block; it is kept."""
+        """Return the result of ``make`` for all records, as one block; it is cached."""
         return [make(self)]
 
     def select(self, index: Tensor | slice) -> Records:
@@ -89,9 +89,9 @@ class Records:
 
 @dataclass(frozen=True, eq=False)
 class Changed:
-    """The records of a source and ``sign`` times one more; it is one of them where ``sign`` is -1.
+    """The records of a source with one added (``sign`` 1) or one of them removed (-1).
 
-    A record is left out where it is found, rather than subtracted, so that nothing cancels.
+    A removed record is skipped rather than subtracted, to avoid cancellation.
     """
 
     source: Source
@@ -99,7 +99,7 @@ class Changed:
     sign: float
 
     def each(self, make: Callable[[Records], T]) -> Iterable[T]:
-        """Return what ``make`` makes of the blocks without the record, or of one block more."""
+        """Return the results of ``make`` for the blocks without the record, or with one more."""
         return Repeated(lambda: self._once(make))
 
     def __len__(self) -> int:
@@ -135,12 +135,12 @@ class Objective:
     """ELBO of the records under the prior N(0, I/precision), or with a mean of the last variable.
 
     Attributes:
-        records: where the records come from, in memory or in blocks. Where several workers share
-            the job, this worker's part of them.
-        precision: of the prior, 1/s².
+        records: source of the records, in memory or in blocks; with several workers, this worker's
+            part.
+        precision: precision of the prior, 1/s².
         diagonal: whether the guide's covariance is diagonal.
-        reduction: what the workers do together. All sums and largest values over records go through
-            it, so every worker has the same ones.
+        reduction: communication among workers. All sums and maxima over records use it, so every
+            worker gets the same values.
         last: prior mean of the last variable, the intercept.
     """
 
@@ -173,7 +173,7 @@ def total(blocks: Iterable[tuple[Tensor, ...]], reduction: Reduction) -> list[Te
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """A guide and the derivatives of the ELBO there. All of them take one pass over the records.
+    """A guide and the derivatives of the ELBO there; all of them need one pass over the records.
 
     Attributes:
         objective: the ELBO.
@@ -214,7 +214,7 @@ class Point:
         return records.x @ self.mean, (records.x @ self.root).square().sum(1)
 
     def _terms(self, records: Records) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the data's part of the ELBO, its gradient and its Hessian in white units."""
+        """Return the data's part of the ELBO, its gradient and its Hessian in whitened units."""
         white = records.x @ self.root
         deviation = torch.linalg.vector_norm(white, dim=1)
         mean = records.x @ self.mean
@@ -228,7 +228,7 @@ class Point:
 
     @property
     def departure(self) -> Tensor:
-        """The mean less the prior's, (d,)."""
+        """The mean minus the prior mean, (d,)."""
         return departure(self.mean, self.objective.last)
 
     @cached_property
@@ -240,7 +240,7 @@ class Point:
 
     @cached_property
     def gradient(self) -> tuple[Tensor, Tensor]:
-        """Gradient in the mean, (d,), and twice that in the covariance, (d, d), in white units."""
+        """Gradient in the mean, (d,), and twice that in the covariance, (d, d), whitened."""
         shrink = self.objective.precision * self.root.T
         in_mean = self._sums[1] - shrink @ self.departure
         in_covariance = torch.eye(len(self.mean)).to(shrink) + self._sums[2] - shrink @ self.root
@@ -262,9 +262,9 @@ class Point:
     def distance(self) -> float:
         """Bound on the distance of (μ, L) from the maximiser, in the units of the weights.
 
-        The negative ELBO is convex in them, by the prior with the constant 1/s² (Challis and Barber
-        2013), so this is s² times the norm of the gradient. In (μ, L) that is L⁻ᵀ times what it is
-        in white units.
+        The negative ELBO is strongly convex in (μ, L), by the prior with constant 1/s² (Challis and
+        Barber 2013), so this is s² times the norm of the gradient, which is L⁻ᵀ times the gradient
+        in whitened units.
         """
         in_mean, in_covariance = (self._factor @ part for part in self.gradient)
         norm = math.hypot(float(in_mean.norm()), float(in_covariance.norm()))
@@ -298,10 +298,10 @@ def inverse_root(metric: Tensor) -> Tensor:
 
 
 def start(objective: Objective) -> Point:
-    """Return where a search without better knowledge starts: prior mean, the largest curvature.
+    """Return the default start of a search: the prior mean and the largest curvature.
 
-    Of long records less: a record of length l and slope bound c adds at most about c l once its
-    logit is wide, and l²/4, where l = 1e12, would leave nothing of the prior.
+    Long records count less: a record of length l and slope bound c adds at most about c l once its
+    logit is wide, whereas l²/4 with l = 1e12 would drown the prior.
     """
 
     def sums(block: Records) -> tuple[Tensor]:
@@ -326,10 +326,10 @@ def climb(
     curvature), near the maximum, where its change is below rounding, until the gradient falls.
 
     Args:
-        point: where to start.
-        tolerance: norm of the gradient to end below.
+        point: the start.
+        tolerance: stop when the norm of the gradient is below it.
         reached: called with every point but the first.
-        enough: whether a point will do where rounding keeps the gradient above ``tolerance``.
+        enough: whether to accept a point if rounding keeps the gradient above ``tolerance``.
 
     Raises:
         FloatingPointError: if the gradient norm cannot be brought down to ``tolerance``.

@@ -1,4 +1,4 @@
-"""From pairs that are known up to an error to pairs that cost at least as much as the true ones."""
+"""Replaces pairs known up to an error by pairs that cost at least as much as the true ones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bdpvi.accounting.gaussian_pairs import GaussianPairs
 
 
 def enclosing(pairs: GaussianPairs, mean_error: Tensor, covariance_error: Tensor) -> GaussianPairs:
-    """Return pairs from which a common channel makes each of those within the errors.
+    """Return pairs from which a common channel produces every pair within the errors.
 
-    What a channel makes of two distributions is no easier to tell apart (Blackwell 1953): δ(ε) at
-    every ε, Rényi divergences of every order, those of several draws and at any temperature are
-    then at least as large, in either direction.
+    The outputs of a channel are no easier to distinguish than its inputs (Blackwell 1953). So δ(ε)
+    at every ε and Rényi divergences of every order, for several draws and at any temperature, are
+    at least as large, in both directions.
 
-    In units of the fit a pair is N(β, I) against N(0, I + E), E = diag(1/r - 1), and what is sought
-    N(β + ω, I) against N(0, I + E + Δ), ‖ω‖ ≤ ρ, ‖Δ‖ ≤ η. With shares κ and κ′, independent are
+    In units of the fit a pair is N(β, I) against N(0, I + E), E = diag(1/r - 1). The target is
+    N(β + ω, I) against N(0, I + E + Δ), ‖ω‖ ≤ ρ, ‖Δ‖ ≤ η. With shares κ and κ′, take independent
 
     - u: N(β, I)/√a against N(0, I + (E + ηI)/a), a = 1 - κ - κ′ (the mean alone over √a);
     - v: N(0, I) against N(0, (1 - h)I), h = 2η/κ;
@@ -26,9 +26,9 @@ def enclosing(pairs: GaussianPairs, mean_error: Tensor, covariance_error: Tensor
     covariance K = I - aI - BBᵀ - ccᵀ, which is no less than 0 as BBᵀ ≤ 2η/h = κ and ccᵀ ≤ κ′. The
     first of the pair becomes N(β + ω, I); the second has the covariance
     K + aI + E + ηI + (1 - h)BBᵀ + ccᵀ = I + E + ηI - (ηI - Δ). (B v can lower a variance and √a u
-    raise it: of the sign of an eigenvalue of E + Δ near 0 nothing is known.)
+    raise it: the sign of an eigenvalue of E + Δ near 0 is unknown.)
 
-    To lowest order κ costs as much as the share κ of S = ‖β‖² + ‖E‖², v as d h²/2: least where
+    To lowest order κ costs the share κ of S = ‖β‖² + ‖E‖², and v costs d h²/2; the minimum is at
     h³ = 2ηS/d. κ′ is about ρ/√S.
 
     Args:

@@ -1,4 +1,4 @@
-"""The optimum of every neighbour, from the optimum of the data, with a proven error.
+"""The optimum of every neighbour, computed from the data's optimum with a proven error.
 
 In the coordinates z = (m, y) of :mod:`bdpvi.neighbours.optimum.coordinates` the gradient of a
 neighbour's ELBO is
@@ -6,21 +6,21 @@ neighbour's ELBO is
     G(z) = g - J z + rest of the data's term + rest of the entropy's ± the record's own term
 
 and the chord iteration z ← z + J⁻¹ G(z) converges in a few steps, as one record hardly changes J.
-What would cost a pass over the data for every neighbour is the rest of the data's term. Instead:
+The rest of the data's term would need a pass over the data for every neighbour. Instead use:
 
 - Taylor's polynomial of degree 3 in z. Its coefficients are moments of the data, formed once; a
   neighbour then costs the same whatever N is. (∂/∂v = ½ ∂²/∂m² makes the derivatives in m and S
   the same symmetric tensors: the data's term is Σ_j Σ_k D_k(j) E (x_jᵀu)^k/k!, u ~ N(m, S).)
-- Where that is not certified to be accurate, or dearer, passes over the data in matrix products,
-  every record of the data with a Taylor series of its own, or its integrals done anew.
+- Where that is not certified to be accurate, or costs more, passes over the data in matrix
+  products, with each record's own Taylor series or, if that fails, its integrals by quadrature.
 
 The certificate: on the segment to the neighbour's optimum the negative Hessian is at least
-λ_min(J) - κ, where κ bounds what the step and the record itself can change; a gradient of norm γ
-then leaves an error of at most γ/(λ_min(J) - κ), by strong monotonicity. γ includes a bound on all
-that the series leave out: the next terms in absolute value, and for what follows
-``|v^{k/2} D_k| ≤ ¼ v √(k-2)!`` (:func:`bdpvi.neighbours.optimum.quadrature.derivatives`), also
-times a weight of at most 1. Where
-λ_min(J) - κ is not clearly positive the prior bounds the error, see :meth:`Expansion._by_prior`.
+λ_min(J) - κ, where κ bounds its change due to the step and the record itself. With a gradient of
+norm γ the error is then at most γ/(λ_min(J) - κ), by strong monotonicity. γ includes a bound on the
+truncation error of the series: the next terms in absolute value, and for all further terms
+``|v^{k/2} D_k| ≤ ¼ v √(k-2)!`` (:func:`bdpvi.neighbours.optimum.quadrature.derivatives`), which
+also holds with a weight of at most 1. If λ_min(J) - κ is not clearly positive, the prior bounds the
+error, see :meth:`Expansion._by_prior`.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from bdpvi.neighbours.optimum.sizes import parameters_of, pays
 class Expansion:
     """The ELBO of neighbours near the maximum of the ELBO of the data.
 
-    It takes one pass over the records, and another one if a tensor of degree 3 is worth forming.
+    It needs one pass over the records, and another if a tensor of degree 3 is worthwhile.
 
     Args:
-        point: that maximum.
-        tolerance: norm of the gradient that a fit of the neighbour itself may leave. Twice that is
-            added to what is proven, for this and for rounding.
+        point: the maximum for the data.
+        tolerance: norm of the gradient at which a fit of the neighbour itself may stop. Twice that
+            is added to the proven error, for this and for rounding.
 
     Attributes:
         coordinates: z = (m, y).
         jacobian: J, the negative Hessian of the ELBO.
-        tensors: coefficients of the data's polynomial by degree, (p, n): 2 and 3, where they cost
-            less than passes over the data; 3 where it is not negligible.
-        columns: how many neighbours are best treated together.
+        tensors: coefficients of the data's polynomial by degree, (p, n): degrees 2 and 3 where they
+            cost less than passes over the data, 3 only where it is not negligible.
+        columns: best number of neighbours to treat together.
         count: number of records.
         typical: mean distance that a record moves the optimum, to first order.
     """
@@ -80,7 +80,7 @@ class Expansion:
         self.unit = max(norm(torch.linalg.inv(m)) for m in (point.root, self.coordinates.frame))
         self.gain = math.sqrt(2) * self.unit**2 / point.objective.precision
         self.data: Iterable[Terms] = point.objective.records.each(self._terms)
-        lengths: list[tuple[float, float]] = []  # tensors that last would break up the heap
+        lengths: list[tuple[float, float]] = []  # long-lived tensors would fragment the heap
 
         def sums_of(block: Terms) -> tuple[Tensor, ...]:
             lengths.append((float(norms(block.x).max()), float(norms(block.e).max())))
@@ -90,7 +90,7 @@ class Expansion:
         gradient, mm, my, yy, along, around, quadratic, totals = sums
         frame, precision = self.coordinates.frame, point.objective.precision
         prior = precision * frame.T @ frame
-        # The part of J that does not come from the data: of the prior and the entropy.
+        # The part of J from the prior and the entropy, not from the data.
         self.fixed = torch.block_diag(prior, torch.eye(len(yy)).to(prior))
         self.jacobian = self.fixed - torch.cat([torch.cat([mm, my], 1), torch.cat([my.T, yy], 1)])
         self.inverse = torch.linalg.inv(self.jacobian)
@@ -105,12 +105,12 @@ class Expansion:
         spread = [self.coordinates.spread(some) for some in around]
         self.bends = [max(a, b) for a, b in zip(widest, spread, strict=True)]
         # Of degree n, see missed(): w of degree n - 1 has the derivatives n + 1 and n + 2.
-        square = self.longest**2 or 1.0  # of records that are all 0
+        square = self.longest**2 or 1.0  # 1 if all records are 0
         self.sizes = {
             n: max(longest) * max(widest[n - 2] / square, 2 * spread[n - 2])
             for n in range(3, NUMERICS.bends + 1)
         }
-        # Sums of v/4 that what series leave out is multiplied by.
+        # Sums of v/4, factors in the bounds on the series' truncation errors.
         self.totals = float(totals[0]), float(totals[1])
         self.typical = float(totals[2]) / self.count
         self.tensors = {}
@@ -121,7 +121,7 @@ class Expansion:
             self.tensors[3] = self.cubic()
 
     def _sums(self, data: Terms) -> tuple[Tensor, ...]:
-        """Return what these records add to the gradient, to J, to the polynomial and to bounds."""
+        """Return these records' terms in the gradient, J, the polynomial and the bounds."""
         size, x, e, v = data.slopes.abs(), data.x, data.e, data.variance / 4
         weights = [size[2 + k] + size[3 + k] + size[4 + k] for k in range(1, NUMERICS.bends + 1)]
         bends = torch.stack([*weights, v])
@@ -155,7 +155,7 @@ class Expansion:
             yield from block.blocks(size)
 
     def terms(self, records: Records) -> Terms:
-        """Return records, of the data or not, as the expansion sees them."""
+        """Return records, in the data or not, in the coordinates of the expansion."""
         if records is self.point.objective.records and isinstance(self.data, list):
             return Terms.joined(self.data)
         return self._terms(records)
@@ -203,17 +203,16 @@ class Expansion:
         return torch.where(s < 0.5, self.least - bent, -math.inf)
 
     def solve(self, neighbours: Terms, sign: float) -> Moves:
-        """Return the optima with ``sign`` times one record each, by the data's polynomial.
+        """Return the optima with one record added or removed each, by the data's polynomial.
 
-        A column stops when it has settled, so that it does not depend on its neighbours in the
-        matrix.
+        A column stops when it has settled, so that it does not depend on the other columns.
 
         Args:
-            neighbours: the records, no more than about ``columns``.
-            sign: 1 or -1.
+            neighbours: the records, at most about ``columns``.
+            sign: 1 to add a record, -1 to remove it.
         """
         d = len(neighbours.x)
-        # At 0 there is only what the record itself adds. Without a polynomial that is all.
+        # At 0 there is only the record's own term. Without a polynomial there is no other.
         z = self.inverse @ (self.gradient.unsqueeze(1) + sign * neighbours.coefficients(0))
         moves = Moves(z[:d], z[d:], z.new_full((len(neighbours),), math.inf))
         if not self.tensors:
@@ -232,19 +231,19 @@ class Expansion:
         return moves
 
     def solve_all(self, neighbours: Terms, sign: float, track: Track[Any] = silent) -> Moves:
-        """Return what :meth:`solve` returns, for any number of records."""
+        """Do :meth:`solve` for any number of records."""
         parts = slices(len(neighbours), self.columns)
         found = each(lambda part: self.solve(neighbours.select(part), sign), parts)
         shown = zip(track(parts, "polynomial"), found, strict=True)
         return Moves.joined([moves for _, moves in shown])
 
     def rough(self, moves: Moves, precision: float) -> Tensor:
-        """Return the columns that are not proven to ``precision``, see :class:`bdpvi.Optimum`."""
+        """Return the columns not proven to ``precision``, see :class:`bdpvi.Optimum`."""
         return (~self._precise(moves, precision)).nonzero()[:, 0]
 
     def _precise(self, moves: Moves, precision: float) -> Tensor:
         allowed = precision * norms(moves.m).clamp(min=self.typical) + 2 * self.slack / self.least
-        # A column whose iteration diverged is infinitely far away: any error is small beside that.
+        # A column whose iteration diverged is infinitely far: relative to that any error is small.
         return (moves.error <= allowed) & moves.error.isfinite()
 
     def refine(
@@ -252,24 +251,24 @@ class Expansion:
     ) -> tuple[Moves, Tensor]:
         """Return better optima, with better bounds, by one pass over the data.
 
-        Those that are precise already as they are stay where they are. All workers must call it
-        together, each with neighbours of its own or with none.
+        Optima that are already precise stay unchanged. All workers must call it together, each with
+        its own neighbours or with none.
 
         Args:
             neighbours: the records.
             sign: 1 or -1.
-            moves: what was found before.
+            moves: the previous optima.
             precision: see :meth:`rough`.
 
         Returns:
-            The optima, and which of them another pass may still improve.
+            The optima, and the columns that another pass may still improve.
         """
         own = torch.cat([moves.m, moves.y])
         counts = self.reduction.join(torch.tensor([len(neighbours)], device=own.device)).tolist()
         everyone = self.reduction.join(own.T.contiguous()).T
         first = sum(counts[: self.reduction.rank])
         mine = slice(first, first + len(neighbours))
-        # By the prior alone what the series leave out weighs more.
+        # With the bound by the prior alone, truncation errors weigh more.
         weak = self.strength(norms(moves.m), norms(moves.y), neighbours) <= NUMERICS.strength
         allowed = torch.where(
             weak, min(NUMERICS.settled, 0.01 * precision / self.gain), NUMERICS.settled
@@ -305,12 +304,12 @@ class Expansion:
     ) -> tuple[Moves, Tensor]:
         """Take a step and bound the error after it.
 
-        ``left`` bounds the error of the gradient G, ``bent`` the norm of G - J step. By strong
-        monotonicity, as long as the optimum is in the ball in which :meth:`strength` looks for it.
-        (The gradient on its sphere then points inwards, so it is.)
+        ``left`` bounds the error of the gradient G, ``bent`` the norm of G - J step. The bound is
+        by strong monotonicity, valid if the optimum is in the ball of :meth:`strength`. (It is,
+        because the gradient on the ball's sphere then points inwards.)
 
         Returns:
-            The optima, and the part of their errors that another step would make smaller.
+            The optima, and the part of their errors that another step would reduce.
         """
         d, new = len(own.x), z + step
         move, change = norms(z[:d]), norms(z[d:])
@@ -325,14 +324,14 @@ class Expansion:
         return Moves(new[:d], new[d:], error), torch.where(strong, chord / strength, 0)
 
     def _own_left(self, z: Tensor, own: Terms) -> Tensor:
-        """Bound what the record's own series leave out of the gradient."""
+        """Bound the truncation error of the record's own series in the gradient."""
         d, degree, v = len(own.x), NUMERICS.series, own.variance / 4
         length, size, s = norms(own.x), norms(own.e), math.sqrt(2) * norms(z[d:])
         terms = heat(length * norms(z[:d]), s, degree + 1)
         return left_out_of_sums(terms, s, degree, length * v, size * v)
 
     def _rest(self, z: Tensor, own: Terms, sign: float, far: Tensor | None = None) -> Tensor:
-        """Return G(z) without what depends on the move and the data; ``far`` as by exact()."""
+        """Return G(z) without terms that depend on both z and the data; ``far`` as in exact()."""
         d = len(own.x)
         a, s = (own.x * z[:d]).sum(0), 2 * (own.e * z[d:]).sum(0)
         columns = z.new_empty(0) if far is None else far.nonzero()[:, 0]
@@ -344,9 +343,9 @@ class Expansion:
         return rest
 
     def polynomial(self, z: Tensor) -> Tensor:
-        """Return the data's polynomial in the gradient, (p, n), but for the linear part in J.
+        """Return the data's polynomial in the gradient, (p, n), without the linear part in J.
 
-        Of degree 2 these are the terms in m alone, as those in y are linear.
+        In degree 2 only terms in m occur, as terms in y are linear.
         """
         mean = z[: len(self.coordinates.frame)]
         value = self.tensors[2] @ monomials(mean, 2)
@@ -361,13 +360,13 @@ class Expansion:
         return self.longest * norms(z[:d]), math.sqrt(2) * norms(z[d:])
 
     def missed(self, z: Tensor) -> Tensor:
-        """Bound what the polynomial leaves out of the gradient.
+        """Bound the truncation error of the polynomial in the gradient.
 
         |a_j| = |x_jᵀm| and |s_j| = |2 e_jᵀy| are at most a and s. Every monomial of h_n has at
-        least two factors, and Σ w a_j² ≤ a² α/max ‖x‖², α being the largest eigenvalue of Σ w x xᵀ;
-        for s_j likewise, and for a_j s_j by Cauchy and Schwarz. So the terms of degree n are at
-        most ``sizes[n]`` times h_n(a, s). That is less than the sum of all w by about the factor d.
-        What follows is bounded by :func:`~bdpvi.neighbours.optimum.series.left_out`.
+        least two factors, and Σ w a_j² ≤ a² α/max ‖x‖², where α is the largest eigenvalue of
+        Σ w x xᵀ; likewise for s_j, and for a_j s_j by Cauchy and Schwarz. So the terms of degree n
+        are at most ``sizes[n]`` times h_n(a, s), less than the sum of all w by about the factor d.
+        Higher degrees are bounded by :func:`~bdpvi.neighbours.optimum.series.left_out`.
         """
         a, s = self._farthest(z)
         degree = NUMERICS.bends
@@ -380,11 +379,10 @@ class Expansion:
     def exact(
         self, z: Tensor, allowed: Tensor | float = NUMERICS.settled
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what the data add to the gradient, summed over their own series, its error, far.
+        """Return the data's term in the gradient by each record's series, its error, and ``far``.
 
-        The series are as long as it takes for the error to be ``allowed``, relative to the
-        displacement. Where they cannot be the integrals are done anew, if s < ½: there ``far`` is
-        true.
+        The series are long enough for an error ``allowed``, relative to the displacement. If none
+        is, and s < ½, the integrals are computed by quadrature, and ``far`` is true.
         """
         a, s = self._farthest(z)
         for degree in range(5, NUMERICS.series + 1, 2):

@@ -1,7 +1,7 @@
 """Symmetric matrices and tensors with every entry stored once, one matrix or tensor per column.
 
 A packed symmetric matrix (d, d) has d(d + 1)/2 entries, those with row ≤ column, in the order of
-:func:`indices`. A symmetric tensor of degree 3 is treated alike.
+:func:`indices`. Symmetric tensors of degree 3 are stored likewise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def indices(dimension: int, degree: int) -> Tensor:
 
 @cache
 def positions(dimension: int) -> Tensor:
-    """Return where each entry of a symmetric matrix is in its packed form, (d, d)."""
+    """Return the index of each entry of a symmetric matrix in its packed form, (d, d)."""
     row, column = indices(dimension, 2)
     place = torch.empty(dimension, dimension, dtype=torch.long)
     place[row, column] = place[column, row] = torch.arange(len(row))
@@ -52,7 +52,7 @@ def unpack(packed: Tensor) -> Tensor:
              [2., 3.]]])
     """
     place = positions(int((2 * len(packed)) ** 0.5)).to(packed.device)
-    # LAPACK wants one matrix after the other in memory.
+    # LAPACK needs each matrix contiguous in memory.
     return packed[place.flatten()].T.contiguous().view(-1, *place.shape)
 
 

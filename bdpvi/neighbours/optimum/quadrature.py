@@ -4,12 +4,12 @@ For a ~ N(m, v) and ℓ the log-likelihood of :class:`bdpvi.models.logistic.Clip
 everything that the ELBO of logistic regression needs from a record is ``D_k = d^k/dm^k E ℓ(a)``, k
 = 0, 1, 2, …: Gaussian smoothing obeys the heat equation, so ``∂/∂v = ½ ∂²/∂m²`` (Price 1958).
 
-ℓ is smooth above its knee and a straight line below. Each record takes the cheapest of four rules
+ℓ is smooth above its knee and a straight line below. Each record uses the cheapest of four rules
 that is exact to rounding:
 
 - The line alone, where the knee is 8.3 standard deviations above the mean: in closed form.
 - Gauss-Hermite with the same 18 nodes for every record, where √v ≤ 0.05 and the knee is as far
-  below: all derivatives are one matrix product. These are almost all records of a large table.
+  below: all derivatives are one matrix product. Almost all records of a large table use this rule.
 - Gauss-Legendre between the knee and 8.3 standard deviations, where the integrand is analytic, and
   the line in closed form. Gauss-Hermite across the knee would not reach 1e-14.
 - Where √v > 4, Gauss-Legendre over the logit itself. The density hardly changes where ℓ is curved:
@@ -37,18 +37,18 @@ from torch.nn.functional import logsigmoid
 
 @dataclass(frozen=True)
 class Rules:
-    """Where each rule applies, and its nodes: more nodes cost time, fewer cost digits.
+    """The range of each rule and its nodes: more nodes cost time, fewer cost accuracy.
 
     Attributes:
         reach: standard deviations integrated over; the mass beyond is 1e-16.
         narrow: largest standard deviation for Gauss-Hermite.
-        hermite: its nodes.
-        highest: order of the derivatives up to which that many are enough.
-        nodes: of Gauss-Legendre at a standard deviation of 1, less 16.
-        wide: a power of two; the logit is the variable for standard deviations above it.
-        far: logits integrated over then.
-        wide_nodes: nodes then.
-        cells: numbers of a block that fit into the cache.
+        hermite: nodes of Gauss-Hermite.
+        highest: largest order of derivatives for which these nodes suffice.
+        nodes: nodes of Gauss-Legendre at a standard deviation of 1, minus 16.
+        wide: a power of two; for larger standard deviations the logit is the variable.
+        far: logits integrated over in that case.
+        wide_nodes: nodes in that case.
+        cells: numbers per block that fit in the cache.
     """
 
     reach: float = 8.3
@@ -104,7 +104,7 @@ def derivatives(mean: Tensor, variance: Tensor, bound: Tensor, order: int) -> Te
 
 
 _STRAIGHT, _NARROW = -3, -2
-"""Rules; others are by the power of two of the standard deviation."""
+"""Names of rules; other rules are named by the power of two of the standard deviation."""
 
 
 def _nodes(step: int) -> int:
@@ -132,9 +132,9 @@ def _integrate(
 def _hermite(mean: Tensor, deviation: Tensor, order: int) -> Tensor:
     """Integrate by Gauss-Hermite, for narrow logits.
 
-    n nodes integrate ℓ″ He_k exactly but for the Taylor terms of ℓ″ from degree 2n - k on. Those of
-    σ′ fall by √v/π a degree: for √v ≤ 0.05, n = 18 and k ≤ 15 the integrals of the first of them
-    are below 1e-20 v.
+    n nodes integrate ℓ″ He_k exactly except for the Taylor terms of ℓ″ from degree 2n - k. The
+    terms of σ′ fall by √v/π per degree: for √v ≤ 0.05, n = 18 and k ≤ 15 the integral of the first
+    omitted term is below 1e-20 v.
     """
     node, weight = (a.to(mean) for a in _nodes_of("hermite", RULES.hermite))
     weight = weight / math.sqrt(2 * math.pi)

@@ -1,10 +1,10 @@
-"""The optimum route: the guide at the one maximum of the ELBO, and so every neighbour's.
+"""The optimum route: the unique maximum of the ELBO for the data and for every neighbour.
 
-For logistic regression with a Gaussian guide the full-batch ELBO, its integrals done by quadrature,
-has one maximiser. The mechanism is then D ↦ argmax ELBO: no batches, no base noise, nothing that
-depends on where the search starts. One record moves the maximiser a little, so all neighbours
-follow from derivatives at the fit (:mod:`bdpvi.neighbours.optimum.expansion`), each with a proven
-error.
+For logistic regression with a Gaussian guide the full-batch ELBO, its integrals computed by
+quadrature, has one maximiser. The mechanism is then D ↦ argmax ELBO, without batches or base noise,
+independent of the start of the search. One record moves the maximiser slightly, so all neighbours
+can be computed from derivatives at the fit (:mod:`bdpvi.neighbours.optimum.expansion`), each with a
+proven error.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ from bdpvi.neighbours.rows import Rows
 from bdpvi.types import Dataset
 
 PASSES = 30
-"""Passes over the data for one neighbour, at most; they end where they improve nobody."""
+"""Largest number of passes over the data; they stop when no neighbour improves."""
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What the neighbours follow from, once the guide is fitted.
+    """The inputs for computing neighbours, once the guide is fitted.
 
     Attributes:
-        problem: the fit's.
+        problem: the fit's problem.
         point: the optimum.
-        tolerance: norm of the gradient there, at most.
-        most: bound on every conceivable record's Σb², if :func:`largest` knows one.
+        tolerance: bound on the norm of the gradient there.
+        most: bound on every conceivable record's Σb², if :func:`largest` gives one.
         track: shows progress.
-        kept: where finished parts are kept.
+        kept: storage for finished parts.
     """
 
     problem: Problem
@@ -76,16 +76,16 @@ class Job:
 
     @cached_property
     def expansion(self) -> Expansion:
-        """The ELBO near the optimum; it takes passes over the records."""
+        """The ELBO near the optimum; it needs passes over the records."""
         return Expansion(self.point, self.tolerance)
 
     @property
     def once(self) -> Once:
-        """Returns the tensors of a named part, made now if they are not kept."""
+        """Returns the tensors of a named part, computing them unless they are stored."""
         return always if self.kept is None else self.kept.once
 
     def nobody(self, kind: str) -> Panel:
-        """Return a panel of no records, for the worst case alone."""
+        """Return an empty panel, for the worst case alone."""
         none = torch.empty(0, 1, dtype=torch.float64)
         return Panel(kind, none[:, 0].long(), GaussianPairs(none, none), self.most)
 
@@ -93,27 +93,27 @@ class Job:
 class Optimum:
     """The maximiser of the full-batch ELBO, and that of every neighbour.
 
-    For :class:`~bdpvi.models.logistic.BayesianLogisticRegression`, weighted or not, with a
-    full-rank or a mean-field guide. The plan's steps, seed and optimiser are not used. What a
-    record costs is an upper bound: the proven error of the neighbour's optimum is added to the
-    difference of the means and of the covariances.
+    It is for :class:`~bdpvi.models.logistic.BayesianLogisticRegression`, weighted or not, with a
+    full-rank or a mean-field guide. The plan's steps, seed and optimiser are not used. A record's
+    cost is an upper bound: the proven error of the neighbour's optimum is added to the difference
+    of the means and of the covariances.
 
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once.
-        tolerance: norm of the ELBO's gradient, in units of the guide's standard deviations, that
-            the fit ends below. It is also granted to a fit of each neighbour, and added to its
-            error.
-        precision: proven error of a neighbour's optimum, relative to its distance from the fit or,
-            if that is larger, to the mean distance of all to first order, above which more is spent
-            on this neighbour: passes over the data, at last a search of its own. What is left of
-            the error adds about its power ⅔ to what a record costs, see
-            :func:`~bdpvi.neighbours.optimum.enclosing.enclosing`: 0.04 % of ε at most
-            by CKS at the default, on Abalone and Adult.
-        reduction: what several workers do together, each with records of its own in ``problem``:
+        tolerance: the fit stops when the norm of the ELBO's gradient, in units of the guide's
+            standard deviations, is below it. A fit of each neighbour may stop there too, so it is
+            added to the neighbour's error.
+        precision: target for the proven error of a neighbour's optimum, relative to its distance
+            from the fit or, if that is larger, to the mean first-order distance of all. Neighbours
+            above it get passes over the data, and finally their own search. The remaining error
+            adds about its power ⅔ to a record's cost, see
+            :func:`~bdpvi.neighbours.optimum.enclosing.enclosing`: at the default at most 0.04 % of
+            ε by CKS, on Abalone and Adult.
+        reduction: communication among several workers, each with its own records in ``problem``:
             disjoint rows whose ids are unique among all workers. All of them get the fit and the
             panel of all records. By default one worker has all records.
-        checkpoint: folder for what is finished, so that an interrupted run with the same settings
-            goes on from there; of one worker. Secret; delete it when the result is saved.
+        checkpoint: folder for finished parts, so that an interrupted run with the same settings
+            can resume; for one worker only. Secret; delete it when the result is saved.
     """
 
     def __init__(
@@ -143,32 +143,32 @@ class Optimum:
 
     @staticmethod
     def bounds(model: Model, guide: Guide) -> bool:
-        """Return whether scores and noise scale bound what any record does: :func:`largest`."""
+        """Return whether scores and noise scale bound any record's influence: :func:`largest`."""
         known = isinstance(model, BayesianLogisticRegression) and math.isfinite(
             model.score_bound(1)
         )
         return known and guide.noise_scale is not None
 
     def key(self) -> Key:
-        """Return the secret key of the run: there are no batches, so it has no part in the fit."""
+        """Return the secret key of the run: there are no batches, so it does not affect the fit."""
         return unfinished_key(self.checkpoint, self.reduction)
 
     def train(self, problem: Problem, track: Track[Any]) -> Trained:
         """Fit the guide, then find every neighbour's optimum.
 
         The convergence has the norm of the gradient in units of the guide's standard deviations.
-        A warning says beforehand what a long or large job needs.
+        A warning announces the time or memory of a long or large job.
 
         Raises:
-            ValueError: if the model or the guide is another one, the rate is not 1, or memory or
-                this route does not suffice for so wide a table.
-            FloatingPointError: if rounding keeps the gradient above the tolerance, or a neighbour
-                from being proven. Where :func:`largest` knows a bound, a gradient will do that
-                leaves the optimum within the room of it, and the bound stands for such a neighbour.
+            ValueError: if the model or the guide is not supported, the rate is not 1, or the table
+                is too wide for the memory or for this route.
+            FloatingPointError: if rounding keeps the gradient above the tolerance, or prevents a
+                neighbour's proof. If :func:`largest` gives a bound, it suffices that the fit is
+                within :func:`room` of the optimum, and the bound replaces unproven neighbours.
         """
         model, scale = _checked(problem, self.reduction)
         with isolated(problem.data.x):
-            some = problem.data.x.new_zeros(1, problem.data.x.shape[1])  # a table may have none
+            some = problem.data.x.new_zeros(1, problem.data.x.shape[1])  # a table may be empty
             problem.guide.setup(some, some.new_zeros(1))
         source, neighbours = self._source(problem, track), self._neighbours(problem)
         self._check_size(source, neighbours, diagonal=scale == "scale")
@@ -192,16 +192,16 @@ class Optimum:
         return Trained({"loc": point.mean, scale: point.scale}, convergence, panels)
 
     def _source(self, problem: Problem, track: Track[Any]) -> Source:
-        """Return the records as the model sees them."""
+        """Return the records transformed by the model."""
         assert isinstance(problem.model, BayesianLogisticRegression)
         return Records.of(problem.model, problem.data)
 
     def _neighbours(self, problem: Problem) -> list[Any]:
-        """Return what each panel is of."""
+        """Return the neighbours of each panel."""
         return [kind.rows(problem.data) for kind in self.kinds]
 
     def _check_size(self, source: Source, neighbours: Sequence[Rows], *, diagonal: bool) -> None:
-        """Warn of a long job, and refuse one that there is no memory for, at all workers alike."""
+        """Warn of a long job, and refuse one without enough memory, on all workers alike."""
         assert isinstance(source, Records)
         d, free = source.x.shape[1], free_memory() if source.x.is_cpu else math.inf
         mine = torch.tensor([len(source), -free], dtype=torch.float64)
@@ -212,7 +212,7 @@ class Optimum:
         )
 
     def _kept(self, problem: Problem, neighbours: Sequence[Any]) -> Checkpoint | None:
-        """Return where finished parts are kept, with all that they depend on."""
+        """Return the storage for finished parts, identified by everything they depend on."""
         if self.checkpoint is None:
             return None
         settings = {**identity(problem), **self._settings(neighbours)}
@@ -223,7 +223,7 @@ class Optimum:
         return {f"{one.kind} records": one.records.fingerprint() for one in neighbours}
 
     def _start(self, objective: Objective) -> Point:
-        """Return where the search starts."""
+        """Return the start of the search."""
         return start(objective)
 
     def _climbed(
@@ -233,7 +233,7 @@ class Optimum:
         enough: Callable[[Point], bool],
         kept: Checkpoint | None,
     ) -> tuple[Point, Convergence]:
-        """Return the optimum and the way there, from where an interrupted run got to."""
+        """Return the optimum and the search path, resuming an interrupted run."""
         begun = None if kept is None else kept.begun("fit")
         state = None if begun is None else begun.state()
         course: list[list[float]] = [] if state is None else state["course"]
@@ -291,21 +291,21 @@ class Optimum:
     ) -> Moves:
         """Return every neighbour's optimum: by a polynomial, by passes over the data, by a search.
 
-        Each is tried on those that the one before has left with too large an error. What happens to
-        one neighbour does not depend on the others. All workers must call it together.
+        Each method is tried where the previous one left too large an error. The result for one
+        neighbour does not depend on the others. All workers must call it together.
 
         Args:
-            expansion: of the ELBO at the fit.
-            records: ``sign`` times one of them is added to the data each time.
-            sign: 1 or -1; where it is -1 they are of the data.
+            expansion: expansion of the ELBO at the fit.
+            records: records to add or remove, one at a time.
+            sign: 1 to add them, -1 to remove them from the data.
             track: shows progress.
-            kind: what to call it there.
-            ids: what messages call the records, by default their positions.
-            bounded: whether a neighbour may be left without a proven error, because something else
-                bounds how far it is.
+            kind: label of the progress bar.
+            ids: names of the records in messages, by default their positions.
+            bounded: whether neighbours may remain unproven, because their distance is bounded in
+                another way.
 
         Raises:
-            FloatingPointError: if nothing is proven of a neighbour that is not bounded.
+            FloatingPointError: if a neighbour is neither proven nor bounded.
         """
         terms, named = expansion.terms(records), partial(_named, track, kind)
         moves = expansion.solve_all(terms, sign, named)
@@ -330,7 +330,7 @@ class Optimum:
     def _passes(
         self, expansion: Expansion, terms: Terms, sign: float, moves: Moves, track: Track[Any]
     ) -> None:
-        """Improve what is rough by passes over the data, until they improve nobody."""
+        """Improve rough columns by passes over the data, until no column improves."""
         columns = expansion.rough(moves, self.precision)
         for number in range(1, PASSES + 1):
             most = int(self.reduction.max(torch.tensor(len(columns), device=columns.device)))
@@ -355,11 +355,11 @@ def _named(track: Track[Any], kind: str, items: Sequence[Any], description: str)
 def pairs(
     expansion: Expansion, moves: Moves, guide: Guide, most: float | None = None
 ) -> GaussianPairs:
-    """Return the fit against every neighbour as ``guide`` releases them, proven errors added.
+    """Return the fit against every neighbour as ``guide`` releases them, with proven errors added.
 
-    With the covariance Σ + ridge·Σ² the mean is known at least as well in its units as in those of
-    Σ. With a public, isotropic one only the distance of the means counts, one number a record, and
-    it is never more than ``most`` says where that is known, see :func:`largest`.
+    In units of Σ + ridge·Σ² the error of the mean is at most that in units of Σ. With a public,
+    isotropic covariance only the distance of the means matters, one number per record, bounded by
+    ``most`` if it is given, see :func:`largest`.
     """
     coordinates, ridge = expansion.coordinates, guide.ridge
     if guide.noise_scale is not None:
@@ -377,13 +377,13 @@ def pairs(
         covariance = coordinates.spill(part.y, math.sqrt(2) * part.error, ridge)
         return enclosing(bare, part.error * coordinates.stretch, covariance)
 
-    # LAPACK works on one small matrix at a time and leaves the other cores idle.
+    # LAPACK processes one small matrix at a time and leaves the other cores idle.
     blocks = list(each(some, slices(len(moves.error), expansion.columns)))
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
 
 
 def _checked(problem: Problem, reduction: Reduction) -> tuple[BayesianLogisticRegression, str]:
-    """Return the model and the name of the guide's scale parameter, if this route can have them."""
+    """Return the model and the name of the guide's scale parameter, if this route supports them."""
     model = problem.model
     scale = scale_name(model, problem.guide)
     assert isinstance(model, BayesianLogisticRegression)

@@ -1,4 +1,4 @@
-"""A neighbour's optimum by a search of its own, where nothing quicker proves it."""
+"""A separate search for a neighbour's optimum, where faster methods prove nothing."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from bdpvi.neighbours.optimum.elbo import Changed, Records, climb
 from bdpvi.neighbours.optimum.expansion import Expansion
 
 FARTHEST = 0.01
-"""Distance of a search's end from the optimum, in standard deviations, from which on it is refused:
-what a record costs would say little."""
+"""Largest distance of a search's result from the optimum, in standard deviations: beyond it, a
+record's cost would be meaningless."""
 
 
 def search(expansion: Expansion, record: Records | None, sign: float, name: str) -> Moves:
-    """Return the optimum of one neighbour by a search of its own, from the fit.
+    """Return the optimum of one neighbour by a separate search, started at the fit.
 
     The negative ELBO is strongly convex in (μ, L), by the prior alone, so the last gradient bounds
-    how far the optimum is (:attr:`bdpvi.neighbours.optimum.elbo.Point.distance`).
+    the distance of the optimum (:attr:`bdpvi.neighbours.optimum.elbo.Point.distance`).
 
     Args:
-        expansion: of the ELBO at the fit.
-        record: what is left out or added; None at workers that have no part in the change.
+        expansion: expansion of the ELBO at the fit.
+        record: the removed or added record; None on workers that do not hold it.
         sign: 1 or -1.
-        name: what messages call the record.
+        name: the record's name in messages.
 
     Raises:
         FloatingPointError: if the distance may be more than :data:`FARTHEST`.
@@ -37,7 +37,7 @@ def search(expansion: Expansion, record: Records | None, sign: float, name: str)
     objective = replace(point.objective, records=changed)
     best = climb(objective.at(point.mean, point.metric), expansion.tolerance)[-1]
     m, y = expansion.coordinates.locate(best)
-    # Of the fit that the neighbour would have: its gradient may be as large as the tolerance.
+    # For the neighbour's actual fit, whose gradient may be as large as the tolerance.
     granted = 2 * expansion.tolerance * norm(torch.linalg.inv(best.root)) / objective.precision
     back = torch.linalg.inv(point.root)
     far = expansion.unit * (best.distance + granted)

@@ -1,4 +1,4 @@
-"""What the optimum route takes, and how far any record whatever can move its optimum."""
+"""Models of the optimum route, and a bound on how far any record can move the optimum."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 
 ROOM = 1e-5
-"""Fraction of what a record can move the mean by that rounding may move it by."""
+"""Largest effect of rounding on the mean, as a fraction of a record's largest effect."""
 
 
 def room(model: BayesianLogisticRegression, weights: int) -> float:
-    """Return how far from the optimum a fit may end, in the units of the weights.
+    """Return the largest allowed distance of a fit from the optimum, in the units of the weights.
 
-    Public, so that fits to all tables keep within it. With the whole of it ε grows by about 2e-5 of
-    itself.
+    It is public, and fits to all tables stay within it. It raises ε by a fraction of at most about
+    2e-5.
 
     Args:
-        model: whose scores are bounded; without a bound it is inf.
+        model: has bounded scores; without a bound the result is inf.
         weights: d.
     """
     return ROOM * _distance(model, weights)
@@ -32,23 +32,23 @@ def _distance(model: BayesianLogisticRegression, weights: int) -> float:
 
 
 def largest(model: BayesianLogisticRegression, guide: Guide, weights: int) -> float | None:
-    """Return what Σb² is at most for any record whatever, if the model and the guide bound it.
+    """Return a bound on Σb² for any record, if the model and the guide give one.
 
-    The negative ELBO is convex in (μ, L), Σ = LLᵀ, and by the prior strongly so with 1/s² (Challis
-    and Barber 2013). The gradient of a record's term E ℓ(xᵀ(μ + Lz)) is x (E ℓ′, E ℓ′zᵀ); 1 and the
+    The negative ELBO is strongly convex in (μ, L), Σ = LLᵀ, by the prior with 1/s² (Challis and
+    Barber 2013). The gradient of a record's term E ℓ(xᵀ(μ + Lz)) is x (E ℓ′, E ℓ′zᵀ); 1 and the
     coordinates of z are orthonormal under z ~ N(0, I), so by Bessel's inequality its norm is at
-    most ‖x‖ (E ℓ′²)^½ ≤ C, ℓ with the record's weight. With the record or without it, the maximiser
-    is then within Cs² of the other one (as for strongly convex losses in general: Chaudhuri,
+    most ‖x‖ (E ℓ′²)^½ ≤ C, where ℓ includes the record's weight. The maximisers with and without
+    the record are then within Cs² of each other (as for all strongly convex losses: Chaudhuri,
     Monteleoni and Sarwate, JMLR 2011, Lemma 7). Each of the two fits is within the :func:`room` of
     its maximiser.
 
     Args:
-        model: with C the bound on its scores and 1/s² its prior's precision.
-        guide: whose noise scale the distance is measured in.
+        model: has the bound C on its scores and the prior's precision 1/s².
+        guide: its noise scale is the unit of the distance.
         weights: d.
 
     Returns:
-        None where nothing bounds it: without a bound on scores or a noise scale.
+        None if there is no bound: without a bound on scores or a noise scale.
 
     >>> from bdpvi.guides import FullRank
     >>> model = BayesianLogisticRegression(clip=0.5, prior_scale=2.0)
@@ -65,7 +65,7 @@ def scale_name(model: Model, guide: Guide) -> str:
     """Return the name of the guide's scale parameter.
 
     Raises:
-        ValueError: if this route cannot have the model or the guide.
+        ValueError: if this route does not support the model or the guide.
     """
     if type(model) is not BayesianLogisticRegression:
         raise ValueError(

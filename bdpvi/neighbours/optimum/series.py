@@ -1,7 +1,7 @@
 """Taylor series of a record's expected log-likelihood in the mean and variance of its logit.
 
-With the derivatives ``D_k`` in units of the logit's standard deviation, the mean shifted by a of
-them and the variance changed by the fraction s, every derivative is ``D_n(a, s) = Σ_k D_{n+k} h_k``
+With the derivatives ``D_k`` in units of the logit's standard deviation, the mean shifted by a in
+these units and the variance by the fraction s, every derivative is ``D_n(a, s) = Σ_k D_{n+k} h_k``
 where ``h_k = Σ_b a^{k-2b} s^b / (2^b b! (k-2b)!)`` are the heat polynomials: ∂/∂v = ½ ∂²/∂m².
 """
 
@@ -45,7 +45,7 @@ def heat(a: Tensor, s: Tensor, degree: int) -> list[Tensor]:
 
 
 def left_out(beyond: Tensor, s: Tensor, degree: int, derivative: int) -> Tensor:
-    """Return a bound on what the series of D_n up to ``degree`` leaves out, where v = 4.
+    """Return a bound on the truncation error of the series of D_n at ``degree``, for v = 4.
 
     Expanding in s first, then in a, leaves h_{degree+1}, for an even number, times the largest
     derivative on the way, which is at most ``¼ v √(n + degree - 1)!``.
@@ -72,6 +72,6 @@ def left_out_of_sums(
     in_mean: Tensor | float,
     in_covariance: Tensor | float,
 ) -> Tensor:
-    """Return what series of D_1 and D_2 leave out, for records with these sums of v/4."""
+    """Return the truncation errors of D_1 and D_2, for records with these sums of v/4."""
     one, other = (left_out(terms[degree + 1], s, degree, n) for n in (1, 2))
     return in_mean * one + in_covariance * other

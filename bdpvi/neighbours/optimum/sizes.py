@@ -1,4 +1,4 @@
-"""What the optimum route takes in time and memory, by counting, before it starts."""
+"""Estimates of the optimum route's time and memory, before it starts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from bdpvi._runtime.outputs import several
 from bdpvi.neighbours.optimum.displacements import NUMERICS
 
 PART = 512
-"""Neighbours that share a pass: more take more memory, fewer more passes."""
+"""Neighbours that share a pass: more need more memory, fewer need more passes."""
 _STEPS, _PASSES, _SERIES = 50, 4, 200
-"""Of a usual fit; over the data for a usual neighbour; what a pair's series costs in operations."""
+"""Passes of a typical fit; passes for a typical neighbour; operations of a pair's series."""
 _SPEED = 2e10
 _LONG, _LARGE = 60.0, 2.0**31
 
@@ -26,7 +26,7 @@ def parameters_of(d: int, *, diagonal: bool) -> int:
     """Return the number of parameters of a guide over d variables.
 
     Raises:
-        ValueError: if they are too many.
+        ValueError: if there are too many.
     """
     parameters = 2 * d if diagonal else d * (d + 3) // 2
     if parameters > NUMERICS.parameters:
@@ -47,9 +47,9 @@ def pays(degree: int, d: int, parameters: int, records: int) -> bool:
 
 @dataclass(frozen=True)
 class Size:
-    """What a job takes: operations of floating-point arithmetic, and bytes of memory at its peak.
+    """The size of a job: floating-point operations, and peak memory in bytes.
 
-    Both are orders of magnitude, without the searches for single neighbours that passes leave.
+    Both are orders of magnitude, without the separate searches for neighbours left by passes.
     """
 
     operations: float
@@ -57,7 +57,7 @@ class Size:
 
     @classmethod
     def of(cls, records: int, neighbours: int, d: int, *, diagonal: bool) -> Size:
-        """Count what this many records and neighbours over d variables take.
+        """Return the size of a job with this many records and neighbours over d variables.
 
         >>> Size.of(2000, 2000, 500, diagonal=True).memory < 2**30
         True
@@ -78,8 +78,8 @@ class Size:
 
         Args:
             d: number of variables.
-            diagonal: whether the guide is a mean-field one.
-            available: bytes of memory that there are.
+            diagonal: whether the guide is a mean-field guide.
+            available: available memory in bytes.
 
         Raises:
             ValueError: if there is not enough memory.
@@ -103,10 +103,10 @@ class Size:
 
 
 def free_memory(system: Path = Path("/")) -> float:
-    """Return the bytes of memory that Linux says this process may still take, elsewhere inf.
+    """Return the bytes of memory that this process may still use on Linux, elsewhere inf.
 
-    The least of what the machine has available and what control groups, the process's own and those
-    around it, have left of their limits; cached files that nobody uses count as free.
+    It is the least of the machine's available memory and the memory left in the process's control
+    group and its parents; cached files that are not in use count as free.
     """
     free = math.inf
     with suppress(OSError, TypeError):

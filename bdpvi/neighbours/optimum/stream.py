@@ -1,9 +1,8 @@
-"""The optimum route over a table on disk: passes over the files, a panel that is counted.
+"""The optimum route over a table on disk: passes over the files, and a counted panel.
 
-The guide is fitted by passes. One more pass leaves every record out in turn; of each, how far it
-moves the posterior is counted at the levels of a public grid
-(:meth:`bdpvi.accounting.panel.Panel.counted`), or kept for a random panel: neither the records nor
-the panel is ever in memory as a whole.
+The guide is fitted by passes. One more pass leaves every record out in turn. How far each record
+moves the posterior is counted on a public grid (:meth:`bdpvi.accounting.panel.Panel.counted`), or
+kept for a random panel: neither the records nor the panel is ever in memory as a whole.
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ from bdpvi.neighbours.route import Neighbours, Remove
 PANEL = 100_000
 """Expected size of the random panel where records are not counted."""
 _HELD = 1 << 14
-"""Records that wait for more than the polynomial, so that they share the passes."""
+"""Number of records that wait for passes together, because the polynomial is not enough."""
 _ROUGHLY = 1e-3
-"""Norm of the gradient at which a search by the first block of records ends."""
+"""Norm of the gradient at which the search on the first block of records stops."""
 
 
 class Streamed(Optimum):
-    """:class:`Optimum` where the records are those of a table on disk; ``problem`` has the first.
+    """:class:`Optimum` for a table on disk; ``problem`` has its first records.
 
     With a public noise scale every record is counted. With the guide's own covariance a random
-    panel of about :data:`PANEL` takes the place of all: a secret coin for each record decides
-    whether it is in it, so that no record has a part in who else is. ``Remove(records)`` asks for
-    such a panel of another expected size.
+    panel of about :data:`PANEL` records is used instead: a secret coin for each record decides
+    whether it is in the panel, so that no record affects another's membership. ``Remove(records)``
+    sets another expected size.
 
     Args:
         table: the records.
-        route: its kinds, numerics and checkpoint.
+        route: gives kinds, numerics and checkpoint.
 
     Raises:
-        ValueError: if ``route`` adds records, or is one of several workers'.
+        ValueError: if ``route`` adds records, or has several workers.
     """
 
     def __init__(self, table: Table, route: Optimum) -> None:
@@ -83,7 +82,7 @@ class Streamed(Optimum):
         return {"data": self.table.fingerprint(), "rows": str(self.table.rows), "kinds": kinds}
 
     def _start(self, objective: Objective) -> Point:
-        """Return the maximum for the first block, its curvature in proportion to the table."""
+        """Return the maximum for the first block, with its curvature scaled to the table."""
         assert isinstance(objective.records, ModelTable)
         first = next(objective.records.read())
         more = len(self.table) / max(1, len(first))
@@ -105,9 +104,9 @@ class Streamed(Optimum):
         return Panel("remove", found["ids"][rank], some, job.most)
 
     def _counted(self, job: Job, wanted: int | None) -> dict[str, Tensor]:
-        """Return how many records lie on each level; or of a random panel ids, r and b².
+        """Return the number of records on each level; or ids, r and b² of a random panel.
 
-        Records that the polynomial leaves rough are held back, so that they share further passes.
+        Records that remain rough after the polynomial are deferred, to share further passes.
         """
         expansion, guide = job.expansion, job.problem.guide
         counted = wanted is None and guide.noise_scale is not None
@@ -159,7 +158,7 @@ class Streamed(Optimum):
         return found
 
     def _chosen(self, job: Job, wanted: int | None, block: int, size: int) -> Tensor:
-        """Return which rows of a block are in the panel."""
+        """Return the rows of a block that are in the panel."""
         if wanted is None and job.problem.guide.noise_scale is not None:
             return torch.arange(size)
         expected = PANEL if wanted is None else wanted
@@ -172,10 +171,10 @@ class Streamed(Optimum):
 
 
 def over(table: Table, neighbours: Neighbours | None) -> Streamed:
-    """Return the way to fit to a table on disk.
+    """Return the route for a table on disk.
 
     Raises:
-        ValueError: if it is not :class:`Optimum`, the only one there is.
+        ValueError: if the route is not :class:`Optimum`, the only one supported.
     """
     if neighbours is not None and type(neighbours) is not Optimum:
         raise ValueError(
@@ -195,7 +194,7 @@ def _begin(job: Job, counted: bool) -> dict[str, Any]:
 
 
 def _nobody(job: Job) -> dict[str, Tensor]:
-    """Return no records that are held back."""
+    """Return an empty set of deferred records."""
     like = job.point.mean
     x = like.new_empty(0, len(like))
     return {"ids": x[:, 0].long(), "x": x, "bound": x[:, 0], "weight": x[:, 0]}

@@ -29,33 +29,33 @@ _FIRST, _CHUNK = 8, 1 << 20
 class Table:
     """The records of a Parquet or CSV file, or of a folder of such files in the order of names.
 
-    What :func:`bdpvi.fit` takes instead of a :class:`~bdpvi.types.Dataset` where the records do not
-    fit in memory: it passes over the files, and holds no more than a few blocks. Needs pyarrow.
+    :func:`bdpvi.fit` accepts it instead of a :class:`~bdpvi.types.Dataset` if the records do not
+    fit in memory: it passes over the files, and holds only a few blocks. Needs pyarrow.
 
-    In CSV a record is one physical line. One with a line that cannot be split, a value that is no
-    finite number or a target that is neither 0 nor 1 is left out by itself: no record decides
-    whether the others are read. The first pass, when the table is opened, counts them.
+    In CSV a record is one physical line. A record with a line that cannot be split, a value that is
+    not a finite number, or a target other than 0 and 1 is left out by itself: no record affects
+    whether others are read. The first pass, when the table is opened, counts them.
 
     Args:
         path: a file, or a folder of files of one format.
         target: name of the column of targets, 0 or 1.
         features: names of the columns of features; by default all others.
-        rows: of a block; the last one of a pass may be shorter.
-        name: what reports call the data; by default the name of the file or folder.
-        preprocessing: public constants that the columns were made with, see
+        rows: rows per block; the last block of a pass may be shorter.
+        name: the data's name in reports; by default the name of the file or folder.
+        preprocessing: public constants used to make the columns, see
             :class:`~bdpvi.types.Dataset`.
 
     Attributes:
         feature_names: the names, in order.
         name, preprocessing: as given.
-        people: whose records these are; with ``ledger`` as of :class:`~bdpvi.types.Dataset`.
+        people: whose records these are; it and ``ledger`` are as in :class:`~bdpvi.types.Dataset`.
 
     Warns:
         PrivacyUtilityWarning: with the number of records that are left out. For the owner only.
 
     Raises:
-        ValueError: if there is no such file or column, or a column of a Parquet file has another
-            type than numbers.
+        ValueError: if there is no such file or column, or a column of a Parquet file is not
+            numeric.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +99,7 @@ class Table:
 
     @property
     def ledger(self) -> Any:
-        """The :class:`bdpvi.accounting.ledger.Ledger` of everything that is spent on the table."""
+        """The :class:`bdpvi.accounting.ledger.Ledger` of all charges for the table."""
         return self.people.ledger
 
     @property
@@ -108,10 +108,10 @@ class Table:
         return max(1, -(-self._count // self.rows))
 
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float64) -> Table:
-        """Return the same table, whose blocks are read to ``device`` as ``dtype``."""
+        """Return the same table with blocks read to ``device`` as ``dtype``."""
         other = copy.copy(self)
         other.device, other.dtype = torch.device(device), dtype
-        if dtype != self.dtype:  # other numbers may be too large
+        if dtype != self.dtype:  # more numbers may be too large
             other._count_records()
         return other
 
@@ -127,7 +127,7 @@ class Table:
         return digest.hexdigest()
 
     def first(self) -> Dataset:
-        """Return the first few records; their ids are their numbers among all."""
+        """Return the first few records; their ids are their row numbers."""
         x, y = next(self.read())
         return Dataset(
             x[:_FIRST], y[:_FIRST], feature_names=self.feature_names, name=self.name,
@@ -146,7 +146,7 @@ class Table:
             yield values[:, :-1], values[:, -1]
 
     def _scan(self, skip: int) -> Iterator[NDArray[np.float64]]:
-        """Iterate over blocks of records, all but the last of the same size; of none one block."""
+        """Iterate over blocks of records, all but the last of equal size; at least one block."""
         parts: list[NDArray[np.float64]] = []
         held = 0
         for good, _ in self._batches():
@@ -164,7 +164,7 @@ class Table:
             yield np.empty((0, len(self.feature_names) + 1))
 
     def _batches(self) -> Iterator[tuple[NDArray[np.float64], int]]:
-        """Iterate over records, (n, d + 1), and how many beside them are left out."""
+        """Iterate over records, (n, d + 1), with the number of records left out."""
         for values, odd in self._csv_rows() if self._csv else self._parquet_rows():
             numbers, targets = values.to(self.dtype), values[:, -1]
             good = numbers.isfinite().all(dim=1) & ((targets == 0) | (targets == 1))
@@ -181,7 +181,7 @@ class Table:
         columns, double = [*self.feature_names, self.target], self._arrow.float64()
         for path in self._files:
             try:
-                # With its default a reader keeps all that it has read of a file.
+                # By default a reader keeps everything it has read from a file.
                 with self._parquet.ParquetFile(path, pre_buffer=False) as file:
                     for batch in file.iter_batches(self.rows, columns=columns):
                         wanted = (batch.column(name).cast(double, safe=False) for name in columns)
@@ -235,11 +235,11 @@ class Table:
 
 
 class ModelTable:
-    """A table as a model sees it: a source for :class:`bdpvi.neighbours.optimum.elbo.Objective`.
+    """A table transformed by a model, as :class:`bdpvi.neighbours.optimum.elbo.Objective`'s source.
 
     Args:
         table: the records.
-        model: what sees them.
+        model: the model.
         track: shows the progress of every pass, block by block.
     """
 
@@ -260,7 +260,7 @@ class ModelTable:
             yield Records.seen(self.model, x.double(), y.double())
 
     def each(self, make: Callable[[Records], T]) -> Iterable[T]:
-        """Return what ``make`` makes of every block; each time it is iterated over is a pass."""
+        """Return the results of ``make`` for all blocks; each iteration over them is a pass."""
         return Repeated(lambda: self._pass(make))
 
     def _pass(self, make: Callable[[Records], T]) -> Iterator[T]:

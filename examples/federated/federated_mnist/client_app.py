@@ -1,4 +1,4 @@
-"""What a client does: train on its own images, and send nothing but a clipped update."""
+"""The client: trains on its own images, and sends nothing but a clipped update."""
 
 from __future__ import annotations
 

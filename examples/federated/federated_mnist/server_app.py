@@ -1,4 +1,4 @@
-"""What the server does: rounds under a budget, accuracy on public test images, and ε."""
+"""The server: rounds under a budget, accuracy on public test images, and ε."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What server and clients share: the network, the split into clients, local training."""
+"""Shared by server and clients: the network, the split into clients, local training."""
 
 from __future__ import annotations
 
