@@ -18,7 +18,7 @@ from printed import command
 from torch import Tensor
 from torch.distributions import Independent, MultivariateNormal, Normal
 
-from bdpvi import cost_of
+from bdpvi.accounting import cost_of
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.panel import Panel

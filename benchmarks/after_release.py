@@ -32,8 +32,9 @@ from printed import command
 from torch import Tensor
 
 import bdpvi
-from bdpvi import Dataset, Split, datasets
+from bdpvi import Dataset, datasets
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
+from bdpvi.datasets import Split
 from bdpvi.dp.objective_plan import Facts, plan
 from bdpvi.dp.perturbed_objective import WeightedObjective
 from bdpvi.guides import MeanField
@@ -45,7 +46,7 @@ DELTA = 1e-5
 RELEASES = 12
 LENGTH = 1.5
 SLOPE = 4.0
-FEW = bdpvi.Optimum(bdpvi.Remove(3))
+FEW = bdpvi.Optimum(bdpvi.neighbours.Remove(3))
 """A worst-case ε does not depend on the neighbours, so a few are enough."""
 
 
@@ -56,9 +57,11 @@ class Released:
         settings = bdpvi.recommended(epsilon, delta=delta, guide=MeanField)
         fitted = settings.fit_guide(train, neighbours=FEW, progress=False)
         promise = bdpvi.WorstCaseDP()
-        tau = bdpvi.calibrate(fitted, epsilon=epsilon, delta=delta, guarantee=promise).temperature
+        tau = bdpvi.releasing.calibrate(
+            fitted, epsilon=epsilon, delta=delta, guarantee=promise
+        ).temperature
         generator = torch.Generator().manual_seed(0)
-        latents = bdpvi.preview(fitted, RELEASES, temperature=tau, generator=generator)
+        latents = bdpvi.releasing.preview(fitted, RELEASES, temperature=tau, generator=generator)
         assert settings.noise_scale is not None
         self.model, self.variance = settings.model, tau * settings.noise_scale**2
         self.samples = latents["w"].double()
@@ -140,7 +143,7 @@ def main() -> None:
     print("| --- " * 7 + "|")
     every: dict[float, list[list[float]]] = {epsilon: [] for epsilon in EPSILONS}
     for name, data in tables.items():
-        split = datasets.shuffled(data, 0.25)
+        split = datasets.split.shuffled(data, 0.25)
         for epsilon in EPSILONS:
             chances = list(ways(split, epsilon))
             scores = [float(log_score(p, split.test.y).mean()) for p in chances]

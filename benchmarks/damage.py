@@ -35,6 +35,7 @@ from bdpvi._runtime.keys import Key
 from bdpvi.bench import hyperparameters
 from bdpvi.datasets.constants import read_constants
 from bdpvi.datasets.reading import read_table
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.networks.opacus import BDPAccountant
 from bdpvi.dp.networks.private import Private
 from bdpvi.guides import MeanField
@@ -259,7 +260,7 @@ def states(data: Dataset) -> Iterator[Reader]:
             module, torch.optim.SGD(module.parameters(), lr=0.1),
             loss=F.cross_entropy, data=(data.x.float(), data.y.long()),
             noise_multiplier=1.0, max_grad_norm=1.0, rate=0.2,
-            settings=bdpvi.DPSGDSettings(seed=0),
+            settings=DPSGDSettings(seed=0),
         )  # fmt: skip
 
     run = network()

@@ -26,8 +26,9 @@ from printed import command
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from bdpvi import Dataset, Split, datasets, recommended, release
+from bdpvi import Dataset, datasets, recommended, release
 from bdpvi._runtime.keys import Key
+from bdpvi.datasets import Split
 from bdpvi.dp.objective_plan import Facts, ObjectivePlan, plan
 from bdpvi.dp.perturbed_objective import perturbed_minima
 from bdpvi.guides import FullRank
@@ -140,11 +141,11 @@ def of_guides(sizes: list[float], columns: list[int]) -> None:
 
 def published(files: list[Path]) -> Iterator[tuple[str, Split, int]]:
     """Yield tables with the number of their source columns."""
-    yield "adult", datasets.load_adult(), 14
-    yield "adult, one-hot", datasets.load_adult(encoding="onehot"), 14
-    yield "abalone", datasets.load_abalone(), 8
+    yield "adult", datasets.adult.load_adult(), 14
+    yield "adult, one-hot", datasets.adult.load_adult(encoding="onehot"), 14
+    yield "abalone", datasets.abalone.load_abalone(), 8
     for file in files:
-        frame = datasets.read_table(file)
+        frame = datasets.reading.read_table(file)
         target = str(frame.columns[-1])
         same = [str(name) for name in frame if frame[name].nunique() < 2]
         split = datasets.from_frame(frame, target, drop=same, seed=0)

@@ -72,7 +72,7 @@ def _table(features: pd.DataFrame, yes: pd.Series[Any], name: str) -> Dataset:
 
 def adult() -> Dataset:
     """Return some of Adult's training records: 14 features."""
-    train = datasets.load_adult().train
+    train = datasets.adult.load_adult().train
     shuffled = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
     return train.select(shuffled[:OF_ADULT])
 
@@ -81,14 +81,14 @@ TABLES = {
     "breast-cancer": lambda: datasets.load_breast_cancer().train,
     "diabetes": diabetes,
     "digits": digits,
-    "abalone": lambda: datasets.load_abalone().train,
+    "abalone": lambda: datasets.abalone.load_abalone().train,
     "adult": adult,
 }
 
 
 def of_file(file: Path) -> Dataset:
     """Return a file's training records: the last column is the target."""
-    frame = datasets.read_table(file)
+    frame = datasets.reading.read_table(file)
     same = [str(name) for name in frame if frame[name].nunique() < 2]
     return datasets.from_frame(frame, frame.columns[-1], drop=same, name=file.stem).train
 
@@ -115,7 +115,7 @@ def scores(search: Search, job: tuple[str, Entry, str]) -> Sequence[float]:
     """Return what a configuration scores on a table, at each ε."""
     torch.set_num_threads(1)
     name, entry, where = job
-    splits = datasets.folds(table(where), search.folds, search.seed)
+    splits = datasets.split.folds(table(where), search.folds, search.seed)
     return cross_validated(build(name, entry), splits, search, FIRST_SEED).scores
 
 
@@ -148,7 +148,7 @@ def best_at(trials: Sequence[Trial]) -> dict[str, Entry]:
 
 def digits_apart(folder: Path) -> Dataset:
     """Return whether a digit is a 9 or a 4: MNIST's training images of both, 49 features."""
-    images, labels = datasets.load_mnist(folder)[0]
+    images, labels = datasets.mnist.load_mnist(folder)[0]
     kept = (labels == 4) | (labels == 9)
     means = torch.nn.functional.avg_pool2d(images[kept].float().reshape(-1, 1, 28, 28), 4)
     frame = pd.DataFrame(means.reshape(len(means), -1).numpy()).rename(columns=str)
@@ -160,7 +160,7 @@ def held_out(
     data: Dataset, found: Mapping[str, Mapping[str, Entry]], search: Search
 ) -> Iterator[str]:
     """Return table lines: what each method's settings score on a table, at each ε."""
-    splits = datasets.folds(data, search.folds, search.seed)
+    splits = datasets.split.folds(data, search.folds, search.seed)
     base = fmean(base_rate_score(split, search.measure) for split in splits)
     yield f"| {data.name} ({len(data)} rows) | base rate | {f'{base:.4f} | ' * len(EPSILONS)}"
     for name, at in found.items():

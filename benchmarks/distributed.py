@@ -24,10 +24,11 @@ import torch
 from printed import command
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Remove
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset
 from bdpvi.accounting.ledger import Charge
 from bdpvi.distributed import joined
 from bdpvi.guides import FullRank
+from bdpvi.neighbours import Remove
 from bdpvi.neighbours.sharding import Sharded
 
 CHARGE = Charge(draws=10, temperature=5.0)

@@ -381,7 +381,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="do the cases whose name begins so")
     given = parser.parse_args()
     given.runs.mkdir(parents=True, exist_ok=True)
-    (x, y), (test_x, test_y) = datasets.load_mnist(given.data)
+    (x, y), (test_x, test_y) = datasets.mnist.load_mnist(given.data)
     ready: dict[str, tuple[Data, Data]] = {}
     chosen = [case for case in CASES if case.name.startswith(given.only)]
     for case, seed in [(c, s) for s in range(3) for c in chosen if s < c.seeds]:

@@ -127,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     seeds = parser.parse_args().seeds
-    split = datasets.load_adult()
+    split = datasets.adult.load_adult()
     data = train, test = split.train, split.test
     shared: dict[str, Any] = {
         "size": train.x.shape[1] + 1,

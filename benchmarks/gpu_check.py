@@ -33,6 +33,7 @@ import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum, Training, datasets, guides
 from bdpvi.bench.methods import sgld
 from bdpvi.dp import dp_gd, dpvi
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.noise import Run
 
 LIMIT = 240.0
@@ -120,7 +121,7 @@ def fitted(
         numbers += [panel.pairs.r.sum().reshape(1) for panel in fit.panels]
         if training.rate == 1:
             generator = torch.Generator().manual_seed(0)
-            drawn = bdpvi.preview(fit, 2, temperature=4.0, generator=generator)
+            drawn = bdpvi.releasing.preview(fit, 2, temperature=4.0, generator=generator)
             numbers += [one.flatten() for one in drawn.values()]
         return torch.cat(numbers)
 
@@ -207,7 +208,7 @@ def network(data: Dataset, width: int, steps: int) -> Make:
             rate=0.02,
             max_grad_norm=1.0,
             noise_multiplier=1.0,
-            settings=bdpvi.DPSGDSettings(seed=1),
+            settings=DPSGDSettings(seed=1),
         )
         for _ in range(steps):
             private.step()
@@ -268,7 +269,7 @@ def cases(small: bool) -> dict[str, Case]:
     make = private_fit(many, many.x[:, 0], linear, route)
     found["fit_private, any model (DPVI)"] = Case(make, agree=None)
     objective = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
-    make = private_fit(some, some.y, objective, bdpvi.ObjectivePerturbation(rows=100))
+    make = private_fit(some, some.y, objective, bdpvi.recipes.ObjectivePerturbation(rows=100))
     found["fit_private, objective"] = Case(make, agree=None)
     found["PrivateSVI"] = Case(private_svi(Dataset(big.x[:200], big.y[:200]), 20))
     found["datasets"] = Case(lambda _: datasets.load_breast_cancer().train.x)
@@ -280,7 +281,7 @@ def cases(small: bool) -> dict[str, Case]:
         )
 
         def removed() -> Coupled:
-            return Coupled(bdpvi.Remove(records=2000))
+            return Coupled(bdpvi.neighbours.Remove(records=2000))
 
         numbers: dict[str, Any] = {"steps": 100, "rate": 0.05, "dtype": torch.float32}
         make = fitted(logistic, guides.MeanField, lambda: big, removed, **numbers)

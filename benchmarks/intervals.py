@@ -173,7 +173,7 @@ def families(name: str, number: int) -> None:
 
 def adult(number: int) -> None:
     """Print Adult's cells: its features with simulated labels, and its labels."""
-    split = datasets.load_adult()
+    split = datasets.adult.load_adult()
     x, test = (
         torch.cat([one.x.double().clamp(-1, 1), one.x.new_ones(len(one.x), 1).double()], 1)
         for one in (split.train, split.test)

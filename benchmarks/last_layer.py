@@ -64,7 +64,7 @@ def features(folder: str | None, seed: int) -> tuple[Tensor, tuple[tuple[Tensor,
     The norms of its features of the public images, less their mean; then features, less the same,
     and classes of digits 5 to 9 to train with, to validate with, in the panel and in the test.
     """
-    (x, y), (test_x, test_y) = datasets.load_mnist(folder)
+    (x, y), (test_x, test_y) = datasets.mnist.load_mnist(folder)
     torch.manual_seed(seed)
     body, _ = pretrained(x[y < 5], y[y < 5], 5, epochs=3, batch=128)
 

@@ -24,12 +24,13 @@ from main_job import expected_accuracy
 from printed import command
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, Dataset, Optimum, Remove, datasets
+from bdpvi import BayesianLogisticRegression, Dataset, Optimum, datasets
 from bdpvi.accounting.accountant import Accounting
 from bdpvi.accounting.ledger import Charge
 from bdpvi.bench.methods.temperature import HOTTEST, bayesian, coldest
 from bdpvi.datasets import abalone
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.neighbours import Remove
 
 CKS = Accounting(conversion="cks", failure_probability=1e-15)
 TIGHT = Accounting(conversion="hockey-stick", failure_probability=1e-15)

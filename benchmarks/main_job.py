@@ -79,7 +79,7 @@ class Job:
         public: unclipped; learning rate and steps by the ELBO on the training rows.
     """
 
-    load: Callable[[Path | None], bdpvi.Split]
+    load: Callable[[Path | None], bdpvi.datasets.Split]
     limit: float
     records: int | None
     folds: int
@@ -92,7 +92,7 @@ class Job:
 
 JOBS = {
     "abalone": Job(
-        load=datasets.load_abalone,
+        load=datasets.abalone.load_abalone,
         limit=0.5,
         records=None,
         folds=3,
@@ -101,7 +101,7 @@ JOBS = {
         public=Setting(guide=MeanField, clip=None, lr=0.1, steps=2000, rate=1.0),
     ),
     "adult": Job(
-        load=datasets.load_adult,
+        load=datasets.adult.load_adult,
         limit=0.1,
         records=500,
         folds=1,
@@ -134,7 +134,9 @@ def train(setting: Setting, data: bdpvi.Dataset, records: int | None, seed: int)
         training=bdpvi.Training(
             steps=setting.steps, rate=setting.rate, seed=seed, optim=setting.optimiser
         ),
-        neighbours=(bdpvi.Optimum if setting.optimum else bdpvi.Coupled)(bdpvi.Remove(records)),
+        neighbours=(bdpvi.Optimum if setting.optimum else bdpvi.Coupled)(
+            bdpvi.neighbours.Remove(records)
+        ),
         progress=False,
     )
 
@@ -179,7 +181,9 @@ def expected_accuracy(
         seed: of the samples.
     """
     generator = torch.Generator().manual_seed(seed)
-    latents = bdpvi.preview(fit, draws * repeats, temperature=temperature, generator=generator)
+    latents = bdpvi.releasing.preview(
+        fit, draws * repeats, temperature=temperature, generator=generator
+    )
     means = predictive_means(fit.model, latents, data.x)
     means = means.reshape(repeats, draws, len(data)).mean(1)
     return float(correct(means, data.y).double().mean())

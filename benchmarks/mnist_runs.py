@@ -39,6 +39,7 @@ from bdpvi.accounting.accountant import Accounting, cost_of
 from bdpvi.accounting.conversions import EPSILONS
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.losses import OfRuns
+from bdpvi.dp.networks import DPSGDSettings
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "mnist.py"))
 DELTAS = (1e-5, 1e-10)
@@ -124,7 +125,7 @@ def rows(
         rate=plan.batch / rest,
         max_grad_norm=1.0,
         noise_multiplier=noise,
-        settings=bdpvi.DPSGDSettings(
+        settings=DPSGDSettings(
             panel=(x[rest : rest + plan.panel], y[rest : rest + plan.panel]), records=rest
         ),
     )
@@ -207,7 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     say("noise  seed  steps  accuracy  worst-case ε  seconds")
     runs = finished(given.out, plan.steps)
     done = {(run["noise"], run["seed"]) for run in runs}
-    train, test = datasets.load_mnist(given.data)
+    train, test = datasets.mnist.load_mnist(given.data)
     for seed in plan.seeds:
         for noise in plan.noises:
             if (noise, seed) in done:

@@ -24,6 +24,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdpvi
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.networks.gradients import GRAD_SAMPLE_MODES, GradSampleMode
 
 BATCH, PANEL, ROUNDS = 512, 128, 15
@@ -74,7 +75,7 @@ def ours(mode: GradSampleMode, x: torch.Tensor, y: torch.Tensor) -> Callable[[],
     private = bdpvi.make_private(
         module, torch.optim.SGD(module.parameters(), lr=0.1), loss=F.cross_entropy, data=(x, y),
         rate=1.0, max_grad_norm=1.0, noise_multiplier=1.0,
-        settings=bdpvi.DPSGDSettings(panel=panel, grad_sample_mode=mode),
+        settings=DPSGDSettings(panel=panel, grad_sample_mode=mode),
     )  # fmt: skip
     return private.step
 

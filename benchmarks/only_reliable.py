@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from printed import command
 from scipy import stats
 
-from bdpvi import Accounting, cost_of
+from bdpvi.accounting import Accounting, cost_of
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
 from bdpvi.accounting.gaussian_pairs import GaussianPairs

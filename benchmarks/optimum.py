@@ -12,7 +12,8 @@ import time
 import torch
 from printed import command
 
-from bdpvi import BayesianLogisticRegression, Bound, cost_of, datasets
+from bdpvi import BayesianLogisticRegression, Bound, datasets
+from bdpvi.accounting import cost_of
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.accounting.panel import Panel
@@ -154,7 +155,7 @@ def main() -> None:
         f"{platform.machine()}, {torch.get_num_threads()} threads, Python "
         f"{platform.python_version()}, torch {torch.__version__}"
     )
-    loaders = {"abalone": datasets.load_abalone, "adult": datasets.load_adult}
+    loaders = {"abalone": datasets.abalone.load_abalone, "adult": datasets.adult.load_adult}
     for name, clip, temperature in SETTINGS:
         run(name, loaders[name](arguments.data).train, clip, temperature, arguments.refits)
 

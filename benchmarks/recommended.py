@@ -25,7 +25,8 @@ from printed import command
 from sklearn.linear_model import LogisticRegression
 
 import bdpvi
-from bdpvi import Dataset, Split, datasets
+from bdpvi import Dataset, datasets
+from bdpvi.datasets import Split
 from bdpvi.guides import MeanField
 from bdpvi.models.contract import predictive_means
 from bdpvi.recipes.metrics import metrics
@@ -36,7 +37,7 @@ CLIPS = (0.1, 0.3, 1.0, 3.0)
 PRIOR_SCALES = (0.03, 0.1, 0.2, 0.4, 0.8)
 LIMITS = (1.0, 3.0)
 DRAWS = 12
-FEW = bdpvi.Optimum(bdpvi.Remove(3))
+FEW = bdpvi.Optimum(bdpvi.neighbours.Remove(3))
 """A worst-case ε does not depend on the neighbours, so a few are enough."""
 
 
@@ -61,9 +62,11 @@ def scores(settings: Recipe, split: Split, epsilons: Sequence[float] = EPSILONS)
     fitted = settings.fit(split.train, neighbours=FEW, progress=False)
     found = []
     for epsilon in epsilons:
-        tau = bdpvi.calibrate(fitted, epsilon=epsilon, guarantee=bdpvi.WorstCaseDP()).temperature
+        tau = bdpvi.releasing.calibrate(
+            fitted, epsilon=epsilon, guarantee=bdpvi.WorstCaseDP()
+        ).temperature
         generator = torch.Generator().manual_seed(0)
-        latents = bdpvi.preview(fitted, DRAWS, temperature=tau, generator=generator)
+        latents = bdpvi.releasing.preview(fitted, DRAWS, temperature=tau, generator=generator)
         chances = predictive_means(fitted.model, latents, split.test.x)
         each = [metrics(chance, split.test.y) for chance in chances]
         log_score, auc = (fmean(m[name] for m in each) for name in ("log_score", "auc"))
@@ -82,7 +85,7 @@ def grid() -> Iterator[Recipe]:
 
 def rows(name: str, data: Dataset) -> Iterator[tuple[Score, Score]]:
     """Print a table's lines; yield the recommended and the best score at each ε."""
-    split = datasets.shuffled(data, 0.25)
+    split = datasets.split.shuffled(data, 0.25)
     train, test = split.train, split.test
     usual = LogisticRegression(max_iter=10_000).fit(train.x.numpy(), train.y.numpy())
     base = metrics(torch.full_like(test.y, float(train.y.mean())), test.y)

@@ -232,9 +232,9 @@ AUTHORS = {
         (0.815, 0.814, 0.814, 0.810, 0.811),
     ),
 }
-LOADERS: dict[str, Callable[[], bdpvi.Split]] = {
-    "abalone": datasets.load_abalone,
-    "adult": datasets.load_adult,
+LOADERS: dict[str, Callable[[], bdpvi.datasets.Split]] = {
+    "abalone": datasets.abalone.load_abalone,
+    "adult": datasets.adult.load_adult,
 }
 
 

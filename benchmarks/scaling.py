@@ -70,7 +70,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def account(panels: tuple[Any, ...]) -> float:
     try:
-        found = bdpvi.cost_of([PosteriorDraws(panels, 1, 5.0)], 1e-5).bayesian
+        found = bdpvi.accounting.cost_of([PosteriorDraws(panels, 1, 5.0)], 1e-5).bayesian
         return math.inf if found is None else found.epsilon
     except ValueError:  # one record moves the posterior so far that no ε is finite
         return math.inf

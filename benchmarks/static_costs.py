@@ -146,7 +146,7 @@ def row(task: Task, epsilon: float) -> str:
     )
 
 
-def table(name: str, split: bdpvi.Split) -> Task:
+def table(name: str, split: bdpvi.datasets.Split) -> Task:
     """Return a table with an intercept and no public logits; a fifth of it is the panel."""
 
     def records(data: bdpvi.Dataset) -> Records:
@@ -180,7 +180,7 @@ def pretrained(
 
 def mnist(folder: str | None) -> Task:
     """Return the last layer's features of a network trained on 300 public images."""
-    (x, y), (test_x, test_y) = datasets.load_mnist(folder)
+    (x, y), (test_x, test_y) = datasets.mnist.load_mnist(folder)
     torch.manual_seed(0)
     body, head = pretrained(x[:PUBLIC], y[:PUBLIC], 10, epochs=30, batch=50)
 
@@ -225,11 +225,11 @@ def main() -> None:
     print("| --- " * 11 + "|")
     tasks = []
     for file in options.table:
-        frame = datasets.read_table(file)
+        frame = datasets.reading.read_table(file)
         whole = datasets.from_frame(frame, frame.columns[-1]).train
-        tasks.append(table(file.stem, datasets.shuffled(whole, 0.2)))
+        tasks.append(table(file.stem, datasets.split.shuffled(whole, 0.2)))
     images = mnist(options.mnist)
-    tasks += [table("Adult", datasets.load_adult(options.adult)), images]
+    tasks += [table("Adult", datasets.adult.load_adult(options.adult)), images]
     tasks += [gated(images, threshold) for threshold in GATES]
     for task in tasks:
         for epsilon in EPSILONS:

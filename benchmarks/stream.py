@@ -25,9 +25,11 @@ import torch
 from printed import command
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, Charge, Optimum, Remove, Table
+from bdpvi import BayesianLogisticRegression, Optimum, Table
 from bdpvi._runtime import progress
+from bdpvi.accounting import Charge
 from bdpvi.guides import FullRank, MeanField
+from bdpvi.neighbours import Remove
 
 GUIDES = {"full-rank": FullRank, "mean-field": MeanField}
 CHUNK = 1 << 18

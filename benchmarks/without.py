@@ -41,7 +41,7 @@ FOLDS_SEED, FIRST_SEED = 7, 2_000_000
 def score(method: Method, data: Any, epsilon: float, seeds: int) -> float:
     """Return the mean log score on held-out training rows at one ε."""
     search = Search(epsilons=(epsilon,), seeds=seeds, folds=5)
-    splits = datasets.folds(data, search.folds, FOLDS_SEED)
+    splits = datasets.split.folds(data, search.folds, FOLDS_SEED)
     return cross_validated(method, splits, search, FIRST_SEED).score
 
 

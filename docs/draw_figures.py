@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 from studies.populations import Population, rare, uniform
 from torch import Tensor
 
-from bdpvi import Accounting, BayesianLogisticRegression, Dataset, Fit, Optimum, cost_of, fit
+from bdpvi import BayesianLogisticRegression, Dataset, Fit, Optimum, fit
+from bdpvi.accounting import Accounting, cost_of
 from bdpvi.accounting.estimators import student_t
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance

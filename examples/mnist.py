@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 import bdpvi
 from bdpvi import datasets
+from bdpvi.dp.networks import DPSGDSettings
 
 DELTA = 1e-5
 
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args(arguments)
 
-    (x, y), (test_x, test_y) = datasets.load_mnist(given.data)
+    (x, y), (test_x, test_y) = datasets.mnist.load_mnist(given.data)
     test = test_x.to(given.device), test_y.to(given.device)
     torch.manual_seed(0)  # of the first weights only: batches and noise are secret
     module = network().to(given.device)
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         loss=F.cross_entropy,
         data=(x[: -given.panel], y[: -given.panel]),
         rate=given.batch / (len(x) - given.panel), max_grad_norm=1.0, noise_multiplier=given.noise,
-        settings=bdpvi.DPSGDSettings(
+        settings=DPSGDSettings(
             panel=(x[-given.panel :], y[-given.panel :]),
             records=len(x) - given.panel,  # of MNIST everybody knows how many there are
         ),

@@ -18,7 +18,10 @@ from bdpvi.recipes.metrics import metrics
 
 EPSILON, DELTA = 0.2, 1e-5
 # By table: a round number of records, which counts as public.
-TABLES = {"abalone": (datasets.load_abalone, 3000), "adult": (datasets.load_adult, 40_000)}
+TABLES = {
+    "abalone": (datasets.abalone.load_abalone, 3000),
+    "adult": (datasets.adult.load_adult, 40_000),
+}
 
 name = sys.argv[1] if len(sys.argv) > 1 else "abalone"
 load, rows = TABLES[name]

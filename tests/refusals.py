@@ -32,10 +32,8 @@ from bdpvi import (
     Budget,
     Coupled,
     Dataset,
-    DPSGDSettings,
     Ledger,
     Optimum,
-    Remove,
     Training,
     fit_private,
     guides,
@@ -57,7 +55,9 @@ from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
 from bdpvi.dp.federated import Federation
 from bdpvi.dp.federated_vi import fit_federated
 from bdpvi.dp.mechanism import NoisySum
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.rounds import OTHER_CLIENT, SERVER_OF_SUMS, Rounds
+from bdpvi.neighbours import Remove
 from bdpvi.neighbours.mode.route import Mode
 from bdpvi.recipes import files
 from bdpvi.recipes.metrics import check_classes
@@ -210,7 +210,7 @@ secret = cache(lambda model, guide: fitted(model, guide, neighbours=Optimum()))
 
 
 def priced(guide: Any, draws: int, temperature: float, model: Any = WIDE) -> Any:
-    return bdpvi.cost(secret(model, guide), planned=bdpvi.Charge(draws, temperature))
+    return bdpvi.cost(secret(model, guide), planned=bdpvi.accounting.Charge(draws, temperature))
 
 
 def first_line(t: Path, bad: bytes) -> Any:
@@ -383,8 +383,8 @@ CASES: dict[str, Case] = {
     ),
     "_runtime/validate: Choose a smaller δ": lambda t: after(
         fitted(),
-        lambda f: bdpvi.cost(f, delta=0.02, planned=bdpvi.Charge(1, 9.0)),
-        lambda f: bdpvi.cost(f, delta=0.01, planned=bdpvi.Charge(1, 9.0)),
+        lambda f: bdpvi.cost(f, delta=0.02, planned=bdpvi.accounting.Charge(1, 9.0)),
+        lambda f: bdpvi.cost(f, delta=0.01, planned=bdpvi.accounting.Charge(1, 9.0)),
     ),
     "_runtime/validate: make it numbers": lambda t: (
         lambda: Dataset.of(FRAME, FRAME["age"]),

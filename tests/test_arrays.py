@@ -201,6 +201,6 @@ def test_raw_columns_are_encoded_by_the_release(tmp_path: Path) -> None:
     encoding = released.encoding
     assert encoding is not None
     age = encoding.columns[0]
-    assert isinstance(age, datasets.Numeric)
+    assert isinstance(age, datasets.columns.Numeric)
     by_hand = torch.tensor([[(50.0 - age.mean) / age.sd, 0.0, 0.0]], dtype=torch.float64)
     assert base.tolist() == released.predict_mean(by_hand).tolist()

@@ -11,8 +11,9 @@ import pytest
 import torch
 from simulated import logistic_data
 
-from bdpvi import Add, BayesianLogisticRegression, Coupled, Dataset, Remove, Training, fit
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Training, fit
 from bdpvi.guides import MeanField
+from bdpvi.neighbours import Add, Remove
 
 TRAINED = [field.name for field in dataclasses.fields(Training)]
 x, y = logistic_data(20, 2).x, logistic_data(20, 2).y

@@ -17,16 +17,7 @@ from simulated import load, logistic_data
 from torch import Tensor
 
 import bdpvi
-from bdpvi import (
-    BayesianLogisticRegression,
-    Coupled,
-    Dataset,
-    Fit,
-    Optimum,
-    Remove,
-    cli,
-    distributed,
-)
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Fit, Optimum, cli, distributed
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.progress import silent
 from bdpvi._runtime.workers import Alone
@@ -34,6 +25,7 @@ from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.guides import FullRank
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
+from bdpvi.neighbours import Remove
 from bdpvi.neighbours.route import Kind
 from bdpvi.neighbours.sharding import Sharded, part
 

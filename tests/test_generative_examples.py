@@ -42,7 +42,7 @@ def test_an_example_prints_its_epsilon_and_its_students(
         standard = (digits[0].view(-1, 1, 28, 28) - 0.1307) / 0.3081
         return (standard[:1500], digits[1][:1500]), (standard[1500:], digits[1][1500:])
 
-    monkeypatch.setattr("bdpvi.datasets.load_mnist", load)
+    monkeypatch.setattr("bdpvi.datasets.mnist.load_mnist", load)
     more = ["--clients", "20", "--shards", "2"] if example is fedgp else []
     main = example.main  # type: ignore[attr-defined]
     main(["--steps", "2", "--each", "10", "--epsilon", "2", *more])

@@ -149,5 +149,5 @@ def test_settings_are_known_before_what_fits_is_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     own = [name for name in done.stdout.split() if name.split(".")[0] == "bdpvi"]
     assert "bdpvi.recipes.recommended" in own
-    assert len(own) <= 80
+    assert len(own) <= 81
     assert "bdpvi._fit" not in own

@@ -22,13 +22,14 @@ from simulated import load, logistic_data
 from test_cli import run
 
 import bdpvi
-from bdpvi import Coupled, Dataset, Optimum, Remove, datasets
+from bdpvi import Coupled, Dataset, Optimum, datasets
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.datasets.split import permutation
 from bdpvi.dp.federated_vi import Client
 from bdpvi.dp.rounds import Rounds
 from bdpvi.guides import FullRank, MeanField
+from bdpvi.neighbours import Remove
 from bdpvi.recipes.pipeline import Pipeline
 from bdpvi.recipes.rows import Rows
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression

@@ -23,13 +23,12 @@ from bdpvi import (
     Budget,
     Dataset,
     Ledger,
-    NoisyScores,
-    ObjectivePerturbation,
     TooFewRecordsError,
     fit_private,
     guides,
 )
 from bdpvi.datasets import constants_of
+from bdpvi.recipes import NoisyScores, ObjectivePerturbation
 from bdpvi.sklearn import PrivateLogisticRegression
 
 FILE = Path(__file__)

@@ -13,7 +13,8 @@ import pytest
 from printed import command
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = ("README.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md")
+PAGES = [*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
 OUTPUTS = sorted((ROOT / "docs" / "benchmarks").glob("*.txt"))
 SCRIPTS = sorted((ROOT / "benchmarks").glob("*.py"))
 FOLDER = re.compile(r"""(?:^|[\s='"(`])(?:/\w|~[/\w]|\.\./|[A-Z]:[\\/])""")
@@ -92,11 +93,15 @@ def test_make_help_lists_every_target() -> None:
         assert {line.split()[1] for line in done.stdout.decode().splitlines()} == set(phony.split())
 
 
-def test_the_citation_is_of_this_version() -> None:
-    texts = [
-        (ROOT / name).read_text(encoding="utf-8") for name in ("CITATION.cff", "pyproject.toml")
-    ]
-    one, other = (re.search(r'^version(?:: | = ")([\d.]+)', text, re.MULTILINE) for text in texts)
-    assert one is not None
-    assert other is not None
-    assert one[1] == other[1]
+def test_citation_and_changelog_are_of_this_version() -> None:
+    files = {
+        "pyproject.toml": r'^version = "([\d.]+)"$',
+        "CITATION.cff": r"^version: ([\d.]+)$",
+        "CHANGELOG.md": r"^## ([\d.]+) \(",
+    }
+    found = {}
+    for name, pattern in files.items():
+        one = re.search(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)
+        assert one is not None, name
+        found[name] = one[1]
+    assert len({*found.values()}) == 1, found

@@ -143,7 +143,7 @@ def logistic(**options: Any) -> bdpvi.BayesianLogisticRegression:
 
 LINEAR = bdpvi.BayesianLinearRegression.of_bounds(0, 8)
 POISSON = bdpvi.BayesianPoissonRegression(largest=8)
-PERTURBED, SCORES = bdpvi.ObjectivePerturbation, bdpvi.NoisyScores
+PERTURBED, SCORES = bdpvi.recipes.ObjectivePerturbation, bdpvi.recipes.NoisyScores
 ANSWERS: dict[str, Callable[[], dict[str, Any]]] = {
     "private, bought": lambda: private(drop=("sex",)),
     "private, all bought": lambda: private(epsilon=4.0),

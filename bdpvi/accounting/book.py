@@ -53,7 +53,7 @@ class Origin(str, Enum):
 
 @dataclass(frozen=True)
 class Charge:
-    """``draws`` samples at ``temperature``: what :func:`bdpvi.calibrate` returns for a release.
+    """``draws`` samples at ``temperature``, as :func:`bdpvi.releasing.calibrate` returns them.
 
     It is not a number and has no arithmetic, so that the origin of the temperature stays with it.
 

@@ -176,7 +176,7 @@ def simulated(rows: int = 20_000, columns: int = 5) -> Split:
     truth = torch.linspace(1.0, -1.0, columns, dtype=torch.float64)
     chance = torch.sigmoid(x @ truth - 0.4)
     y = (torch.rand(rows, generator=generator, dtype=torch.float64) < chance).double()
-    return datasets.first_rows(Dataset(x, y, name="simulated"))
+    return datasets.split.first_rows(Dataset(x, y, name="simulated"))
 
 
 def load(data: str | None) -> tuple[Split, str]:

@@ -24,7 +24,7 @@ from bdpvi.bench.comparison import EPSILONS, check_epsilons, predict
 from bdpvi.bench.hyperparameters import FILE, Chosen, Entry, build, describe, owner
 from bdpvi.bench.methods import NONE, BaseRate, Method, Prepared
 from bdpvi.bench.trials import Study, Trial, configurations, refinement
-from bdpvi.datasets import folds
+from bdpvi.datasets.split import folds
 from bdpvi.recipes.metrics import OBJECTIVES, Measure
 from bdpvi.types import Dataset, Split
 

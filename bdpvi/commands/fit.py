@@ -270,7 +270,7 @@ def _route(name: str, out: Path, records: int | None, workers: Reduction) -> Nei
     from bdpvi.neighbours.sharding import Sharded, ShardedRecords
     from bdpvi.recipes.files import unfinished
 
-    kind = bdpvi.Remove(records)
+    kind = bdpvi.neighbours.Remove(records)
     if name == "optimum":
         return ShardedRecords(bdpvi.Optimum, kind, workers=workers)
     kept = unfinished(out) / f"workers-{workers.size}"

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
-    from bdpvi import Fit, Prepared, Release
+    from bdpvi import Fit, Release
+    from bdpvi.releasing import Prepared
     from bdpvi.releasing.guarantees import Guarantee as Promise
 
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP", "typical": "TypicalRecord"}
@@ -124,7 +125,7 @@ def release(
     if temperature is None and epsilon is None:
         raise ValueError("temperature or epsilon must be given")
     kind = guarantee_of(guarantee)
-    accounting = bdpvi.Accounting(conversion=conversion) if conversion else None
+    accounting = bdpvi.accounting.Accounting(conversion=conversion) if conversion else None
     fitted = files.load(folder)
     if settings:
         chosen = options.settings_of(
@@ -304,7 +305,7 @@ def _predicted(
         )
     if unknown:
         encoding = replace(encoding, unknown=unknown)
-    features, counts = encoding.counted(datasets.read_table(data, **reading))
+    features, counts = encoding.counted(datasets.reading.read_table(data, **reading))
     if counts:
         outputs.complain(f"not known, taken for the column's mean: {said(counts)}")
     parts = [_columns(loaded, part) for part in features.split(_AT_A_TIME)]
@@ -353,7 +354,7 @@ def _identifiers(
 
     if not ids:
         return {}
-    table = with_text_names(datasets.read_table(data, **reading, text=True))
+    table = with_text_names(datasets.reading.read_table(data, **reading, text=True))
     for name in ids:
         if name not in table.columns:
             raise ValueError(f"id={name!r} is not a column of {data}")

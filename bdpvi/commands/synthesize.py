@@ -77,8 +77,8 @@ def schema(
     Identifiers, dates and free text are listed under "left_out", with the reason. Keep the draft
     secret until then.
     """
-    from bdpvi.datasets import read_table
     from bdpvi.datasets.encoding import with_text_names
+    from bdpvi.datasets.reading import read_table
     from bdpvi.datasets.schema import measured
 
     read = read_table(data, separator=separator, multiline=multiline, text=True)
@@ -149,9 +149,9 @@ def synthesize(
     from bdpvi.accounting.cost import Assumption
     from bdpvi.accounting.places import Places
     from bdpvi.accounting.transaction import Transaction
-    from bdpvi.datasets import read_table
     from bdpvi.datasets.encoding import with_text_names
     from bdpvi.datasets.origin import declared
+    from bdpvi.datasets.reading import read_table
     from bdpvi.recipes.private import beside, places
     from bdpvi.releasing.intent import HEAD, NAME, output_of
     from bdpvi.synthesis import Counts

@@ -261,7 +261,8 @@ class BayesianPoissonRegression(_Counts):
 
     Args:
         largest: whole number, at most :data:`MOST_COUNT`, public. Larger counts are clipped to it
-            where sensitivity has to be bounded; :class:`bdpvi.NoisyScores` corrects for this.
+            where sensitivity has to be bounded; :class:`bdpvi.recipes.NoisyScores` corrects for
+            this.
         exposure: number of the feature column, from 0, with each record's exposure, such as years
             at risk: positive and not standardised. Its logarithm is an offset: it is added to the
             linear predictor with coefficient 1, and has no weight.

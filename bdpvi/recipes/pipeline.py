@@ -41,38 +41,7 @@ _DRAWS = 1000
 class Pipeline:
     """The processing of a table. All of it counts as public: do not choose it by the rows.
 
-    Attributes:
-        target: the column to predict, yes or no unless there is a ``model``. Rows with a blank
-            target are left out, independently of each other.
-        positive: the target value that counts as 1; all others count as 0.
-        epsilon, delta: ε and δ of the total: preprocessing and draws.
-        draws: number of posterior samples.
-        base_rate: a public guess of the fraction of class 1.
-        expected_rows: N as declared by the owner, within a factor of 3; it is published, rounded
-            to 1, 2 or 5 times a power of ten. By default N is estimated privately.
-        constants: public preprocessing bounds of some or all columns, which cost nothing; others
-            are estimated privately.
-        from_data: consent to exact bounds, read from this table and published, which ε does not
-            cover.
-        drop: columns to leave out.
-        categorical, numeric: columns of public kind; other kinds are estimated privately.
-        hashed: whether categories are hashed instead of counted. None: hashed if few names
-            would be counted, by the noisy number of records.
-        settings: settings of the fit; by default those of :func:`bdpvi.recommended`.
-        guide: kind of guide to draw from, instead of objective perturbation.
-        model: a regression for numbers, counts or classes instead of yes and no. Rows with another
-            kind of target are left out, independently of each other. Linear and Poisson regression
-            use :class:`bdpvi.NoisyScores`; others, and any with an exposure, :class:`bdpvi.DPVI`.
-        classes: the target's public classes, in the order of an ordinal model.
-        exposure: column with each row's exposure, such as years at risk, for a model of counts;
-            used unchanged, at no price. Rows without a positive exposure are left out.
-        intervals: whether the release is for inference: coefficients with intervals that cover,
-            by :class:`bdpvi.NoisyScores`. Then, and with a ``model``, the number of draws has no
-            price, and 1 means 1,000.
-        guarantee: as for :func:`bdpvi.release`.
-        name: name of the data in reports.
-        measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
-            ``from_data``.
+    The fields are arguments of :func:`bdpvi.private`, which says what they are.
     """
 
     target: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from bdpvi.recipes.encoded import Encoded, encode
 from bdpvi.recipes.pipeline import Left, Pipeline
 from bdpvi.recipes.rows import Rows
 from bdpvi.releasing import intent, storage
-from bdpvi.releasing.guarantees import BayesianDP, WorstCaseDP
+from bdpvi.releasing.guarantees import BayesianDP, Guarantee, WorstCaseDP
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.received import release_of
 from bdpvi.releasing.releases import Asked, carried_out
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bdpvi._fit import Fit
+    from bdpvi.datasets.encoding import Encoding
+    from bdpvi.guides import GaussianGuide
+    from bdpvi.models.kinds import OfClasses, OfNumbers
     from bdpvi.recipes.recipe import Recipe
     from bdpvi.releasing.released import Release
 
@@ -59,6 +62,25 @@ def private(
     target: str = "",
     positive: object = None,
     epsilon: float,
+    delta: float = 1e-5,
+    draws: int = 1,
+    base_rate: float | None = None,
+    expected_rows: float | None = None,
+    constants: Encoding | None = None,
+    from_data: bool = False,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    numeric: Sequence[str] = (),
+    hashed: bool | None = None,
+    settings: Recipe | None = None,
+    guide: type[GaussianGuide] | None = None,
+    model: OfNumbers | OfClasses | None = None,
+    classes: Sequence[object] = (),
+    exposure: str = "",
+    intervals: bool = False,
+    guarantee: Guarantee | None = None,
+    name: str = "",
+    measuring: Mapping[str, Any] | None = None,
     out: str | os.PathLike[str] | None = None,
     secret: str | os.PathLike[str] | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -68,7 +90,6 @@ def private(
     separator: str = ",",
     multiline: bool = False,
     progress: bool = True,
-    **options: Any,
 ) -> Release:
     """Turn a table into a private model: private preprocessing, fit to all rows, charge, draw.
 
@@ -79,9 +100,39 @@ def private(
 
     Args:
         table: a data frame, a CSV or Parquet file, or records with public preprocessing.
-        target: the column to predict, yes or no unless ``model=`` is given.
-        positive: the target value that counts as 1.
+        target: the column to predict, yes or no unless there is a ``model``. Rows with a blank
+            target are left out, independently of each other.
+        positive: the target value that counts as 1; all others count as 0.
         epsilon: ε of everything spent on this table, including earlier charges.
+        delta: δ of the same.
+        draws: number of posterior samples.
+        base_rate: a public guess of the fraction of class 1.
+        expected_rows: N as declared by the owner, within a factor of 3; it is published, rounded
+            to 1, 2 or 5 times a power of ten. By default N is estimated privately.
+        constants: public preprocessing bounds of some or all columns, which cost nothing; others
+            are estimated privately.
+        from_data: consent to exact bounds, read from this table and published, which ε does not
+            cover.
+        drop: columns to leave out.
+        categorical, numeric: columns of public kind; other kinds are estimated privately.
+        hashed: whether categories are hashed instead of counted. None: hashed if few names
+            would be counted, by the noisy number of records.
+        settings: settings of the fit; by default those of :func:`bdpvi.recommended`.
+        guide: kind of guide to draw from, instead of objective perturbation.
+        model: a regression for numbers, counts or classes instead of yes and no. Rows with another
+            kind of target are left out, independently of each other. Linear and Poisson regression
+            use :class:`bdpvi.recipes.NoisyScores`; others, and any with an exposure,
+            :class:`bdpvi.DPVI`.
+        classes: the target's public classes, in the order of an ordinal model.
+        exposure: column with each row's exposure, such as years at risk, for a model of counts;
+            used unchanged, at no price. Rows without a positive exposure are left out.
+        intervals: whether the release is for inference: coefficients with intervals that cover,
+            by :class:`bdpvi.recipes.NoisyScores`. Then, and with a ``model``, the number of draws
+            has no price, and 1 means 1,000.
+        guarantee: as for :func:`bdpvi.release`.
+        name: name of the data in reports; by default that of the file or data set.
+        measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
+            ``from_data``.
         out: new folder for :data:`MODEL`, which may be shared. Without it nothing is written.
         secret: new folder for the work in progress; ``OUT.secret`` by default. Never share it.
             After an interruption the same call resumes there and pays nothing twice. At the end it
@@ -96,9 +147,8 @@ def private(
         rows_per_unit: the most rows of each person to use, the first ones.
         separator: separator of a CSV file.
         multiline: whether quoted values may span several lines of it, which the receipt then
-            states; see :func:`bdpvi.datasets.read_table`.
+            states; see :func:`bdpvi.datasets.reading.read_table`.
         progress: whether to show progress bars.
-        options: further fields of :class:`Pipeline`.
 
     Raises:
         TooFewRecordsError: if a declared number of records is too small, before any charge; or if
@@ -116,7 +166,10 @@ def private(
     >>> print(release.receipt)
     worst-case DP ε = 1 (target) at δ = 1e-05, to add or remove one record
     """
-    pipeline = {"target": target, "positive": positive, "epsilon": epsilon, **options}
+    given = locals()
+    asked = {one.name: given[one.name] for one in fields(Pipeline)} | {"measuring": measuring or {}}
+    if not name:
+        del asked["name"]
     work = Work.of(
         table,
         separator=separator,
@@ -128,7 +181,7 @@ def private(
         budget=budget,
         unit=unit,
         rows_per_unit=rows_per_unit,
-        **pipeline,
+        **asked,
     )
     return work.released(Transaction(work.ledger)) if work.where is None else work.written()
 

@@ -95,7 +95,7 @@ def for_intervals(
     base_rate: float | None = None,
     expected_rows: float | None = None,
 ) -> Recipe:
-    """Return settings for coefficients with intervals, by :class:`bdpvi.NoisyScores`.
+    """Return settings for coefficients with intervals, by :class:`bdpvi.recipes.NoisyScores`.
 
     Args:
         draws: number of posterior draws; any number has the same price.

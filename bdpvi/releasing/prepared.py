@@ -49,7 +49,7 @@ from bdpvi.types import Dataset, PrivacyUtilityWarning
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Encoded rows and the mechanism of their releases: what :meth:`bdpvi.Recipe.fit` returns.
+    """Encoded rows and the mechanism of their releases, from :meth:`bdpvi.recipes.Recipe.fit`.
 
     All of it is secret. :func:`bdpvi.release` solves once for each draw, :func:`bdpvi.cost` returns
     the cost, and :func:`bdpvi.save_fit` writes it to disk.

@@ -48,7 +48,7 @@ def save_fit(
     alone.
 
     Args:
-        fit: the result of :func:`bdpvi.fit` or :meth:`bdpvi.Recipe.fit`.
+        fit: the result of :func:`bdpvi.fit` or :meth:`bdpvi.recipes.Recipe.fit`.
         path: a new folder: an old fit and its ledger are never overwritten.
         extra: any JSON that the caller needs to build model and guide again.
     """
@@ -214,7 +214,7 @@ def load_fit(path: str | Path, model: Model, guide: Guide | Route[Any]) -> Fit |
     Args:
         path: the folder.
         model: the fitted model.
-        guide: the fitted guide; or the route, if :meth:`bdpvi.Recipe.fit` prepared it.
+        guide: the fitted guide; or the route, if :meth:`bdpvi.recipes.Recipe.fit` prepared it.
 
     Raises:
         ValueError: if a file is missing, was changed or cannot be read, or if model or guide

@@ -227,7 +227,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if settings.route is None:
             return replace(self._drawn(settings, data, work), secret=None)
         prepared = settings.fit(data, ledger=work.ledger, progress=False)
-        assert isinstance(prepared, bdpvi.Prepared)
+        assert isinstance(prepared, bdpvi.releasing.Prepared)
         release = prepared.release(
             settings.released, epsilon=self.epsilon, delta=self.delta, work=work
         )
@@ -244,7 +244,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         kind, secret = self._guarantee(), work.secret
         # Only the worst case is requested, so no neighbours are needed.
         public = kind.name == bdpvi.WorstCaseDP.name
-        near = bdpvi.Optimum(bdpvi.Remove(0)) if public else None
+        near = bdpvi.Optimum(bdpvi.neighbours.Remove(0)) if public else None
         own = Ledger()
         for one in work.ledger.book().charges:
             if one.of == work.name:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from bdpvi.sklearn.base import Floats
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
-    from bdpvi import Recipe, Release
+    from bdpvi import Release
+    from bdpvi.recipes import Recipe
     from bdpvi.recipes.arrays import Standard
 
 STEPS = 1000
@@ -25,7 +26,8 @@ def settings(estimator: Any, classes: int) -> Recipe:
     Raises:
         ValueError: naming an argument that is for two classes only.
     """
-    from bdpvi import DPVI, BayesianMultinomialRegression, Recipe
+    from bdpvi import DPVI, BayesianMultinomialRegression
+    from bdpvi.recipes import Recipe
 
     given = {name: getattr(estimator, name) for name in _OF_TWO}
     wrong = {name: value for name, value in given.items() if value is not None}

@@ -64,9 +64,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         expected_rows: publicly known approximate number of rows, within a factor of 3. It is
             published, rounded. By default the number is estimated privately.
         intervals: whether to release coefficients with valid intervals, by
-            :class:`bdpvi.NoisyScores`; ``prior_scale`` is then the prior's, 5 by default. It needs
-            ``expected_rows`` if the scaling is estimated privately: too few records are an error,
-            which must be raised before anything is charged.
+            :class:`bdpvi.recipes.NoisyScores`; ``prior_scale`` is then the prior's, 5 by default.
+            It needs ``expected_rows`` if the scaling is estimated privately: too few records are an
+            error, which must be raised before anything is charged.
         guide: "mean-field" or "full-rank" to release draws from a guide instead.
         ledger: path of a file to which every ``fit`` is charged before anything is drawn;
             ``guarantee_`` then states the total cost. Keep it secret, and use one for each table of
@@ -74,14 +74,14 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         random_state: None draws from the operating system's secure randomness. A seed makes an
             experiment without a guarantee: whoever knows the seed can subtract the noise.
 
-    By default a private minimum is released (:class:`bdpvi.ObjectivePerturbation`), which converges
-    to the minimum without privacy as rows are added. With a ``guide``, ``clip``, ``prior_scale`` or
-    ``noise_scale``, or for Bayesian DP, draws from a guide are released instead; arguments that are
-    None are then set as in :func:`bdpvi.recommended`. More than two classes use multinomial
-    regression, trained with noise by :class:`bdpvi.DPVI`; ``guarantee``, ``clip``, ``noise_scale``,
-    ``base_rate``, ``guide`` and ``intervals`` are for two classes. All arguments count as public:
-    choose them without looking at the data. Few records are not an error, but make private scaling
-    inaccurate; a :class:`bdpvi.PrivacyUtilityWarning` says so.
+    By default a private minimum is released (:class:`bdpvi.recipes.ObjectivePerturbation`), which
+    converges to the minimum without privacy as rows are added. With a ``guide``, ``clip``,
+    ``prior_scale`` or ``noise_scale``, or for Bayesian DP, draws from a guide are released instead;
+    arguments that are None are then set as in :func:`bdpvi.recommended`. More than two classes use
+    multinomial regression, trained with noise by :class:`bdpvi.DPVI`; ``guarantee``, ``clip``,
+    ``noise_scale``, ``base_rate``, ``guide`` and ``intervals`` are for two classes. All arguments
+    count as public: choose them without looking at the data. Few records are not an error, but make
+    private scaling inaccurate; a :class:`bdpvi.PrivacyUtilityWarning` says so.
 
     Attributes:
         coef_: (1, d), or (K, d) for more than two classes, mean over the draws, on the scale of X,

@@ -115,7 +115,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def _settings(self, model: OfNumbers, standard: Standard | None) -> Recipe:
         """Return model and route; with few records the route continues and warns."""
-        from bdpvi import NoisyScores, Recipe
+        from bdpvi.recipes import NoisyScores, Recipe
 
         route = NoisyScores(rows=self.expected_rows, draws=self.draws, least=0.0)
         bought = standard.found if standard else None
@@ -143,8 +143,8 @@ class PrivateLinearRegression(_PrivateRegressor):
 
     Every call of ``fit`` is a separate release. The costs of several fits compose: give them one
     ``ledger``. The estimator keeps only the release, so it may be pickled and shared. It uses
-    :class:`bdpvi.NoisyScores`: intervals account for sampling and for privacy noise; the error
-    variance is estimated too. The guarantee is worst-case, for adding or removing one record.
+    :class:`bdpvi.recipes.NoisyScores`: intervals account for sampling and for privacy noise; the
+    error variance is estimated too. The guarantee is worst-case, for adding or removing one record.
 
     Centres and scales of the columns and of the target are estimated privately for a fifth of the
     budget unless public ones are given, so that ε covers everything that ``fit`` returns. With few

@@ -64,7 +64,7 @@ def load(given: argparse.Namespace) -> tuple[Images, Images]:
     """Return images to train with and to score on."""
     train, test = (
         ((x * mnist.SCALE + mnist.MEAN).clamp(0, 1).flatten(1), y)
-        for x, y in datasets.load_mnist(given.data)
+        for x, y in datasets.mnist.load_mnist(given.data)
     )
     if given.validate:
         train, test = (train[0][:50_000], train[1][:50_000]), (train[0][50_000:], train[1][50_000:])

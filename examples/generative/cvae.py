@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bdpvi
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.networks.private import Private
 
 CODES = 10
@@ -64,7 +65,7 @@ def private_cvae(data: Images, rate: float, epsilon: float, steps: int) -> Priva
         module,
         torch.optim.Adam(module.parameters(), lr=2e-3),
         loss=negative_elbo, data=((x, one_hot(y)), x), rate=rate, max_grad_norm=1.0,
-        settings=bdpvi.DPSGDSettings(
+        settings=DPSGDSettings(
             epsilon=epsilon, steps=steps, delta=DELTA,
             records=len(x),  # of MNIST everybody knows how many there are
         ),

@@ -33,6 +33,7 @@ from _images import (
 from torch import Tensor, nn
 
 import bdpvi
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.networks.private import Private
 
 BOUND = 0.05
@@ -81,7 +82,7 @@ def private_critic(
     x, y = data
     return bdpvi.make_private(
         critic, optimizer, loss=negated, data=((x, one_hot(y)), y), rate=rate, max_grad_norm=0.5,
-        settings=bdpvi.DPSGDSettings(
+        settings=DPSGDSettings(
             epsilon=epsilon, steps=steps, delta=DELTA,
             records=len(x),  # of MNIST everybody knows how many there are
         ),

@@ -22,15 +22,17 @@ from simulated import load
 from torch import Tensor
 
 import bdpvi.neighbours.coupled
-from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Remove, cli
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset, cli
 from bdpvi._runtime import checkpoint
 from bdpvi._runtime.checkpoint import Checkpoint, forget, sealed
 from bdpvi._runtime.progress import silent
 from bdpvi.accounting.panel import Panel
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.inference.fingerprint import SECRET, described, identity
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
+from bdpvi.neighbours import Remove
 from bdpvi.neighbours.rows import Rows, train_rows
 
 STEPS = 20
@@ -302,7 +304,7 @@ def test_a_forged_state_that_is_sealed_again_is_one_value_error() -> None:
     def made() -> Any:
         module = torch.nn.Linear(2, 2)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-        settings = bdpvi.DPSGDSettings(records=20, seed=0)
+        settings = DPSGDSettings(records=20, seed=0)
         return bdpvi.make_private(
             module, optimizer, loss=torch.nn.functional.cross_entropy, data=(x, y), rate=0.5,
             max_grad_norm=1.0, noise_multiplier=1.0, settings=settings,

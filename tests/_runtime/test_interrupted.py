@@ -385,7 +385,10 @@ STOPPED = {
         ["--data", "breast-cancer", "--out", "{new}", "--quiet"],
     ),
     "cost": ("bdpvi.releasing.releases.cost", ["{fit}"]),
-    "predict": ("bdpvi.datasets.read_table", ["{release}", "--data", "{new}", "--out", "{new}"]),
+    "predict": (
+        "bdpvi.datasets.reading.read_table",
+        ["{release}", "--data", "{new}", "--out", "{new}"],
+    ),
     "ledger show": ("bdpvi.releasing.storage.open_ledger", ["{fit}"]),
     "ledger repair": ("bdpvi.accounting.repair.repair", ["{fit}", "--charge", "1,1"]),
 }

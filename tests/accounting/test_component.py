@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.distributions import Independent, LowRankMultivariateNormal, MultivariateNormal, Normal
 
 import bdpvi
-from bdpvi import BayesianAccountant, Influence, guides
+from bdpvi import BayesianAccountant, guides
+from bdpvi.accounting import Influence
 from bdpvi.accounting.accountant import cost_of
 from bdpvi.accounting.events import NormCounts, PosteriorDraws, SampledGaussian
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise

@@ -332,7 +332,7 @@ def test_what_is_charged_is_the_same_for_every_table(table: Dataset) -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_temperature_for_a_worst_case_is_public(table: Dataset) -> None:
     fits = fitted(table), fitted(table.without(3))
-    found = [bdpvi.calibrate(fit, epsilon=5.0, guarantee=WorstCaseDP()) for fit in fits]
+    found = [bdpvi.releasing.calibrate(fit, epsilon=5.0, guarantee=WorstCaseDP()) for fit in fits]
     assert found[0] == found[1]
     assert found[0].origin is Origin.CONSTANTS
     release = bdpvi.release(fits[0], epsilon=5.0, guarantee=WorstCaseDP())
@@ -340,7 +340,7 @@ def test_a_temperature_for_a_worst_case_is_public(table: Dataset) -> None:
     assert 4.99 < release.cost.worst_case.epsilon <= 5.0
     assert release.receipt.worst_case is not None
     with pytest.raises(ValueError, match="covariances alone bring it to worst-case DP: ε = 4"):
-        bdpvi.calibrate(fits[1], epsilon=3.0, guarantee=WorstCaseDP())
+        bdpvi.releasing.calibrate(fits[1], epsilon=3.0, guarantee=WorstCaseDP())
 
 
 @pytest.mark.usefixtures("quick")
@@ -356,7 +356,7 @@ def test_what_the_records_decided_has_no_worst_case(table: Dataset, given: dict[
     assert bdpvi.release(fit, guarantee=BayesianDP(), **given).cost.worst_case is None
     assert bdpvi.cost(fit).worst_case is None
     with pytest.raises(ValueError, match="cannot be given: an earlier release"):
-        bdpvi.calibrate(fit, epsilon=9.0, guarantee=WorstCaseDP())
+        bdpvi.releasing.calibrate(fit, epsilon=9.0, guarantee=WorstCaseDP())
 
 
 @pytest.mark.parametrize(
@@ -380,7 +380,7 @@ def test_what_has_no_worst_case_says_why(
     assert pricing.priced(fit, Charge(1, 1.0)) is None
     assert guarantees.by_default(fit).name != "worst-case DP"
     with pytest.raises(ValueError, match=reason):
-        bdpvi.calibrate(fit, epsilon=9.0, guarantee=WorstCaseDP())
+        bdpvi.releasing.calibrate(fit, epsilon=9.0, guarantee=WorstCaseDP())
 
 
 def test_an_influence_has_room_for_the_fits_own_error() -> None:

@@ -59,7 +59,7 @@ from bdpvi.bench.ratios import Scores, difference
 from bdpvi.bench.report import COLUMNS as SHOWN_COLUMNS
 from bdpvi.bench.report import SECRET, Results, console_tables, overview, pictures, report
 from bdpvi.bench.summary import BEST, PAIRED, ratio_table, summarise
-from bdpvi.datasets import folds
+from bdpvi.datasets.split import folds
 from bdpvi.dp.scores import Batch, Clip, euclidean, scores
 from bdpvi.recipes.metrics import MEASURES, calibration, expected_calibration_error, metrics
 from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, on_grid

@@ -36,7 +36,8 @@ from bdpvi.bench.methods.posterior import (
 )
 from bdpvi.bench.trials import Trial, configurations, refinement, value_at
 from bdpvi.bench.tuning import Search, base_rate_score, proposal, score, tune
-from bdpvi.datasets import abalone, folds
+from bdpvi.datasets import abalone
+from bdpvi.datasets.split import folds
 from bdpvi.recipes.metrics import OBJECTIVES
 from bdpvi.recipes.recommended import recommended
 from bdpvi.types import Split

@@ -28,6 +28,7 @@ from bdpvi._fit import Kept
 from bdpvi.accounting.cost import Bound
 from bdpvi.cli import app
 from bdpvi.dp.federated import Federation, Message
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.rounds import Rounds
 from bdpvi.recipes.dpvi import DPVI
 from bdpvi.types import People
@@ -179,7 +180,7 @@ def _guide(**given: Any) -> Callable[[Place, float], Bound]:
 def _experiment(place: Place, share: float) -> Bound:
     """Release at a temperature that was found for a Bayesian ε, which is its price."""
     fit, kind = guide_fit(place), BayesianDP()
-    charge = bdpvi.calibrate(fit, 2, epsilon=share, guarantee=kind)
+    charge = bdpvi.releasing.calibrate(fit, 2, epsilon=share, guarantee=kind)
     return replace(bdpvi.release(fit, charge, guarantee=kind).receipt.bound, epsilon=share)
 
 
@@ -331,7 +332,7 @@ def _network(place: Place, share: float) -> Bound:
         rate=0.1,
         max_grad_norm=1.0,
         noise_multiplier=8.0 / share,
-        settings=bdpvi.DPSGDSettings(ledger=Ledger.at(place.ledger)),
+        settings=DPSGDSettings(ledger=Ledger.at(place.ledger)),
     )
     for _ in range(STEPS):
         made.step()
@@ -355,7 +356,7 @@ def _tables(place: Place, share: float) -> Bound:
     rounds = Rounds(
         clients=2, size=3, clip=50.0, noise_multiplier=8.0 / share, record_rate=1.0, record_clip=1.0
     )
-    fit = bdpvi.fit_federated(
+    fit = bdpvi.dp.fit_federated(
         CLIPPED, guides.MeanField(CLIPPED), clients, Federation(rounds), rounds=3, progress=False
     )
     return fit.worst_case(DELTA, "record")
@@ -369,10 +370,10 @@ _classes: dict[str, Any] = {"classes": ("a", "b", "c")}
 DOORS = (
     Door("release", _guide(), _fitted),
     Door("release, Bayesian", _experiment, _fitted),
-    Door("objective, declared", _route(bdpvi.ObjectivePerturbation(rows=2e4))),
-    Door("objective, counted", _route(bdpvi.ObjectivePerturbation())),
-    Door("scores, declared", _route(bdpvi.NoisyScores(rows=2000))),
-    Door("scores, counted", _route(bdpvi.NoisyScores())),
+    Door("objective, declared", _route(bdpvi.recipes.ObjectivePerturbation(rows=2e4))),
+    Door("objective, counted", _route(bdpvi.recipes.ObjectivePerturbation())),
+    Door("scores, declared", _route(bdpvi.recipes.NoisyScores(rows=2000))),
+    Door("scores, counted", _route(bdpvi.recipes.NoisyScores())),
     Door("training, declared", _route(DPVI(rows=2000, steps=STEPS, batch=100, draws=5))),
     Door("training, counted", _route(DPVI(steps=STEPS, batch=100, draws=5))),
     Door("private, logistic", _usual("sick", positive="yes"), few=True, **_file),

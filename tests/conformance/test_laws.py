@@ -351,7 +351,7 @@ def test_after_a_bayesian_release_no_guarantee_changes_its_kind(
     usual, place = went(door).promised, Place.within(tmp_path / "a")
     door.open(place, None)
     fit = guide_fit(place)
-    charge = bdpvi.calibrate(fit, epsilon=0.5, guarantee=BayesianDP())
+    charge = bdpvi.releasing.calibrate(fit, epsilon=0.5, guarantee=BayesianDP())
     bdpvi.release(fit, charge, guarantee=BayesianDP())
     before = book(place.ledger).charges
     try:

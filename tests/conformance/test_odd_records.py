@@ -31,6 +31,7 @@ from bdpvi import BayesianDP, Ledger, datasets, guides, sklearn
 from bdpvi.accounting.cost import Assumption
 from bdpvi.cli import app
 from bdpvi.dp.federated import Federation
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.rounds import Rounds
 from bdpvi.recipes.dpvi import DPVI
 from bdpvi.types import People
@@ -202,7 +203,7 @@ def frame(call: Callable[[pd.DataFrame, Ledger], object]) -> Callable[[bytes, Pa
     """Return a door that takes the file's lines as a data frame of texts."""
 
     def of_lines(lines: bytes, folder: Path) -> object:
-        table = datasets.read_table(written(lines, folder), text=True, least=0)
+        table = datasets.reading.read_table(written(lines, folder), text=True, least=0)
         return call(table, Ledger.at(folder / "people.jsonl"))
 
     return of_lines
@@ -213,7 +214,7 @@ def from_csv(lines: bytes, folder: Path, **more: Any) -> None:
     given = {"positive": "yes", "constants": constants, **more}
     split = datasets.from_csv(written(lines, folder), "sick", **given)
     model = bdpvi.BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
-    route = bdpvi.ObjectivePerturbation(rows=ROWS)
+    route = bdpvi.recipes.ObjectivePerturbation(rows=ROWS)
     ledger = Ledger.at(folder / "people.jsonl")
     bdpvi.fit_private(model, split.train, epsilon=1.0, route=route, ledger=ledger)
 
@@ -282,7 +283,7 @@ def records(data: Any, folder: Path) -> None:
     """Release from records that were made here, rounded to half the usual precision."""
     x, y = (torch.from_numpy(one) for one in data)
     given = bdpvi.Dataset(x, y).to("cpu", torch.float32)
-    route(LOGISTIC, bdpvi.ObjectivePerturbation(rows=ROWS))(given, folder)
+    route(LOGISTIC, bdpvi.recipes.ObjectivePerturbation(rows=ROWS))(given, folder)
 
 
 def estimator(made: Any) -> Callable[[Any, Path], object]:
@@ -320,7 +321,7 @@ def network(data: Any, folder: Path) -> None:
         rate=0.9,
         max_grad_norm=1.0,
         noise_multiplier=4.0,
-        settings=bdpvi.DPSGDSettings(ledger=Ledger.at(folder / "people.jsonl"), records=ROWS),
+        settings=DPSGDSettings(ledger=Ledger.at(folder / "people.jsonl"), records=ROWS),
     )
     for _ in range(3):
         made.step()
@@ -336,7 +337,7 @@ def federated(data: Any, folder: Path) -> None:
         clients=2, size=2, clip=50.0, noise_multiplier=8.0, record_rate=1.0, record_clip=1.0
     )
     guide = guides.MeanField(CLIPPED)
-    bdpvi.fit_federated(CLIPPED, guide, tables, Federation(rounds), rounds=2, progress=False)
+    bdpvi.dp.fit_federated(CLIPPED, guide, tables, Federation(rounds), rounds=2, progress=False)
 
 
 def guide_fit(data: Any, folder: Path, **given: Any) -> bdpvi.Release:
@@ -353,9 +354,9 @@ POISSON = bdpvi.BayesianPoissonRegression(largest=9)
 TRAINING = DPVI(rows=ROWS, steps=3, batch=50)
 BOUNDS: dict[str, Any] = {"bounds": (-2, 2), "expected_rows": ROWS}
 DOORS_OF_NUMBERS: dict[str, Callable[[Any, Path], object]] = {
-    "objective": route(LOGISTIC, bdpvi.ObjectivePerturbation(rows=ROWS)),
+    "objective": route(LOGISTIC, bdpvi.recipes.ObjectivePerturbation(rows=ROWS)),
     "objective, Dataset": records,
-    "scores": route(LOGISTIC, bdpvi.NoisyScores(rows=ROWS), 5.0),
+    "scores": route(LOGISTIC, bdpvi.recipes.NoisyScores(rows=ROWS), 5.0),
     "training": route(bdpvi.BayesianMultinomialRegression(classes=2), TRAINING),
     "training, counts": route(POISSON, TRAINING),
     "estimator": estimator(sklearn.PrivateLogisticRegression(classes=(0, 1), **BOUNDS)),

@@ -10,7 +10,8 @@ import torch
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from bdpvi import Accounting, BayesianAccountant
+from bdpvi import BayesianAccountant
+from bdpvi.accounting import Accounting
 from bdpvi.accounting.accountant import Account
 
 JAELKOE = [

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bdpvi.datasets import Encoding, Numeric, OneHot, constants_of, from_frame, read_constants
+from bdpvi.datasets import Encoding, constants_of, from_frame, read_constants
+from bdpvi.datasets.columns import Numeric, OneHot
 
 SHORT: dict[str, Any] = {
     "source": "Census.",

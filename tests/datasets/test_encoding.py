@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
-from bdpvi.datasets import Encoding, Numeric, OneHot, Ordinal
+from bdpvi.datasets import Encoding
+from bdpvi.datasets.columns import Numeric, OneHot, Ordinal
 
 ENCODING = Encoding(
     (Numeric("age", 40.0, 10.0), Ordinal("size", 1.0, 0.5, ("S", "M", "L")), OneHot("sex", ("F",))),

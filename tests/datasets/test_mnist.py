@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bdpvi.datasets import DigestError, load_mnist
-from bdpvi.datasets.mnist import FILES, MEAN, SCALE
+from bdpvi.datasets.fetch import DigestError
+from bdpvi.datasets.mnist import FILES, MEAN, SCALE, load_mnist
 
 MNIST = Path(__file__).resolve().parents[3] / "shared" / "data" / "mnist"
 needs_mnist = pytest.mark.skipif(not MNIST.is_dir(), reason="the MNIST files are not at hand")

@@ -23,22 +23,20 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from bdpvi.datasets import (
     LOADERS,
-    DigestError,
     Encoding,
     abalone,
     adult,
-    first_rows,
-    load_abalone,
-    load_adult,
     load_breast_cancer,
     load_fair,
-    load_magic,
-    load_spambase,
     magic,
-    shuffled,
     spambase,
 )
-from bdpvi.datasets.split import permutation
+from bdpvi.datasets.abalone import load_abalone
+from bdpvi.datasets.adult import load_adult
+from bdpvi.datasets.fetch import DigestError
+from bdpvi.datasets.magic import load_magic
+from bdpvi.datasets.spambase import load_spambase
+from bdpvi.datasets.split import first_rows, permutation, shuffled
 from bdpvi.types import Dataset, Split
 
 UCI = Path(__file__).resolve().parents[3] / "shared" / "data" / "uci"

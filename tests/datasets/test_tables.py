@@ -16,18 +16,10 @@ from hypothesis import strategies as st
 
 from bdpvi import PrivacyUtilityWarning
 from bdpvi.accounting.cost import Assumption
-from bdpvi.datasets import (
-    Encoding,
-    Numeric,
-    OneHot,
-    dataset_from_frame,
-    first_rows,
-    folds,
-    from_csv,
-    from_frame,
-    read_table,
-)
-from bdpvi.datasets.reading import read_header
+from bdpvi.datasets import Encoding, dataset_from_frame, from_csv, from_frame
+from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.datasets.reading import read_header, read_table
+from bdpvi.datasets.split import first_rows, folds
 from bdpvi.releasing.basis import assumptions_of
 
 TABLE = pd.DataFrame(

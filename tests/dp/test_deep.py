@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from bdpvi import Budget, BudgetExceededError, DPSGDSettings, Ledger, make_private
+from bdpvi import Budget, BudgetExceededError, Ledger, make_private
 from bdpvi.accounting.cost import Bound
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, gaussian_epsilon
 from bdpvi.dp.mechanism import NoisySum
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.networks.preflight import make_gradients
 from bdpvi.dp.networks.private import Private
 from bdpvi.inference.plan import Plan

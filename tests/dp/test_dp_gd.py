@@ -20,7 +20,7 @@ from torch import Tensor
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi._runtime.secure import sum_step
 from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
-from bdpvi.datasets import load_abalone
+from bdpvi.datasets.abalone import load_abalone
 from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.dp.mechanism import deviation_for
 from bdpvi.dp.noise import Run, Stream

@@ -25,7 +25,7 @@ import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi._runtime.secure import sum_step
 from bdpvi.bench.methods.moments import MomentsAccountant
-from bdpvi.datasets import load_abalone
+from bdpvi.datasets.abalone import load_abalone
 from bdpvi.dp.dpvi import (
     DPVIGradient,
     DPVISettings,
@@ -400,7 +400,7 @@ def test_without_privacy_it_is_variational_inference(data: Dataset) -> None:
         guide,
         data,
         training=bdpvi.Training(steps=400, seed=0),
-        neighbours=bdpvi.Coupled(bdpvi.Remove(3)),
+        neighbours=bdpvi.Coupled(bdpvi.neighbours.Remove(3)),
         progress=False,
     )
     torch.testing.assert_close(outcome.latents["w"][0], fit.posterior.mean, atol=0.05, rtol=0)

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bdpvi
-from bdpvi import Budget, BudgetExceededError, Dataset, DPSGDSettings, Ledger, make_private
+from bdpvi import Budget, BudgetExceededError, Dataset, Ledger, make_private
 from bdpvi.accounting.book import Entry
 from bdpvi.accounting.events import SampledGaussian
 from bdpvi.accounting.worst_case import PrivacyLossAccountant, epsilon
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.networks.deep import BLOCK
 from bdpvi.dp.networks.private import Private
 
@@ -253,7 +254,8 @@ def test_people_of_whom_a_unit_has_several_rows_are_refused_before_a_charge() ->
 KILLED = """
 import sys, torch
 from torch import nn
-from bdpvi import DPSGDSettings, Ledger, make_private
+from bdpvi import Ledger, make_private
+from bdpvi.dp.networks import DPSGDSettings
 module = nn.Linear(3, 2)
 private = make_private(
     module, torch.optim.SGD(module.parameters(), lr=0.1), loss=nn.functional.cross_entropy,

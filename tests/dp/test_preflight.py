@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from bdpvi import Assumption, DPSGDSettings, Ledger, make_private
+from bdpvi import Ledger, make_private
+from bdpvi.accounting import Assumption
+from bdpvi.dp.networks import DPSGDSettings
 from bdpvi.dp.networks.deep import nearest_power
 from bdpvi.dp.networks.gradients import MARGIN
 from bdpvi.dp.networks.private import Private

@@ -296,7 +296,7 @@ def test_good_models_pass_and_nothing_changes(model: Any, data: bdpvi.Dataset) -
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_default_dtype() == torch.float32
     assert dict(pyro.get_param_store().items()) == {}
-    few = bdpvi.Coupled(bdpvi.Remove(3))
+    few = bdpvi.Coupled(bdpvi.neighbours.Remove(3))
     bdpvi.fit(
         model,
         AutoNormal(model),

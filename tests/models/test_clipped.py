@@ -15,12 +15,13 @@ from pyro.optim import SGD
 from simulated import logistic_data
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Remove
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset
 from bdpvi._runtime.progress import silent
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser, run_svi
 from bdpvi.models.contract import log_likelihood
+from bdpvi.neighbours import Remove
 from bdpvi.neighbours.rows import Rows, train_rows
 
 C = 0.7

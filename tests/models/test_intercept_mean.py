@@ -15,12 +15,13 @@ from simulated import logistic_data
 from torch import Tensor
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, Dataset, Optimum, Remove
+from bdpvi import BayesianLogisticRegression, Dataset, Optimum
 from bdpvi._runtime.isolation import isolated
 from bdpvi.dp.scores import LogisticScores, TracedScores
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
+from bdpvi.neighbours import Remove
 from bdpvi.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
 from bdpvi.neighbours.rows import row_gradient
 

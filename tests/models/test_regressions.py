@@ -23,13 +23,13 @@ from bdpvi import (
     BayesianOrdinalRegression,
     BayesianPoissonRegression,
     Dataset,
-    NoisyScores,
     Release,
     fit_private,
     guides,
 )
 from bdpvi.dp.scores import scores
 from bdpvi.models.contract import class_probabilities, log_likelihood, predictive_means
+from bdpvi.recipes import NoisyScores
 from bdpvi.releasing.released import flat
 
 MODELS: dict[str, Any] = {

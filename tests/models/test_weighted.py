@@ -18,7 +18,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from torch.nn.functional import logsigmoid
 
 import bdpvi
-from bdpvi import Add, BayesianLogisticRegression, Dataset, Optimum, Remove
+from bdpvi import BayesianLogisticRegression, Dataset, Optimum
 from bdpvi._runtime.isolation import isolated
 from bdpvi._runtime.schema import from_json, to_json
 from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
@@ -30,6 +30,7 @@ from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
 from bdpvi.models.contract import log_likelihood
 from bdpvi.models.misfits import MisfitError
+from bdpvi.neighbours import Add, Remove
 from bdpvi.neighbours.optimum.displacements import Terms
 from bdpvi.neighbours.optimum.elbo import Objective, Records, climb, start
 from bdpvi.neighbours.optimum.expansion import Expansion
@@ -316,8 +317,8 @@ def test_a_preview_has_the_mode() -> None:
 @pytest.mark.parametrize(
     "route",
     [
-        bdpvi.ObjectivePerturbation(rows=1000),
-        bdpvi.NoisyScores(rows=1000, least=0),
+        bdpvi.recipes.ObjectivePerturbation(rows=1000),
+        bdpvi.recipes.NoisyScores(rows=1000, least=0),
         bdpvi.DPVI(rows=1000, steps=5),
     ],
 )

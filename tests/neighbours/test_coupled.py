@@ -14,11 +14,12 @@ from pyro.optim import SGD, Adam, PyroOptim
 from simulated import logistic_data
 from torch.profiler import ProfilerActivity, profile
 
-from bdpvi import Add, BayesianLogisticRegression, Coupled, Dataset, Remove, Training, fit
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Training, fit
 from bdpvi._runtime.progress import silent
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser, isolated, run_svi
+from bdpvi.neighbours import Add, Remove
 from bdpvi.neighbours.row_gradients import Step, TracedGradient
 from bdpvi.neighbours.rows import Rows, row_gradient, train_rows
 

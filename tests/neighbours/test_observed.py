@@ -7,12 +7,12 @@ from simulated import logistic_data
 from torch import Tensor
 
 import bdpvi
-from bdpvi import Remove
 from bdpvi._runtime.progress import silent
 from bdpvi.accounting.gaussian_pairs import summarise
 from bdpvi.guides import FullRank
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser, run_svi
+from bdpvi.neighbours import Remove
 from bdpvi.neighbours.rows import train_rows
 
 STEPS = 12

@@ -11,11 +11,12 @@ from accounts import bayes, evidence_of
 from simulated import logistic_data
 
 import bdpvi
-from bdpvi import Coupled, Optimum, Remove
+from bdpvi import Coupled, Optimum
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import summarise
 from bdpvi.accounting.ledger import Charge
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.neighbours import Remove
 from bdpvi.neighbours.optimum.sensitivity import ROOM
 from bdpvi.releasing.storage import load_fit, save_fit
 
@@ -41,7 +42,7 @@ def test_samples_are_released_with_the_widened_covariance(kind: type[GaussianGui
         released = fit.released.covariance_matrix  # type: ignore[attr-defined]
     torch.testing.assert_close(released, covariance + RIDGE * covariance @ covariance)
     assert torch.equal(fit.released.mean, fit.posterior.mean)
-    draws = bdpvi.preview(fit, 20_000, generator=torch.Generator().manual_seed(0))["w"]
+    draws = bdpvi.releasing.preview(fit, 20_000, generator=torch.Generator().manual_seed(0))["w"]
     torch.testing.assert_close(torch.cov(draws.T), released, rtol=0.1, atol=0.03)
 
 
@@ -126,7 +127,7 @@ def test_a_public_noise_scale_leaves_the_means_alone_to_tell(kind: type[Gaussian
         cost = float(found.b2[record].sum().sqrt())
         assert moved * (1 - 1e-9) <= cost <= moved * (1 + 1e-5)
     # No floor: any ε can be had.
-    assert bdpvi.calibrate(fit, epsilon=1e-3).temperature < float("inf")
+    assert bdpvi.releasing.calibrate(fit, epsilon=1e-3).temperature < float("inf")
 
 
 def test_coupled_neighbours_with_a_public_noise_scale_differ_in_means_alone() -> None:
@@ -199,7 +200,7 @@ def test_with_a_bound_for_any_record_epsilon_holds_for_every_distribution() -> N
     guide = FullRank(model, noise_scale=1.0)
     fit = bdpvi.fit(model, guide, logistic_data(900, 3), neighbours=Optimum(), progress=False)
 
-    rule = bdpvi.Accounting(conversion="hockey-stick", failure_probability=1e-10)
+    rule = bdpvi.accounting.Accounting(conversion="hockey-stick", failure_probability=1e-10)
     found = bdpvi.cost(fit, planned=Charge(1, 0.01), accounting=rule)
     assert bayes(found).reliable
     assert evidence_of(bayes(found)).estimator == "betting"
@@ -211,7 +212,7 @@ def test_with_a_bound_for_any_record_epsilon_holds_for_every_distribution() -> N
     assert exact <= found.worst_case.epsilon <= exact * (1 + 1e-5)  # rounding is paid from δ
     assert bayes(found).epsilon < found.worst_case.epsilon
     # Two releases compose: as one of half the temperature.
-    both = bdpvi.cost_of([(PosteriorDraws(fit.panels, 1, 0.01), 2)], 1e-5, rule)
+    both = bdpvi.accounting.cost_of([(PosteriorDraws(fit.panels, 1, 0.01), 2)], 1e-5, rule)
     half = bdpvi.cost(fit, planned=Charge(1, 0.005), accounting=rule)
     assert bayes(both).epsilon == pytest.approx(bayes(half).epsilon, rel=1e-9)
 

@@ -22,16 +22,7 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, constraints
 
 import bdpvi
-from bdpvi import (
-    DPVI,
-    Budget,
-    BudgetExceededError,
-    Dataset,
-    Ledger,
-    Prepared,
-    PrivacyUtilityWarning,
-    guides,
-)
+from bdpvi import DPVI, Budget, BudgetExceededError, Dataset, Ledger, PrivacyUtilityWarning, guides
 from bdpvi._runtime.keys import Key
 from bdpvi.accounting.transaction import Before
 from bdpvi.dp.mechanism import NoisySum
@@ -39,6 +30,7 @@ from bdpvi.dp.programs.arguments import Arguments
 from bdpvi.dp.programs.course import Course, left_in_average, slopes
 from bdpvi.dp.programs.descent import Clip, Descent
 from bdpvi.dp.programs.reading import read
+from bdpvi.releasing import Prepared
 from bdpvi.releasing.estimate import BASE, Gaussian, Trained
 from bdpvi.releasing.route import planned
 

@@ -22,13 +22,13 @@ from bdpvi import (
     BudgetExceededError,
     Dataset,
     Ledger,
-    NoisyScores,
     Release,
     TooFewRecordsError,
     fit_private,
 )
 from bdpvi.datasets import Encoding
 from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.recipes import NoisyScores
 from bdpvi.sklearn import PrivateLogisticRegression
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=5.0)

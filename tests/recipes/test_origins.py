@@ -15,11 +15,13 @@ import torch
 from typer.testing import CliRunner
 
 import bdpvi
-from bdpvi import Assumption, BayesianDP, Dataset, Ledger, guides, sklearn
+from bdpvi import BayesianDP, Dataset, Ledger, guides, sklearn
+from bdpvi.accounting import Assumption
 from bdpvi.accounting.transaction import Transaction
 from bdpvi.cli import app
-from bdpvi.datasets import Domain, Encoding, Origin, Schema, constants_of, dataset_from_frame
+from bdpvi.datasets import Domain, Encoding, Schema, constants_of, dataset_from_frame
 from bdpvi.datasets import from_csv as split_of_file
+from bdpvi.datasets.origin import Origin
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.storage import load_release, save_release
 from bdpvi.synthesis import Counts
@@ -30,7 +32,7 @@ THIS, ANOTHER = Assumption.CONSTANTS_FROM_TABLE, Assumption.CONSTANTS_FROM_ANOTH
 OF_CONSTANTS = {PUBLIC, BOUGHT, THIS, ANOTHER}
 MODEL = bdpvi.BayesianLogisticRegression(intercept=True, limit=2.0)
 CLIPPED = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0)
-ROUTE = bdpvi.ObjectivePerturbation(rows=2000)
+ROUTE = bdpvi.recipes.ObjectivePerturbation(rows=2000)
 
 
 def patients(seed: int = 0, rows: int = 2500) -> pd.DataFrame:
@@ -113,7 +115,7 @@ def by_route(given: Encoding, ledger: Ledger) -> bdpvi.Release:
 
 def by_fit(given: Encoding, ledger: Ledger) -> bdpvi.Release:
     guide = guides.MeanField(CLIPPED, noise_scale=1.0)
-    remove = bdpvi.Optimum(bdpvi.Remove(0))
+    remove = bdpvi.Optimum(bdpvi.neighbours.Remove(0))
     fit = bdpvi.fit(CLIPPED, guide, encoded(given, ledger), neighbours=remove, progress=False)
     return bdpvi.release(fit, epsilon=4.0)
 
@@ -295,7 +297,8 @@ def test_how_a_file_is_read_is_declared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "route", [ROUTE, bdpvi.NoisyScores(rows=2137, least=0.0), bdpvi.DPVI(rows=2137, steps=5)]
+    "route",
+    [ROUTE, bdpvi.recipes.NoisyScores(rows=2137, least=0.0), bdpvi.DPVI(rows=2137, steps=5)],
 )
 def test_a_route_says_who_counted_the_rows(route: Any) -> None:
     x = torch.randn(500, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -24,6 +24,7 @@ from bdpvi import BayesianLogisticRegression, Budget, BudgetExceededError, Datas
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.schema import to_json
 from bdpvi.accounting import worst_case
+from bdpvi.accounting.book import Charge
 from bdpvi.accounting.cost import Assumption
 from bdpvi.accounting.events import PerturbedObjective, SampledGaussian
 from bdpvi.accounting.ledger import Entry, Ledger
@@ -35,7 +36,7 @@ from bdpvi.guides import MeanField
 from bdpvi.recipes import files
 from bdpvi.recipes.objective import ObjectivePerturbation
 from bdpvi.recipes.routes import fit_private
-from bdpvi.releasing.releases import Asked, carried_out, work_of
+from bdpvi.releasing.releases import Asked, calibrate, carried_out, work_of
 from bdpvi.releasing.route import Left
 
 MODEL = BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
@@ -232,7 +233,7 @@ def test_a_release_that_was_charged_is_made_again_from_its_key_and_settings() ->
     """Also where the rows were counted, and where something else was charged since."""
     data = logistic_data(3000, 3)
     fit = bdpvi.recommended(1.0).fit(data)
-    assert isinstance(fit, bdpvi.Prepared)
+    assert isinstance(fit, bdpvi.releasing.Prepared)
     first, second = Key(bytes(32)), Key(bytes([1] * 32))
 
     def asked(epsilon: float, secret: Key) -> bdpvi.Release:
@@ -262,7 +263,7 @@ def test_a_fit_keeps_its_rows_and_route_in_its_folder(tmp_path: Path) -> None:
     fit = recipe.fit(logistic_data(1500, 3))
     bdpvi.save_fit(fit, tmp_path / "fit", extra=to_json(recipe))
     back = files.load(tmp_path / "fit")
-    assert isinstance(back, bdpvi.Prepared)
+    assert isinstance(back, bdpvi.releasing.Prepared)
     assert torch.equal(back.data.x, logistic_data(1500, 3).x)
     assert (back.model, back.route, back.records) == (recipe.model, recipe.route, 1500)
     release = bdpvi.release(back, epsilon=1.0)
@@ -283,16 +284,22 @@ def test_a_fit_keeps_its_rows_and_route_in_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda fit: bdpvi.calibrate(fit, epsilon=1.0), "there is no temperature to calibrate"),
+        (
+            lambda fit: calibrate(fit, epsilon=1.0),
+            "there is no temperature to calibrate",
+        ),
         (lambda fit: bdpvi.release(fit), "epsilon=None: Every release is solved again"),
         (lambda fit: bdpvi.release(fit, epsilon=1.0, temperature=2.0), "temperature=2.0: Every"),
-        (lambda fit: bdpvi.release(fit, bdpvi.Charge(1, 2.0), epsilon=1.0), "draws=Charge"),
-        (lambda fit: bdpvi.cost(fit, planned=bdpvi.Charge(1, 2.0)), "planned=Charge"),
+        (
+            lambda fit: bdpvi.release(fit, Charge(1, 2.0), epsilon=1.0),
+            "draws=Charge",
+        ),
+        (lambda fit: bdpvi.cost(fit, planned=Charge(1, 2.0)), "planned=Charge"),
         (
             lambda fit: bdpvi.release(fit, epsilon=1.0, guarantee=bdpvi.BayesianDP()),
             "guarantee=Bayesian DP: the noise",
         ),
-        (lambda fit: bdpvi.preview(fit, 3), "epsilon=None"),
+        (lambda fit: bdpvi.releasing.preview(fit, 3), "epsilon=None"),
     ],
 )
 def test_what_has_no_temperature_says_so(call: Any, words: str) -> None:
@@ -301,7 +308,7 @@ def test_what_has_no_temperature_says_so(call: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         call(fit)
     assert data.ledger.entries() == ()
-    assert bdpvi.preview(fit, 3, epsilon=2.0)["w"].shape == (3, 3)
+    assert bdpvi.releasing.preview(fit, 3, epsilon=2.0)["w"].shape == (3, 3)
     assert str(bdpvi.cost(fit).worst_case).startswith("worst-case DP: ε = 0 ")
     assert data.ledger.entries() == ()
 
@@ -398,7 +405,7 @@ def test_a_share_grows_with_rows_and_with_epsilon() -> None:
     shares: dict[tuple[float, float], float] = {}
     for rows in (1_000, 10_000, 100_000):
         fit = bdpvi.recommended(1.0, expected_rows=rows).fit(logistic_data(rows, 5, seed=3))
-        assert isinstance(fit, bdpvi.Prepared)
+        assert isinstance(fit, bdpvi.releasing.Prepared)
         for epsilon in (0.05, 0.2, 1.0):
             drawn = fit.previews(8, epsilon=epsilon, delta=1e-5, key=Key.of_seed(1))["w"]
             model = fit.predicting(epsilon, 1e-5)
@@ -474,5 +481,9 @@ def test_a_bayesian_guarantee_takes_draws_from_the_posterior() -> None:
         bdpvi.fit_private(model, data, epsilon=1.01 * spent, guarantee=asked, ledger=ledger)
     with pytest.raises(ValueError, match="leave route or guarantee out"):
         bdpvi.fit_private(
-            model, data, epsilon=1.0, guarantee=asked, route=bdpvi.ObjectivePerturbation(rows=4000)
+            model,
+            data,
+            epsilon=1.0,
+            guarantee=asked,
+            route=ObjectivePerturbation(rows=4000),
         )

@@ -22,13 +22,13 @@ from bdpvi import (
     BayesianOrdinalRegression,
     BayesianPoissonRegression,
     Dataset,
-    Recipe,
 )
 from bdpvi._runtime.keys import Key
 from bdpvi._runtime.schema import from_json, to_json
 from bdpvi.accounting.ledger import Ledger
 from bdpvi.accounting.transaction import Transaction
 from bdpvi.datasets import constants_of
+from bdpvi.recipes import Recipe
 from bdpvi.recipes.encoded import Encoded
 from bdpvi.recipes.pipeline import Pipeline
 from bdpvi.recipes.private import Work

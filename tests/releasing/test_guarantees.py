@@ -34,7 +34,8 @@ from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.accounting.panel import Panel
 from bdpvi.accounting.rounding import rounding_delta
 from bdpvi.accounting.worst_case import gaussian_epsilon, gaussian_guarantee, replace_one
-from bdpvi.datasets import Encoding, Numeric, OneHot
+from bdpvi.datasets import Encoding
+from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.neighbours.rounding import Reach, rounding_error
 from bdpvi.releasing import saved, storage
@@ -44,7 +45,7 @@ from bdpvi.types import People
 CLIP, SCALE, DELTA = 0.5, 0.3, 1e-5
 
 
-FOUND = bdpvi.Assumption.FOUND_FROM_DATA
+FOUND = bdpvi.accounting.Assumption.FOUND_FROM_DATA
 
 
 def bounded(data: Dataset, noise_scale: float | None = 1.0) -> bdpvi.Fit:
@@ -76,7 +77,7 @@ def test_worst_case_temperature_is_the_same_for_every_data_set(data: Dataset) ->
     added = bounded(joined(data, [2.0, -2.0, 2.0], 1.0))
     elsewhere = bounded(logistic_data(300, 3, seed=9))
     temperatures = {
-        bdpvi.calibrate(one, 3, epsilon=0.02).temperature
+        bdpvi.releasing.calibrate(one, 3, epsilon=0.02).temperature
         for one in (bounded(data), added, elsewhere)
     }
     assert len(temperatures) == 1
@@ -85,7 +86,7 @@ def test_worst_case_temperature_is_the_same_for_every_data_set(data: Dataset) ->
     variance = 3 * (CLIP * SCALE**2) ** 2 / tau
     assert 0.998 * 0.02 <= gaussian_epsilon(variance, DELTA) <= 0.02
     # Found on the panel, the temperature follows the added record.
-    searched = {bdpvi.calibrate(one, 3, epsilon=0.02, guarantee=BayesianDP()) for one in (
+    searched = {bdpvi.releasing.calibrate(one, 3, epsilon=0.02, guarantee=BayesianDP()) for one in (
         bounded(data), elsewhere)}  # fmt: skip
     assert len(searched) == 2
 
@@ -93,7 +94,9 @@ def test_worst_case_temperature_is_the_same_for_every_data_set(data: Dataset) ->
 def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
     fit: bdpvi.Fit,
 ) -> None:
-    released = bdpvi.release(fit, 2, epsilon=0.3, accounting=bdpvi.Accounting(conversion="cks"))
+    released = bdpvi.release(
+        fit, 2, epsilon=0.3, accounting=bdpvi.accounting.Accounting(conversion="cks")
+    )
     assert released.cost.worst_case is not None
     assert 0.999 * 0.3 <= worst_of(released.cost).epsilon <= 0.3
     assert bayes(released.cost).epsilon <= worst_of(released.cost).epsilon
@@ -108,7 +111,7 @@ def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
 
 
 def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) -> None:
-    charge = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
+    charge = bdpvi.releasing.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
     assert charge.origin is Origin.DATA
     temperature = charge.temperature
     assert temperature == on_grid(round(8 * math.log2(temperature)))
@@ -134,7 +137,7 @@ def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) 
 
 
 def test_the_temperature_of_a_calibration_is_remembered(fit: bdpvi.Fit) -> None:
-    found = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
+    found = bdpvi.releasing.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
     with pytest.raises(ValueError, match="these releases have none"):
         bdpvi.release(fit, found, guarantee=WorstCaseDP())
     released = bdpvi.release(fit, found, guarantee=BayesianDP())
@@ -158,14 +161,14 @@ def test_worst_case_releases_add_up(fit: bdpvi.Fit) -> None:
         bdpvi.BudgetExceededError,
         match=r"epsilon=0\.1 is spent.*2 charges made before: 1 draw at",
     ):
-        bdpvi.calibrate(fit, epsilon=0.1)
+        bdpvi.releasing.calibrate(fit, epsilon=0.1)
 
 
 def test_a_budget_on_a_worst_case_release_does_not_look_at_the_data(
     fit: bdpvi.Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whether it is refused may depend on public numbers only: the worst-case ε decides.
-    found = bdpvi.calibrate(fit, epsilon=0.11)
+    found = bdpvi.releasing.calibrate(fit, epsilon=0.11)
     with pytest.raises(bdpvi.BudgetExceededError, match=r"worst-case DP ε = 0\.1"):
         bdpvi.release(fit, found, epsilon=0.1)
     assert bayes(bdpvi.cost(fit, planned=found)).epsilon <= 0.11
@@ -287,7 +290,7 @@ def test_counted_and_single_records_are_exposed_together() -> None:
 def test_panels_of_unequal_size_are_released_from_and_priced() -> None:
     model, fresh = bdpvi.BayesianLogisticRegression(), logistic_data(12, 2, seed=1)
     fresh = replace(fresh, ids=fresh.ids + 1000)
-    routes = bdpvi.Optimum(bdpvi.Remove(), bdpvi.Add(fresh))
+    routes = bdpvi.Optimum(bdpvi.neighbours.Remove(), bdpvi.neighbours.Add(fresh))
     guide = FullRank(model, noise_scale=0.3)
     made = bdpvi.fit(model, guide, logistic_data(30, 2), neighbours=routes, progress=False)
     exposed = bdpvi.release(made, epsilon=3.0).cost.exposure
@@ -323,7 +326,7 @@ def test_a_delta_that_leaves_a_record_unprotected_is_warned_of(data: Dataset) ->
     for call in (
         lambda: bdpvi.cost(fitted, delta=0.02, planned=Charge(1, 5.0)),
         lambda: bdpvi.release(fitted, temperature=5.0, delta=0.02, guarantee=BayesianDP()),
-        lambda: bdpvi.calibrate(fitted, epsilon=3.0, delta=0.02, guarantee=BayesianDP()),
+        lambda: bdpvi.releasing.calibrate(fitted, epsilon=3.0, delta=0.02, guarantee=BayesianDP()),
     ):
         with pytest.warns(UserWarning, match=r"delta=0\.02 is at least 1/N"):
             call()

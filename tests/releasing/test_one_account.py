@@ -112,7 +112,7 @@ def test_losses_move_with_a_saved_fit_and_are_written_again_by_it(tmp_path: Path
     assert f"{file.name}" in bdpvi.cost(again, delta=DELTA).why
     for ask in (
         lambda: release(again, epsilon=9.0, temperature=100.0),
-        lambda: bdpvi.calibrate(again, epsilon=9.0, delta=DELTA, guarantee=BayesianDP()),
+        lambda: bdpvi.releasing.calibrate(again, epsilon=9.0, delta=DELTA, guarantee=BayesianDP()),
     ):
         with pytest.raises(ValueError, match=f"{file.name}.*no such file.*load that fit"):
             ask()

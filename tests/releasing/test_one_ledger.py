@@ -20,8 +20,9 @@ from accounts import bayes
 from simulated import logistic_data
 
 import bdpvi
-from bdpvi import Budget, BudgetExceededError, Charge, Dataset, Ledger
+from bdpvi import Budget, BudgetExceededError, Dataset, Ledger
 from bdpvi._runtime.chain import Head, proven, save
+from bdpvi.accounting import Charge
 from bdpvi.accounting.book import Entry, Origin
 from bdpvi.cli import main
 from bdpvi.guides import MeanField
@@ -119,11 +120,11 @@ def test_one_budget_for_all_fits(data: Dataset) -> None:
 
 def test_a_bayesian_price_is_of_all_fits_of_the_table(data: Dataset) -> None:
     one, two = fitted(data), fitted(data)
-    found = bdpvi.calibrate(one, epsilon=0.5, guarantee=BayesianDP())
+    found = bdpvi.releasing.calibrate(one, epsilon=0.5, guarantee=BayesianDP())
     first = bdpvi.release(one, found, guarantee=BayesianDP())
     alone = bayes(bdpvi.cost(one)).epsilon
     assert bayes(bdpvi.cost(two)).epsilon == alone
-    found = bdpvi.calibrate(two, epsilon=0.5, guarantee=BayesianDP())
+    found = bdpvi.releasing.calibrate(two, epsilon=0.5, guarantee=BayesianDP())
     second = bdpvi.release(two, found, guarantee=BayesianDP())
     assert first.receipt.temperature is not None
     assert second.receipt.temperature is not None
@@ -232,20 +233,20 @@ def _through_csv(tau: float, path: Path) -> float:
 @pytest.mark.parametrize("name", TWISTS)
 def test_what_was_found_from_the_data_stays_so(data: Dataset, tmp_path: Path, name: str) -> None:
     fit = fitted(data)
-    found = bdpvi.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
+    found = bdpvi.releasing.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
     assert found.origin is Origin.DATA
     tau = TWISTS[name](found.temperature, tmp_path)
     with pytest.raises(ValueError, match="these releases have none"):
         bdpvi.release(fit, temperature=tau, guarantee=WorstCaseDP())
     save_fit(fit, tmp_path / "fit")
     released = bdpvi.release(loaded(tmp_path / "fit"), temperature=tau, guarantee=BayesianDP())
-    assert bdpvi.Assumption.FOUND_FROM_DATA in bayes(released.cost).assumptions
+    assert bdpvi.accounting.Assumption.FOUND_FROM_DATA in bayes(released.cost).assumptions
     assert released.cost.worst_case is None
     assert fit.ledger.charges()[0].origin is Origin.DATA
 
 
 def test_a_charge_is_no_number(data: Dataset) -> None:
-    found = bdpvi.calibrate(fitted(data), epsilon=0.3)
+    found = bdpvi.releasing.calibrate(fitted(data), epsilon=0.3)
     assert found.origin is Origin.CONSTANTS
     number: Any = found
     for use in (lambda: number * 1.0, lambda: float(number), lambda: number + 1):
@@ -362,7 +363,7 @@ def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path
     # Another unit needs another ledger.
     assert private(table, "--epsilon", 2, "--out", tmp_path / "b") == 2
     with pytest.raises(ValueError, match="covers one row"):
-        bdpvi.calibrate(fit, epsilon=2.0, guarantee=BayesianDP())
+        bdpvi.releasing.calibrate(fit, epsilon=2.0, guarantee=BayesianDP())
 
 
 def test_units_in_python_keep_the_first_rows_of_each_person() -> None:

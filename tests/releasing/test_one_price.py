@@ -49,7 +49,7 @@ def test_one_release_has_one_price(
     fit = fitted(data)
     release = bdpvi.release(fit, DRAWS, temperature=TEMPERATURE)
     prices = {"release": release.cost, "fit": bdpvi.cost(fit, delta=DELTA)}
-    prices["accountant"] = bdpvi.cost_of([event(fit)], DELTA)
+    prices["accountant"] = bdpvi.accounting.cost_of([event(fit)], DELTA)
     recipe = Recipe(model=MODEL, noise_scale=1.0)
     storage.save_fit(fit, tmp_path / "fit", extra=to_json(recipe))
     prices["file"] = bdpvi.cost(files.load(tmp_path / "fit"), delta=DELTA)

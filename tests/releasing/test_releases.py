@@ -61,7 +61,7 @@ def test_draws_in_one_release_cost_what_they_cost_one_by_one(fit: bdpvi.Fit) -> 
 
 def test_a_second_release_costs_the_sum_per_record(fit: bdpvi.Fit) -> None:
     bdpvi.release(fit, 2, temperature=3.0)
-    by_order = bdpvi.Accounting(conversion="cks", failure_probability=1e-15)
+    by_order = bdpvi.accounting.Accounting(conversion="cks", failure_probability=1e-15)
     second = bdpvi.release(fit, 4, temperature=8.0, accounting=by_order)
     order = torch.tensor([evidence_of(bayes(second.cost)).order], dtype=torch.float64)
     pairs = fit.panels[0].pairs
@@ -77,7 +77,7 @@ def test_a_second_release_costs_the_sum_per_record(fit: bdpvi.Fit) -> None:
 def test_samples_have_the_mean_and_covariance_of_the_tempered_guide(fit: bdpvi.Fit) -> None:
     generator = torch.Generator().manual_seed(1)
     n = 40_000
-    samples = bdpvi.preview(fit, n, temperature=2.0, generator=generator)["w"]
+    samples = bdpvi.releasing.preview(fit, n, temperature=2.0, generator=generator)["w"]
     posterior = fit.posterior
     covariance = 2.0 * posterior.covariance_matrix  # type: ignore[attr-defined]
     error = (covariance.diagonal() / n).sqrt()
@@ -154,29 +154,31 @@ def test_calibrated_temperature_is_the_smallest(fit: bdpvi.Fit) -> None:
     bdpvi.release(fit, 1, temperature=5.0)
     before = bayes(bdpvi.cost(fit)).epsilon
     target = before * 1.3
-    found = bdpvi.calibrate(fit, 1, epsilon=target, guarantee=BayesianDP())
+    found = bdpvi.releasing.calibrate(fit, 1, epsilon=target, guarantee=BayesianDP())
     reached = bayes(bdpvi.cost(fit, planned=found)).epsilon
     assert 0.95 * target <= reached <= target
     temperature = found.temperature
     colder = temperature / 2 ** (1 / 8)  # the next of the public grid
     assert bayes(bdpvi.cost(fit, planned=Charge(1, colder))).epsilon > target
     assert math.log2(temperature) * 8 == pytest.approx(round(math.log2(temperature) * 8), abs=1e-9)
-    again = bdpvi.calibrate(fit, 1, epsilon=target, least=2.0 * temperature, guarantee=BayesianDP())
+    again = bdpvi.releasing.calibrate(
+        fit, 1, epsilon=target, least=2.0 * temperature, guarantee=BayesianDP()
+    )
     assert again.temperature >= 2.0 * temperature
 
 
 def test_a_temperature_of_typical_records_is_the_smallest(fit: bdpvi.Fit) -> None:
-    found = bdpvi.calibrate(fit, 2, epsilon=1.0)
+    found = bdpvi.releasing.calibrate(fit, 2, epsilon=1.0)
     assert found.from_data
     reached = [bdpvi.cost(fit, planned=Charge(2, found.temperature / f)) for f in (1, 2**0.125)]
     assert [one.typical is not None and one.typical.epsilon <= 1.0 for one in reached] == [1, 0]
-    hotter = bdpvi.calibrate(fit, 2, epsilon=1.0, least=2.0 * found.temperature)
+    hotter = bdpvi.releasing.calibrate(fit, 2, epsilon=1.0, least=2.0 * found.temperature)
     assert hotter.temperature >= 2.0 * found.temperature
 
 
 def test_epsilon_below_the_floor_is_refused_with_the_floor(fit: bdpvi.Fit) -> None:
     with pytest.raises(ValueError, match=r"epsilon=1e-05 cannot be reached.*covariances"):
-        bdpvi.calibrate(fit, 1, epsilon=1e-5)
+        bdpvi.releasing.calibrate(fit, 1, epsilon=1e-5)
 
 
 def test_budget_refuses_before_anything_happens(fit: bdpvi.Fit) -> None:
@@ -293,8 +295,11 @@ def test_a_ledger_that_cannot_be_written_draws_nothing(
         (lambda fit: bdpvi.release(fit, 1, temperature=math.nan), "temperature must be .* nan"),
         (lambda fit: bdpvi.release(fit, 1, delta=1e-14), "delta=1e-14 does not cover"),
         (lambda fit: bdpvi.release(fit, 1, delta=0.0), "delta must lie .* got 0.0"),
-        (lambda fit: bdpvi.calibrate(fit, 1, epsilon=-1.0), "epsilon must be .* -1.0"),
-        (lambda fit: bdpvi.calibrate(fit, 1, epsilon=1.0, delta=-1e-5), "delta must lie .* -1e-05"),
+        (lambda fit: bdpvi.releasing.calibrate(fit, 1, epsilon=-1.0), "epsilon must be .* -1.0"),
+        (
+            lambda fit: bdpvi.releasing.calibrate(fit, 1, epsilon=1.0, delta=-1e-5),
+            "delta must lie .* -1e-05",
+        ),
         (lambda fit: bdpvi.release(fit, Charge(1, 2.0), temperature=1.0), "both given"),
         (lambda fit: bdpvi.release(fit, temperature=1e-9, epsilon=1.0), "over the budget|finite"),
     ],
@@ -319,7 +324,7 @@ def test_no_finite_divergence_is_an_error_that_names_the_order(fit: bdpvi.Fit) -
 
 
 def test_conversion_by_chernoff_costs_more(fit: bdpvi.Fit) -> None:
-    chernoff = bdpvi.Accounting(conversion="chernoff")
+    chernoff = bdpvi.accounting.Accounting(conversion="chernoff")
     planned = Charge(1, 5.0)
     assert (
         bayes(bdpvi.cost(fit, planned=planned)).epsilon

@@ -19,7 +19,8 @@ from simulated import logistic_data
 from torch import Tensor
 
 import bdpvi
-from bdpvi import Assumption, BayesianDP, TypicalRecord, guides
+from bdpvi import BayesianDP, TypicalRecord, guides
+from bdpvi.accounting import Assumption
 from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.book import Charge
 from bdpvi.accounting.cost import Bound, Kind
@@ -34,7 +35,9 @@ from bdpvi.types import People
 MODEL = bdpvi.BayesianLogisticRegression()
 
 
-def laplace(data: bdpvi.Dataset, *kinds: bdpvi.Remove | bdpvi.Add) -> bdpvi.Fit:
+def laplace(
+    data: bdpvi.Dataset, *kinds: bdpvi.neighbours.Remove | bdpvi.neighbours.Add
+) -> bdpvi.Fit:
     from bdpvi.neighbours.mode.route import Mode
 
     return bdpvi.fit(
@@ -88,9 +91,11 @@ def test_a_typical_record_is_all_that_is_said_before_training() -> None:
 
 def test_certified_is_by_betting_or_by_a_worst_case_alone() -> None:
     b2 = torch.linspace(1e-4, 2e-3, 500)
-    by_range = bayes(bdpvi.cost_of([PosteriorDraws((panel(b2, largest=0.01),))], 1e-4))
-    by_student = bayes(bdpvi.cost_of([PosteriorDraws((panel(b2),))], 1e-4))
-    found = bayes(bdpvi.cost_of([PosteriorDraws((panel(b2, largest=0.01),), from_data=True)], 1e-4))
+    by_range = bayes(bdpvi.accounting.cost_of([PosteriorDraws((panel(b2, largest=0.01),))], 1e-4))
+    by_student = bayes(bdpvi.accounting.cost_of([PosteriorDraws((panel(b2),))], 1e-4))
+    found = bayes(
+        bdpvi.accounting.cost_of([PosteriorDraws((panel(b2, largest=0.01),), from_data=True)], 1e-4)
+    )
     assert by_range.certified
     assert "certified)" in str(by_range)
     assert by_student.reliable
@@ -113,7 +118,7 @@ def test_certified_is_by_betting_or_by_a_worst_case_alone() -> None:
 def test_leaving_records_out_has_a_condition_and_held_out_records_have_none() -> None:
     b2 = torch.linspace(1e-4, 2e-3, 500)
     for kind, stands in (("add", False), ("remove", True)):
-        found = bayes(bdpvi.cost_of([PosteriorDraws((panel(b2, kind, 0.01),))], 1e-4))
+        found = bayes(bdpvi.accounting.cost_of([PosteriorDraws((panel(b2, kind, 0.01),))], 1e-4))
         assert found.certified
         assert (Assumption.LEAVE_ONE_OUT in found.assumptions) is stands
         assert ("if the table's own records can serve as fresh records" in str(found)) is stands
@@ -123,7 +128,9 @@ def test_leaving_records_out_has_a_condition_and_held_out_records_have_none() ->
 @pytest.mark.usefixtures("closed")
 def test_held_out_records_certify_the_mode_without_a_condition() -> None:
     data = logistic_data(160, 2)
-    fit = laplace(data.select(torch.arange(100)), bdpvi.Add(data.select(torch.arange(100, 160))))
+    fit = laplace(
+        data.select(torch.arange(100)), bdpvi.neighbours.Add(data.select(torch.arange(100, 160)))
+    )
     found = bayes(bdpvi.cost(fit, planned=Charge(1, 1.0)))
     assert found.certified
     assert Assumption.LEAVE_ONE_OUT not in found.assumptions

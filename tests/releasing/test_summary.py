@@ -12,8 +12,9 @@ from scipy import stats
 from simulated import logistic_data
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, ObjectivePerturbation, Release, fit_private
+from bdpvi import BayesianLogisticRegression, Release, fit_private
 from bdpvi.guides import MeanField
+from bdpvi.recipes import ObjectivePerturbation
 from bdpvi.releasing.estimate import Estimate
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)

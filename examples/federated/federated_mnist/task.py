@@ -15,7 +15,7 @@ from bdpvi.dp.rounds import Rounds
 SHARD = 300
 """Images in a shard; two make a client."""
 
-load = lru_cache(maxsize=1)(datasets.load_mnist)
+load = lru_cache(maxsize=1)(datasets.mnist.load_mnist)
 
 
 def network() -> nn.Module:

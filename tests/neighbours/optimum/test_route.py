@@ -20,15 +20,7 @@ from test_inversion import one_dimension
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from bdpvi import (
-    Add,
-    BayesianLogisticRegression,
-    Dataset,
-    Remove,
-    Training,
-    datasets,
-    fit,
-)
+from bdpvi import BayesianLogisticRegression, Dataset, Training, datasets, fit
 from bdpvi._runtime.progress import silent
 from bdpvi.accounting.events import PosteriorDraws
 from bdpvi.accounting.gaussian import equal_covariance
@@ -37,6 +29,7 @@ from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Problem, default_optimiser
 from bdpvi.models.logistic import ClippedBernoulli
+from bdpvi.neighbours import Add, Remove
 from bdpvi.neighbours.optimum import quadrature
 from bdpvi.neighbours.optimum.displacements import Moves
 from bdpvi.neighbours.optimum.elbo import Objective, Point, Records, climb, start
@@ -778,7 +771,7 @@ def test_enclosing_pairs_are_harder_to_hide_than_anything_within_the_errors(
 
 
 def test_abalone_as_measured_before(uci: Path) -> None:
-    split = datasets.load_abalone(uci)
+    split = datasets.abalone.load_abalone(uci)
     model = BayesianLogisticRegression(clip=0.25)
     data = split.train.to("cpu")
     p = Problem(model, FullRank(model), data, Plan(steps=1), default_optimiser(1))

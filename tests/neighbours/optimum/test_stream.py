@@ -18,19 +18,15 @@ from simulated import logistic_data
 
 import bdpvi
 from bdpvi import (
-    Add,
     BayesianDP,
     BayesianLogisticRegression,
     BudgetExceededError,
-    Charge,
     Coupled,
     Dataset,
     Fit,
     Optimum,
-    Remove,
     Table,
     Training,
-    calibrate,
     cost,
     fit,
     load_fit,
@@ -39,9 +35,12 @@ from bdpvi import (
 from bdpvi._runtime import checkpoint
 from bdpvi._runtime import progress as bars
 from bdpvi._runtime.workers import Alone
+from bdpvi.accounting import Charge
 from bdpvi.accounting.panel import Panel, on_levels
 from bdpvi.guides import FullRank, GaussianGuide, LowRank, MeanField
+from bdpvi.neighbours import Add, Remove
 from bdpvi.neighbours.optimum import stream
+from bdpvi.releasing import calibrate
 
 pytest.importorskip("pyarrow")
 
