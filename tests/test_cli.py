@@ -624,7 +624,7 @@ def test_predictions_of_new_rows(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--id", "nobody"], "id='nobody' is no column"),
+        (["--id", "nobody"], "id='nobody' is not a column"),
         (["--id", "class"], "id='class' is a column of the predictions too"),
         (["--unknown", "mean"], "unknown must be one of ['refuse', 'base', 'other'], got 'mean'"),
     ],

@@ -210,7 +210,7 @@ def sealed(state: Mapping[str, Any]) -> dict[str, Any]:
     >>> unsealed(sealed({"steps": 3}) | {"steps": 2})
     Traceback (most recent call last):
         ...
-    ValueError: state was changed: its sha256 is not that of its content
+    ValueError: state was changed: its sha256 does not match its content
     """
     return {**state, _DIGEST: _digest_of(state)}
 

@@ -212,7 +212,7 @@ def test_all_problems_are_listed_at_once() -> None:
             "'number' is text with 3 different numbers, but also '?'",
             "'town' has 101 different values",
             "'when' has values of type datetime64",
-            "'several' has values that are no numbers or texts",
+            "'several' has values that are neither numbers nor texts",
         )
     ):
         assert part in lines[number]
