@@ -176,7 +176,7 @@ def test_a_screen_ends_no_release(screen: str, plain: Path) -> None:
         with open("/dev/full", "wb") as full:
             done = command(*words, stdout=full, stderr=subprocess.PIPE)
         said = done.stderr.decode()
-        assert "standard output: No space left on device; what the command did is done" in said
+        assert "standard output: No space left on device; the command itself finished" in said
     else:
         ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
         done = command(*words, stdout=subprocess.PIPE, env=ascii_only)

@@ -20,6 +20,7 @@ from bdpvi._fit import Fit, fit
 from bdpvi._runtime import outputs
 from bdpvi._runtime.checkpoint import Checkpoint
 from bdpvi._runtime.progress import bar, silent
+from bdpvi._runtime.store import check_writable
 from bdpvi.accounting.book import Charge
 from bdpvi.accounting.cost import Cost
 from bdpvi.bench.methods import Method
@@ -135,9 +136,10 @@ def run(out: Path, split: Split, *, progress: bool = True) -> Demonstration:
     """
     settings = {"train": split.train.fingerprint(), "test": split.test.fingerprint()}
     kept = Checkpoint(out, settings, "cells")
-    kept.begin()
+    check_writable(out)
     model = BayesianLogisticRegression()
     fitted = fit(model, guides.Laplace(model), split.train, progress=progress)
+    kept.begin()
 
     def once(name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] | None = kept.get(name)

@@ -204,10 +204,10 @@ def test_ahead_of_every_other_worst_case_method_means_every_other() -> None:
 
     first, kept = said(0.01)
     assert first == (
-        "Of the worst-case methods the highest log score is that of a at ε = 0.5; it is ahead of "
+        "Among worst-case methods the highest log score belongs to a at ε = 0.5; it is ahead of "
         "every other at ε = 0.5."
     )
-    assert kept.startswith("The best row with a guarantee keeps 90% at ε = 0.5 of what")
+    assert kept.startswith("The best row with a guarantee keeps 90% at ε = 0.5 of the gain")
     assert said(-0.01)[0].endswith("a at ε = 0.5; at least one other is too close to call.")
     assert said(-0.01, 0.01)[0].endswith(
         "a at ε = 0.5 and 1.5; it is ahead of every other at ε = 1.5, elsewhere at least one other "

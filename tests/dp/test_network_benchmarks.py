@@ -57,7 +57,7 @@ def test_finished_runs_are_kept_and_not_repeated(
         runs.PLANS["levels"], noises=(1.0, 4.0), batch=20, held=110, panel=100, seeds=(0, 1)
     )
     monkeypatch.setitem(runs.PLANS, "levels", small)
-    monkeypatch.setattr(runs.datasets, "load_mnist", lambda _: (images(300), images(50)))
+    monkeypatch.setattr(runs.datasets.mnist, "load_mnist", lambda _: (images(300), images(50)))
     out = tmp_path / "runs.jsonl"
     asked = ["levels", "--out", str(out), "--steps", "2"]
     runs.main([*asked, "--seeds", "0"])
