@@ -50,7 +50,7 @@ def _certified(summary: pd.DataFrame, ratios: pd.DataFrame) -> str:
         if len(at)
     ]
     if not parts:
-        return f"No Bayesian ε is certified within its target, be that {_numbers(targets)}"
+        return f"No Bayesian ε is certified within its target of {_numbers(targets)}"
     names, at = _listed(sorted(set(first["method"]))), _numbers(first["target_epsilon"])
     return (
         f"Beside the best worst-case method, {names}, certified at ε = {at}, has {', '.join(parts)}"

@@ -184,7 +184,7 @@ def test_certified_rows_are_above_or_below_only_where_the_interval_excludes_0() 
         "score at ε = 0.1, the lower log score at ε = 0.5."
     )
     (text,) = said(beside(0.1, 0.01, 0.05, "no"), beside(1.0, 0.02, 0.03, "no"))
-    assert text == "No Bayesian ε is certified within its target, be that 0.1 and 1."
+    assert text == "No Bayesian ε is certified within its target of 0.1 and 1."
 
 
 def test_ahead_of_every_other_worst_case_method_means_every_other() -> None:
