@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from bdpvi import neighbours as neighbours
     from bdpvi import recipes as recipes
     from bdpvi import releasing as releasing
-    from bdpvi import sklearn as sklearn
     from bdpvi import synthesis as synthesis
     from bdpvi._fit import Fit, Training, fit
     from bdpvi.accounting.component import BayesianAccountant

@@ -30,7 +30,7 @@ from bdpvi.inference.guide import Guide
 from bdpvi.inference.plan import Plan
 from bdpvi.inference.svi import Convergence, Problem, default_optimiser
 from bdpvi.models.contract import Model, fitting
-from bdpvi.models.logistic import told
+from bdpvi.models.logistic import with_categories
 from bdpvi.neighbours.coupled import Coupled
 from bdpvi.neighbours.mode.route import Mode
 from bdpvi.neighbours.optimum.route import Optimum
@@ -238,7 +238,7 @@ def fit(
                 f"data must be a Dataset, a Table or a pair (x, y), got {type(data).__name__}"
             )
         data = Dataset.of(*data)
-    model = told(model, _one_hot(data.preprocessing))
+    model = with_categories(model, _one_hot(data.preprocessing))
     if isinstance(data, Dataset):
         data = fitting(model, data)
     data.people.share(ledger)

@@ -5,7 +5,7 @@ Needs matplotlib, which the extra ``bdpvi[report]`` brings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -25,40 +25,30 @@ class Line:
 
     Attributes:
         label: in the legend, with the guarantee.
-        epsilon, score: the points, in any order.
-        spread: half the width of a band, by point; empty for none.
-        notes: beside the points; empty for none.
-        bayesian: whether ε is a Bayesian one: circles, where it is otherwise squares.
-        certified: whether a marker is filled.
+        points: pairs of ε and score, in any order.
+        notes: text beside each point; empty for none.
+        bayesian: whether ε is Bayesian: circles instead of squares.
+        certified: whether markers are filled.
     """
 
     label: str
-    epsilon: Sequence[float]
-    score: Sequence[float]
-    spread: Sequence[float] = ()
+    points: Sequence[tuple[float, float]]
     notes: Sequence[str] = ()
     bayesian: bool = False
     certified: bool = True
 
 
-def draw(axes: Axes, lines: Sequence[Line], levels: Mapping[str, float]) -> None:
-    """Draw lines, and horizontal levels that need no ε, by their labels."""
-    for style, (label, level) in zip(("--", ":"), levels.items(), strict=False):
-        axes.axhline(level, color=GREY, lw=1.2, ls=style, label=label)
+def draw(axes: Axes, lines: Sequence[Line], without: float) -> None:
+    """Draw lines, and the score without privacy as a horizontal one."""
+    axes.axhline(without, color=GREY, lw=1.2, ls="--", label="without privacy")
     for colour, line in zip(COLOURS, lines, strict=False):
-        table = pd.DataFrame({"x": line.epsilon, "y": line.score})
-        table["spread"] = line.spread or 0.0
-        table["note"] = line.notes or ""
-        table = table.sort_values("x")
+        x, y = zip(*sorted(line.points), strict=True)
         axes.plot(
-            table["x"], table["y"], "o-" if line.bayesian else "s-", color=colour, ms=5,
+            x, y, "o-" if line.bayesian else "s-", color=colour, ms=5,
             mfc=colour if line.certified else "white", label=line.label,
         )  # fmt: skip
-        if line.spread:
-            low, high = table["y"] - table["spread"], table["y"] + table["spread"]
-            axes.fill_between(table["x"], low, high, color=colour, alpha=0.2, lw=0)
-        for x, y, note in zip(table["x"], table["y"], table["note"], strict=True):
-            axes.annotate(note, (x, y), (0, 7), ha="center", color=colour, fontsize=8,
+        for point, note in zip(line.points, line.notes, strict=False):
+            axes.annotate(note, point, (0, 7), ha="center", color=colour, fontsize=8,
                           textcoords="offset points")  # fmt: skip
     axes.set_xscale("log")
     plain_ticks(axes.xaxis)
@@ -83,8 +73,7 @@ def demonstration(rows: pd.DataFrame, delta: float) -> Figure:
     figure = Figure(figsize=(8.4, 4.6), dpi=110, layout="constrained")
     for axes, score in zip(figure.subplots(1, 2), ("log_score", "accuracy"), strict=True):
         free = rows[rows["epsilon"].isna() & rows["guarantee"].eq("none")]
-        levels = {"without privacy": float(free[score].iloc[0])}
-        draw(axes, _lines(rows, score), levels)
+        draw(axes, _lines(rows, score), float(free[score].iloc[0]))
         axes.set(xlabel=f"ε at δ = {delta:g}", ylabel=f"test {score.replace('_', ' ')}")
     legend(figure, axes)
     return figure
@@ -96,14 +85,18 @@ def _lines(rows: pd.DataFrame, score: str) -> list[Line]:
     for certified, some in own.groupby(own["certified"].astype(bool)):
         kind = "certified Bayesian DP" if certified else "Bayesian DP, not certified"
         lines.append(
-            Line(f"posterior draws, {kind}", [*some["epsilon"]], [*some[score]],
+            Line(f"posterior draws, {kind}", _points(some, score),
                  notes=[*some["method"].str.replace("temperature", "τ =")], bayesian=True,
                  certified=bool(certified))
         )  # fmt: skip
     others = rows[rows["certified"].isna() & rows["epsilon"].notna()]
     for method, some in others.groupby("method", sort=False):
-        lines.append(Line(f"{method}, worst-case DP", [*some["epsilon"]], [*some[score]]))
+        lines.append(Line(f"{method}, worst-case DP", _points(some, score)))
     return lines
+
+
+def _points(rows: pd.DataFrame, score: str) -> list[tuple[float, float]]:
+    return list(zip(rows["epsilon"], rows[score], strict=True))
 
 
 def plain_ticks(axis: Axis) -> None:

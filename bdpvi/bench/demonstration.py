@@ -47,7 +47,8 @@ PLANS = (Charge(1, 4.0), Charge(1, 1.0), Charge(10, 1.0))
 SEEDS, REPEATS = 5, 200
 DELTA = 1e-5
 COLUMNS = (
-    "method", "guarantee", "epsilon", "worst_case_epsilon", "certified", "accuracy", "log_score",
+    "method", "guarantee", "epsilon", "worst_case_epsilon", "delta", "certified", "accuracy",
+    "log_score",
 )  # fmt: skip
 DRAWS = "draws from the posterior"
 WITHOUT = "without privacy"
@@ -112,7 +113,8 @@ class Demonstration:
             scores = (f"{row[name]:.3f}" for name in ("log_score", "accuracy"))
             certified = "yes" if row["certified"] else "no"
             draws.add_row(row["method"], bayesian, certified, worst, *scores)
-        others = Table(title="Log score of methods with a worst-case ε", title_justify="left")
+        title = f"Log score of methods with a worst-case ε, δ = {DELTA:g}"
+        others = Table(title=title, title_justify="left")
         others.add_column("method")
         for epsilon in TARGETS:
             others.add_column(f"ε = {epsilon:g}", justify="right")
@@ -166,6 +168,7 @@ def run(out: Path, split: Split, *, progress: bool = True) -> Demonstration:
     plain = partial(_of_method, WITHOUT, LogisticRegression(), None, split)
     rows.append(once("without", plain))
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    frame["delta"] = frame["epsilon"].notna().map({True: DELTA})
     table = out / "curve.csv"
     table.write_bytes(outputs.csv_text(frame).encode())
     return Demonstration(split, frame, spent, refused, _drawn(frame, out), table)

@@ -79,16 +79,18 @@ def _worst_case(summary: pd.DataFrame) -> str:
 
 
 def _kept(summary: pd.DataFrame) -> str:
-    """Return the share of the gain without privacy that the best rows with a guarantee keep."""
-    promised = summary["guarantee"].eq(WORST_CASE) | summary["certified"].eq(YES)
-    best = summary[promised].groupby("target_epsilon")["kept"].max().dropna()
-    if best.empty:
-        return ""
-    parts = _listed([f"{kept:.0%} at ε = {target:g}" for target, kept in best.items()])
-    return (
-        f"The best row with a guarantee keeps {parts} of the gain in log score of a non-private "
-        "fit over the base rate"
-    )
+    """Return the share of the gain without privacy that the best row of each guarantee keeps."""
+    parts = []
+    for kind, some in (
+        ("certified Bayesian", summary["certified"].eq(YES)),
+        ("worst-case", summary["guarantee"].eq(WORST_CASE)),
+    ):
+        best = summary[some].groupby("target_epsilon")["kept"].max().dropna()
+        if len(best):
+            each = _listed([f"{kept:.0%} at ε = {target:g}" for target, kept in best.items()])
+            parts.append(f"the best {kind} row keeps {each}")
+    gain = "Of the gain in log score of a non-private fit over the base rate"
+    return f"{gain}, {'; '.join(parts)}" if parts else ""
 
 
 def _numbers(values: Collection[float]) -> str:

@@ -224,8 +224,8 @@ class BayesianLogisticRegression:
 
     def _counted(self, weights: int) -> int:
         """Return d, the number of features, counting each category as one."""
-        besides = sum(len(group) - 1 for group in self.one_hot or ())
-        return max(weights - bool(self.intercept) - besides, 0)
+        extra = sum(len(group) - 1 for group in self.one_hot or ())
+        return max(weights - bool(self.intercept) - extra, 0)
 
     def longest(self, weights: int) -> float:
         """Return B, the length of the longest row of a design; inf without a limit."""
@@ -321,7 +321,7 @@ class BayesianLogisticRegression:
             raise ValueError(f"y must be 0 or 1, got {values[:5].tolist()}")
 
 
-def told(model: Model, one_hot: tuple[tuple[int, ...], ...] | None) -> Model:
+def with_categories(model: Model, one_hot: tuple[tuple[int, ...], ...] | None) -> Model:
     """Return the model with these categories, if it weights records and has none yet."""
     if type(model) is BayesianLogisticRegression and model.weighted and model.one_hot is None:
         return replace(model, one_hot=one_hot) if one_hot else model

@@ -95,7 +95,8 @@ def fit_private(
                 f"route={type(route).__name__} has a worst-case guarantee, not {guarantee.name}; "
                 "leave route or guarantee out"
             )
-        fitted = fit(model, guide or Laplace(model), data, ledger=ledger, progress=False)
+        guide = Laplace(model) if guide is None else guide
+        fitted = fit(model, guide, data, ledger=ledger, progress=False)
         return release(fitted, epsilon=epsilon, delta=delta, guarantee=guarantee)
     route = _usual(model) if route is None else route
     prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)

@@ -22,7 +22,7 @@ from bdpvi.accounting.ledger import Ledger
 from bdpvi.inference.guide import Guide
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import Known
-from bdpvi.models.logistic import told
+from bdpvi.models.logistic import with_categories
 from bdpvi.releasing import intent, pricing, receipts
 from bdpvi.releasing.prepared import Prepared
 from bdpvi.releasing.received import release_of
@@ -262,7 +262,7 @@ def _fit(
     numbers = Numbers.parse(content, about, guide)
     guide.parameters = dict(numbers.parameters)
     return Fit(
-        model=told(model, about.guide.one_hot),
+        model=with_categories(model, about.guide.one_hot),
         guide=guide,
         parameters=numbers.parameters,
         panels=numbers.panels,

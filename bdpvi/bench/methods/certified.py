@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, ClassVar
 
 from bdpvi._fit import fit
-from bdpvi.accounting.accountant import Account
-from bdpvi.accounting.book import Charge, Origin
-from bdpvi.accounting.cost import Cost
+from bdpvi.accounting.book import Origin
 from bdpvi.bench.methods.method import Prepared
 from bdpvi.bench.methods.posterior import PreparedRelease
 from bdpvi.guides import Laplace
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.releasing.guarantees import BAYESIAN, BayesianDP
-from bdpvi.releasing.pricing import table
 from bdpvi.types import Dataset
 
 
@@ -49,15 +45,7 @@ class CertifiedDraws:
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Find the mode of the data and of every neighbour."""
         fitted = fit(self.model, Laplace(self.model), train, progress=False)
-
-        def charged(temperature: float) -> Account:
-            return table(fitted, Charge(self.draws, temperature, Origin.CONSTANTS)).accounts[0]
-
-        @cache
-        def price(temperature: float) -> Cost:
-            return charged(temperature).cost(delta)
-
-        return PreparedDraws(fitted, self.draws, delta, price, charged)
+        return PreparedDraws.of(fitted, self.draws, delta, Origin.CONSTANTS)
 
 
 class PreparedDraws(PreparedRelease):

@@ -60,15 +60,7 @@ class PosteriorRelease(Recipe):
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Fit the guide and its neighbours."""
         fitted = self.fit_guide(train, neighbours=Optimum(Remove(self.records)), progress=False)
-
-        def charged(temperature: float) -> Account:
-            return table(fitted, Charge(self.draws, temperature, Origin.DATA)).accounts[0]
-
-        @cache
-        def price(temperature: float) -> Cost:
-            return charged(temperature).cost(delta)
-
-        return PreparedRelease(fitted, self.draws, delta, price, charged)
+        return PreparedRelease.of(fitted, self.draws, delta, Origin.DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +106,8 @@ class WorstCaseRelease(PosteriorRelease):
     def prepare(self, train: Dataset, delta: float) -> Prepared:
         """Fit the guide; a few neighbours are enough, as the cost does not depend on them."""
         if self.model.clip is None:
-            return PreparedByRule(self, train, delta)
+            rows = len(train)
+            return PreparedByRule(cache(lambda e: self.at(e, delta, rows).prepare(train, delta)))
         fitted = self.fit_guide(train, neighbours=Optimum(Remove(3)), progress=False)
 
         @cache
@@ -189,32 +182,24 @@ class PreparedWorstCase:
 
 @dataclass(frozen=True, eq=False)
 class PreparedByRule:
-    """Records with a new fit for every ε, by rule.
+    """A new fit for every ε, by rule.
 
     Args:
-        method: the settings not given by the rule.
-        train: the records.
-        delta: δ of every cost.
+        fitted: maps ε to the fit with its settings, which it keeps.
     """
 
-    method: WorstCaseRelease
-    train: Dataset
-    delta: float
-    fits: dict[float, Prepared] = field(default_factory=dict)
+    fitted: Callable[[float], Prepared]
 
     def calibrate(self, epsilon: float) -> float:
-        """Return ε, which determines all settings."""
-        made = self.method.at(epsilon, self.delta, len(self.train))
-        self.fits[epsilon] = made.prepare(self.train, self.delta)
+        """Return ε, which determines all settings, once they have been found to reach it."""
+        self.fitted(epsilon)
         return epsilon
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Draw from each fit, at the lowest temperature that costs its ε, with its seed."""
-        taus = {
-            epsilon: self.fits[epsilon].calibrate(epsilon) for epsilon in dict.fromkeys(settings)
-        }
+        taus = {epsilon: self.fitted(epsilon).calibrate(epsilon) for epsilon in set(settings)}
         pairs = zip(settings, seeds, strict=True)
-        return [one for e, seed in pairs for one in self.fits[e].outcomes([taus[e]], [seed])]
+        return [one for e, seed in pairs for one in self.fitted(e).outcomes([taus[e]], [seed])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,6 +213,19 @@ class PreparedRelease(PreparedWorstCase):
 
     price: Callable[[float], Cost]
     account: Callable[[float], Account]
+
+    @classmethod
+    def of(cls, fit: Fit, draws: int, delta: float, origin: Origin) -> PreparedRelease:
+        """Return the fit with the cost of draws at temperatures of an origin."""
+
+        def charged(temperature: float) -> Account:
+            return table(fit, Charge(draws, temperature, origin)).accounts[0]
+
+        @cache
+        def price(temperature: float) -> Cost:
+            return charged(temperature).cost(delta)
+
+        return cls(fit, draws, delta, price, charged)
 
     def calibrate(self, epsilon: float) -> float:
         """Return the first temperature of the grid that costs ``epsilon``, or a higher one that is

@@ -24,7 +24,7 @@ from bdpvi.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.neighbours.mode.objective import Peak, Weighted, blocks, outer, slopes
 from bdpvi.neighbours.optimum.packed import indices, monomials, taylor_weights, unpack
 
-NEGLIGIBLE, EXACT, TOLERABLE = 1e-10, 1e-13, 1e-7
+NEGLIGIBLE, TINY, TOLERABLE = 1e-10, 1e-13, 1e-7
 """Limits on the total variation distance of a neighbour's Gaussian from the true one: to accept a
 degree, for one neighbour or the mean of all, as δ is a mean; to need no passes, because δ pays e^ε
 times as much; and to need none where passes are too much work."""
@@ -33,7 +33,7 @@ _WORK = 1e9
 FAR = 1.2
 """Largest expected displacement, over the first Newton step."""
 _TURNS = 60
-_SETTLED = EXACT / 8
+_SETTLED = TINY / 8
 _ENTRIES = 1 << 24
 """Largest number of entries of a tensor."""
 _MOST = 3
@@ -133,7 +133,7 @@ class Expansion:
             todo[mine] = False
             for part in blocks(len(mine), self._width(2) + self._width(degree)):
                 self._solve(records, sign, moved, mine[part], degree)
-        rough = (~(moved.error <= EXACT)).nonzero()[:, 0]
+        rough = (~(moved.error <= TINY)).nonzero()[:, 0]
         if len(rough) * len(self.mode.posterior.records) * self._width(2) > _WORK:
             rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
         for part in blocks(len(rough), len(self.mode.posterior.records)):
