@@ -20,7 +20,7 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import datasets, guides
 from bdpvi.accounting import conversions
-from bdpvi.bench import demonstration
+from bdpvi.bench import curves, demonstration
 from bdpvi.cli import main
 from bdpvi.commands import fit as fitting
 from bdpvi.commands import options
@@ -460,6 +460,10 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert draws["epsilon"].iloc[0] < draws["epsilon"].iloc[1]
     assert result["cost"]["bayesian"]["epsilon"] == draws["epsilon"].iloc[1]
     assert rows["accuracy"].min() > 0.6
+    # The level in the figure is that without privacy, not that of draws without an ε.
+    level = curves.demonstration(pd.read_csv(out / "curve.csv"), 1e-5).axes[0].lines[0]
+    assert rows["method"].iloc[-1] == demonstration.WITHOUT
+    assert level.get_ydata()[0] == pytest.approx(rows["log_score"].iloc[-1])
     # What is finished is kept: a second time only the releases are new.
     kept = {file.name: file.stat().st_mtime_ns for file in (out / "cells").iterdir()}
     assert run(*command) == 0
