@@ -463,7 +463,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # The level in the figure is that without privacy, not that of draws without an ε.
     level = curves.demonstration(pd.read_csv(out / "curve.csv"), 1e-5).axes[0].lines[0]
     assert rows["method"].iloc[-1] == demonstration.WITHOUT
-    assert level.get_ydata()[0] == pytest.approx(rows["log_score"].iloc[-1])
+    assert np.asarray(level.get_ydata())[0] == pytest.approx(rows["log_score"].iloc[-1])
     # What is finished is kept: a second time only the releases are new.
     kept = {file.name: file.stat().st_mtime_ns for file in (out / "cells").iterdir()}
     assert run(*command) == 0

@@ -19,9 +19,11 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import Dataset, Training, guides
+from bdpvi.accounting import conversions
 from bdpvi.accounting.accountant import Account
 from bdpvi.accounting.events import WITH, WITHOUT, PosteriorDraws
 from bdpvi.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.accounting.losses import deltas_of
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.neighbours.mode.expansion import Expansion
 from bdpvi.neighbours.mode.influence import of_any_table
@@ -276,6 +278,21 @@ def test_rows_decide_neither_a_fit_nor_a_word_of_the_receipt(
         assert cost.bayesian.certified
         assert cost.bayesian.epsilon < 8
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_with_fewer_than_two_rows_each_costs_what_the_dearest_would(rows: int) -> None:
+    fit = bdpvi.fit(MODEL, guides.Laplace(MODEL), table(rows, 3, 0), progress=False)
+    influence, orders = fit.panels[0].influence, torch.logspace(-1, 5, 49, dtype=torch.float64)
+    assert influence is not None
+    for direction in ("remove D‖D′", "remove D′‖D"):
+        found = deltas_of([(PosteriorDraws(fit.panels), 1)], direction, 1e-5)
+        assert found.bound is not None
+        moments = influence.log_moment(orders, direction)
+        for epsilon in (0.5, 2.0, 5.0):
+            dearest = float(conversions.delta(moments, orders, epsilon).min())
+            assert found.bound(epsilon) == pytest.approx(dearest, rel=1e-12)
+            assert found.at(epsilon).tolist() == [found.bound(epsilon)] * 2
 
 
 def test_few_rows_are_refused_where_no_worst_case_is_known() -> None:
