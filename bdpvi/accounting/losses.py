@@ -279,7 +279,9 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
     if close is not None and draws[0][0].panel(direction).records < 2:
         # Whether there is an answer must not depend on the records: each gets the largest cost.
         most = rough or close
-        return Deltas(lambda epsilon: torch.full((2,), most(epsilon)).double(), bound=most)
+        return Deltas(
+            lambda epsilon: torch.full((2,), most(epsilon), dtype=torch.float64), bound=most
+        )
     off = total_error(draws, direction)
 
     def at(epsilon: float) -> Tensor:

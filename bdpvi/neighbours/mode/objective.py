@@ -166,7 +166,7 @@ def climbed(posterior: Posterior, start: Tensor) -> Peak:
     root = torch.linalg.solve_triangular(factor, eye, upper=False).T
     lengths = torch.linalg.vector_norm(posterior.records.z @ root, dim=1)
     longest = float(lengths.max()) if len(lengths) else 0.0
-    return Peak(posterior, w, root, longest, decrement, torch.tensor(course).double())
+    return Peak(posterior, w, root, longest, decrement, torch.tensor(course, dtype=torch.float64))
 
 
 def outer(u: Tensor) -> Tensor:
