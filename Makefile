@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-NUMERICS := $(addprefix tests/,accounting/test_gaussian_pairs.py accounting/test_log_moments.py neighbours/test_rows_compiled.py test_distributed.py)
+NUMERICS := $(addprefix tests/,bayesian/accounting/test_gaussian_pairs.py bayesian/accounting/test_log_moments.py bayesian/neighbours/test_rows_compiled.py bayesian/test_distributed.py)
 
 .PHONY: help demo test test-all plain ranges lint docs check-docs benchmark reliability clean
 
@@ -27,13 +27,14 @@ ranges:  ## the tests with the oldest and with the newest releases that are supp
 	  OMP_NUM_THREADS=1 build/$$end/bin/python -m pytest -q -n 2 -m 'not slow' -o filterwarnings=default || exit 1; \
 	done
 
-lint: $(VENV)/installed  ## ruff, and mypy for three systems on a copy where all rooms lie in bdpvi/
+lint: $(VENV)/installed  ## ruff, which room imports which, and mypy for three systems
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	rm -rf build/types/*
 	mkdir -p build/types
 	cp -a pyproject.toml bdpvi tests examples benchmarks docs build/types
 	cp -a guides datasets build/types/bdpvi
+	cd build/types && PYTHONPATH=. $(abspath $(BIN))/lint-imports --no-cache
 	cd build/types && $(abspath $(BIN))/mypy --platform linux
 	cd build/types && for system in darwin win32; do \
 	  $(abspath $(BIN))/mypy --platform $$system --cache-dir .mypy_cache/$$system -p bdpvi || exit 1; \

@@ -3,24 +3,37 @@
 import logging
 from typing import TYPE_CHECKING
 
-from bdpvi._runtime.lazy import lazy
+from bdpvi._ground.lazy import lazy
 
 if TYPE_CHECKING:
-    from bdpvi import accounting as accounting
+    from bdpvi import bayesian as bayesian
     from bdpvi import datasets as datasets
-    from bdpvi import dp as dp
+    from bdpvi import federated as federated
     from bdpvi import guides as guides
     from bdpvi import models as models
-    from bdpvi import neighbours as neighbours
-    from bdpvi import recipes as recipes
-    from bdpvi import releasing as releasing
+    from bdpvi import networks as networks
+    from bdpvi import privacy as privacy
+    from bdpvi import programs as programs
+    from bdpvi import regression as regression
+    from bdpvi import releases as releases
     from bdpvi import synthesis as synthesis
-    from bdpvi._fit import Fit, Training, fit
-    from bdpvi.accounting.component import BayesianAccountant
-    from bdpvi.accounting.cost import Bound, Cost
-    from bdpvi.accounting.ledger import Ledger
-    from bdpvi.dp.networks.deep import make_private
-    from bdpvi.dp.programs.private_svi import PrivateSVI
+    from bdpvi import tables as tables
+    from bdpvi._ground.types import (
+        Budget,
+        BudgetExceededError,
+        NotCertifiedWarning,
+        PrivacyUtilityWarning,
+        TooFewRecordsError,
+    )
+    from bdpvi.bayesian.accounting.component import BayesianAccountant
+    from bdpvi.bayesian.fit import Fit, Training, fit
+    from bdpvi.bayesian.guarantees import BayesianDP, TypicalRecord, WorstCaseDP
+    from bdpvi.bayesian.neighbours.coupled import Coupled
+    from bdpvi.bayesian.optimum.route import Optimum
+    from bdpvi.bayesian.optimum.tables import Table
+    from bdpvi.bayesian.releases import cost, release
+    from bdpvi.bayesian.storage import load_fit, save_fit
+    from bdpvi.datasets.dataset import Dataset
     from bdpvi.guides.checks import check
     from bdpvi.models.classes import BayesianMultinomialRegression, BayesianOrdinalRegression
     from bdpvi.models.logistic import BayesianLogisticRegression
@@ -29,37 +42,37 @@ if TYPE_CHECKING:
         BayesianNegativeBinomialRegression,
         BayesianPoissonRegression,
     )
-    from bdpvi.neighbours.coupled import Coupled
-    from bdpvi.neighbours.optimum.route import Optimum
-    from bdpvi.neighbours.optimum.tables import Table
-    from bdpvi.recipes.dpvi import DPVI
-    from bdpvi.recipes.private import private
-    from bdpvi.recipes.recommended import recommended
-    from bdpvi.recipes.routes import fit_private
-    from bdpvi.releasing.guarantees import BayesianDP, TypicalRecord, WorstCaseDP
-    from bdpvi.releasing.released import Release
-    from bdpvi.releasing.releases import cost, release
-    from bdpvi.releasing.storage import load_fit, load_release, save_fit, save_release
+    from bdpvi.networks.deep import make_private
+    from bdpvi.privacy.cost import Bound, Cost
+    from bdpvi.privacy.ledger import Ledger
+    from bdpvi.programs.dpvi import DPVI
+    from bdpvi.programs.private_svi import PrivateSVI
+    from bdpvi.releases.released import Release
+    from bdpvi.releases.shared_file import load_release, save_release
     from bdpvi.synthesis.released import synthesize
-    from bdpvi.types import (
-        Budget,
-        BudgetExceededError,
-        Dataset,
-        NotCertifiedWarning,
-        PrivacyUtilityWarning,
-        TooFewRecordsError,
-    )
+    from bdpvi.tables.private import private
+    from bdpvi.tables.recommended import recommended
+    from bdpvi.tables.routes import fit_private
 else:
     __getattr__ = lazy(
         __name__,
         {
-            "_fit": ("Fit", "Training", "fit"),
-            "accounting.component": ("BayesianAccountant",),
-            "accounting.cost": ("Bound", "Cost"),
-            # Dataset from there too: it carries a ledger.
-            "accounting.ledger": ("Dataset", "Ledger"),
-            "dp.networks.deep": ("make_private",),
-            "dp.programs.private_svi": ("PrivateSVI",),
+            "_ground.types": (
+                "Budget",
+                "BudgetExceededError",
+                "NotCertifiedWarning",
+                "PrivacyUtilityWarning",
+                "TooFewRecordsError",
+            ),
+            "bayesian.accounting.component": ("BayesianAccountant",),
+            "bayesian.fit": ("Fit", "Training", "fit"),
+            "bayesian.guarantees": ("BayesianDP", "TypicalRecord", "WorstCaseDP"),
+            "bayesian.neighbours.coupled": ("Coupled",),
+            "bayesian.optimum.route": ("Optimum",),
+            "bayesian.optimum.tables": ("Table",),
+            "bayesian.releases": ("cost", "release"),
+            "bayesian.storage": ("load_fit", "save_fit"),
+            "datasets.dataset": ("Dataset",),
             "guides.checks": ("check",),
             "models.classes": ("BayesianMultinomialRegression", "BayesianOrdinalRegression"),
             "models.logistic": ("BayesianLogisticRegression",),
@@ -68,37 +81,32 @@ else:
                 "BayesianNegativeBinomialRegression",
                 "BayesianPoissonRegression",
             ),
-            "neighbours.coupled": ("Coupled",),
-            "neighbours.optimum.route": ("Optimum",),
-            "neighbours.optimum.tables": ("Table",),
-            "recipes.dpvi": ("DPVI",),
-            "recipes.private": ("private",),
-            "recipes.recommended": ("recommended",),
-            "recipes.routes": ("fit_private",),
-            "releasing.guarantees": ("BayesianDP", "TypicalRecord", "WorstCaseDP"),
-            "releasing.released": ("Release",),
-            "releasing.releases": ("cost", "release"),
-            "releasing.storage": ("load_fit", "load_release", "save_fit", "save_release"),
+            "networks.deep": ("make_private",),
+            "privacy.cost": ("Bound", "Cost"),
+            "privacy.ledger": ("Ledger",),
+            "programs.dpvi": ("DPVI",),
+            "programs.private_svi": ("PrivateSVI",),
+            "releases.shared_file": ("load_release", "save_release"),
+            "releases.released": ("Release",),
             "synthesis.released": ("synthesize",),
-            "types": (
-                "Budget",
-                "BudgetExceededError",
-                "NotCertifiedWarning",
-                "PrivacyUtilityWarning",
-                "TooFewRecordsError",
-            ),
+            "tables.private": ("private",),
+            "tables.recommended": ("recommended",),
+            "tables.routes": ("fit_private",),
         },
         packages=(
-            "accounting",
+            "bayesian",
             "datasets",
-            "dp",
+            "federated",
             "guides",
             "models",
-            "neighbours",
-            "recipes",
-            "releasing",
+            "networks",
+            "privacy",
+            "programs",
+            "regression",
+            "releases",
             "sklearn",
             "synthesis",
+            "tables",
         ),
     )
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from bdpvi._runtime import log, outputs, validate
+from bdpvi._ground import log, outputs, validate
 from bdpvi.commands import fit, ledger, options, private, release, summary, synthesize
 from bdpvi.commands.command import Command
 
 if TYPE_CHECKING:
-    from bdpvi._runtime.workers import Reduction
+    from bdpvi.bayesian.workers import Reduction
 
 app = typer.Typer(
     help="Private variational inference with Bayesian differential privacy accounting.",

@@ -18,10 +18,10 @@ from printed import command
 from torch import Tensor
 from torch.distributions import Independent, MultivariateNormal, Normal
 
-from bdpvi.accounting import cost_of
-from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
-from bdpvi.accounting.panel import Panel
+from bdpvi.bayesian import cost_of
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
+from bdpvi.bayesian.accounting.panel import Panel
 
 
 def pairs_like_neighbours(records: int, dimensions: int) -> GaussianPairs:

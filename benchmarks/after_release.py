@@ -35,18 +35,18 @@ import bdpvi
 from bdpvi import Dataset, datasets
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.datasets import Split
-from bdpvi.dp.objective_plan import Facts, plan
-from bdpvi.dp.perturbed_objective import WeightedObjective
 from bdpvi.guides import MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.recipes.metrics import expected_calibration_error, log_score
+from bdpvi.regression.objective_plan import Facts, plan
+from bdpvi.regression.perturbed_objective import WeightedObjective
+from bdpvi.tables.metrics import expected_calibration_error, log_score
 
 EPSILONS = (0.05, 0.2, 1.0)
 DELTA = 1e-5
 RELEASES = 12
 LENGTH = 1.5
 SLOPE = 4.0
-FEW = bdpvi.Optimum(bdpvi.neighbours.Remove(3))
+FEW = bdpvi.Optimum(bdpvi.bayesian.Remove(3))
 """A worst-case ε does not depend on the neighbours, so a few are enough."""
 
 
@@ -57,11 +57,11 @@ class Released:
         settings = bdpvi.recommended(epsilon, delta=delta, guide=MeanField)
         fitted = settings.fit_guide(train, neighbours=FEW, progress=False)
         promise = bdpvi.WorstCaseDP()
-        tau = bdpvi.releasing.calibrate(
+        tau = bdpvi.bayesian.calibrate(
             fitted, epsilon=epsilon, delta=delta, guarantee=promise
         ).temperature
         generator = torch.Generator().manual_seed(0)
-        latents = bdpvi.releasing.preview(fitted, RELEASES, temperature=tau, generator=generator)
+        latents = bdpvi.bayesian.preview(fitted, RELEASES, temperature=tau, generator=generator)
         assert settings.noise_scale is not None
         self.model, self.variance = settings.model, tau * settings.noise_scale**2
         self.samples = latents["w"].double()

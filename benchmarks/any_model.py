@@ -32,7 +32,7 @@ from _regressions import REGRESSIONS
 from printed import command
 
 import bdpvi
-from bdpvi.types import People
+from bdpvi.datasets.dataset import People
 
 NAMES = (
     "group_effects", "ordinal", "negative_binomial", "spline", "robust", "mixture", "factors",

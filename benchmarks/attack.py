@@ -15,9 +15,9 @@ from typing import TypeVar
 import numpy as np
 from scipy.special import betaincinv
 
-from bdpvi._runtime import validate
-from bdpvi._runtime.keys import Key
+from bdpvi._ground import validate
 from bdpvi.datasets.schema import Codes
+from bdpvi.noise.keys import Key
 from bdpvi.synthesis.counts import Floats, NoisyCounts
 
 Released = TypeVar("Released")

@@ -4,15 +4,16 @@
 
 Settings by rule for each worst-case ε. A Bayesian accountant covers the mean over the records of
 δ(ε), each record held against the rest. "Certified" is
-:func:`bdpvi.accounting.perturbed_records.bayesian_epsilon` of the training records: from each one's
-ω‖z‖ and ω‖z‖² alone, for every distribution of the records. "Exact" is the mean itself by Monte
-Carlo, with nothing bounded, so no accountant reports less: w is the minimum for all records, b its
-slope, and with g the record's gradient, r its residual and H the second derivative at w
+:func:`bdpvi.bayesian.accounting.perturbed_records.bayesian_epsilon` of the training records: from
+each one's ω‖z‖ and ω‖z‖² alone, for every distribution of the records. "Exact" is the mean itself
+by Monte Carlo, with nothing bounded, so no accountant reports less: w is the minimum for all
+records, b its slope, and with g the record's gradient, r its residual and H the second derivative
+at w
 
     L = log p(w)/p(w | without the record) = −log(1 − r(1 − r)ω zᵀH⁻¹z) + (2 bᵀg + ‖g‖²)/2σ²,
 
 the second term from b there; δ(ε) is the mean of (1 − e^{ε − L})₊ where the record is added, of
-(e^{−L} − e^ε)₊ where it is removed (:mod:`bdpvi.accounting.perturbed_objective`). Adult and
+(e^{−L} − e^ε)₊ where it is removed (:mod:`bdpvi.privacy.perturbed_objective`). Adult and
 Abalone are found as ``bdpvi compare`` finds them; of a FILE the last column is the target.
 """
 
@@ -32,9 +33,9 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from bdpvi import Dataset, datasets
-from bdpvi.accounting.perturbed_records import bayesian_epsilon
-from bdpvi.dp.objective_plan import Facts, ObjectivePlan, plan
-from bdpvi.dp.perturbed_objective import WeightedObjective
+from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
+from bdpvi.regression.objective_plan import Facts, ObjectivePlan, plan
+from bdpvi.regression.perturbed_objective import WeightedObjective
 
 DELTA = 1e-5
 EPSILONS = (0.05, 0.2, 1.0)

@@ -37,11 +37,12 @@ from sklearn.linear_model import LogisticRegression
 
 import bdpvi
 from bdpvi import Dataset, Fit, datasets, guides
-from bdpvi.accounting import mode_draws
-from bdpvi.accounting.accountant import Account
-from bdpvi.accounting.events import ModeDraws, PosteriorDraws
-from bdpvi.neighbours.mode.influence import of_any_table
-from bdpvi.neighbours.mode.plan import planned_temperature
+from bdpvi.bayesian.accounting.accountant import Account
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.mode.influence import of_any_table
+from bdpvi.bayesian.mode.plan import planned_temperature
+from bdpvi.privacy import mode_draws
+from bdpvi.privacy.events import ModeDraws
 
 NAMES = (
     "simulated5_1e4", "simulated5_1e5", "simulated8_2e4", "simulated20_1e4", "simulated20_1e5",

@@ -27,18 +27,18 @@ from printed import command
 from sklearn.linear_model import LogisticRegression
 
 from bdpvi import datasets
-from bdpvi._runtime.keys import Key
 from bdpvi.datasets.adult import NAMES
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import predictive_means
-from bdpvi.recipes.encoded import Encoded, Unpaid, encode
-from bdpvi.recipes.metrics import auc, log_score
-from bdpvi.recipes.pipeline import Pipeline
-from bdpvi.recipes.private import Work
-from bdpvi.recipes.recommended import LIMIT
-from bdpvi.recipes.rows import Rows
-from bdpvi.recipes.scores import _solved
-from bdpvi.types import Dataset
+from bdpvi.noise.keys import Key
+from bdpvi.tables.encoded import Unpaid, encode, read_rows
+from bdpvi.tables.metrics import auc, log_score
+from bdpvi.tables.pipeline import Pipeline
+from bdpvi.tables.private import Work
+from bdpvi.tables.recommended import LIMIT
+from bdpvi.tables.rows import Encoded, Rows
+from bdpvi.tables.scores import _solved
 
 EPSILONS = (0.5, 1.0, 2.0)
 TIMES = (1.5, 4.0)
@@ -101,7 +101,7 @@ def ordered(frame: pd.DataFrame, target: str, positive: str, epsilon: float) -> 
 
 def shares(name: str, frame: pd.DataFrame, pipeline: Pipeline, repeats: int) -> None:
     """Print a row: the shares kept with public and with bought constants."""
-    exact, whole = public(frame, pipeline.target), Rows.of(frame, pipeline)
+    exact, whole = public(frame, pipeline.target), read_rows(frame, pipeline)
     need = pipeline.purchase(list(map(str, frame))).need(pipeline.distance)
     rows, kept = len(whole) * 3 // 4, []
     for repeat in range(repeats):
@@ -150,7 +150,7 @@ def main() -> None:
         columns = [str(c) for c in frame if c != target]
         for epsilon in EPSILONS:
             pipeline = ordered(frame, target, positive, epsilon)
-            whole = Rows.of(frame, pipeline)
+            whole = read_rows(frame, pipeline)
             need = pipeline.purchase([*columns, target]).need(pipeline.distance)
             for times in TIMES:
                 rows = int(times * need)

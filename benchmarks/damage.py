@@ -31,20 +31,20 @@ from torch.nn import functional as F
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Fit, Optimum, datasets
-from bdpvi._runtime.keys import Key
+from bdpvi.bayesian import storage
+from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bench import hyperparameters
 from bdpvi.datasets.constants import read_constants
 from bdpvi.datasets.reading import read_table
-from bdpvi.dp.networks import DPSGDSettings
-from bdpvi.dp.networks.opacus import BDPAccountant
-from bdpvi.dp.networks.private import Private
 from bdpvi.guides import MeanField
-from bdpvi.inference.plan import Plan
-from bdpvi.inference.svi import Problem, default_optimiser
-from bdpvi.recipes.encoded import Unpaid, encode
-from bdpvi.recipes.pipeline import Pipeline
-from bdpvi.recipes.rows import Rows
-from bdpvi.releasing import intent, storage
+from bdpvi.networks import DPSGDSettings
+from bdpvi.networks.opacus import BDPAccountant
+from bdpvi.networks.private import Private
+from bdpvi.noise.batches import Plan
+from bdpvi.noise.keys import Key
+from bdpvi.releases import intent
+from bdpvi.tables.encoded import Unpaid, encode, read_rows
+from bdpvi.tables.pipeline import Pipeline
 
 WRONG: tuple[Any, ...] = (
     None, True, -1, 0.5, "x", "", "\ud800", [], [[]], {}, {"x": {}}, 10**400, 2**70, -1e308,
@@ -158,7 +158,7 @@ def readers(folder: Path) -> Iterator[Reader]:
         read = read_table(path, text=path.suffix == ".csv", least=0)
         if list(read) == list(frame):  # then nothing is refused, whatever the rows hold
             try:
-                encode(Rows.of(read, pipeline), pipeline, Unpaid(Key.of_seed(0)), feasible=False)
+                encode(read_rows(read, pipeline), pipeline, Unpaid(Key.of_seed(0)), feasible=False)
             except ValueError as error:
                 raise AssertionError("refused by its rows") from error
         datasets.dataset_from_frame(read_table(path), "sick", positive="yes", unknown="base")
@@ -187,11 +187,11 @@ def readers(folder: Path) -> Iterator[Reader]:
     fit = fitted()
     storage.save_fit(fit, folder / "fit")
     released = bdpvi.release(fit, temperature=9.0)
-    storage.save_release(released, folder / "made.json")
+    bdpvi.save_release(released, folder / "made.json")
     content = (folder / "made.json").read_bytes()
 
     def predicted(path: Path) -> None:
-        storage.load_release(path).predict_proba(data.x[:3])
+        bdpvi.load_release(path).predict_proba(data.x[:3])
 
     yield Reader("release", content, at("r.json", predicted), both)
     for name in ("fit.json", "fit.safetensors", "ledger.jsonl"):

@@ -27,14 +27,14 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from bdpvi import Dataset, datasets, recommended, release
-from bdpvi._runtime.keys import Key
+from bdpvi.bayesian.guarantees import WorstCaseDP
+from bdpvi.bayesian.neighbours.route import Remove
+from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.datasets import Split
-from bdpvi.dp.objective_plan import Facts, ObjectivePlan, plan
-from bdpvi.dp.perturbed_objective import perturbed_minima
 from bdpvi.guides import FullRank
-from bdpvi.neighbours.optimum.route import Optimum
-from bdpvi.neighbours.route import Remove
-from bdpvi.releasing.guarantees import WorstCaseDP
+from bdpvi.noise.keys import Key
+from bdpvi.regression.objective_plan import Facts, ObjectivePlan, plan
+from bdpvi.regression.perturbed_objective import perturbed_minima
 
 EPSILONS = (0.05, 0.2, 1.0)
 SIZES = (1e3, 1e4, 1e5)

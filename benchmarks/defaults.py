@@ -41,8 +41,8 @@ from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.bench.methods.posterior import MeanFieldRelease, MeanFieldWorstCase
 from bdpvi.bench.trials import Study, Trial
 from bdpvi.bench.tuning import Search, base_rate_score, cross_validated, proposal
-from bdpvi.recipes.files import DEFAULT
-from bdpvi.recipes.recommended import recommended
+from bdpvi.tables.files import DEFAULT
+from bdpvi.tables.recommended import recommended
 
 TUNED = ("dpvi-pld", "dp-sgld-pld", "dp-gd")
 EPSILONS = (0.01, 0.05, 0.2, 1.0)

@@ -25,11 +25,11 @@ from printed import command
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset
-from bdpvi.accounting.ledger import Charge
+from bdpvi.bayesian import Remove
+from bdpvi.bayesian.neighbours.sharding import Sharded
 from bdpvi.distributed import joined
 from bdpvi.guides import FullRank
-from bdpvi.neighbours import Remove
-from bdpvi.neighbours.sharding import Sharded
+from bdpvi.privacy.ledger import Charge
 
 CHARGE = Charge(draws=10, temperature=5.0)
 
@@ -44,7 +44,7 @@ def work(options: argparse.Namespace) -> None:
     y = (torch.rand(options.records, generator=generator, dtype=torch.float64) < probability) * 1.0
     model = BayesianLogisticRegression(clip=0.25, prior_scale=0.25)
     torch.optim.Adam([torch.zeros(1)])  # torch's first optimiser imports its compiler
-    importlib.import_module("bdpvi.neighbours.rows_compiled")
+    importlib.import_module("bdpvi.bayesian.neighbours.rows_compiled")
     with joined() as workers:
         workers.sum(torch.zeros(1))
         start = time.perf_counter()

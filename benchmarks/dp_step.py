@@ -20,10 +20,10 @@ import torch
 from printed import command
 
 from bdpvi import BayesianLogisticRegression, Dataset
-from bdpvi.dp.dpvi import DPVISettings, train
-from bdpvi.dp.noise import Run
+from bdpvi.bayesian.inference.guide import Reparameterised
+from bdpvi.bench.baselines.dpvi import DPVISettings, train
+from bdpvi.bench.baselines.noise import Run
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.inference.guide import Reparameterised
 
 SHAPES = {"Abalone": (3341, 8, 0.05), "Adult": (39073, 14, 0.005)}
 ROUNDS, STEPS = 7, 300

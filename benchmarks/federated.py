@@ -26,18 +26,14 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from bdpvi import datasets
-from bdpvi.accounting.accountant import Account, Accounting, cost_of
-from bdpvi.accounting.estimators import known_population
-from bdpvi.accounting.events import LEVELS, NormCounts, SampledGaussian
-from bdpvi.accounting.worst_case import (
-    GaussianAccountant,
-    PrivacyLossAccountant,
-    calibrate,
-)
+from bdpvi._ground.types import Relation
+from bdpvi.bayesian.accounting.accountant import Account, Accounting, cost_of
+from bdpvi.bayesian.accounting.estimators import known_population
 from bdpvi.datasets import mnist
-from bdpvi.dp.federated import Federation, Message
-from bdpvi.dp.rounds import Rounds
-from bdpvi.types import Relation
+from bdpvi.federated.federated import Federation, Message
+from bdpvi.federated.rounds import Rounds
+from bdpvi.privacy.events import LEVELS, NormCounts, SampledGaussian
+from bdpvi.privacy.worst_case import GaussianAccountant, PrivacyLossAccountant, calibrate
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist.py"
 RECORDS, SHARDS, PANEL, CHUNK = 600, 2, 100, 100

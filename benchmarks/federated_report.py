@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from published import RenyiAccountant
 
-from bdpvi.accounting import worst_case
-from bdpvi.accounting.events import SampledGaussian
-from bdpvi.accounting.worst_case import replace_one
+from bdpvi.privacy import worst_case
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.worst_case import replace_one
 
 Run = dict[str, Any]
 PUBLISHED = {

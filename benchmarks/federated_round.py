@@ -35,9 +35,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "feder
 from federated_mnist import client_app as example
 from federated_mnist.task import network
 
-from bdpvi.dp.federated import Federation
-from bdpvi.dp.flower import BayesianFedAvg, client_mod
-from bdpvi.dp.rounds import Rounds
+from bdpvi.federated.federated import Federation
+from bdpvi.federated.flower import BayesianFedAvg, client_mod
+from bdpvi.federated.rounds import Rounds
 
 CLIENTS, ROUNDS, DELTA = 100, 4, 1e-3
 SIZE = sum(weight.numel() for weight in network().parameters())

@@ -22,15 +22,15 @@ from printed import command
 from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset, datasets
-from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
-from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
-from bdpvi.dp.federated import Federation
-from bdpvi.dp.federated_vi import FederatedFit, fit_federated
-from bdpvi.dp.noise import Run
-from bdpvi.dp.rounds import Rounds
+from bdpvi.bayesian.inference.svi import default_optimiser
+from bdpvi.bench.baselines.dpvi import DPVISettings, dpvi_runs
+from bdpvi.bench.baselines.noise import Run
+from bdpvi.federated.federated import Federation
+from bdpvi.federated.federated_vi import FederatedFit, fit_federated
+from bdpvi.federated.rounds import Rounds
 from bdpvi.guides import MeanField
-from bdpvi.inference.svi import default_optimiser
 from bdpvi.models.contract import predictive_means
+from bdpvi.privacy.worst_case import PrivacyLossAccountant, calibrate
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, limit=1.0)
 ROUNDS, RATE, RECORD_CLIP, DELTA, EPSILON = 100, 0.3, 2.0, 1e-5, 0.5

@@ -31,10 +31,10 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum, Training, datasets, guides
+from bdpvi.bench.baselines import dp_gd, dpvi
+from bdpvi.bench.baselines.noise import Run
 from bdpvi.bench.methods import sgld
-from bdpvi.dp import dp_gd, dpvi
-from bdpvi.dp.networks import DPSGDSettings
-from bdpvi.dp.noise import Run
+from bdpvi.networks import DPSGDSettings
 
 LIMIT = 240.0
 """Seconds after which no case is begun."""
@@ -121,7 +121,7 @@ def fitted(
         numbers += [panel.pairs.r.sum().reshape(1) for panel in fit.panels]
         if training.rate == 1:
             generator = torch.Generator().manual_seed(0)
-            drawn = bdpvi.releasing.preview(fit, 2, temperature=4.0, generator=generator)
+            drawn = bdpvi.bayesian.preview(fit, 2, temperature=4.0, generator=generator)
             numbers += [one.flatten() for one in drawn.values()]
         return torch.cat(numbers)
 
@@ -269,7 +269,7 @@ def cases(small: bool) -> dict[str, Case]:
     make = private_fit(many, many.x[:, 0], linear, route)
     found["fit_private, any model (DPVI)"] = Case(make, agree=None)
     objective = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
-    make = private_fit(some, some.y, objective, bdpvi.recipes.ObjectivePerturbation(rows=100))
+    make = private_fit(some, some.y, objective, bdpvi.regression.ObjectivePerturbation(rows=100))
     found["fit_private, objective"] = Case(make, agree=None)
     found["PrivateSVI"] = Case(private_svi(Dataset(big.x[:200], big.y[:200]), 20))
     found["datasets"] = Case(lambda _: datasets.load_breast_cancer().train.x)
@@ -281,7 +281,7 @@ def cases(small: bool) -> dict[str, Case]:
         )
 
         def removed() -> Coupled:
-            return Coupled(bdpvi.neighbours.Remove(records=2000))
+            return Coupled(bdpvi.bayesian.Remove(records=2000))
 
         numbers: dict[str, Any] = {"steps": 100, "rate": 0.05, "dtype": torch.float32}
         make = fitted(logistic, guides.MeanField, lambda: big, removed, **numbers)

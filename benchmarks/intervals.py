@@ -25,11 +25,11 @@ from pyro.infer import MCMC, NUTS
 from torch import Tensor
 
 from bdpvi import datasets
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting.gaussian import largest_variance
-from bdpvi.dp.noisy_scores import Measured, ScorePlan, measure
-from bdpvi.dp.score_families import Family, Linear, Logistic, Poisson
-from bdpvi.dp.score_posterior import Combined, Prior, Round, combined
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.regression.score_families import Family, Linear, Logistic, Poisson
+from bdpvi.regression.score_posterior import Combined, Prior, Round, combined
+from bdpvi.regression.score_release import Measured, ScorePlan, measure
 
 FAMILIES: dict[str, Family] = {
     "logistic": Logistic(),

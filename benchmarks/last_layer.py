@@ -31,8 +31,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bdpvi import datasets
-from bdpvi.accounting.cost import Cost
-from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
+from bdpvi.privacy.cost import Cost
+from bdpvi.privacy.worst_case import GaussianAccountant, calibrate
 
 DELTAS = (1e-5, 1e-10)
 SHARE = 1e-7

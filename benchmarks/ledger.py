@@ -22,11 +22,11 @@ from printed import command
 from torch import nn
 
 import bdpvi
-from bdpvi._runtime.chain import chained, save
-from bdpvi.accounting.book import Charge, Entry, Origin
-from bdpvi.accounting.events import SampledGaussian
-from bdpvi.accounting.ledger import Ledger
+from bdpvi._ground.chain import chained, save
 from bdpvi.guides import MeanField
+from bdpvi.privacy.book import Charge, Entry, Origin
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.ledger import Ledger
 
 COUNTS = (10, 1_000, 10_000)
 DELTA = 1e-4

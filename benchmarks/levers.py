@@ -25,12 +25,12 @@ from printed import command
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, datasets
-from bdpvi.accounting.accountant import Accounting
-from bdpvi.accounting.ledger import Charge
+from bdpvi.bayesian import Remove
+from bdpvi.bayesian.accounting.accountant import Accounting
 from bdpvi.bench.methods.temperature import HOTTEST, bayesian, coldest
 from bdpvi.datasets import abalone
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.neighbours import Remove
+from bdpvi.privacy.ledger import Charge
 
 CKS = Accounting(conversion="cks", failure_probability=1e-15)
 TIGHT = Accounting(conversion="hockey-stick", failure_probability=1e-15)

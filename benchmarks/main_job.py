@@ -28,12 +28,12 @@ from pyro.optim import PyroOptim
 
 import bdpvi
 from bdpvi import datasets
-from bdpvi.accounting.ledger import Charge
+from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.bench.methods.temperature import bayesian
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.inference.svi import default_optimiser
 from bdpvi.models.contract import predictive_means
-from bdpvi.recipes.metrics import accuracy, correct
+from bdpvi.privacy.ledger import Charge
+from bdpvi.tables.metrics import accuracy, correct
 
 DELTA = 1e-5
 FINAL = 5e-5
@@ -135,7 +135,7 @@ def train(setting: Setting, data: bdpvi.Dataset, records: int | None, seed: int)
             steps=setting.steps, rate=setting.rate, seed=seed, optim=setting.optimiser
         ),
         neighbours=(bdpvi.Optimum if setting.optimum else bdpvi.Coupled)(
-            bdpvi.neighbours.Remove(records)
+            bdpvi.bayesian.Remove(records)
         ),
         progress=False,
     )
@@ -181,7 +181,7 @@ def expected_accuracy(
         seed: of the samples.
     """
     generator = torch.Generator().manual_seed(seed)
-    latents = bdpvi.releasing.preview(
+    latents = bdpvi.bayesian.preview(
         fit, draws * repeats, temperature=temperature, generator=generator
     )
     means = predictive_means(fit.model, latents, data.x)

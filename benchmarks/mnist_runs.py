@@ -35,11 +35,11 @@ from torch.nn import functional as F
 
 import bdpvi
 from bdpvi import datasets
-from bdpvi.accounting.accountant import Accounting, cost_of
-from bdpvi.accounting.conversions import EPSILONS
-from bdpvi.accounting.events import SampledGaussian
-from bdpvi.accounting.losses import OfRuns
-from bdpvi.dp.networks import DPSGDSettings
+from bdpvi.bayesian.accounting.accountant import Accounting, cost_of
+from bdpvi.bayesian.accounting.losses import OfRuns
+from bdpvi.networks import DPSGDSettings
+from bdpvi.privacy.conversions import EPSILONS
+from bdpvi.privacy.events import SampledGaussian
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "mnist.py"))
 DELTAS = (1e-5, 1e-10)

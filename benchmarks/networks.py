@@ -24,8 +24,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdpvi
-from bdpvi.dp.networks import DPSGDSettings
-from bdpvi.dp.networks.gradients import GRAD_SAMPLE_MODES, GradSampleMode
+from bdpvi.networks import DPSGDSettings
+from bdpvi.networks.gradients import GRAD_SAMPLE_MODES, GradSampleMode
 
 BATCH, PANEL, ROUNDS = 512, 128, 15
 network: Callable[[], nn.Module] = runpy.run_path(

@@ -18,7 +18,7 @@ from importlib.metadata import version
 import torch
 from printed import command
 
-from bdpvi._runtime.secure import gaussian_sum, sum_rounding
+from bdpvi.noise.secure import gaussian_sum, sum_rounding
 
 ROUNDS = 5
 MOST = 5.0

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from printed import command
 from scipy import stats
 
-from bdpvi.accounting import Accounting, cost_of
-from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.gaussian import equal_covariance
-from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.panel import Panel
+from bdpvi.bayesian import Accounting, cost_of
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.privacy.gaussian import equal_covariance
 
 DELTA, RARE = 1e-5, 100.0
 SMALLEST = Accounting(failure_probability=1e-30)

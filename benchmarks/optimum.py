@@ -13,16 +13,16 @@ import torch
 from printed import command
 
 from bdpvi import BayesianLogisticRegression, Bound, datasets
-from bdpvi.accounting import cost_of
-from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
-from bdpvi.accounting.panel import Panel
+from bdpvi.bayesian import cost_of
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.optimum.elbo import Changed, Objective, Point, Records, climb, start
+from bdpvi.bayesian.optimum.expansion import Expansion
+from bdpvi.bayesian.optimum.quadrature import derivatives
+from bdpvi.bayesian.optimum.route import Optimum, pairs
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank
-from bdpvi.neighbours.optimum.elbo import Changed, Objective, Point, Records, climb, start
-from bdpvi.neighbours.optimum.expansion import Expansion
-from bdpvi.neighbours.optimum.quadrature import derivatives
-from bdpvi.neighbours.optimum.route import Optimum, pairs
-from bdpvi.types import Dataset
 
 SETTINGS = (("abalone", 0.25, 10.0), ("adult", 1.0, 20.0))
 DELTA = 1e-5

@@ -8,9 +8,9 @@ from typing import ClassVar
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from bdpvi._runtime import validate
-from bdpvi.accounting.cost import ADD_OR_REMOVE
-from bdpvi.accounting.events import SampledGaussian
+from bdpvi._ground import validate
+from bdpvi.privacy.cost import ADD_OR_REMOVE
+from bdpvi.privacy.events import SampledGaussian
 
 RENYI_ORDERS = (
     *(1 + k / 10 for k in range(1, 100)),
@@ -36,7 +36,7 @@ class RenyiAccountant:
     relation: ClassVar[str] = ADD_OR_REMOVE
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-        """Return ε; see :class:`~bdpvi.accounting.worst_case.WorstCaseAccountant`."""
+        """Return ε; see :class:`~bdpvi.privacy.worst_case.WorstCaseAccountant`."""
         SampledGaussian(noise_multiplier=noise_multiplier, rate=rate, steps=steps)  # checks them
         step = PoissonSampledDpEvent(rate, GaussianDpEvent(noise_multiplier))
         accountant = RdpAccountant(self.orders).compose(step, steps)

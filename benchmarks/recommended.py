@@ -29,15 +29,15 @@ from bdpvi import Dataset, datasets
 from bdpvi.datasets import Split
 from bdpvi.guides import MeanField
 from bdpvi.models.contract import predictive_means
-from bdpvi.recipes.metrics import metrics
-from bdpvi.recipes.recipe import Recipe
+from bdpvi.tables.metrics import metrics
+from bdpvi.tables.recipe import Recipe
 
 EPSILONS = (0.03, 0.1, 0.3, 1.0, 3.0)
 CLIPS = (0.1, 0.3, 1.0, 3.0)
 PRIOR_SCALES = (0.03, 0.1, 0.2, 0.4, 0.8)
 LIMITS = (1.0, 3.0)
 DRAWS = 12
-FEW = bdpvi.Optimum(bdpvi.neighbours.Remove(3))
+FEW = bdpvi.Optimum(bdpvi.bayesian.Remove(3))
 """A worst-case ε does not depend on the neighbours, so a few are enough."""
 
 
@@ -62,11 +62,11 @@ def scores(settings: Recipe, split: Split, epsilons: Sequence[float] = EPSILONS)
     fitted = settings.fit(split.train, neighbours=FEW, progress=False)
     found = []
     for epsilon in epsilons:
-        tau = bdpvi.releasing.calibrate(
+        tau = bdpvi.bayesian.calibrate(
             fitted, epsilon=epsilon, guarantee=bdpvi.WorstCaseDP()
         ).temperature
         generator = torch.Generator().manual_seed(0)
-        latents = bdpvi.releasing.preview(fitted, DRAWS, temperature=tau, generator=generator)
+        latents = bdpvi.bayesian.preview(fitted, DRAWS, temperature=tau, generator=generator)
         chances = predictive_means(fitted.model, latents, split.test.x)
         each = [metrics(chance, split.test.y) for chance in chances]
         log_score, auc = (fmean(m[name] for m in each) for name in ("log_score", "auc"))

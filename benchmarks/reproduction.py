@@ -26,16 +26,13 @@ from rich.progress import track
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, datasets
-from bdpvi.accounting.worst_case import (
-    PrivacyLossAccountant,
-    WorstCaseAccountant,
-)
+from bdpvi.bayesian.inference.svi import default_optimiser
+from bdpvi.bench.baselines.dpvi import DPVISettings, dpvi_runs
+from bdpvi.bench.baselines.noise import Run
 from bdpvi.bench.methods.moments import MomentsAccountant
-from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
-from bdpvi.dp.noise import Run
 from bdpvi.guides import MeanField
-from bdpvi.inference.svi import default_optimiser
-from bdpvi.recipes.metrics import accuracy
+from bdpvi.privacy.worst_case import PrivacyLossAccountant, WorstCaseAccountant
+from bdpvi.tables.metrics import accuracy
 
 ICML = "Triastcyn and Faltings, Bayesian Differential Privacy for Machine Learning, ICML 2020"
 FIRST = "its first version, arXiv:1901.09697v2"

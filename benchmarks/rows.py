@@ -22,12 +22,12 @@ from printed import command
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset
-from bdpvi.accounting.ledger import Charge
+from bdpvi.bayesian.inference.svi import Problem, default_optimiser
+from bdpvi.bayesian.neighbours.coupled import CHUNK
+from bdpvi.bayesian.neighbours.rows import Rows, train_rows
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.inference.plan import Plan
-from bdpvi.inference.svi import Problem, default_optimiser
-from bdpvi.neighbours.coupled import CHUNK
-from bdpvi.neighbours.rows import Rows, train_rows
+from bdpvi.noise.batches import Plan
+from bdpvi.privacy.ledger import Charge
 
 
 def synchronise(device: torch.device) -> None:
@@ -52,7 +52,7 @@ def bandwidth(device: torch.device, dtype: torch.dtype) -> float:
 @contextmanager
 def without_numba() -> Iterator[None]:
     """Let the import of the kernels fail, as it does where numba is not installed."""
-    name = "bdpvi.neighbours.rows_compiled"
+    name = "bdpvi.bayesian.neighbours.rows_compiled"
     kept = sys.modules.get(name)
     sys.modules[name] = None  # type: ignore[assignment]
     try:

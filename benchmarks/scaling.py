@@ -35,17 +35,17 @@ from printed import command
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum
-from bdpvi._runtime.progress import silent
-from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.panel import Panel
+from bdpvi._ground.progress import silent
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.inference.svi import Problem, default_optimiser, isolated, run_svi
+from bdpvi.bayesian.neighbours.row_gradients import Step, TracedGradient
+from bdpvi.bayesian.optimum.elbo import Objective, Records, climb, start
+from bdpvi.bayesian.optimum.expansion import Expansion
+from bdpvi.bayesian.optimum.route import pairs
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.inference.plan import Plan
-from bdpvi.inference.svi import Problem, default_optimiser, isolated, run_svi
-from bdpvi.neighbours.optimum.elbo import Objective, Records, climb, start
-from bdpvi.neighbours.optimum.expansion import Expansion
-from bdpvi.neighbours.optimum.route import pairs
-from bdpvi.neighbours.row_gradients import Step, TracedGradient
+from bdpvi.noise.batches import Plan
 
 BATCH, STEPS = 200, 200
 GUIDES: dict[str, type[GaussianGuide]] = {"mean-field": MeanField, "full-rank": FullRank}
@@ -70,7 +70,7 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def account(panels: tuple[Any, ...]) -> float:
     try:
-        found = bdpvi.accounting.cost_of([PosteriorDraws(panels, 1, 5.0)], 1e-5).bayesian
+        found = bdpvi.bayesian.cost_of([PosteriorDraws(panels, 1, 5.0)], 1e-5).bayesian
         return math.inf if found is None else found.epsilon
     except ValueError:  # one record moves the posterior so far that no ε is finite
         return math.inf

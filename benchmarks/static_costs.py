@@ -30,10 +30,10 @@ from torch.nn import functional as F
 
 import bdpvi
 from bdpvi import datasets
-from bdpvi.accounting.accountant import Account, Accounting
-from bdpvi.accounting.events import NormCounts, SampledGaussian
-from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
-from bdpvi.types import Scope
+from bdpvi._ground.types import Scope
+from bdpvi.bayesian.accounting.accountant import Account, Accounting
+from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.worst_case import GaussianAccountant, calibrate
 
 DELTA = 1e-5
 EPSILONS = (0.1, 1.0)

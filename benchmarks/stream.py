@@ -26,10 +26,10 @@ from printed import command
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Optimum, Table
-from bdpvi._runtime import progress
-from bdpvi.accounting import Charge
+from bdpvi._ground import progress
+from bdpvi.bayesian import Remove
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.neighbours import Remove
+from bdpvi.privacy import Charge
 
 GUIDES = {"full-rank": FullRank, "mean-field": MeanField}
 CHUNK = 1 << 18

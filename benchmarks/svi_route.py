@@ -25,13 +25,12 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import Coupled, Dataset
-from bdpvi.accounting import Accounting, cost_of
-from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.panel import Panel
+from bdpvi.bayesian import Accounting, Add, Remove, cost_of
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.guides import FullRank
-from bdpvi.inference.svi import default_optimiser
-from bdpvi.neighbours import Add, Remove
 
 MODELS = Path(__file__).parents[1] / "examples" / "models"
 DELTA, GAMMA = 1e-5, 1e-30
@@ -120,7 +119,7 @@ def previewed(predicted: Predicted, fit: bdpvi.Fit, draws: int, tau: float, test
     errors = []
     for seed in range(PREVIEWS):
         generator = torch.Generator().manual_seed(seed)
-        latents = bdpvi.releasing.preview(fit, draws, temperature=tau, generator=generator)
+        latents = bdpvi.bayesian.preview(fit, draws, temperature=tau, generator=generator)
         errors.append(float((predicted(latents, test.x) - test.y).abs().mean()))
     return sum(errors) / len(errors)
 

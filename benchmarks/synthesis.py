@@ -32,12 +32,12 @@ import pandas as pd
 from attack import likelihood_ratio, play
 
 import bdpvi
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.datasets import Domain, Schema
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.schema import Codes, measured
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.gaussian_room import gaussian_distance
 from bdpvi.synthesis import Counts, NoisyCounts, combine
 from bdpvi.synthesis.counts import Floats, Plan, count
 from bdpvi.synthesis.measures import Task, area, binned, read, scales, students, variation

@@ -14,13 +14,13 @@ from bdpvi.datasets.abalone import load_abalone
 from bdpvi.datasets.adult import load_adult
 from bdpvi.datasets.breast_cancer import load_breast_cancer
 from bdpvi.datasets.constants import constants_of, read_constants
+from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.fair import load_fair
 from bdpvi.datasets.magic import load_magic
 from bdpvi.datasets.schema import Domain, Schema
 from bdpvi.datasets.spambase import load_spambase
 from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame
-from bdpvi.types import Split
 
 #: Loaders of the public tables, by the data's names in reports.
 LOADERS: Mapping[str, Callable[[], Split]] = {

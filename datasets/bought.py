@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bdpvi._runtime import validate
-from bdpvi._runtime.keys import Key
+from bdpvi._ground import validate
 from bdpvi.datasets import exact
 from bdpvi.datasets.cells import Cells, Columns
 from bdpvi.datasets.columns import Column, Hashed, Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.origin import Origin
+from bdpvi.noise.keys import Key
 
 NUMBER, CATEGORY, UNDECLARED = "number", "category", "undeclared"
 SHARE = 0.2

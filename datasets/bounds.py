@@ -19,13 +19,13 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.stats import norm
 
-from bdpvi._runtime import secure
-from bdpvi._runtime.keys import Key
-from bdpvi._runtime.whole_normals import LAW, WholeNormals
 from bdpvi.datasets import exact
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.cells import Cells, Columns, read_cell
 from bdpvi.datasets.schema import MOST_LEVELS, OTHER, Domain
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
+from bdpvi.noise.whole_normals import LAW, WholeNormals
 
 QUANTILE = 0.005
 """Share of the numbers that may lie beyond each bound."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import sklearn.datasets
 
+from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.public import public_table
 from bdpvi.datasets.split import shuffled
-from bdpvi.types import Split
 
 
 def load_breast_cancer() -> Split:

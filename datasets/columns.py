@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bdpvi._runtime import validate
-from bdpvi._runtime.outputs import several
+from bdpvi._ground import validate
+from bdpvi._ground.outputs import several
 from bdpvi.datasets.cells import Cells, read_cell, read_cells
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bdpvi._runtime.store import read_shared
+from bdpvi._ground.store import read_shared
 from bdpvi.datasets.columns import Column, Numeric, OneHot, label
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.origin import Origin

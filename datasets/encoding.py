@@ -19,10 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bdpvi._runtime import validate
-from bdpvi._runtime.host import on_host
-from bdpvi._runtime.outputs import several
-from bdpvi._runtime.schema import from_json, to_json
+from bdpvi._ground import validate
+from bdpvi._ground.host import on_host
+from bdpvi._ground.outputs import several
+from bdpvi._ground.schema import from_json, to_json
 from bdpvi.datasets.cells import Columns, read_cells, read_columns
 from bdpvi.datasets.columns import Column, OneHot, Ordinal, distinct, known, label, some
 from bdpvi.datasets.origin import Origin
@@ -53,7 +53,7 @@ class Encoding:
         origin: where the constants come from; if there are several origins, the least covered.
         besides: the other origins.
         purchases: digests of the charges for privately estimated constants, as in
-            :attr:`bdpvi.accounting.book.Entry.purchase`.
+            :attr:`bdpvi.privacy.book.Entry.purchase`.
 
     Raises:
         ValueError: if there are no columns, a name repeats, or origins and purchases do not fit.

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from bdpvi._runtime import secure
-from bdpvi._runtime.host import on_host
-from bdpvi._runtime.keys import Key
+from bdpvi._ground.host import on_host
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
 
 Floats = NDArray[np.float64]
 PRICE = 1.59576

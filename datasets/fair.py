@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.public import public_table
 from bdpvi.datasets.split import shuffled
-from bdpvi.types import Split
 
 
 def load_fair() -> Split:

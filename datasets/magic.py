@@ -7,10 +7,10 @@ import os
 
 import pandas as pd
 
+from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.fetch import ARCHIVE, RawFile, fetch
 from bdpvi.datasets.public import public_table
 from bdpvi.datasets.split import shuffled
-from bdpvi.types import Split
 
 FILE = RawFile(
     "magic04.data",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from bdpvi._runtime.outputs import several
+from bdpvi._ground.outputs import several
 from bdpvi.datasets.columns import Column, Numeric, OneHot, Ordinal, categories_of
 from bdpvi.datasets.encoding import MEASURED, Encoding
 from bdpvi.datasets.origin import Origin

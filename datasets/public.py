@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 
 from bdpvi.datasets.columns import Column, Numeric
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.types import Dataset
 
 
 def public_table(

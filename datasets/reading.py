@@ -19,9 +19,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bdpvi._runtime.outputs import several
+from bdpvi._ground.outputs import several
+from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cells
-from bdpvi.types import tell_owner
 
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = (",", ";", "\t", "|")

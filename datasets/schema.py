@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bdpvi._runtime import schema, store
-from bdpvi._runtime.outputs import several
+from bdpvi._ground import schema, store
+from bdpvi._ground.outputs import several
 from bdpvi.datasets.cells import read_cell, read_cells
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
 

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdpvi._runtime import validate
-from bdpvi._runtime.keys import EXPERIMENT
-from bdpvi._runtime.outputs import several
-from bdpvi.types import Dataset, Split
+from bdpvi._ground import validate
+from bdpvi._ground.outputs import several
+from bdpvi.datasets.dataset import Dataset, Split
+from bdpvi.noise.keys import EXPERIMENT
 
 
 def permutation(length: int, seed: int) -> Tensor:

@@ -15,17 +15,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from bdpvi._runtime import validate
-from bdpvi._runtime.keys import Key
+from bdpvi._ground import validate
+from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cell, read_cells
 from bdpvi.datasets.columns import label
+from bdpvi.datasets.dataset import Dataset, People, Split
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.measuring import measured, whole
 from bdpvi.datasets.origin import DECLARED, declared
 from bdpvi.datasets.reading import MULTILINE, read_table
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
 from bdpvi.datasets.units import at_most
-from bdpvi.types import Dataset, People, Split, tell_owner
+from bdpvi.noise.keys import Key
 
 _SHOWN = 20
 """Largest number of columns listed in a message."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from bdpvi._runtime import validate
+from bdpvi._ground import validate
+from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cell
-from bdpvi.types import tell_owner
 
 
 def at_most(frame: pd.DataFrame, unit: str, rows: int, tell: bool = True) -> pd.DataFrame:

@@ -20,14 +20,14 @@ from studies.populations import Population, rare, uniform
 from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset, Fit, Optimum, fit
-from bdpvi.accounting import Accounting, cost_of
-from bdpvi.accounting.estimators import student_t
-from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.gaussian import equal_covariance
-from bdpvi.accounting.reliability import reliable
-from bdpvi.accounting.worst_case import gaussian_epsilon
+from bdpvi.bayesian import Accounting, cost_of
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.estimators import student_t
+from bdpvi.bayesian.accounting.reliability import reliable
 from bdpvi.bench.curves import COLOURS, Line, draw, plain_ticks
 from bdpvi.guides import MeanField
+from bdpvi.privacy.gaussian import equal_covariance
+from bdpvi.privacy.worst_case import gaussian_epsilon
 
 DELTA = 1e-5
 DRAW = "posterior draw, certified Bayesian ε"

@@ -24,14 +24,14 @@ from torch.nn.functional import binary_cross_entropy
 
 import bdpvi
 from bdpvi import Dataset, Fit
-from bdpvi.accounting.ledger import Charge
-from bdpvi.accounting.worst_case import GaussianAccountant, calibrate
+from bdpvi.bayesian.pricing import worst_case
 from bdpvi.guides import MeanField
 from bdpvi.models.contract import predictive_means
-from bdpvi.recipes.recipe import Recipe
-from bdpvi.releasing.pricing import worst_case
+from bdpvi.privacy.ledger import Charge
+from bdpvi.privacy.worst_case import GaussianAccountant, calibrate
+from bdpvi.tables.recipe import Recipe
 
-FEW = bdpvi.Optimum(bdpvi.neighbours.Remove(3))
+FEW = bdpvi.Optimum(bdpvi.bayesian.Remove(3))
 """A worst-case ε does not depend on the neighbours, so a few are enough."""
 RELEASES = 100
 COLOURS = {0.1: RED, 1.0: BLUE}
@@ -59,7 +59,7 @@ def fitted(settings: Recipe) -> Fit:
 def log_scores(fit: Fit, temperature: float, draws: int = 1) -> list[float]:
     """Return the log scores of simulated releases of some draws each, on other records."""
     generator = torch.Generator().manual_seed(3)
-    latents = bdpvi.releasing.preview(
+    latents = bdpvi.bayesian.preview(
         fit, draws * RELEASES, temperature=temperature, generator=generator
     )
     chances = predictive_means(fit.model, latents, TEST.x).reshape(RELEASES, draws, len(TEST))
@@ -113,7 +113,7 @@ def epsilon() -> Figure:
     some = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
     fits = {value: fitted(bdpvi.recommended(value, guide=MeanField)) for value in some}
     scores = [
-        log_scores(fit, bdpvi.releasing.calibrate(fit, epsilon=e).temperature)
+        log_scores(fit, bdpvi.bayesian.calibrate(fit, epsilon=e).temperature)
         for e, fit in fits.items()
     ]
     band(right, some, scores, color=BLUE, label="recommended settings")
@@ -148,7 +148,7 @@ def of_model(name: str, values: Sequence[float], shown: str) -> Figure:
         for value in values:
             changed: dict[str, Any] = {name: value}
             fit = fitted(replace(usual, model=replace(usual.model, **changed)))
-            scores.append(log_scores(fit, bdpvi.releasing.calibrate(fit, epsilon=e).temperature))
+            scores.append(log_scores(fit, bdpvi.bayesian.calibrate(fit, epsilon=e).temperature))
         band(axes, values, scores, color=colour, label=f"ε = {e:g}")
         axes.axvline(getattr(usual.model, name), color=colour, ls="--", lw=1)
     frame(axes, values, shown)
@@ -186,7 +186,7 @@ def noise_scale() -> Figure:
     left.set(yscale="log", ylabel="ε at temperature 1")
     plain(left, [0.03, 0.1, 0.3, 1, 3], axis="y")
     for e, colour in COLOURS.items():
-        taus = [bdpvi.releasing.calibrate(fit, epsilon=e).temperature for fit in fits]
+        taus = [bdpvi.bayesian.calibrate(fit, epsilon=e).temperature for fit in fits]
         spread = [value * tau**0.5 for value, tau in zip(values, taus, strict=True)]
         right.plot(values, spread, "o-", ms=4, color=colour, label=f"ε = {e:g}")
     right.set(ylabel="sd of the released noise", ylim=(0, None))
@@ -203,7 +203,7 @@ def draws() -> Figure:
     values = [1, 2, 5, 10, 30]
     for e, colour in COLOURS.items():
         fit = fitted(bdpvi.recommended(e, guide=MeanField))
-        taus = [bdpvi.releasing.calibrate(fit, k, epsilon=e).temperature for k in values]
+        taus = [bdpvi.bayesian.calibrate(fit, k, epsilon=e).temperature for k in values]
         scores = [log_scores(fit, tau, k) for k, tau in zip(values, taus, strict=True)]
         band(axes, values, scores, color=colour, label=f"ε = {e:g} for all draws together")
     frame(axes, values, "draws")

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import bdpvi
 from bdpvi import datasets
-from bdpvi.dp.networks import DPSGDSettings
+from bdpvi.networks import DPSGDSettings
 
 DELTA = 1e-5
 

@@ -14,7 +14,7 @@ import sys
 import bdpvi
 from bdpvi import datasets, guides
 from bdpvi.models.contract import predictive_means
-from bdpvi.recipes.metrics import metrics
+from bdpvi.tables.metrics import metrics
 
 EPSILON, DELTA = 0.2, 1e-5
 # By table: a round number of records, which counts as public.

@@ -13,22 +13,14 @@ from pyro.infer.autoguide import AutoGuide
 from pyro.nn import PyroModule
 from torch import Tensor
 
-from bdpvi._runtime.host import drawing
-from bdpvi._runtime.isolation import isolated
-from bdpvi._runtime.outputs import several
+from bdpvi._ground.host import drawing
+from bdpvi._ground.isolation import isolated
+from bdpvi._ground.outputs import several
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides.converted import of
 from bdpvi.models.contract import Model, dimension, log_density, log_likelihood, sites, unpack
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.misfits import (
-    LastSite,
-    Misfit,
-    MisfitError,
-    misfits,
-    mistyped,
-    parameter,
-    split,
-)
-from bdpvi.types import Dataset
+from bdpvi.models.misfits import LastSite, Misfit, MisfitError, misfits, mistyped, parameter, split
 
 _TRIED = 8
 """Number of records on which a model is tried, together and one by one."""

@@ -21,14 +21,14 @@ from pyro.poutine.util import prune_subsample_sites
 from torch import Tensor
 from torch.distributions import biject_to
 
-from bdpvi._runtime.isolation import isolated
+from bdpvi._ground.isolation import isolated
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides.full_rank import FullRank
 from bdpvi.guides.gaussian import GaussianGuide
 from bdpvi.guides.laplace import Laplace
 from bdpvi.guides.low_rank import LowRank
 from bdpvi.guides.mean_field import MeanField
 from bdpvi.models.contract import Model
-from bdpvi.types import Dataset
 
 _TYPES: dict[type, type[GaussianGuide]] = {
     AutoDiagonalNormal: MeanField,

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
-from bdpvi._runtime.secure import Lattice
-from bdpvi._runtime.validate import non_negative, positive
+from bdpvi._ground.validate import non_negative, positive
 from bdpvi.models.contract import Model, Site, dimension, parts, sites, unpack
+from bdpvi.noise.secure import Lattice
 
 Pullback = Callable[[Tensor], dict[str, Tensor]]
 """Maps a loss's gradient in the latents to its gradient in a guide's parameters."""
@@ -42,7 +42,7 @@ class GaussianGuide(ABC):
         grid: samples at temperature 1 are rounded to multiples of this public number (the power of
             two at or below it), so that their low bits leak nothing; at temperature τ it is √τ
             times as large. A coarse grid costs accuracy and no privacy, a very fine one costs δ
-            (:mod:`bdpvi._runtime.secure`). The default 2⁻¹⁰ suits standardised features: it should
+            (:mod:`bdpvi.noise.secure`). The default 2⁻¹⁰ suits standardised features: it should
             be well below the posterior's standard deviations, but must not be chosen by looking at
             them. A ``noise_scale`` determines it.
 

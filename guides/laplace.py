@@ -19,7 +19,7 @@ class Laplace(FullRank):
 
     Like Pyro's ``AutoLaplaceApproximation`` it trains a point by SVI and then computes the Hessian.
     It is for :class:`~bdpvi.BayesianLogisticRegression`: fits are refined until the mode is proven
-    (:class:`bdpvi.neighbours.mode.route.Mode`), and draws have a certified Bayesian ε.
+    (:class:`bdpvi.bayesian.mode.route.Mode`), and draws have a certified Bayesian ε.
 
     Args:
         model: the model.

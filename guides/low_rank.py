@@ -10,8 +10,8 @@ from pyro.distributions.constraints import softplus_positive
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from bdpvi._runtime import validate
-from bdpvi._runtime.host import HOST
+from bdpvi._ground import validate
+from bdpvi._ground.host import HOST
 from bdpvi.guides.full_rank import widened_factor
 from bdpvi.guides.gaussian import GaussianGuide
 from bdpvi.models.contract import Model

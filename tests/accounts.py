@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from bdpvi.accounting import estimators
-from bdpvi.accounting.accountant import Account, Accounting
-from bdpvi.accounting.charges import Charged
-from bdpvi.accounting.cost import Bound, Cost
-from bdpvi.accounting.estimators import Estimator
-from bdpvi.accounting.events import Event
-from bdpvi.accounting.evidence import Evidence
+from bdpvi.bayesian.accounting import estimators
+from bdpvi.bayesian.accounting.accountant import Account, Accounting
+from bdpvi.bayesian.accounting.charges import Charged
+from bdpvi.bayesian.accounting.estimators import Estimator
+from bdpvi.privacy.cost import Bound, Cost
+from bdpvi.privacy.events import Event
+from bdpvi.privacy.evidence import Evidence
 
 
 class Accountant:

@@ -14,8 +14,8 @@ from flwr.serverapp import Grid
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from bdpvi.dp.flower import client_mod
-from bdpvi.dp.rounds import Rounds
+from bdpvi.federated.flower import client_mod
+from bdpvi.federated.rounds import Rounds
 
 CLIENTS, SIZE, CLIP = 10, 650, 1.0
 Wire = Callable[[Message, Message], list[Message]]

@@ -16,9 +16,7 @@ from pyro.infer.autoguide import AutoNormal
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
-from bdpvi import (
-    PrivateSVI,
-)
+from bdpvi import PrivateSVI
 
 FILE = Path(__file__)
 W = "w = sample('w', Normal(x.new_zeros(3), x.new_ones(())).to_event(1))\n"

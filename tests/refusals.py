@@ -39,31 +39,31 @@ from bdpvi import (
     guides,
     make_private,
 )
-from bdpvi._runtime import store
-from bdpvi._runtime.checkpoint import sealed
-from bdpvi.accounting.book import Entry
-from bdpvi.accounting.events import NormCounts, PerturbedObjective, SampledGaussian
-from bdpvi.accounting.perturbed_objective import calibrate
-from bdpvi.accounting.repair import repair
+from bdpvi._ground import store
+from bdpvi._ground.checkpoint import sealed
+from bdpvi._ground.types import Relation
+from bdpvi.bayesian import Remove
+from bdpvi.bayesian.mode.route import Mode
+from bdpvi.bench.baselines.dpvi import DPVISettings, dpvi_runs
 from bdpvi.cli import app
 from bdpvi.commands import synthesize
 from bdpvi.commands.options import WholeTable
 from bdpvi.datasets import constants_of, from_frame
+from bdpvi.datasets.dataset import People
 from bdpvi.datasets.schema import Domain, Schema
-from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
-from bdpvi.dp.dpvi import DPVISettings, dpvi_runs
-from bdpvi.dp.federated import Federation
-from bdpvi.dp.federated_vi import fit_federated
-from bdpvi.dp.mechanism import NoisySum
-from bdpvi.dp.networks import DPSGDSettings
-from bdpvi.dp.rounds import OTHER_CLIENT, SERVER_OF_SUMS, Rounds
-from bdpvi.neighbours import Remove
-from bdpvi.neighbours.mode.route import Mode
-from bdpvi.recipes import files
-from bdpvi.recipes.metrics import check_classes
+from bdpvi.federated.federated import Federation
+from bdpvi.federated.federated_vi import fit_federated
+from bdpvi.federated.rounds import OTHER_CLIENT, SERVER_OF_SUMS, Rounds
+from bdpvi.networks import DPSGDSettings
+from bdpvi.privacy.book import Entry
+from bdpvi.privacy.events import NormCounts, PerturbedObjective, SampledGaussian
+from bdpvi.privacy.perturbed_objective import calibrate
+from bdpvi.privacy.repair import repair
+from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.sklearn import PrivateLogisticRegression
 from bdpvi.synthesis.counts import Counts
-from bdpvi.types import People, Relation
+from bdpvi.tables import files
+from bdpvi.tables.metrics import check_classes
 
 FILE = Path(__file__)
 # Everything else: what is refused, and the same as the message has it, in one folder.
@@ -210,7 +210,7 @@ secret = cache(lambda model, guide: fitted(model, guide, neighbours=Optimum()))
 
 
 def priced(guide: Any, draws: int, temperature: float, model: Any = WIDE) -> Any:
-    return bdpvi.cost(secret(model, guide), planned=bdpvi.accounting.Charge(draws, temperature))
+    return bdpvi.cost(secret(model, guide), planned=bdpvi.privacy.Charge(draws, temperature))
 
 
 def first_line(t: Path, bad: bytes) -> Any:
@@ -377,183 +377,183 @@ def of_persons(columns: list[str]) -> Any:
 
 Case = Callable[[Path], tuple[Callable[[], Any], Callable[[], Any]]]
 CASES: dict[str, Case] = {
-    "_runtime/store: wait for it": lambda t: (
+    "_ground/store: wait for it": lambda t: (
         lambda: twice(t / "a", t / "a"),
         lambda: twice(t / "a", t / "b"),
     ),
-    "_runtime/validate: Choose a smaller δ": lambda t: after(
+    "_ground/validate: Choose a smaller δ": lambda t: after(
         fitted(),
-        lambda f: bdpvi.cost(f, delta=0.02, planned=bdpvi.accounting.Charge(1, 9.0)),
-        lambda f: bdpvi.cost(f, delta=0.01, planned=bdpvi.accounting.Charge(1, 9.0)),
+        lambda f: bdpvi.cost(f, delta=0.02, planned=bdpvi.privacy.Charge(1, 9.0)),
+        lambda f: bdpvi.cost(f, delta=0.01, planned=bdpvi.privacy.Charge(1, 9.0)),
     ),
-    "_runtime/validate: make it numbers": lambda t: (
+    "_ground/validate: make it numbers": lambda t: (
         lambda: Dataset.of(FRAME, FRAME["age"]),
         lambda: (
             Dataset.of(FRAME[["age"]], FRAME["sick"] == "yes"),
             from_frame(FRAME, "sick", positive="yes"),
         ),
     ),
-    "accounting/events: Use relation=": lambda t: (
+    "privacy/events: Use relation=": lambda t: (
         lambda: SampledGaussian(noise_multiplier=3.0, rate=0.5, relation=Relation.REPLACE),
         lambda: SampledGaussian(noise_multiplier=3.0, rate=0.5, relation=Relation.ADD_OR_REMOVE),
     ),
-    "accounting/places: chmod 700 it": lambda t: (
+    "privacy/places: chmod 700 it": lambda t: (
         lambda: opened(t, 0o755),
         lambda: opened(t, 0o700),
     ),
-    "accounting/places: choose another place": lambda t: (
+    "privacy/places: choose another place": lambda t: (
         lambda: private(out=t / "a", secret=t / "a" / "b", constants=PUBLIC),
         lambda: private(out=t / "a", secret=t / "b", constants=PUBLIC),
     ),
-    "releasing/intent: choose another folder": lambda t: (
+    "releases/intent: choose another folder": lambda t: (
         lambda: begun(t, "a"),
         lambda: begun(t, "d"),
     ),
-    "accounting/book: sample units": lambda t: (
+    "privacy/book: sample units": lambda t: (
         lambda: network(ledger=Ledger(**SPLIT)),
         lambda: network(ledger=Ledger(**SPLIT), rate=1.0),
     ),
-    "dp/charges: create the run again": lambda t: forked(trained()),
-    "dp/networks/deep: give noise_multiplier": lambda t: (
+    "releases/steps: create the run again": lambda t: forked(trained()),
+    "networks/deep: give noise_multiplier": lambda t: (
         lambda: network(noise_multiplier=None, steps=5),
         lambda: (network(), network(noise_multiplier=None, steps=5, epsilon=1.0)),
     ),
-    "dp/networks/private: Call make_private again": lambda t: changed(trained()),
-    "dp/networks/private: call step() first": lambda t: after(
+    "networks/private: Call make_private again": lambda t: changed(trained()),
+    "networks/private: call step() first": lambda t: after(
         network(), lambda p: p.event(), lambda p: (p.step(), p.event())
     ),
-    "dp/networks/private: make the run as it was": lambda t: resumed({}, {"rate": 0.25}),
-    "dp/networks/private: make it as it was before": lambda t: resumed(
+    "networks/private: make the run as it was": lambda t: resumed({}, {"rate": 0.25}),
+    "networks/private: make it as it was before": lambda t: resumed(
         {}, {"module": nn.Sequential(nn.Linear(3, 2))}
     ),
-    "dp/networks/private: use a smaller learning rate": lambda t: (
+    "networks/private: use a smaller learning rate": lambda t: (
         lambda: trained(lr=float("inf")),
         lambda: trained(lr=0.1),
     ),
-    "dp/networks/records: give tensors": lambda t: (
+    "networks/records: give tensors": lambda t: (
         lambda: network(data=Numbered(0), records=64),
         lambda: network(data=(TABLE[0][:0], TABLE[1][:0].long()), records=64),
     ),
-    "dp/networks/refusals: give it all of these": lambda t: after(
+    "networks/refusals: give it all of these": lambda t: after(
         nn.Linear(3, 2), lambda m: network(m, weights=[m.weight]), lambda m: network(m)
     ),
-    "dp/networks/refusals: set requires_grad_": lambda t: after(
+    "networks/refusals: set requires_grad_": lambda t: after(
         nn.Linear(3, 2).requires_grad_(False), network, lambda m: network(m.requires_grad_(True))
     ),
-    "dp/networks/refusals: use GroupNorm": lambda t: (
+    "networks/refusals: use GroupNorm": lambda t: (
         lambda: network(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))),
         lambda: [
             trained(module=nn.Sequential(nn.Linear(3, 4), one))
             for one in (nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.BatchNorm1d(4).eval())
         ],
     ),
-    "dp/networks/refusals: use SGD or Adam": lambda t: (
+    "networks/refusals: use SGD or Adam": lambda t: (
         lambda: network(optim=torch.optim.LBFGS),
         lambda: trained(optim=torch.optim.Adam),
     ),
-    "dp/networks/refusals: use float32": lambda t: after(
+    "networks/refusals: use float32": lambda t: after(
         nn.Linear(3, 2).bfloat16(), network, lambda m: network(m.float())
     ),
-    "dp/networks/refusals: use reduction=": lambda t: (
+    "networks/refusals: use reduction=": lambda t: (
         lambda: network(loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0]))),
         lambda: [
             trained(loss=nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0]), reduction=how))
             for how in ("none", "sum")
         ],
     ),
-    "dp/programs/arguments: give the records": lambda t: (lambda: stepped(3), stepped),
-    "dp/programs/arguments: hand tensors over": lambda t: (
+    "programs/arguments: give the records": lambda t: (lambda: stepped(3), stepped),
+    "programs/arguments: hand tensors over": lambda t: (
         lambda: stepped(TABLE[0], TABLE[1].tolist()),
         stepped,
     ),
-    "dp/programs/arguments: hand the whole table": lambda t: after(
+    "programs/arguments: hand the whole table": lambda t: after(
         stepped(), lambda s: s.step(*(one[:9] for one in TABLE)), lambda s: s.step(*TABLE)
     ),
-    "dp/programs/arguments: make a public one": lambda t: (
+    "programs/arguments: make a public one": lambda t: (
         lambda: stepped(*TABLE, torch.ones(3), model=program(GOOD, "x, y, c")),
         lambda: stepped(model=partial(program(GOOD, "x, y, c"), c=torch.ones(3))),
     ),
-    "dp/programs/descent: use a lower": lambda t: (
+    "programs/descent: use a lower": lambda t: (
         lambda: stepped(lr=float("inf")),
         lambda: (pyro.clear_param_store(), stepped()),
     ),
-    "dp/programs/descent: make model and guide": lambda t: resumed(
+    "programs/descent: make model and guide": lambda t: resumed(
         {}, {"model": GOOD.replace("'w'", "'v'")}, stepped
     ),
-    "dp/programs/private_svi: call step() first": lambda t: after(
+    "programs/private_svi: call step() first": lambda t: after(
         svi(), lambda s: s.ledger, lambda s: (s.step(*TABLE), s.ledger)
     ),
-    "dp/programs/private_svi: make the run as it": lambda t: resumed({}, {"rate": 0.25}, stepped),
-    "dp/programs/private_svi: use pyro": lambda t: (
+    "programs/private_svi: make the run as it": lambda t: resumed({}, {"rate": 0.25}, stepped),
+    "programs/private_svi: use pyro": lambda t: (
         lambda: svi(optim=torch.optim.Adam([torch.zeros(1)])),
         lambda: svi(optim=pyro.optim.Adam({})),
     ),
-    "dp/rounds: Clip records in the client": lambda t: (
+    "federated/rounds: Clip records in the client": lambda t: (
         lambda: rounds().event(3, "record"),
         lambda: (
             rounds(record_rate=0.5, record_clip=0.5).event(3, "record"),
             rounds().event(3, "client"),
         ),
     ),
-    "dp/rounds: Let clients add the noise": lambda t: (
+    "federated/rounds: Let clients add the noise": lambda t: (
         lambda: rounds().event(3, "client", SERVER_OF_SUMS),
         lambda: rounds(noise_shares=2).event(3, "client", SERVER_OF_SUMS),
     ),
-    "dp/rounds: choose a smaller one": lambda t: (
+    "federated/rounds: choose a smaller one": lambda t: (
         lambda: rounds(record_rate=0.5, record_clip=3.0),
         lambda: rounds(record_rate=0.5, record_clip=2.0),
     ),
-    "dp/rounds: give both or neither": lambda t: (
+    "federated/rounds: give both or neither": lambda t: (
         lambda: rounds(record_rate=0.5),
         lambda: (rounds(), rounds(record_rate=0.5, record_clip=1.0)),
     ),
-    "dp/federated: call sampled() first": lambda t: after(
+    "federated/federated: call sampled() first": lambda t: after(
         Federation(rounds()), lambda f: f.event(), lambda f: (f.sampled(1), f.event())
     ),
-    "_runtime/checkpoint: give what state_dict()": lambda t: after(
+    "_ground/checkpoint: give what state_dict()": lambda t: after(
         stepped(),
         lambda s: s.load_state_dict(sealed({}), *TABLE),
         lambda s: s.load_state_dict(s.state_dict(), *TABLE),
     ),
-    "accounting/answer: Bound every record's": lambda t: (
+    "bayesian/accounting/answer: Bound every record's": lambda t: (
         lambda: priced(guides.FullRank, 1, 1e-6),
         lambda: (priced(guides.FullRank, 1, 1.0), priced(guides.FullRank, 1, 1e-6, TIGHT)),
     ),
-    "accounting/answer: Draw fewer samples": lambda t: (
+    "bayesian/accounting/answer: Draw fewer samples": lambda t: (
         lambda: priced(guides.MeanField, 1000, 10.0),
         lambda: priced(guides.MeanField, 1, 10.0),
     ),
-    "accounting/book: `bdpvi ledger repair": lambda t: after(
+    "privacy/book: `bdpvi ledger repair": lambda t: after(
         Ledger.at(t / "l").path,
         lambda f: (f.write_bytes(b""), Ledger(f).entries()),
         lambda f: repair(f),
     ),
-    "accounting/book: put back the newest": lambda t: (
+    "privacy/book: put back the newest": lambda t: (
         lambda: first_line(t, b"{"),
         lambda: first_line(t, b""),
     ),
-    "accounting/book: release draws from": lambda t: (
+    "privacy/book: release draws from": lambda t: (
         lambda: Ledger(**SPLIT).worst_case(1e-5, (SOLVED,)),
         lambda: guided(persons()),
     ),
-    "recipes/objective: release draws from": lambda t: (
+    "regression/objective: release draws from": lambda t: (
         lambda: fit_private(LOGISTIC, persons(), epsilon=1.0),
         lambda: guided(persons()),
     ),
-    "accounting/events: count each step": lambda t: (
+    "privacy/events: count each step": lambda t: (
         lambda: replace(GAUSSIAN, norms=NORMS, steps=11),
         lambda: replace(GAUSSIAN, norms=NORMS.add_largest(), steps=11),
     ),
-    "accounting/perturbed_objective: raise the ridge": lambda t: (
+    "privacy/perturbed_objective: raise the ridge": lambda t: (
         lambda: calibrate(replace(SOLVED, curvature=9.0), epsilon=0.1, delta=1e-5),
         lambda: calibrate(replace(SOLVED, curvature=0.01), epsilon=0.1, delta=1e-5),
     ),
-    "recipes/private: give another file (--ledger)": lambda t: after(
+    "tables/private: give another file (--ledger)": lambda t: after(
         WholeTable(data=str(FILE / "t.csv")),
         lambda one: one.ledger(None),
         lambda one: one.ledger(t / "l"),
     ),
-    "_fit: use guides.FullRank": lambda t: (
+    "bayesian/fit: use guides.FullRank": lambda t: (
         lambda: fitted(guide=guides.Laplace),
         lambda: fitted(guide=guides.FullRank),
     ),
@@ -565,7 +565,7 @@ CASES: dict[str, Case] = {
         lambda: BayesianLogisticRegression(clip=0.5, weight_norm=1.0),
         lambda: BayesianLogisticRegression(weight_norm=1.0),
     ),
-    "neighbours/mode/route: use Coupled() or Optimum()": lambda t: (
+    "bayesian/mode/route: use Coupled() or Optimum()": lambda t: (
         lambda: fitted(guide=guides.MeanField, neighbours=Mode()),
         lambda: fitted(guide=guides.MeanField, neighbours=Optimum()),
     ),
@@ -614,7 +614,7 @@ CASES: dict[str, Case] = {
         lambda: measured(["1,234", "2,345"] * 1000),
         lambda: measured(["1,234", "2,345"] * 1000, categorical=["c"]),
     ),
-    "recipes/encoded: make them numbers": lambda t: (
+    "tables/rows: make them numbers": lambda t: (
         lambda: bought(WRITTEN),
         lambda: (bought(range(2000)), bought(WRITTEN, drop=["c"])),
     ),
@@ -630,49 +630,37 @@ CASES: dict[str, Case] = {
         lambda: from_frame(FRAME, "sick", constants=PUBLIC),
         lambda: from_frame(FRAME, "sick", constants=PUBLIC, positive="yes"),
     ),
-    "dp/charges: use more": lambda t: (
+    "releases/steps: use more": lambda t: (
         lambda: trained(noise_multiplier=1e-9).worst_case(1e-5),
         lambda: trained().worst_case(1e-5),
     ),
-    "dp/federated: use more": lambda t: (lambda: promised(1e-9), lambda: promised(1.0)),
-    "dp/dp_gd: use a smaller": lambda t: (
-        lambda: single(dp_gd_runs)(
-            BOUNDED,
-            logistic_data(20, 3),
-            settings=DPGDSettings(steps=2, step_size=1e308),
-            noise_multiplier=2.0,
-        ),
-        lambda: single(dp_gd_runs)(
-            BOUNDED, logistic_data(20, 3), settings=DPGDSettings(steps=2), noise_multiplier=2.0
-        ),
-    ),
-    "dp/dpvi: use a lower": lambda t: (lambda: by_dpvi(float("inf")), lambda: by_dpvi(0.1)),
-    "dp/federated_vi: make Rounds": lambda t: (
+    "federated/federated: use more": lambda t: (lambda: promised(1e-9), lambda: promised(1.0)),
+    "federated/federated_vi: make Rounds": lambda t: (
         lambda: federated(size=2),
         lambda: federated(size=3),
     ),
-    "inference/guide: use FullRank": lambda t: (
+    "bayesian/inference/guide: use FullRank": lambda t: (
         lambda: federated(guides.Laplace(BOUNDED)),
         lambda: federated(guides.FullRank(BOUNDED)),
     ),
-    "dp/federated_vi: use a lower": lambda t: (
+    "federated/federated_vi: use a lower": lambda t: (
         lambda: federated(optim=pyro.optim.SGD({"lr": float("inf")})),
         federated,
     ),
-    "dp/mechanism: use less noise": lambda t: (
+    "releases/noisy_sum: use less noise": lambda t: (
         lambda: NoisySum(rate=0.5, clip=1.0, noise_multiplier=1e7, size=10**8, records=9),
         lambda: NoisySum(rate=0.5, clip=1.0, noise_multiplier=1e3, size=10**8, records=9),
     ),
-    "dp/networks/gradients: use 'hooks'": lambda t: (
+    "networks/gradients: use 'hooks'": lambda t: (
         lambda: half("ghost"),
         lambda: (half("hooks"), half("functorch")),
     ),
-    "dp/networks/private: give the same": lambda t: resumed({"panel": PANEL}, {}),
-    "dp/networks/records: keep records apart": lambda t: (
+    "networks/private: give the same": lambda t: resumed({"panel": PANEL}, {}),
+    "networks/records: keep records apart": lambda t: (
         lambda: network(data=WHOLE, panel=WHOLE),
         lambda: network(data=WHOLE, panel=PANEL),
     ),
-    "dp/programs/arguments: make an argument": lambda t: after(
+    "programs/arguments: make an argument": lambda t: after(
         stepped(*TABLE, 0.5, model=program(GOOD, "x, y, c")),
         lambda s: s.step(*TABLE, 1.0),
         lambda s: (
@@ -681,15 +669,15 @@ CASES: dict[str, Case] = {
             stepped(model=partial(program(GOOD, "x, y, c"), c=1.0)),
         ),
     ),
-    "dp/programs/reading: Call pyro.clear_param_store() first": lambda t: (
+    "programs/reading: Call pyro.clear_param_store() first": lambda t: (
         lambda: (program(GUIDE)(*TABLE), stepped(guide=GUIDE)),
         lambda: (pyro.clear_param_store(), stepped(guide=GUIDE)),
     ),
-    "dp/programs/reading: Call pyro.clear_param_store() and make": lambda t: (
+    "programs/reading: Call pyro.clear_param_store() and make": lambda t: (
         lambda: used(True),
         lambda: (pyro.clear_param_store(), used(False)),
     ),
-    "dp/rounds: Use more shares": lambda t: (
+    "federated/rounds: Use more shares": lambda t: (
         lambda: rounds(noise_shares=1).event(3, "client", OTHER_CLIENT),
         lambda: rounds(noise_shares=2).event(3, "client", OTHER_CLIENT),
     ),
@@ -714,82 +702,82 @@ CASES: dict[str, Case] = {
         lambda: fitted(program(GOOD.replace("'w'", "'loc'"))),
         lambda: fitted(program(GOOD)),
     ),
-    "inference/optimisers: use another schedule": lambda t: (
+    "bayesian/inference/optimisers: use another schedule": lambda t: (
         lambda: scheduled("ReduceLROnPlateau", {}),
         lambda: scheduled("ExponentialLR", {"gamma": 0.9}),
     ),
-    "inference/optimisers: use one of": lambda t: (
+    "bayesian/inference/optimisers: use one of": lambda t: (
         lambda: fitted(neighbours=FEW, optim=pyro.optim.PyroOptim(torch.optim.LBFGS, {})),
         lambda: fitted(neighbours=FEW, optim=pyro.optim.Adam({})),
     ),
-    "inference/svi: lower the learning rate": lambda t: (
+    "bayesian/inference/svi: lower the learning rate": lambda t: (
         lambda: fitted(optim=pyro.optim.SGD({"lr": 1e200})),
         lambda: fitted(optim=pyro.optim.SGD({"lr": 0.01})),
     ),
-    "inference/svi: use a higher rate": lambda t: (
+    "bayesian/inference/svi: use a higher rate": lambda t: (
         lambda: fitted(rate=1e-4),
         lambda: fitted(rate=0.5),
     ),
-    "neighbours/optimum/elbo: raise the tolerance": lambda t: (
+    "bayesian/optimum/elbo: raise the tolerance": lambda t: (
         lambda: fitted(neighbours=Optimum(tolerance=1e-300)),
         lambda: fitted(neighbours=Optimum()),
     ),
-    "neighbours/optimum/route: use a larger clip": lambda t: (
+    "bayesian/optimum/route: use a larger clip": lambda t: (
         lambda: noisy(1e-15),
         lambda: noisy(1e-9),
     ),
-    "neighbours/optimum/search: use a smaller": lambda t: (
+    "bayesian/optimum/search: use a smaller": lambda t: (
         lambda: fitted(BayesianLogisticRegression(prior_scale=1e6), neighbours=Optimum()),
         lambda: fitted(BayesianLogisticRegression(prior_scale=1e2), neighbours=Optimum()),
     ),
-    "neighbours/optimum/sensitivity: use Coupled": lambda t: (
+    "bayesian/optimum/sensitivity: use Coupled": lambda t: (
         lambda: fitted(program(GOOD), neighbours=Optimum()),
         lambda: fitted(program(GOOD), neighbours=FEW),
     ),
-    "neighbours/optimum/sizes: use a mean-field": lambda t: (
+    "bayesian/optimum/sizes: use a mean-field": lambda t: (
         lambda: fitted(guide=guides.FullRank, data=logistic_data(20, 120), neighbours=Optimum()),
         lambda: fitted(data=logistic_data(20, 120), neighbours=Optimum()),
     ),
-    "neighbours/optimum/stream: give a Dataset": lambda t: (
+    "bayesian/optimum/stream: give a Dataset": lambda t: (
         lambda: on_disk(t, FEW),
         lambda: (fitted(neighbours=FEW), on_disk(t, Optimum())),
     ),
-    "recipes/files: give a folder": lambda t: after(
+    "tables/files: give a folder": lambda t: after(
         fitted(),
         lambda f: (bdpvi.save_fit(f, t / "a"), files.load(t / "a")),
         lambda f: bdpvi.cost(bdpvi.load_fit(t / "a", BOUNDED, guides.MeanField(BOUNDED))),
     ),
-    "recipes/metrics: hold more records out": lambda t: (
+    "tables/metrics: hold more records out": lambda t: (
         lambda: check_classes("test", torch.zeros(2)),
         lambda: check_classes("test", torch.tensor([0.0, 1.0, 1.0])),
     ),
-    "recipes/pipeline: say which value": lambda t: (
+    "tables/pipeline: say which value": lambda t: (
         lambda: private(positive=None),
         lambda: private(constants=PUBLIC),
     ),
-    "recipes/private: Choose a smaller": lambda t: (
+    "tables/private: Choose a smaller": lambda t: (
         lambda: private(delta=0.01, constants=PUBLIC),
         lambda: private(delta=1e-4, constants=PUBLIC),
     ),
-    "recipes/private: give --constants": lambda t: (
+    "tables/private: give --constants": lambda t: (
         lambda: private(guarantee=bdpvi.BayesianDP()),
         lambda: (private(guarantee=bdpvi.BayesianDP(), constants=PUBLIC), private()),
     ),
-    "recipes/private: keep one": lambda t: (
+    "tables/private: keep one": lambda t: (
         lambda: visits(COUNTS, 2),
         lambda: (visits(COUNTS, 1), visits(LARGEST, 2)),
     ),
-    "recipes/private: leave levels=": lambda t: (
+    "tables/private: leave levels=": lambda t: (
         lambda: visits(replace(LARGEST, exposure=0), 1),
         lambda: visits(COUNTS, 1, exposure="years"),
     ),
-    "releasing/guarantees: ask for the worst": lambda t: after(
+    "bayesian/guarantees: ask for the worst": lambda t: after(
         persons(), lambda d: guided(d, guarantee=bdpvi.BayesianDP()), guided
     ),
-    "releasing/guarantees: Ask for guarantee=WorstCaseDP()": lambda t: after(
+    "bayesian/guarantees: Ask for guarantee=WorstCaseDP()": lambda t: after(
         bought_mode(), bdpvi.release, lambda f: bdpvi.release(f, guarantee=bdpvi.WorstCaseDP())
     ),
-    "releasing/promised: Take guides.Laplace": lambda t: (
+    "bayesian/promised: Take guides.Laplace": lambda t: (
         lambda: bdpvi.release(fitted(LOOSE), epsilon=20.0, guarantee=bdpvi.BayesianDP()),
         lambda: (
             bdpvi.release(fitted(LOOSE, guides.Laplace), epsilon=20.0),
@@ -800,15 +788,15 @@ CASES: dict[str, Case] = {
             ),
         ),
     ),
-    "releasing/received: give the fitted": lambda t: (
+    "releases/received: give the fitted": lambda t: (
         lambda: kept(t, None),
         lambda: kept(t, program(GOOD)),
     ),
-    "releasing/storage: Restore the matching": lambda t: (
+    "bayesian/storage: Restore the matching": lambda t: (
         lambda: exchanged(t, True),
         lambda: exchanged(t, False),
     ),
-    "releasing/storage: leave the seed out": lambda t: (
+    "releases/shared_file: leave the seed out": lambda t: (
         lambda: seeded(t, 0),
         lambda: seeded(t, None),
     ),
@@ -835,7 +823,7 @@ CASES: dict[str, Case] = {
         lambda: of_persons(["age", "who"]),
         lambda: of_persons(["age"]),
     ),
-    "types: number the records": lambda t: (
+    "datasets/dataset: number the records": lambda t: (
         lambda: Dataset(*TABLE, torch.arange(60) + 2**40),
         lambda: Dataset(*TABLE, torch.arange(60)),
     ),

@@ -65,83 +65,83 @@ def remedies() -> set[str]:
 
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
-    "releasing/test_one_ledger.py::test_a_cut_or_an_old_ledger_is_noticed": (
-        "_runtime/chain: Restore the newest",
-        "releasing/receipts: `bdpvi ledger repair",
-        "accounting/ledger: `bdpvi ledger repair",
+    "bayesian/test_one_ledger.py::test_a_cut_or_an_old_ledger_is_noticed": (
+        "_ground/chain: Restore the newest",
+        "releases/receipts: `bdpvi ledger repair",
+        "privacy/ledger: `bdpvi ledger repair",
     ),
-    "accounting/test_ledger.py::test_a_missing_file_and_anothers_are_refused": (
-        "_runtime/chain: restore the newest",
-        "accounting/ledger: Restore it",
+    "privacy/test_ledger.py::test_a_missing_file_and_anothers_are_refused": (
+        "_ground/chain: restore the newest",
+        "privacy/ledger: Restore it",
     ),
-    "accounting/test_table.py::test_losses_that_are_missing_are_refused_until_they_are_put_back": (
-        "accounting/kept: Put it back",
-        "accounting/kept: Put the newest",
+    "bayesian/accounting/test_table.py::test_losses_that_are_missing_are_refused_until_they_are_put_back": (
+        "bayesian/accounting/kept: Put it back",
+        "bayesian/accounting/kept: Put the newest",
     ),
-    "test_cli.py::test_budget_and_ledger": ("accounting/repair: give all releases",),
-    "_runtime/test_checkpoint.py::"
+    "commands/test_cli.py::test_budget_and_ledger": ("privacy/repair: give all releases",),
+    "_ground/test_checkpoint.py::"
     "test_interrupted_command_goes_on_when_given_again_and_leaves_nothing": (
-        "_runtime/checkpoint: go on with that",
+        "_ground/checkpoint: go on with that",
     ),
-    "accounting/test_training_path.py::test_the_costs_of_a_path_stay_marked": (
-        "accounting/accountant: ask for the worst case",
+    "bayesian/accounting/test_training_path.py::test_the_costs_of_a_path_stay_marked": (
+        "bayesian/accounting/accountant: ask for the worst case",
     ),
-    "accounting/test_bayesian.py::test_a_run_without_a_panel_has_the_worst_case_alone": (
-        "accounting/charges: ask for the worst case",
+    "bayesian/accounting/test_bayesian.py::test_a_run_without_a_panel_has_the_worst_case_alone": (
+        "bayesian/accounting/charges: ask for the worst case",
     ),
-    "accounting/test_ledger.py::test_a_step_is_charged_once_from_one_secret_at_one_price": (
-        "accounting/transaction: choose another folder",
+    "privacy/test_ledger.py::test_a_step_is_charged_once_from_one_secret_at_one_price": (
+        "releases/transaction: choose another folder",
     ),
-    "recipes/test_routes.py::test_a_bayesian_guarantee_takes_draws_from_the_posterior": (
-        "recipes/routes: leave route",
+    "tables/test_routes.py::test_a_bayesian_guarantee_takes_draws_from_the_posterior": (
+        "tables/routes: leave route",
     ),
-    "accounting/test_ledger.py::test_a_copy_charges_files_only": ("accounting/ledger: keep it",),
+    "privacy/test_ledger.py::test_a_copy_charges_files_only": ("privacy/ledger: keep it",),
     "synthesis/test_commands.py::test_a_table_is_shared_and_more_rows_made": (
         "commands/synthesize: replace these",
         "commands/synthesize: write public bounds",
         "datasets/constants: write public bounds",
     ),
     "datasets/test_tables.py::test_other_separators": ("datasets/reading: try separator",),
-    "dp/test_federation.py::test_a_server_restarted_in_mid_training_loses_and_doubles_no_charge": (
-        "dp/federated: Make a new Federation",
-        "dp/federated: draw next_round",
-        "dp/federated: take next_round",
+    "federated/test_federation.py::test_a_server_restarted_in_mid_training_loses_and_doubles_no_charge": (
+        "federated/federated: Make a new Federation",
+        "federated/federated: draw next_round",
+        "federated/federated: take next_round",
     ),
-    "dp/test_opacus.py::test_a_batch_in_parts_is_one_step": (
-        "dp/networks/opacus: use opacus",
-        "dp/networks/opacus: call watch()",
-        "dp/networks/opacus: take copy",
+    "networks/test_opacus.py::test_a_batch_in_parts_is_one_step": (
+        "networks/opacus: use opacus",
+        "networks/opacus: call watch()",
+        "networks/opacus: take copy",
     ),
-    "dp/test_opacus.py::test_a_state_goes_on": ("dp/networks/opacus: go on with the one",),
-    "dp/test_deep.py::test_a_recurrent_layer_gets_a_hint_that_is_true": (
-        "dp/networks/preflight: put opacus",
+    "networks/test_opacus.py::test_a_state_goes_on": ("networks/opacus: go on with the one",),
+    "networks/test_deep.py::test_a_recurrent_layer_gets_a_hint_that_is_true": (
+        "networks/preflight: put opacus",
     ),
-    "dp/test_preflight.py::test_a_module_that_needs_other_values_has_an_example": (
-        "dp/networks/trial: give some made-up",
+    "networks/test_preflight.py::test_a_module_that_needs_other_values_has_an_example": (
+        "networks/trial: give some made-up",
     ),
-    "dp/test_preflight.py::test_a_table_by_position_trains_or_is_refused_uncharged": (
-        "dp/networks/preflight: try",
+    "networks/test_preflight.py::test_a_table_by_position_trains_or_is_refused_uncharged": (
+        "networks/preflight: try",
     ),
-    "dp/test_flower.py::test_it_learns_and_releases_weights_only": (
-        "dp/flower: Leave counters out",
-        "dp/flower: call configure_train",
+    "federated/test_flower.py::test_it_learns_and_releases_weights_only": (
+        "federated/flower: Leave counters out",
+        "federated/flower: call configure_train",
     ),
-    "test_distributed.py::test_two_processes_find_the_same_optimum_panel_as_one": (
+    "bayesian/test_distributed.py::test_two_processes_find_the_same_optimum_panel_as_one": (
         "distributed: start it by torchrun",
     ),
-    "test_cli.py::test_fit_release_predict": ("distributed: use bdpvi fit",),
-    "_runtime/test_checkpoint.py::test_a_damaged_part_is_refused": (
-        "_runtime/checkpoint: delete it",
+    "commands/test_cli.py::test_fit_release_predict": ("distributed: use bdpvi fit",),
+    "_ground/test_checkpoint.py::test_a_damaged_part_is_refused": (
+        "_ground/checkpoint: delete it",
     ),
-    "dp/test_programs.py::test_losses_that_are_no_sum_over_records_are_refused": (
-        "dp/programs/reading: use one of",
-        "dp/programs/reading: use 1",
+    "programs/test_programs.py::test_losses_that_are_no_sum_over_records_are_refused": (
+        "programs/reading: use one of",
+        "programs/reading: use 1",
     ),
-    "dp/test_programs.py::test_the_plate_is_asked_for_where_several_could_be_it": (
-        "dp/programs/reading: say which",
+    "programs/test_programs.py::test_the_plate_is_asked_for_where_several_could_be_it": (
+        "programs/reading: say which",
     ),
-    "dp/test_programs.py::test_moments_are_the_guides": ("dp/programs/moments: use bdpvi",),
-    "dp/test_latents_nobody_sums_out.py::test_the_remedy_trains_it": (
+    "programs/test_programs.py::test_moments_are_the_guides": ("programs/moments: use bdpvi",),
+    "programs/test_latents_nobody_sums_out.py::test_the_remedy_trains_it": (
         "models/misfits: mark the model",
     ),
     "guides/test_checks.py::test_predictive_is_tried_in_the_default_type": (

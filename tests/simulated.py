@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from bdpvi import Dataset, Fit
-from bdpvi.accounting.cost import Outcome
-from bdpvi.dp.noise import Run
-from bdpvi.recipes import files
+from bdpvi.bench.baselines.noise import Run
+from bdpvi.privacy.cost import Outcome
+from bdpvi.tables import files
 
 
 def logistic_data(records: int, features: int, seed: int = 0) -> Dataset:

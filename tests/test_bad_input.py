@@ -12,8 +12,8 @@ import torch
 from simulated import logistic_data
 
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Training, fit
+from bdpvi.bayesian import Add, Remove
 from bdpvi.guides import MeanField
-from bdpvi.neighbours import Add, Remove
 
 TRAINED = [field.name for field in dataclasses.fields(Training)]
 x, y = logistic_data(20, 2).x, logistic_data(20, 2).y

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import bdpvi
-from bdpvi._runtime.host import HOST, on_host
-from bdpvi._runtime.isolation import isolated
+from bdpvi._ground.host import HOST, on_host
+from bdpvi._ground.isolation import isolated
 from bdpvi.models.misfits import MisfitError
 from bdpvi.sklearn import PrivateLogisticRegression
 

@@ -14,12 +14,12 @@ from accounts import bayes
 from scipy import integrate, stats
 
 import bdpvi
+from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.guides import FullRank
-from bdpvi.inference.svi import default_optimiser
 from bdpvi.models.contract import log_likelihood
 
 MODELS = Path(__file__).parents[1] / "examples" / "models"
-RELIABLE = bdpvi.accounting.Accounting(only_reliable=True, failure_probability=1e-30)
+RELIABLE = bdpvi.bayesian.Accounting(only_reliable=True, failure_probability=1e-30)
 
 
 def source(name: str) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def test_a_release_of_the_guide_s_own_covariance_is_reliable(name: str, records:
     )
     assert not bool((fit.panels[0].pairs.r == 1).any())
     given: dict[str, Any] = {"accounting": RELIABLE, "guarantee": bdpvi.BayesianDP()}
-    aimed = bdpvi.releasing.calibrate(fit, epsilon=1.4, **given)  # hottest: not reliable
+    aimed = bdpvi.bayesian.calibrate(fit, epsilon=1.4, **given)  # hottest: not reliable
     planned = bayes(bdpvi.cost(fit, planned=aimed, accounting=RELIABLE))
     assert planned.reliable
     assert planned.epsilon <= 1.4

@@ -17,9 +17,9 @@ from scipy import optimize, stats
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.worst_case import PrivacyLossAccountant
-from bdpvi.types import BudgetExceededError
+from bdpvi._ground.types import BudgetExceededError
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.worst_case import PrivacyLossAccountant
 
 
 @pytest.fixture(scope="module")

@@ -23,16 +23,16 @@ from test_cli import run
 
 import bdpvi
 from bdpvi import Coupled, Dataset, Optimum, datasets
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting.bought import gaussian_distance
+from bdpvi.bayesian import Remove
 from bdpvi.datasets.split import permutation
-from bdpvi.dp.federated_vi import Client
-from bdpvi.dp.rounds import Rounds
+from bdpvi.federated.federated_vi import Client
+from bdpvi.federated.rounds import Rounds
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.neighbours import Remove
-from bdpvi.recipes.pipeline import Pipeline
-from bdpvi.recipes.rows import Rows
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.gaussian_room import gaussian_distance
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression
+from bdpvi.tables.encoded import read_rows
+from bdpvi.tables.pipeline import Pipeline
 
 PUBLIC = datasets.constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
 ROWS = 600
@@ -118,7 +118,7 @@ def test_a_cell_is_read_the_same_whatever_type_pandas_takes_its_column_for(
 
     for as_read in (pd.DataFrame.infer_objects, written):
         one, other = (
-            Rows.of(as_read(table), Pipeline(target="sick", positive=1, epsilon=1.0))
+            read_rows(as_read(table), Pipeline(target="sick", positive=1, epsilon=1.0))
             for table in (frame, less)
         )
         if len(one) == 50:  # else it has no target, and is left out
@@ -203,7 +203,7 @@ def test_batches_are_coins_of_the_records(i: int) -> None:
 
     fitted, there = trained(data, Remove()), trained(data.without(i), Remove(3))
     found = fitted.panels[0].pairs
-    expected = bdpvi.accounting.gaussian_pairs.summarise(fitted.posterior, there.posterior)
+    expected = bdpvi.bayesian.accounting.gaussian_pairs.summarise(fitted.posterior, there.posterior)
     torch.testing.assert_close(found.b2[i], expected.b2[0], rtol=1e-6, atol=1e-12)
     assert fitted.plan.secret
     assert not fitted.experiment

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from test_cli import run
 
-from bdpvi._runtime import outputs
+from bdpvi._ground import outputs
 
 EVIL = "=cmd|' /C calc'!A0\x1b[2J\u202egnp\x9b\r\nPublic: ε = 0"
 """A formula, sequences that terminals obey, letters turned round, a second line."""
@@ -209,7 +209,7 @@ def test_each_cell_is_one_line_and_no_formula() -> None:
 
 
 def test_text_in_json_is_the_same_value() -> None:
-    from bdpvi._runtime.store import json_text
+    from bdpvi._ground.store import json_text
 
     text = json_text({EVIL: [EVIL, "\x7f"]})
     check(text)

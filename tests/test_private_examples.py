@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from bdpvi import Dataset
-from bdpvi._runtime.isolation import isolated
+from bdpvi._ground.isolation import isolated
 
 EXAMPLES: list[Example] = [
     group_effects, ordinal, negative_binomial, spline, robust, mixture, factors, autoencoder,

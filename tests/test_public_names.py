@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import bdpvi
-from bdpvi.recipes.pipeline import Pipeline
+from bdpvi.tables.pipeline import Pipeline
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ["accounting", "datasets", "dp", "dp.networks", "guides", "neighbours", "recipes"]
-PACKAGES += ["releasing", "sklearn", "synthesis"]
+PACKAGES = ["bayesian", "datasets", "federated", "guides", "networks", "privacy", "regression"]
+PACKAGES += ["sklearn", "synthesis", "tables"]
 MOST = {"bdpvi": 40, **{f"bdpvi.{name}": 12 for name in PACKAGES}}
 DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+)\n((?:   .*\n)*)", re.MULTILINE)
 

@@ -28,7 +28,7 @@ from bdpvi import (
     guides,
 )
 from bdpvi.datasets import constants_of
-from bdpvi.recipes import NoisyScores, ObjectivePerturbation
+from bdpvi.regression import NoisyScores, ObjectivePerturbation
 from bdpvi.sklearn import PrivateLogisticRegression
 
 FILE = Path(__file__)
@@ -66,7 +66,7 @@ def test_what_a_refusal_says_works(key: str, tmp_path: Path) -> None:
 def test_every_remedy_has_a_test() -> None:
     found = remedies()
     read = (
-        f"{'models/misfits' if 'in the guide' in key else 'dp/programs/reading'}: {key}"
+        f"{'models/misfits' if 'in the guide' in key else 'programs/reading'}: {key}"
         for key in READING
     )
     known = [*CHECKED, *read, *CASES, *(key for keys in ELSEWHERE.values() for key in keys)]

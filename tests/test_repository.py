@@ -33,7 +33,7 @@ def there(name: str) -> bool:
 
 
 def test_modules_and_files_that_pages_name_are_there() -> None:
-    assert not there("bdpvi.accounting.no_such_module")
+    assert not there("bdpvi.privacy.no_such_module")
     assert not there("studies.no_such_module")
     gone = []
     for page in PAGES:

@@ -1,6 +1,6 @@
 """What releases said, written down: a change of the code behind them changes none of it.
 
-Only :meth:`bdpvi._runtime.keys.Key.fresh`, the ids of ledgers and what keys follow from are fixed,
+Only :meth:`bdpvi.noise.keys.Key.fresh`, the ids of ledgers and what keys follow from are fixed,
 as the last bit of a price differs between processors: so noise is the same each time. All else goes
 through public doors. Tables follow from whole numbers, so no generator has a part in them.
 ``python tests/test_same_releases.py`` writes answers down that are meant to change.
@@ -22,10 +22,10 @@ import pytest
 import torch
 
 import bdpvi
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting.transaction import Transaction
 from bdpvi.datasets import Domain, Schema, constants_of
 from bdpvi.guides import FullRank, LowRank, MeanField
+from bdpvi.noise.keys import Key
+from bdpvi.releases.transaction import Transaction
 
 WRITTEN = Path(__file__).with_name("same_releases.json")
 PUBLIC = constants_of({"source": "By law.", "age": [20, 80], "dose": [0, 4], "sex": ["F", "M"]})
@@ -143,7 +143,7 @@ def logistic(**options: Any) -> bdpvi.BayesianLogisticRegression:
 
 LINEAR = bdpvi.BayesianLinearRegression.of_bounds(0, 8)
 POISSON = bdpvi.BayesianPoissonRegression(largest=8)
-PERTURBED, SCORES = bdpvi.recipes.ObjectivePerturbation, bdpvi.recipes.NoisyScores
+PERTURBED, SCORES = bdpvi.regression.ObjectivePerturbation, bdpvi.regression.NoisyScores
 ANSWERS: dict[str, Callable[[], dict[str, Any]]] = {
     "private, bought": lambda: private(drop=("sex",)),
     "private, all bought": lambda: private(epsilon=4.0),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from test_cli import run
 
 from bdpvi import load_release
-from bdpvi._runtime import store
+from bdpvi._ground import store
 from bdpvi.datasets import Domain, Schema
 from bdpvi.datasets.constants import read_constants
 from bdpvi.synthesis import Counts, load, synthesize

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdpvi._runtime import outputs, store, validate
+from bdpvi._ground import outputs, store, validate
 from bdpvi.commands import options
 from bdpvi.commands.options import Delta, Json, Quiet, SplitTable, reads_table
 
@@ -127,9 +127,9 @@ def compare(
     import pandas as pd
     from rich.console import Console
 
-    from bdpvi._runtime import progress
+    from bdpvi._ground import progress
     from bdpvi.bench import comparison, headline, hyperparameters, report
-    from bdpvi.recipes.files import DEFAULT
+    from bdpvi.tables.files import DEFAULT
 
     named = table.name if searched or settings is not None else DEFAULT
     chosen = hyperparameters.load(named, settings or hyperparameters.FILE)
@@ -208,7 +208,7 @@ def tune(
     Example: bdpvi tune --data abalone --out hyperparameters.json
     """
     _need_extra()
-    from bdpvi._runtime import progress
+    from bdpvi._ground import progress
     from bdpvi.bench import hyperparameters, report, tuning
 
     search = tuning.Search(

@@ -13,28 +13,21 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from bdpvi._runtime import log, validate
-from bdpvi._runtime import progress as bars
-from bdpvi._runtime.checkpoint import Checkpoint
-from bdpvi._runtime.outputs import csv_text, several
-from bdpvi._runtime.progress import Track
-from bdpvi._runtime.store import replacing
-from bdpvi.accounting import quantiles
-from bdpvi.accounting.cost import Cost, Kind, Outcome
+from bdpvi._ground import log, validate
+from bdpvi._ground import progress as bars
+from bdpvi._ground.checkpoint import Checkpoint
+from bdpvi._ground.outputs import csv_text, several
+from bdpvi._ground.progress import Track
+from bdpvi._ground.store import replacing
+from bdpvi.bayesian.accounting import quantiles
 from bdpvi.bench import report
 from bdpvi.bench.hyperparameters import describe, nearest
 from bdpvi.bench.methods import NONE, BaseRate, Method, Prepared
 from bdpvi.bench.summary import LEVELS, NO, PAIRED, WORST, YES, ratio_table, summarise
+from bdpvi.datasets.dataset import Split
 from bdpvi.models.contract import predictive_means
-from bdpvi.recipes.metrics import (
-    BINS,
-    MEASURES,
-    calibration,
-    check_classes,
-    correct,
-    log_scores,
-)
-from bdpvi.types import Split
+from bdpvi.privacy.cost import Cost, Kind, Outcome
+from bdpvi.tables.metrics import BINS, MEASURES, calibration, check_classes, correct, log_scores
 
 EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 LANDING = 0.055
@@ -47,7 +40,7 @@ PLANNED = "costs less than the target: its temperature was planned before a reco
 UNSURE = 1e-6
 """Failure probability of the certified 99 % quantile of all records' ε."""
 _LOWEST = 37.0
-"""No record costs more nats, see :func:`bdpvi.recipes.metrics.log_scores`."""
+"""No record costs more nats, see :func:`bdpvi.tables.metrics.log_scores`."""
 _AT_ONCE = 2**22
 """Number of predicted probabilities held in memory at once."""
 

@@ -16,23 +16,23 @@ from rich.table import Table
 from torch import Tensor
 
 from bdpvi import datasets, guides
-from bdpvi._fit import Fit, fit
-from bdpvi._runtime import outputs
-from bdpvi._runtime.checkpoint import Checkpoint
-from bdpvi._runtime.progress import bar, silent
-from bdpvi._runtime.store import check_writable
-from bdpvi.accounting.book import Charge
-from bdpvi.accounting.cost import Cost
+from bdpvi._ground import outputs
+from bdpvi._ground.checkpoint import Checkpoint
+from bdpvi._ground.progress import bar, silent
+from bdpvi._ground.store import check_writable
+from bdpvi.bayesian.fit import Fit, fit
+from bdpvi.bayesian.releases import cost, preview, release
 from bdpvi.bench.methods import Method
 from bdpvi.bench.methods.dp_sgld import DPSGLDLosses
 from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
+from bdpvi.datasets.dataset import Dataset, Split
 from bdpvi.models.contract import predictive_means
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.recipes.metrics import correct, log_scores
-from bdpvi.releasing.releases import cost, preview, release
-from bdpvi.types import Dataset, Split
+from bdpvi.privacy.book import Charge
+from bdpvi.privacy.cost import Cost
+from bdpvi.tables.metrics import correct, log_scores
 
 TARGETS = (0.2, 0.5, 1.0, 2.0)
 """Worst-case ε of the other methods."""

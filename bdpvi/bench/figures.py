@@ -15,12 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
 from bdpvi.bench.methods import NONE, BaseRate, Method
 from bdpvi.bench.methods.certified import CertifiedDraws
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.bench.summary import NO
-from bdpvi.recipes.metrics import MEASURES
-from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
+from bdpvi.tables.metrics import MEASURES
 
 MARKERS: Mapping[str, str] = {BAYESIAN: "o", WORST_CASE: "s"}
 """Each guarantee has its own marker; methods without privacy are horizontal lines."""

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 import pandas as pd
 
+from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
 from bdpvi.bench.summary import BEST, YES
-from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
 
 BEYOND = (
     "Higher, lower and ahead are said only where the 95 % interval of a difference, over test "

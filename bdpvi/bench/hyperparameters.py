@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bdpvi._runtime import validate
-from bdpvi._runtime.schema import from_json, to_json
-from bdpvi._runtime.store import read_json
+from bdpvi._ground import validate
+from bdpvi._ground.schema import from_json, to_json
+from bdpvi._ground.store import read_json
 from bdpvi.bench.methods import METHODS, Method
-from bdpvi.recipes.files import section_of
+from bdpvi.tables.files import section_of
 
 FILE = Path(__file__).with_name("hyperparameters.json")
 Entry = Mapping[str, Any]

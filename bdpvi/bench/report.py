@@ -13,15 +13,15 @@ from matplotlib.figure import Figure
 from rich.box import MARKDOWN
 from rich.table import Table
 
-from bdpvi._runtime import page
-from bdpvi._runtime.store import replacing
+from bdpvi._ground import page
+from bdpvi._ground.store import replacing
+from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.bench import figures
 from bdpvi.bench.headline import BEYOND, headline
 from bdpvi.bench.methods import SENTENCES, Method
 from bdpvi.bench.summary import BEST, EXPOSURE, NO, PAIRED, YES
-from bdpvi.recipes.metrics import MEASURES
-from bdpvi.releasing.guarantees import WORST_CASE
-from bdpvi.types import Split
+from bdpvi.datasets.dataset import Split
+from bdpvi.tables.metrics import MEASURES
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
 SECRET = "secret-record-epsilons.png"

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
 from bdpvi.bench.methods import BaseRate, Method
 from bdpvi.bench.methods.dpvi import NonPrivate
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.ratios import REPEATS, Interval, Scores, difference, epsilon_ratios
-from bdpvi.recipes.metrics import MEASURES
-from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
+from bdpvi.tables.metrics import MEASURES
 
 PAIRED = ("log_score", "accuracy")
 """Measures that are means over records, so that methods can be compared record by record."""
@@ -56,8 +56,8 @@ def summarise(found: Sequence[Found]) -> pd.DataFrame:
     methods, both refer to variational inference without privacy.
     ``secret_…_epsilon`` are the largest, the 99 % quantile and the median of the records' ε, and
     the 99 % quantile of their population (``certified``, see
-    :func:`bdpvi.accounting.quantiles.quantile_certificate`); ``secret_largest_ratio`` is the
-    largest over the row's ε.
+    :func:`bdpvi.bayesian.accounting.quantiles.quantile_certificate`); ``secret_largest_ratio`` is
+    the largest over the row's ε.
 
     Args:
         found: the cells.

@@ -14,19 +14,19 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bdpvi._runtime import log, validate
-from bdpvi._runtime import progress as bars
-from bdpvi._runtime.checkpoint import Checkpoint
-from bdpvi._runtime.progress import Track
-from bdpvi._runtime.store import check_writable, json_text, read_json, replacing
-from bdpvi.accounting.cost import Outcome
+from bdpvi._ground import log, validate
+from bdpvi._ground import progress as bars
+from bdpvi._ground.checkpoint import Checkpoint
+from bdpvi._ground.progress import Track
+from bdpvi._ground.store import check_writable, json_text, read_json, replacing
 from bdpvi.bench.comparison import EPSILONS, check_epsilons, predict
 from bdpvi.bench.hyperparameters import FILE, Chosen, Entry, build, describe, owner
 from bdpvi.bench.methods import NONE, BaseRate, Method, Prepared
 from bdpvi.bench.trials import Study, Trial, configurations, refinement
+from bdpvi.datasets.dataset import Dataset, Split
 from bdpvi.datasets.split import folds
-from bdpvi.recipes.metrics import OBJECTIVES, Measure
-from bdpvi.types import Dataset, Split
+from bdpvi.privacy.cost import Outcome
+from bdpvi.tables.metrics import OBJECTIVES, Measure
 
 _GOES_ON = {"refinements", "repeats", "finalists"}
 """Settings that may grow when a search is run again: no finished trial depends on them."""
@@ -44,7 +44,7 @@ class Search:
         refinements: number of further configurations for every method: the best so far at each
             target, in turn, with one hyper-parameter moved a step up or down its list.
         objective: score on held-out rows, "log-score", "accuracy" or "auc", see
-            :data:`bdpvi.recipes.metrics.OBJECTIVES`.
+            :data:`bdpvi.tables.metrics.OBJECTIVES`.
         epsilons: a configuration is scored at each of these. The best is chosen for each, and for
             all of them together.
         seeds: number of seeds for every fold, over which scores are averaged; no two folds share

@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from bdpvi._runtime import outputs
+from bdpvi._ground import outputs
 
 NOTHING = "nothing was finished; the same command starts again"
 

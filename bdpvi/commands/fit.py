@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpvi._runtime import outputs, store, validate
-from bdpvi._runtime.outputs import several
+from bdpvi._ground import outputs, store, validate
+from bdpvi._ground.outputs import several
 from bdpvi.commands import options
 from bdpvi.commands.options import (
     Json,
@@ -28,8 +28,8 @@ from bdpvi.commands.options import (
 
 if TYPE_CHECKING:
     from bdpvi import Fit
-    from bdpvi._runtime.workers import Reduction
-    from bdpvi.neighbours.route import Neighbours
+    from bdpvi.bayesian.neighbours.route import Neighbours
+    from bdpvi.bayesian.workers import Reduction
 
 GUIDES = ("full-rank", "mean-field")
 RATES = {"coupled": 0.1, "optimum": 1.0}
@@ -188,11 +188,11 @@ def fit(
     Example: bdpvi fit --data patients.csv --target sick --positive yes --out fit
     """
     import bdpvi
-    from bdpvi._runtime.keys import Key
-    from bdpvi._runtime.schema import to_json
-    from bdpvi._runtime.workers import Alone
-    from bdpvi.accounting.places import followed
-    from bdpvi.recipes.files import guide_named, unfinished
+    from bdpvi._ground.schema import to_json
+    from bdpvi.bayesian.workers import Alone
+    from bdpvi.noise.keys import Key
+    from bdpvi.privacy.places import followed
+    from bdpvi.tables.files import guide_named, unfinished
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
@@ -267,10 +267,10 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
 
 def _route(name: str, out: Path, records: int | None, workers: Reduction) -> Neighbours:
     import bdpvi
-    from bdpvi.neighbours.sharding import Sharded, ShardedRecords
-    from bdpvi.recipes.files import unfinished
+    from bdpvi.bayesian.neighbours.sharding import Sharded, ShardedRecords
+    from bdpvi.tables.files import unfinished
 
-    kind = bdpvi.neighbours.Remove(records)
+    kind = bdpvi.bayesian.Remove(records)
     if name == "optimum":
         return ShardedRecords(bdpvi.Optimum, kind, workers=workers)
     kept = unfinished(out) / f"workers-{workers.size}"
@@ -281,8 +281,8 @@ def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
     """Fit and save, in a folder for one process at a time."""
     import torch
 
-    from bdpvi.recipes import files
-    from bdpvi.releasing import storage
+    from bdpvi.bayesian import storage
+    from bdpvi.tables import files
 
     first, kept = workers.rank == 0, files.unfinished(out)
     with (
@@ -303,7 +303,7 @@ def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
 
 def _check_new(out: Path) -> None:
     """Raise ValueError if ``out`` exists, even as a broken link."""
-    from bdpvi.recipes import files
+    from bdpvi.tables import files
 
     if not store.nothing_at(out):
         files.sweep(out)

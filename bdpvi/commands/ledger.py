@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bdpvi._runtime import outputs, store
-from bdpvi._runtime.outputs import several
+from bdpvi._ground import outputs, store
+from bdpvi._ground.outputs import several
 from bdpvi.commands.command import Command
 from bdpvi.commands.options import Folder, Json
 
 if TYPE_CHECKING:
-    from bdpvi.accounting.book import Entry
+    from bdpvi.privacy.book import Entry
 
 app = typer.Typer(
     help="Releases from a fit, and the remaining budget.",
@@ -26,7 +26,8 @@ app = typer.Typer(
 @app.command(cls=Command)
 def show(folder: Folder, as_json: Json = False) -> None:
     """List what was released from a fit, and its budget."""
-    from bdpvi.releasing import receipts, storage
+    from bdpvi.bayesian import storage
+    from bdpvi.releases import receipts
 
     receipts.check(folder if folder.is_dir() else None, storage.open_ledger(folder))
     _print(folder, as_json)
@@ -52,8 +53,9 @@ def repair(
     were, the whole budget counts as spent. All else only the owner of the fit can decide, by
     --charge: in doubt give too much.
     """
-    from bdpvi.accounting.repair import repair as repaired
-    from bdpvi.releasing import receipts, storage
+    from bdpvi.bayesian import storage
+    from bdpvi.privacy.repair import repair as repaired
+    from bdpvi.releases import receipts
 
     kept = storage.open_ledger(folder)
     assert kept.path is not None
@@ -65,7 +67,7 @@ def repair(
 
 
 def _charge(text: str, of: str) -> Entry:
-    from bdpvi.accounting.book import Charge, Entry, Origin
+    from bdpvi.privacy.book import Charge, Entry, Origin
 
     try:
         draws, temperature = text.split(",")
@@ -76,8 +78,8 @@ def _charge(text: str, of: str) -> Entry:
 
 
 def _print(folder: Path, as_json: bool, added: int | None = None) -> None:
-    from bdpvi.recipes import files
-    from bdpvi.releasing import storage
+    from bdpvi.bayesian import storage
+    from bdpvi.tables import files
 
     files.sweep(folder)
     kept = storage.open_ledger(folder)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 if TYPE_CHECKING:
-    from bdpvi._runtime.keys import Key
-    from bdpvi.accounting.ledger import Ledger
-    from bdpvi.recipes.recipe import Recipe
-    from bdpvi.types import Budget, Split
+    from bdpvi._ground.types import Budget
+    from bdpvi.datasets.dataset import Split
+    from bdpvi.noise.keys import Key
+    from bdpvi.privacy.ledger import Ledger
+    from bdpvi.tables.recipe import Recipe
 
 TABLES = (
     "breast-cancer", "abalone", "abalone-onehot", "adult", "adult-onehot", "magic", "spambase",
@@ -223,7 +224,7 @@ class Table:
         Raises:
             ValueError: if it cannot be created; it names ``--ledger``.
         """
-        from bdpvi.recipes.private import beside, opened
+        from bdpvi.tables.private import beside, opened
 
         if file is None and self.data in TABLES:
             return None
@@ -315,7 +316,7 @@ def settings_of(
     """Return the settings of a guide from ``--settings``, or the recommended ones."""
     import bdpvi
     from bdpvi.guides import MeanField
-    from bdpvi.recipes import files
+    from bdpvi.tables import files
 
     if not settings:
         return bdpvi.recommended(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpvi._runtime import outputs, store, validate
-from bdpvi._runtime.outputs import several
+from bdpvi._ground import outputs, store, validate
+from bdpvi._ground.outputs import several
 from bdpvi.commands import options
 from bdpvi.commands.options import (
     BaseRate,
@@ -34,8 +34,8 @@ from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 if TYPE_CHECKING:
     from bdpvi import Release
     from bdpvi.models.kinds import OfClasses, OfNumbers
-    from bdpvi.recipes.private import Work
-    from bdpvi.recipes.scores import Scores
+    from bdpvi.tables.private import Work
+    from bdpvi.tables.scores import Scores
 
 CATEGORIES = ("counted", "hashed")
 PURPOSES = ("prediction", "intervals")
@@ -171,8 +171,8 @@ def private(
 
     Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
     """
-    from bdpvi.accounting.book import ROW
-    from bdpvi.types import Budget
+    from bdpvi._ground.types import Budget
+    from bdpvi.privacy.book import ROW
 
     kind = guarantee_of(guarantee)
     if categories:
@@ -221,7 +221,7 @@ def _carry_out(
     as_json: bool,
 ) -> None:
     """Carry out the command and print its result."""
-    from bdpvi.recipes.private import Work, places
+    from bdpvi.tables.private import Work, places
 
     public = table.data in options.TABLES
     work = Work.of(
@@ -316,9 +316,9 @@ def _go_on(work: Work, folder: Path) -> Release:
 
 def _scores(work: Work, released: Release, took: float) -> Scores | None:
     """Score a release that took ``took`` seconds; an interruption loses only the scores."""
-    from bdpvi._runtime import progress
-    from bdpvi._runtime.keys import Key
-    from bdpvi.recipes.scores import patience, previewed
+    from bdpvi._ground import progress
+    from bdpvi.noise.keys import Key
+    from bdpvi.tables.scores import patience, previewed
 
     try:
         track = progress.bar if work.progress else progress.silent
@@ -356,7 +356,7 @@ def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None
     """Print the plan, from the header only."""
     from bdpvi.datasets import bought
     from bdpvi.datasets.reading import read_header
-    from bdpvi.recipes.pipeline import Pipeline
+    from bdpvi.tables.pipeline import Pipeline
 
     if table.data in options.TABLES:
         raise ValueError(

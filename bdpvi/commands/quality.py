@@ -14,8 +14,8 @@ import typer
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bdpvi._runtime.keys import Key
-    from bdpvi.accounting.cost import Assumption
+    from bdpvi.noise.keys import Key
+    from bdpvi.privacy.cost import Assumption
     from bdpvi.synthesis import Synthetic
 
 NUMBERS, PAGE, SPLIT = "report.json", "report.html", "report.rows"
@@ -41,7 +41,7 @@ def check(fraction: float, groups: Sequence[str], columns: Sequence[str]) -> Non
     Raises:
         ValueError: if an option, which it names, is invalid.
     """
-    from bdpvi._runtime import validate
+    from bdpvi._ground import validate
 
     validate.probability("test_fraction", fraction)
     if unknown := [one for one in groups if one not in columns]:
@@ -63,8 +63,8 @@ def kept_out(
         key: secret, used for nothing else. A repetition with the same noise needs the same key.
         unit: "row", or the column that names persons.
     """
-    from bdpvi.accounting.book import ROW
     from bdpvi.datasets.cells import read_cell
+    from bdpvi.privacy.book import ROW
 
     if unit == ROW or unit not in frame:  # counting refuses a missing column
         out = key.coins(len(frame)) < fraction
@@ -75,7 +75,7 @@ def kept_out(
 
 def keep(folder: Path, train: pd.DataFrame, held_out: pd.DataFrame) -> None:
     """Write to the secret folder which rows were counted and held out: a report needs both."""
-    from bdpvi._runtime import store
+    from bdpvi._ground import store
 
     places = [one.index.to_list() for one in (train, held_out)]
     store.write(folder / SPLIT, json.dumps(places).encode())
@@ -99,7 +99,7 @@ def assuming(made: Synthetic, *more: Assumption) -> Synthetic:
 
 def declaring(made: Synthetic, facts: Mapping[str, str]) -> Synthetic:
     """Return the release with further declared facts in its receipt."""
-    from bdpvi.accounting.cost import Assumption
+    from bdpvi.privacy.cost import Assumption
 
     declared = {**made.receipt.declared, **facts}
     made = replace(made, receipt=replace(made.receipt, declared=declared))
@@ -124,7 +124,7 @@ def report(
         groups: columns with separate scores for each value.
         folder: the owner's secret folder.
     """
-    from bdpvi._runtime import store
+    from bdpvi._ground import store
     from bdpvi.synthesis.quality import evaluate
 
     try:

@@ -12,26 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpvi._runtime import outputs, store, validate
-from bdpvi._runtime.outputs import several
+from bdpvi._ground import outputs, store, validate
+from bdpvi._ground.outputs import several
 from bdpvi.commands import options
-from bdpvi.commands.options import (
-    Delta,
-    Folder,
-    Json,
-    Multiline,
-    Separator,
-    Settings,
-    Unknown,
-)
+from bdpvi.commands.options import Delta, Folder, Json, Multiline, Separator, Settings, Unknown
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor
 
     from bdpvi import Fit, Release
-    from bdpvi.releasing import Prepared
-    from bdpvi.releasing.guarantees import Guarantee as Promise
+    from bdpvi.bayesian.guarantees import Guarantee as Promise
 
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP", "typical": "TypicalRecord"}
 USELESS = 10.0
@@ -116,16 +107,17 @@ def release(
     twice; so it does where OUT was lost.
     """
     import bdpvi
-    from bdpvi.accounting.places import Places
-    from bdpvi.recipes import files
-    from bdpvi.releasing import releases, storage
-    from bdpvi.releasing.intent import begun
-    from bdpvi.releasing.received import release_of
+    from bdpvi.bayesian import releases
+    from bdpvi.privacy.places import Places
+    from bdpvi.releases import shared_file
+    from bdpvi.releases.intent import begun
+    from bdpvi.releases.received import release_of
+    from bdpvi.tables import files
 
     if temperature is None and epsilon is None:
         raise ValueError("temperature or epsilon must be given")
     kind = guarantee_of(guarantee)
-    accounting = bdpvi.accounting.Accounting(conversion=conversion) if conversion else None
+    accounting = bdpvi.bayesian.Accounting(conversion=conversion) if conversion else None
     fitted = files.load(folder)
     if settings:
         chosen = options.settings_of(
@@ -142,7 +134,7 @@ def release(
     price = {} if epsilon is None else {"epsilon": epsilon, "delta": delta}
     released: list[Release] = []
     with _charged(fitted, folder, where.out):
-        with store.claimed(where.out, room=storage.ROOM) as temporary:
+        with store.claimed(where.out, room=shared_file.ROOM) as temporary:
             file = where.secret / f"draws-{options_[:16]}.json"
             work = begun(
                 file,
@@ -164,7 +156,7 @@ def release(
                     work=releases.work_of(fitted, work.secret, work.facts),
                 )
                 released.append(releases.carried_out(fitted, wanted))
-                return storage.release_bytes(released[0])
+                return shared_file.release_bytes(released[0])
 
             store.fill(temporary, work.output(content))
         if not released:
@@ -179,7 +171,7 @@ def release(
         _report(fitted, released[0], out)
 
 
-def _report(fitted: Fit | Prepared, released: Release, out: Path) -> None:
+def _report(fitted: Fit, released: Release, out: Path) -> None:
     tau = released.receipt.temperature
     outputs.say(
         f"{several(released.receipt.draws, 'draw')}"
@@ -204,7 +196,7 @@ def _report(fitted: Fit | Prepared, released: Release, out: Path) -> None:
 
 
 @contextmanager
-def _charged(fitted: Fit | Prepared, folder: Path, out: Path) -> Iterator[None]:
+def _charged(fitted: Fit, folder: Path, out: Path) -> Iterator[None]:
     """Make an interruption report whether the release was charged, and what exists of it."""
     before = len(fitted.ledger.entries())
     try:
@@ -231,7 +223,7 @@ def guarantee_of(name: str) -> Promise | None:
 
 def cost(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
     """Say what everything spent on the table of a fit or of a work has cost. For the owner only."""
-    from bdpvi.recipes import files
+    from bdpvi.tables import files
 
     total = files.cost(folder, delta)
     if as_json:
@@ -295,9 +287,9 @@ def _predicted(
 
     from bdpvi import datasets
     from bdpvi.datasets.encoding import said
-    from bdpvi.releasing import storage
+    from bdpvi.releases import shared_file
 
-    loaded = storage.load_release(released)
+    loaded = shared_file.load_release(released)
     encoding = loaded.encoding
     if encoding is None:
         raise ValueError(

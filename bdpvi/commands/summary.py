@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bdpvi._runtime import outputs, store
+from bdpvi._ground import outputs, store
 from bdpvi.commands.options import Json
 
 
@@ -29,9 +29,9 @@ def summary(
     privacy's noise. Of other releases they are quantiles of the draws, and a line says what they
     leave out.
     """
-    from bdpvi.releasing import storage
+    from bdpvi.releases import shared_file
 
-    found = storage.load_release(released).summary(level, odds=odds)
+    found = shared_file.load_release(released).summary(level, odds=odds)
     if plot is not None:
         found.plot(plot)
     if as_json:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpvi._runtime import outputs, store, validate
-from bdpvi._runtime.outputs import several
+from bdpvi._ground import outputs, store, validate
+from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
 from bdpvi.commands.options import (
     BudgetOption,
@@ -32,10 +32,10 @@ from bdpvi.commands.options import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bdpvi._runtime.progress import Track
-    from bdpvi.accounting.ledger import Ledger
+    from bdpvi._ground.progress import Track
     from bdpvi.datasets import Schema
-    from bdpvi.releasing.intent import Begun
+    from bdpvi.privacy.ledger import Ledger
+    from bdpvi.releases.intent import Begun
     from bdpvi.synthesis import Synthetic
 
 ROWS, COUNTS = "synthetic.csv", "synthetic.json"
@@ -145,18 +145,18 @@ def synthesize(
     Example: bdpvi synthesize --data patients.csv --target sick --epsilon 1 --out shared
     """
     import bdpvi
-    from bdpvi._runtime import progress
-    from bdpvi.accounting.cost import Assumption
-    from bdpvi.accounting.places import Places
-    from bdpvi.accounting.transaction import Transaction
+    from bdpvi._ground import progress
     from bdpvi.datasets.encoding import with_text_names
     from bdpvi.datasets.origin import declared
     from bdpvi.datasets.reading import read_table
-    from bdpvi.recipes.private import beside, places
-    from bdpvi.releasing.intent import HEAD, NAME, output_of
+    from bdpvi.privacy.cost import Assumption
+    from bdpvi.privacy.places import Places
+    from bdpvi.releases.intent import HEAD, NAME, output_of
+    from bdpvi.releases.transaction import Transaction
     from bdpvi.synthesis import Counts
     from bdpvi.synthesis.order import Order, counted, for_persons
     from bdpvi.synthesis.released import Synthesis, of_bytes
+    from bdpvi.tables.private import beside, places
 
     given: dict[str, Any] = {
         "schema": None if schema is None else _consented(schema, from_data),
@@ -241,7 +241,7 @@ def sample(
     quiet: Quiet = False,
 ) -> None:
     """Make more synthetic rows, which costs nothing."""
-    from bdpvi._runtime import progress
+    from bdpvi._ground import progress
     from bdpvi.synthesis import load
 
     made = load(shared)
@@ -308,8 +308,8 @@ def _begun(
 
     Any error reports what was charged and how to resume. If nothing was charged, nothing is left.
     """
-    from bdpvi._runtime.validate import why
-    from bdpvi.releasing.intent import NAME, begun
+    from bdpvi._ground.validate import why
+    from bdpvi.releases.intent import NAME, begun
 
     contents = (data.read_bytes(), options.encode())
     table, digest = (hashlib.sha256(one).hexdigest() for one in contents)
@@ -367,7 +367,7 @@ def _same(path: Path, content: bytes) -> None:
 
 
 def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
-    from bdpvi._runtime.schema import to_json
+    from bdpvi._ground.schema import to_json
 
     spent = people.worst_case(made.receipt.worst_case.delta)
     if as_json:

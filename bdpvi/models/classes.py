@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
-from bdpvi._runtime import validate
+from bdpvi._ground import validate
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.regression import Design
-from bdpvi.types import Dataset
 
 _REACH = 20.0
 """Log distances between cut points are clipped at ± this."""

@@ -26,10 +26,11 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Categorical, Transform, biject_to, constraints
 
-from bdpvi._runtime.host import drawing
-from bdpvi._runtime.isolation import isolated
+from bdpvi._ground.host import drawing
+from bdpvi._ground.isolation import isolated
+from bdpvi._ground.types import tell_owner
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.misfits import MisfitError, misfits, per_record, split
-from bdpvi.types import Dataset, tell_owner
 
 Model = Callable[..., Any]
 

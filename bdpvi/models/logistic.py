@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.distributions import constraints
 from torch.nn.functional import logsigmoid
 
-from bdpvi._runtime import validate
-from bdpvi._runtime.outputs import several
+from bdpvi._ground import validate
+from bdpvi._ground.outputs import several
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
-from bdpvi.types import Dataset
 
 LIMIT = 2.0
 """Default limit at which standardised features are clipped, ±."""
@@ -99,7 +99,7 @@ class BayesianLogisticRegression:
     (Mallows-type estimators: Künsch, Stefanski and Carroll, JASA 84, 1989). With d columns,
     counting a category as one, C = ½√(d + 4), and the prior's precision is λ = 4CB, B the length of
     the longest z: then the posterior's own draws have a worst-case ε, and a certified Bayesian ε
-    (:mod:`bdpvi.neighbours.mode`).
+    (:mod:`bdpvi.bayesian.mode`).
 
     Args:
         prior_scale: the prior's standard deviation s of every weight. None means λ^-½, or 1 if

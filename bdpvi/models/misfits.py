@@ -11,7 +11,7 @@ from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from bdpvi._runtime.outputs import several
+from bdpvi._ground.outputs import several
 
 Site = Mapping[str, Any]
 """A node of a trace: its name, its distribution ``fn``, its value, its plates and more."""

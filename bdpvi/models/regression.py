@@ -11,16 +11,17 @@ import pyro.distributions as dist
 import torch
 from torch import Tensor
 
-from bdpvi._runtime import validate
+from bdpvi._ground import validate
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import departure, disjoint
-from bdpvi.types import Dataset
 
 _REACH = 20.0
 """Log means are clipped at ± this."""
 _DISPERSED = 7.0
 """The log dispersion is clipped at ± this."""
 MOST_COUNT = 10**6
-"""The largest public bound of Poisson counts; see :func:`bdpvi.dp.score_families.free_poisson`."""
+"""The largest public bound of Poisson counts; see
+:func:`bdpvi.regression.score_families.free_poisson`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +262,7 @@ class BayesianPoissonRegression(_Counts):
 
     Args:
         largest: whole number, at most :data:`MOST_COUNT`, public. Larger counts are clipped to it
-            where sensitivity has to be bounded; :class:`bdpvi.recipes.NoisyScores` corrects for
+            where sensitivity has to be bounded; :class:`bdpvi.regression.NoisyScores` corrects for
             this.
         exposure: number of the feature column, from 0, with each record's exposure, such as years
             at risk: positive and not standardised. Its logarithm is an offset: it is added to the

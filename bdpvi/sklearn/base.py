@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
 
-from bdpvi._runtime.outputs import several
+from bdpvi._ground.outputs import several
 
 try:
     from sklearn.utils.validation import validate_data
@@ -29,12 +29,12 @@ except ImportError:  # scikit-learn 1.5
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Dataset, Release
-    from bdpvi._runtime.keys import Key
-    from bdpvi.accounting.transaction import Transaction
-    from bdpvi.recipes.arrays import Standard
-    from bdpvi.recipes.pipeline import Pipeline
-    from bdpvi.recipes.recipe import Recipe
-    from bdpvi.releasing.guarantees import Guarantee
+    from bdpvi.bayesian.guarantees import Guarantee
+    from bdpvi.noise.keys import Key
+    from bdpvi.releases.transaction import Transaction
+    from bdpvi.tables.arrays import Standard
+    from bdpvi.tables.pipeline import Pipeline
+    from bdpvi.tables.recipe import Recipe
 
 __all__ = ["Floats", "PrivacyLeakWarning", "PrivateEstimator", "validate_data"]
 
@@ -104,7 +104,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _secret(self) -> Key:
         """Return the key from which all keys of a fit are derived."""
-        from bdpvi._runtime.keys import Key
+        from bdpvi.noise.keys import Key
 
         if self.random_state is None:
             return Key.fresh()
@@ -139,7 +139,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _given(self, X: Floats) -> Standard | None:
         """Return the columns' scaling if it is given, and need not be estimated privately."""
-        from bdpvi.recipes import arrays
+        from bdpvi.tables import arrays
 
         given = {name: getattr(self, name) for name in ("bounds", "scales")}
         given = {name: value for name, value in given.items() if value is not None}
@@ -157,7 +157,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _work(self) -> Iterator[Transaction]:
         """Yield the transaction of a fit, with all of ε reserved for it."""
         from bdpvi import Ledger, WorstCaseDP
-        from bdpvi.accounting.transaction import Transaction
+        from bdpvi.releases.transaction import Transaction
 
         secret = self._secret()
         public = self._guarantee().name == WorstCaseDP.name
@@ -172,7 +172,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _bought(self, columns: Floats, pipeline: Pipeline, work: Transaction) -> Standard:
         """Return private centres and scales of the columns named by the pipeline."""
         from bdpvi import PrivacyUtilityWarning
-        from bdpvi.recipes import arrays
+        from bdpvi.tables import arrays
 
         standard = arrays.bought(columns, pipeline, work.perform)
         if standard.found and (few := standard.found.caution(self.epsilon)):
@@ -182,7 +182,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _declared(self) -> dict[str, str]:
         """Return the arguments' declarations about the table, in words."""
         from bdpvi.datasets.origin import declared
-        from bdpvi.recipes.pipeline import about
+        from bdpvi.tables.pipeline import about
 
         names = ("classes", "base_rate", "target_bounds", "largest")
         given = {name: getattr(self, name, None) for name in names}
@@ -213,7 +213,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Return checked rows as the release's input, (N, d); a NaN counts as the centre."""
         import torch
 
-        from bdpvi.recipes.arrays import standardised
+        from bdpvi.tables.arrays import standardised
 
         given = {"dtype": np.float64, "ensure_all_finite": False, "reset": False}
         rows: Floats = validate_data(self, _numbers(X), **given)
@@ -227,7 +227,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if settings.route is None:
             return replace(self._drawn(settings, data, work), secret=None)
         prepared = settings.fit(data, ledger=work.ledger, progress=False)
-        assert isinstance(prepared, bdpvi.releasing.Prepared)
+        assert isinstance(prepared, bdpvi.tables.Prepared)
         release = prepared.release(
             settings.released, epsilon=self.epsilon, delta=self.delta, work=work
         )
@@ -238,13 +238,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         import torch
 
         import bdpvi
-        from bdpvi.accounting.ledger import Ledger
-        from bdpvi.releasing.releases import Asked, Draws, drawn
+        from bdpvi.bayesian.releases import Asked, Draws, drawn
+        from bdpvi.privacy.ledger import Ledger
 
         kind, secret = self._guarantee(), work.secret
         # Only the worst case is requested, so no neighbours are needed.
         public = kind.name == bdpvi.WorstCaseDP.name
-        near = bdpvi.Optimum(bdpvi.neighbours.Remove(0)) if public else None
+        near = bdpvi.Optimum(bdpvi.bayesian.Remove(0)) if public else None
         own = Ledger()
         for one in work.ledger.book().charges:
             if one.of == work.name:
@@ -267,7 +267,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _together(self, guarantee: str) -> str:
         """Return the guarantee with the total cost of all fits."""
-        from bdpvi.accounting.ledger import Ledger
+        from bdpvi.privacy.ledger import Ledger
 
         if self.ledger is None:
             return f"{guarantee}, this fit only"

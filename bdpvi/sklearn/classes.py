@@ -11,8 +11,8 @@ from bdpvi.sklearn.base import Floats
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
-    from bdpvi.recipes import Recipe
-    from bdpvi.recipes.arrays import Standard
+    from bdpvi.tables import Recipe
+    from bdpvi.tables.arrays import Standard
 
 STEPS = 1000
 """Number of training steps."""
@@ -27,7 +27,7 @@ def settings(estimator: Any, classes: int) -> Recipe:
         ValueError: naming an argument that is for two classes only.
     """
     from bdpvi import DPVI, BayesianMultinomialRegression
-    from bdpvi.recipes import Recipe
+    from bdpvi.tables import Recipe
 
     given = {name: getattr(estimator, name) for name in _OF_TWO}
     wrong = {name: value for name, value in given.items() if value is not None}

@@ -20,11 +20,11 @@ from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
-    from bdpvi.recipes.arrays import Standard
-    from bdpvi.recipes.encoded import Encoded
-    from bdpvi.recipes.pipeline import Pipeline
-    from bdpvi.recipes.recipe import Recipe
-    from bdpvi.releasing.guarantees import Guarantee
+    from bdpvi.bayesian.guarantees import Guarantee
+    from bdpvi.tables.arrays import Standard
+    from bdpvi.tables.pipeline import Pipeline
+    from bdpvi.tables.recipe import Recipe
+    from bdpvi.tables.rows import Encoded
 
 
 class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
@@ -64,9 +64,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         expected_rows: publicly known approximate number of rows, within a factor of 3. It is
             published, rounded. By default the number is estimated privately.
         intervals: whether to release coefficients with valid intervals, by
-            :class:`bdpvi.recipes.NoisyScores`; ``prior_scale`` is then the prior's, 5 by default.
-            It needs ``expected_rows`` if the scaling is estimated privately: too few records are an
-            error, which must be raised before anything is charged.
+            :class:`bdpvi.regression.NoisyScores`; ``prior_scale`` is then the prior's, 5 by
+            default. It needs ``expected_rows`` if the scaling is estimated privately: too few
+            records are an error, which must be raised before anything is charged.
         guide: "mean-field" or "full-rank" to release draws from a guide instead.
         ledger: path of a file to which every ``fit`` is charged before anything is drawn;
             ``guarantee_`` then states the total cost. Keep it secret, and use one for each table of
@@ -74,8 +74,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         random_state: None draws from the operating system's secure randomness. A seed makes an
             experiment without a guarantee: whoever knows the seed can subtract the noise.
 
-    By default a private minimum is released (:class:`bdpvi.recipes.ObjectivePerturbation`), which
-    converges to the minimum without privacy as rows are added. With a ``guide``, ``clip``,
+    By default a private minimum is released (:class:`bdpvi.regression.ObjectivePerturbation`),
+    which converges to the minimum without privacy as rows are added. With a ``guide``, ``clip``,
     ``prior_scale`` or ``noise_scale``, or for Bayesian DP, draws from a guide are released instead;
     arguments that are None are then set as in :func:`bdpvi.recommended`. More than two classes use
     multinomial regression, trained with noise by :class:`bdpvi.DPVI`; ``guarantee``, ``clip``,
@@ -88,7 +88,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             for X clipped at ``center_`` ± limit · ``scale_``.
         intercept_: (1,) or (K,), mean over the draws.
         coef_interval_: (d, 2), 95 % intervals of ``coef_``; only with ``intervals``.
-        summary_: the :class:`bdpvi.releasing.summary.Summary`, for standardised features; only with
+        summary_: the :class:`bdpvi.releases.summary.Summary`, for standardised features; only with
             ``intervals``.
         coef_samples_, intercept_samples_: (k, d) and (k,), or (k, K, d) and (k, K), for each draw.
         classes_: the labels, sorted.
@@ -173,10 +173,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 records were left out, for the owner only.
             PrivacyLeakWarning: if classes are taken from y, or a seed is given.
         """
+        from bdpvi._ground.types import tell_owner
         from bdpvi.datasets.bought import SHARE
-        from bdpvi.recipes.encoded import promising
-        from bdpvi.releasing.basis import LABELLED
-        from bdpvi.types import tell_owner
+        from bdpvi.releases.basis import LABELLED
+        from bdpvi.tables.encoded import promising
 
         self._refuse(options)
         rows, labels = self._rows(X, y)
@@ -256,8 +256,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         return {"poor_score": True}
 
     def _pipeline(self, width: int) -> Pipeline:
-        from bdpvi.recipes.files import guide_named
-        from bdpvi.recipes.pipeline import Pipeline
+        from bdpvi.tables.files import guide_named
+        from bdpvi.tables.pipeline import Pipeline
 
         of_guide = ("clip", "prior_scale", "noise_scale")
         named = self.guide
@@ -319,7 +319,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     def _standard(self, X: Floats) -> Standard | None:
         """Return the columns' scaling if it is given; otherwise check that it can be estimated."""
-        from bdpvi.releasing.guarantees import WORST_CASE
+        from bdpvi.bayesian.guarantees import WORST_CASE
 
         if (given := self._given(X)) is not None:
             return given

@@ -18,9 +18,9 @@ from bdpvi.sklearn.base import Floats, PrivateEstimator
 
 if TYPE_CHECKING:
     from bdpvi.models.kinds import OfNumbers
-    from bdpvi.recipes.arrays import Standard
-    from bdpvi.recipes.pipeline import Pipeline
-    from bdpvi.recipes.recipe import Recipe
+    from bdpvi.tables.arrays import Standard
+    from bdpvi.tables.pipeline import Pipeline
+    from bdpvi.tables.recipe import Recipe
 
 _DEVIATIONS = 4.0
 """Private bounds on the target are its private centre ± this many of its private scales."""
@@ -51,8 +51,8 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """Return the finite records with targets of at least ``least``."""
         import pandas as pd
 
+        from bdpvi._ground.types import tell_owner
         from bdpvi.datasets.cells import read_cells
-        from bdpvi.types import tell_owner
 
         rows, given = self._rows(X, y)
         texts = given.dtype.kind in "OUS"
@@ -86,7 +86,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def _pipeline(self, bought: int) -> Pipeline:
         """Return the pipeline with this number of columns to estimate privately."""
-        from bdpvi.recipes.pipeline import Pipeline
+        from bdpvi.tables.pipeline import Pipeline
 
         return Pipeline(
             target="y",
@@ -115,7 +115,8 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def _settings(self, model: OfNumbers, standard: Standard | None) -> Recipe:
         """Return model and route; with few records the route continues and warns."""
-        from bdpvi.recipes import NoisyScores, Recipe
+        from bdpvi.regression import NoisyScores
+        from bdpvi.tables import Recipe
 
         route = NoisyScores(rows=self.expected_rows, draws=self.draws, least=0.0)
         bought = standard.found if standard else None
@@ -143,7 +144,7 @@ class PrivateLinearRegression(_PrivateRegressor):
 
     Every call of ``fit`` is a separate release. The costs of several fits compose: give them one
     ``ledger``. The estimator keeps only the release, so it may be pickled and shared. It uses
-    :class:`bdpvi.recipes.NoisyScores`: intervals account for sampling and for privacy noise; the
+    :class:`bdpvi.regression.NoisyScores`: intervals account for sampling and for privacy noise; the
     error variance is estimated too. The guarantee is worst-case, for adding or removing one record.
 
     Centres and scales of the columns and of the target are estimated privately for a fifth of the
@@ -168,7 +169,7 @@ class PrivateLinearRegression(_PrivateRegressor):
         coef_: (d,), posterior means on the scale of X.
         intercept_: number.
         coef_interval_: (d, 2), 95 % intervals of ``coef_``.
-        summary_: the :class:`bdpvi.releasing.summary.Summary`, for standardised features.
+        summary_: the :class:`bdpvi.releases.summary.Summary`, for standardised features.
         center_, scale_: (d,), centres and scales that standardise X.
         bound_: the :class:`bdpvi.Bound` of preprocessing and release together.
         guarantee_: the guarantee in words.
@@ -342,7 +343,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         counts = np.rint(targets)
         if odd := int((counts != targets).sum()):
             from bdpvi import PrivacyUtilityWarning
-            from bdpvi._runtime.outputs import several
+            from bdpvi._ground.outputs import several
 
             said = f"for the owner only: {several(odd, 'count')} of y not an integer, and rounded"
             warnings.warn(said, PrivacyUtilityWarning, stacklevel=2)

@@ -2,10 +2,10 @@
 
 from bdpvi.synthesis.content import Receipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts
-from bdpvi.synthesis.findings import Quality
 from bdpvi.synthesis.intervals import Combined, combine
 from bdpvi.synthesis.quality import evaluate
 from bdpvi.synthesis.released import Synthetic, load, synthesize
+from bdpvi.synthesis.report import Quality
 
 __all__ = [
     "Combined",

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bdpvi._runtime import secure, validate
-from bdpvi.accounting.cost import Bound, sentences
+from bdpvi._ground import validate
 from bdpvi.datasets.origin import listed
 from bdpvi.datasets.schema import Codes, Schema
+from bdpvi.noise import secure
+from bdpvi.privacy.cost import Bound, sentences
 from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan
 
 FORMAT = 2

@@ -17,10 +17,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpvi._runtime import secure, validate
-from bdpvi._runtime.keys import Key
-from bdpvi._runtime.whole_normals import WholeNormals
+from bdpvi._ground import validate
 from bdpvi.datasets.schema import Codes, Schema
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
+from bdpvi.noise.whole_normals import WholeNormals
 
 Floats = NDArray[np.float64]
 Group = tuple[int, ...]

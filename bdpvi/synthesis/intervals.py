@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t
 
-from bdpvi._runtime import validate
+from bdpvi._ground import validate
 
 
 @dataclass(frozen=True, kw_only=True)

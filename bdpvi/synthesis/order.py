@@ -12,14 +12,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from bdpvi._runtime import validate
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting.book import ROW, Priced, for_unit
-from bdpvi.accounting.bought import gaussian_distance
-from bdpvi.accounting.cost import Bound
-from bdpvi.accounting.events import SampledGaussian, Threshold
-from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.worst_case import epsilon as worst_case
+from bdpvi._ground import validate
 from bdpvi.datasets import bought, bounds
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.cells import read_columns
@@ -27,6 +20,13 @@ from bdpvi.datasets.measuring import repeated
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.schema import MOST_LEVELS, Domain, Schema
 from bdpvi.datasets.units import at_most
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.book import ROW, Priced, for_unit
+from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.events import SampledGaussian, Threshold
+from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.synthesis.counts import Counts, Plan
 
 _ANY = Domain(levels=tuple(map(str, range(MOST_LEVELS))))

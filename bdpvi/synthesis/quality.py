@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from bdpvi._runtime import validate
+from bdpvi._ground import validate
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.synthesis import measures
 from bdpvi.synthesis.counts import Floats
@@ -23,12 +23,12 @@ from bdpvi.synthesis.findings import (
     Detail,
     Made,
     Pair,
-    Quality,
     Score,
     Told,
 )
 from bdpvi.synthesis.measures import Bins, Scale, Task, total_variation
 from bdpvi.synthesis.released import Synthetic
+from bdpvi.synthesis.report import Quality
 
 MOST = 10**5
 """Students use a sample of tables with more rows than this."""

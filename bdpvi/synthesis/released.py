@@ -12,17 +12,17 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 
-from bdpvi._runtime import schema as files
-from bdpvi._runtime import store, validate
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting import transaction
-from bdpvi.accounting.book import ROW
-from bdpvi.accounting.cost import Assumption, Bound
-from bdpvi.accounting.ledger import Ledger
-from bdpvi.accounting.transaction import Before, Transaction
+from bdpvi._ground import schema as files
+from bdpvi._ground import store, validate
 from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.schema import Schema
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.book import ROW
+from bdpvi.privacy.cost import Assumption, Bound
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.releases import transaction
+from bdpvi.releases.transaction import Before, Transaction
 from bdpvi.synthesis.content import File, Receipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts, count
 from bdpvi.synthesis.network import Network, network, redrawn

@@ -1,4 +1,4 @@
-"""The owner's report on a synthetic table: :class:`~bdpvi.synthesis.findings.Quality` in words.
+"""The owner's report on a synthetic table: its quality in numbers, in words and on a page.
 
 The page needs the extra ``bdpvi[report]``; the verdict does not.
 """
@@ -6,14 +6,30 @@ The page needs the extra ``bdpvi[report]``; the verdict does not.
 from __future__ import annotations
 
 import math
+import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bdpvi._runtime import page as pages
-from bdpvi._runtime.outputs import several
-from bdpvi.synthesis.findings import ALL, BASE, REAL, SYNTHETIC, Column, Quality
+from bdpvi._ground import page as pages
+from bdpvi._ground import schema as files
+from bdpvi._ground import store
+from bdpvi._ground.outputs import several
+from bdpvi.synthesis.content import Receipt
+from bdpvi.synthesis.findings import (
+    ALL,
+    BASE,
+    REAL,
+    SYNTHETIC,
+    Column,
+    Detail,
+    Made,
+    Pair,
+    Score,
+    Told,
+)
 from bdpvi.synthesis.measures import BOOSTED
 
 if TYPE_CHECKING:
@@ -26,6 +42,71 @@ _SHOWN = 24
 """Largest number of bars for a column: the most common bins."""
 _MOST_NAMED = 40
 """Largest number of columns named on the axes of heat maps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """The quality of a synthetic table. All of it is secret.
+
+    Attributes:
+        receipt: the guarantee.
+        target: name of the target, or None.
+        rows: numbers of training, held-out and synthetic rows.
+        columns: the columns, in the order of the schema.
+        pairs: all pairs of columns.
+        variation: mean total variation distance over all pairs.
+        halves: the same for two halves of the training rows, as the best to be expected.
+        shuffled: the same for training rows with each column shuffled, which removes dependence.
+        details: shares of the five pairs with the largest total variation distance.
+        lost: deviations from independence of the five pairs that lost most dependence.
+        classes: names of the students' classes.
+        scores: scores of the students and of the base rate.
+        unscored: why there are no scores, in words.
+        told: synthetic against held-out rows; None if there are too few.
+        copies: share of synthetic rows that equal a training row.
+        held_out_copies: share of held-out rows that equal a training row; None without any.
+        made: how each column was modelled.
+    """
+
+    receipt: Receipt
+    target: str | None
+    rows: tuple[int, int, int]
+    columns: tuple[Column, ...]
+    pairs: tuple[Pair, ...]
+    variation: float
+    halves: float
+    shuffled: float
+    details: tuple[Detail, ...]
+    lost: tuple[Detail, ...]
+    classes: tuple[str, ...]
+    scores: tuple[Score, ...]
+    unscored: str
+    told: Told | None
+    copies: float
+    held_out_copies: float | None
+    made: tuple[Made, ...]
+
+    @property
+    def verdict(self) -> tuple[str, str, str]:
+        """Three sentences: the meaning of ε for one person, good uses of the rows, and bad ones."""
+        return verdict(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as JSON types."""
+        content: dict[str, Any] = files.to_json(self)
+        return {"secret": True, "verdict": list(self.verdict), **content}
+
+    def html(self, path: str | os.PathLike[str], *, attack: str = "") -> None:
+        """Write one self-contained page, for the owner only, with mode 0600.
+
+        Args:
+            path: path of the page.
+            attack: the result of an attack on this release, in sentences.
+
+        Raises:
+            ImportError: without the extra ``bdpvi[report]``.
+        """
+        store.write(Path(path), page(self, attack).encode())
 
 
 def most_found(alarms: float, epsilon: float, delta: float) -> float:

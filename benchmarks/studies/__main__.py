@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bdpvi._runtime import progress, store
+from bdpvi._ground import progress, store
 from studies.catalogue import STUDIES
 
 parser = argparse.ArgumentParser(

@@ -11,12 +11,12 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from bdpvi._runtime.progress import Track
-from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.cost import Bound
-from bdpvi.accounting.record_costs import event_cost
-from bdpvi.accounting.worst_case import PrivacyLossAccountant
+from bdpvi._ground.progress import Track
+from bdpvi.bayesian.accounting.record_costs import event_cost
 from bdpvi.bench.curves import plain_ticks
+from bdpvi.privacy.conversions import Orders
+from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.worst_case import PrivacyLossAccountant
 from studies.compositions import ByHolder, ByPanel, Naive, composed
 from studies.distances import SampledDistances
 from studies.gaussian import DELTA, GAMMA, Array

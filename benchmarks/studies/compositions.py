@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bdpvi._runtime import validate
-from bdpvi.accounting.answer import Solution, Terms, settle, solve_by_order
-from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.cost import Bound
-from bdpvi.accounting.estimators import Estimate, student_t
+from bdpvi._ground import validate
+from bdpvi.bayesian.accounting.answer import Solution, Terms, settle, solve_by_order
+from bdpvi.bayesian.accounting.estimators import Estimate, student_t
+from bdpvi.privacy.conversions import Orders
+from bdpvi.privacy.cost import Bound
 
 Costs = Callable[[str, Tensor], Tensor]
 """Of one step: from a direction and orders (K,) to λ·D_{λ+1} of each record, (K, m)."""

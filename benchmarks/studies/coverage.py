@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from scipy import special, stats
 from torch import Tensor
 
-from bdpvi._runtime.progress import Track
-from bdpvi.accounting.betting import betting
-from bdpvi.accounting.estimators import (
+from bdpvi._ground.progress import Track
+from bdpvi.bayesian.accounting.betting import betting
+from bdpvi.bayesian.accounting.estimators import (
     Moments,
     empirical_bernstein,
     log_student_t_bound,
     student_t,
 )
-from bdpvi.accounting.quantiles import quantile_certificate
-from bdpvi.accounting.reliability import tolerable
+from bdpvi.bayesian.accounting.quantiles import quantile_certificate
+from bdpvi.bayesian.accounting.reliability import tolerable
 from studies.coverage_report import coverage_figure, coverage_text, tilted_figure, upper_limit
 from studies.populations import POPULATIONS, Population, gaussian_square, weibull
 from studies.study import Finding, publish, sized

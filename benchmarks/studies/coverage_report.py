@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from bdpvi.accounting.reliability import LEAST_RECORDS, TOLERANCE
+from bdpvi.bayesian.accounting.reliability import LEAST_RECORDS, TOLERANCE
 
 CONFIDENCE = 0.95
 RULES = {"all": "all results", "khat": "k̂ ≤ 0.7", "rule": "called reliable"}

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from bdpvi._runtime import validate
-from bdpvi.accounting.conversions import INTEGER_ORDERS, Orders
-from bdpvi.accounting.events import WITH, WITHOUT
-from bdpvi.accounting.record_costs import event_cost, subsampled_gaussian_cost
+from bdpvi._ground import validate
+from bdpvi.bayesian.accounting.record_costs import event_cost, subsampled_gaussian_cost
+from bdpvi.privacy.conversions import INTEGER_ORDERS, Orders
+from bdpvi.privacy.events import WITH, WITHOUT
 
 
 @dataclass(frozen=True, eq=False)

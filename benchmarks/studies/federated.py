@@ -20,13 +20,13 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from bdpvi._runtime.progress import Track
-from bdpvi.accounting.conversions import Orders, minimise_epsilon
-from bdpvi.accounting.events import LEVELS
-from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.record_costs import subsampled_gaussian_cost
-from bdpvi.accounting.worst_case import GaussianAccountant, PrivacyLossAccountant
+from bdpvi._ground.progress import Track
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.bench.curves import plain_ticks
+from bdpvi.privacy.conversions import Orders, minimise_epsilon
+from bdpvi.privacy.events import LEVELS
+from bdpvi.privacy.worst_case import GaussianAccountant, PrivacyLossAccountant
 from studies.study import DP, LINES, Finding, publish, sized
 
 DELTA = 1e-5
@@ -62,7 +62,7 @@ SCHEMES = (
      "then the maximum over clients"),
     ("joint", "unsound", "a client that leaves takes its noise along: see below"),
     ("joint, noise of a fixed total scale", "sound", "one noise, seen by clients and by records: "
-     "`bdpvi.dp.rounds`"),
+     "`bdpvi.federated.rounds`"),
 )  # fmt: skip
 
 

@@ -15,17 +15,17 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from bdpvi._runtime.progress import Track
-from bdpvi.accounting import conversions
-from bdpvi.accounting.accountant import Accounting, cost_of
-from bdpvi.accounting.answer import MISSES
-from bdpvi.accounting.conversions import INTEGER_ORDERS
-from bdpvi.accounting.estimators import student_t
-from bdpvi.accounting.record_costs import subsampled_gaussian_cost
-from bdpvi.accounting.reliability import reliable
-from bdpvi.accounting.worst_case import PrivacyLossAccountant
+from bdpvi._ground.progress import Track
+from bdpvi.bayesian.accounting.accountant import Accounting, cost_of
+from bdpvi.bayesian.accounting.answer import MISSES
+from bdpvi.bayesian.accounting.estimators import student_t
+from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
+from bdpvi.bayesian.accounting.reliability import reliable
 from bdpvi.bench.curves import plain_ticks
 from bdpvi.bench.methods.moments import MomentsAccountant
+from bdpvi.privacy import conversions
+from bdpvi.privacy.conversions import INTEGER_ORDERS
+from bdpvi.privacy.worst_case import PrivacyLossAccountant
 from studies.distances import SampledDistances
 from studies.study import (
     BAYESIAN,

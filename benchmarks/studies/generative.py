@@ -26,10 +26,10 @@ from sklearn.metrics import roc_auc_score
 from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import NearestNeighbors
 
-from bdpvi._runtime.progress import Track
-from bdpvi.accounting.gaussian import equal_covariance
-from bdpvi.accounting.solve import root
-from bdpvi.accounting.worst_case import PrivacyLossAccountant
+from bdpvi._ground.progress import Track
+from bdpvi.privacy.gaussian import equal_covariance
+from bdpvi.privacy.solve import root
+from bdpvi.privacy.worst_case import PrivacyLossAccountant
 from studies.study import DP, Finding, publish, sized
 
 Rows = NDArray[np.float64]

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from bdpvi._runtime.progress import Track
-from bdpvi.accounting.conversions import Orders, minimise_epsilon
-from bdpvi.accounting.record_costs import subsampled_gaussian_cost
-from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
-from bdpvi.dp.networks.deep import DPSGDSettings, make_private
+from bdpvi._ground.progress import Track
+from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
+from bdpvi.networks.deep import DPSGDSettings, make_private
+from bdpvi.privacy.conversions import Orders, minimise_epsilon
+from bdpvi.privacy.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 from studies.compositions import ByHolder
 from studies.study import DP, LINES, Finding, publish, sized
 

@@ -11,8 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bdpvi._runtime import validate
-from bdpvi._runtime.progress import Track
+from bdpvi._ground import validate
+from bdpvi._ground.progress import Track
 
 BAYESIAN = "Bayesian DP"
 DP = "DP"
@@ -50,7 +50,7 @@ class Run(Protocol):
         Args:
             out: folder, made if it is not there.
             seed: of everything random.
-            track: shows progress, see :mod:`bdpvi._runtime.progress`.
+            track: shows progress, see :mod:`bdpvi._ground.progress`.
             scale: in (0, 1], the fraction of the full size; the documentation shows 1.
         """
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import optimize
 
-from bdpvi._runtime import validate
-from bdpvi.accounting.estimators import student_t_quantile
+from bdpvi._ground import validate
+from bdpvi.bayesian.accounting.estimators import student_t_quantile
 from studies.populations import Array, Population
 
 _GRID, _REACH = 10_001, 9.0
@@ -37,7 +37,8 @@ def miss_rate(
     repeats: int,
     rng: np.random.Generator,
 ) -> MissRate:
-    """Estimate how often :func:`bdpvi.accounting.estimators.student_t` falls below the true mean.
+    """Estimate how often :func:`bdpvi.bayesian.accounting.estimators.student_t` falls below the
+    true mean.
 
     Args:
         population: where the records come from.

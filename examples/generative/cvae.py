@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bdpvi
-from bdpvi.dp.networks import DPSGDSettings
-from bdpvi.dp.networks.private import Private
+from bdpvi.networks import DPSGDSettings
+from bdpvi.networks.private import Private
 
 CODES = 10
 WIDTH = 128

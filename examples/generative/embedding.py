@@ -33,11 +33,11 @@ from _images import (
 from torch import Tensor, nn
 
 from bdpvi import Ledger
-from bdpvi._runtime import secure
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting.bought import gaussian_distance
-from bdpvi.accounting.transaction import Before, Plan, Transaction
-from bdpvi.dp.mechanism import NoisySum
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.releases.noisy_sum import NoisySum
+from bdpvi.releases.transaction import Before, Plan, Transaction
 
 FEATURES = 3000
 WIDTH = 60**0.5

@@ -32,8 +32,8 @@ from _images import (
 from embedding import features, frequencies
 from torch import Tensor, nn
 
-from bdpvi.dp.federated import Federation, Message
-from bdpvi.dp.rounds import Rounds
+from bdpvi.federated.federated import Federation, Message
+from bdpvi.federated.rounds import Rounds
 
 EACH = 10
 """Images of each digit that are drawn to be judged."""

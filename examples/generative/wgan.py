@@ -33,8 +33,8 @@ from _images import (
 from torch import Tensor, nn
 
 import bdpvi
-from bdpvi.dp.networks import DPSGDSettings
-from bdpvi.dp.networks.private import Private
+from bdpvi.networks import DPSGDSettings
+from bdpvi.networks.private import Private
 
 BOUND = 0.05
 """Of the critic's weights."""

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.distributions import biject_to, constraints
 from torch.distributions.constraints import Constraint
 
-from bdpvi._runtime import validate
+from bdpvi._ground import validate
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model, log_likelihood
-from bdpvi.types import Dataset
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import Dataset, guides
-from bdpvi.inference.svi import default_optimiser
+from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.models.contract import Model
 
 
@@ -49,7 +49,7 @@ def run(
             steps=given.steps, seed=0, optim=default_optimiser(given.steps, lr=0.1, decay=0.05)
         ),
         # of the search alone: no batch is drawn
-        accounting=bdpvi.accounting.Accounting(only_reliable=True, failure_probability=1e-30),
+        accounting=bdpvi.bayesian.Accounting(only_reliable=True, failure_probability=1e-30),
     )
     release = bdpvi.release(fit, draws=given.draws)
     print(release)

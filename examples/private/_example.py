@@ -21,7 +21,7 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import Dataset
-from bdpvi._runtime.isolation import isolated
+from bdpvi._ground.isolation import isolated
 from bdpvi.models.contract import Model
 
 PLATE, DELTA, FRESH = "records", 1e-5, 20_000

@@ -30,24 +30,17 @@ from simulated import logistic_data
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from bdpvi import BayesianLogisticRegression, Dataset, datasets
-from bdpvi._runtime.checkpoint import Checkpoint
-from bdpvi.accounting import quantiles
-from bdpvi.accounting.cost import Cost, Outcome
-from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.accounting.panel import Panel
-from bdpvi.accounting.worst_case import worst
+from bdpvi._ground.checkpoint import Checkpoint
+from bdpvi.bayesian.accounting import quantiles
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE, on_grid
 from bdpvi.bench import commands as cli_comparison
 from bdpvi.bench import figures
+from bdpvi.bench.baselines.scores import Batch, Clip, euclidean, scores
 from bdpvi.bench.comparison import Cell, Plan, compare, price, run
-from bdpvi.bench.figures import (
-    HEADINGS,
-    NO_WORST_CASE,
-    SHOWN,
-    curve,
-    record_epsilons,
-    reliability,
-)
+from bdpvi.bench.figures import HEADINGS, NO_WORST_CASE, SHOWN, curve, record_epsilons, reliability
 from bdpvi.bench.headline import headline
 from bdpvi.bench.hyperparameters import build
 from bdpvi.bench.methods import METHODS, NONE, SENTENCES, BaseRate, Method
@@ -59,11 +52,11 @@ from bdpvi.bench.ratios import Scores, difference
 from bdpvi.bench.report import COLUMNS as SHOWN_COLUMNS
 from bdpvi.bench.report import SECRET, Results, console_tables, overview, pictures, report
 from bdpvi.bench.summary import BEST, PAIRED, ratio_table, summarise
+from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.split import folds
-from bdpvi.dp.scores import Batch, Clip, euclidean, scores
-from bdpvi.recipes.metrics import MEASURES, calibration, expected_calibration_error, metrics
-from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, on_grid
-from bdpvi.types import Split
+from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.privacy.worst_case import worst
+from bdpvi.tables.metrics import MEASURES, calibration, expected_calibration_error, metrics
 
 ENTRIES: dict[str, dict[str, Any]] = {
     "logistic-regression": {},

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from scipy.stats import norm, ttest_ind, ttest_rel
 
+from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
 from bdpvi.bench.headline import headline
 from bdpvi.bench.ratios import (
     Ratio,
@@ -20,7 +21,6 @@ from bdpvi.bench.ratios import (
     resampled,
 )
 from bdpvi.bench.summary import BEST
-from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
 
 
 def steady(records: np.ndarray) -> Scores:

@@ -15,16 +15,11 @@ from simulated import logistic_data, single
 from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset
-from bdpvi.accounting.worst_case import PrivacyLossAccountant, calibrate
-from bdpvi.bench.methods.sgld import (
-    DPSGLDSettings,
-    SGLDAccountant,
-    dp_sgld_runs,
-    gradient_variance,
-)
-from bdpvi.dp.mechanism import deviation_for
-from bdpvi.dp.noise import Run
-from bdpvi.inference.plan import Plan
+from bdpvi.bench.baselines.noise import Run
+from bdpvi.bench.methods.sgld import DPSGLDSettings, SGLDAccountant, dp_sgld_runs, gradient_variance
+from bdpvi.noise.batches import Plan
+from bdpvi.privacy.worst_case import PrivacyLossAccountant, calibrate
+from bdpvi.releases.noisy_sum import deviation_for
 
 MODEL = BayesianLogisticRegression.unweighted()
 dp_sgld = single(dp_sgld_runs)

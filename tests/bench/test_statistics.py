@@ -9,9 +9,9 @@ import torch
 from simulated import logistic_data
 
 from bdpvi import Dataset
-from bdpvi._runtime.keys import Key
 from bdpvi.bench.methods.statistics import NoisyStatistics, PreparedStatistics
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.noise.keys import Key
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, limit=1e9)
 

@@ -21,8 +21,8 @@ from simulated import logistic_data
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from bdpvi import Dataset
-from bdpvi._runtime.store import read_json
-from bdpvi.accounting.accountant import Accounting
+from bdpvi._ground.store import read_json
+from bdpvi.bayesian.accounting.accountant import Accounting
 from bdpvi.bench import commands as cli_comparison
 from bdpvi.bench import tuning
 from bdpvi.bench.commands import TUNED
@@ -30,17 +30,14 @@ from bdpvi.bench.comparison import EPSILONS
 from bdpvi.bench.hyperparameters import FILE, build, describe, load
 from bdpvi.bench.methods import METHODS, Method
 from bdpvi.bench.methods.dp_gd import DPGD
-from bdpvi.bench.methods.posterior import (
-    FullRankWorstCase,
-    MeanFieldWorstCase,
-)
+from bdpvi.bench.methods.posterior import FullRankWorstCase, MeanFieldWorstCase
 from bdpvi.bench.trials import Trial, configurations, refinement, value_at
 from bdpvi.bench.tuning import Search, base_rate_score, proposal, score, tune
 from bdpvi.datasets import abalone
+from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.split import folds
-from bdpvi.recipes.metrics import OBJECTIVES
-from bdpvi.recipes.recommended import recommended
-from bdpvi.types import Split
+from bdpvi.tables.metrics import OBJECTIVES
+from bdpvi.tables.recommended import recommended
 
 QUICK = Search(configurations=3, refinements=0, epsilons=(0.5, 2.0), seeds=2, folds=2)
 DATA = logistic_data(300, 2)

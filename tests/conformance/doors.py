@@ -24,14 +24,14 @@ from typer.testing import CliRunner
 
 import bdpvi
 from bdpvi import BayesianDP, Budget, Dataset, Fit, Ledger, guides
-from bdpvi._fit import Kept
-from bdpvi.accounting.cost import Bound
+from bdpvi.bayesian.fit import Kept
 from bdpvi.cli import app
-from bdpvi.dp.federated import Federation, Message
-from bdpvi.dp.networks import DPSGDSettings
-from bdpvi.dp.rounds import Rounds
-from bdpvi.recipes.dpvi import DPVI
-from bdpvi.types import People
+from bdpvi.datasets.dataset import People
+from bdpvi.federated.federated import Federation, Message
+from bdpvi.federated.rounds import Rounds
+from bdpvi.networks import DPSGDSettings
+from bdpvi.privacy.cost import Bound
+from bdpvi.programs.dpvi import DPVI
 
 DELTA = 1e-5
 PLENTY = Budget(4.0, DELTA)
@@ -180,7 +180,7 @@ def _guide(**given: Any) -> Callable[[Place, float], Bound]:
 def _experiment(place: Place, share: float) -> Bound:
     """Release at a temperature that was found for a Bayesian ε, which is its price."""
     fit, kind = guide_fit(place), BayesianDP()
-    charge = bdpvi.releasing.calibrate(fit, 2, epsilon=share, guarantee=kind)
+    charge = bdpvi.bayesian.calibrate(fit, 2, epsilon=share, guarantee=kind)
     return replace(bdpvi.release(fit, charge, guarantee=kind).receipt.bound, epsilon=share)
 
 
@@ -356,7 +356,7 @@ def _tables(place: Place, share: float) -> Bound:
     rounds = Rounds(
         clients=2, size=3, clip=50.0, noise_multiplier=8.0 / share, record_rate=1.0, record_clip=1.0
     )
-    fit = bdpvi.dp.fit_federated(
+    fit = bdpvi.federated.fit_federated(
         CLIPPED, guides.MeanField(CLIPPED), clients, Federation(rounds), rounds=3, progress=False
     )
     return fit.worst_case(DELTA, "record")
@@ -370,10 +370,10 @@ _classes: dict[str, Any] = {"classes": ("a", "b", "c")}
 DOORS = (
     Door("release", _guide(), _fitted),
     Door("release, Bayesian", _experiment, _fitted),
-    Door("objective, declared", _route(bdpvi.recipes.ObjectivePerturbation(rows=2e4))),
-    Door("objective, counted", _route(bdpvi.recipes.ObjectivePerturbation())),
-    Door("scores, declared", _route(bdpvi.recipes.NoisyScores(rows=2000))),
-    Door("scores, counted", _route(bdpvi.recipes.NoisyScores())),
+    Door("objective, declared", _route(bdpvi.regression.ObjectivePerturbation(rows=2e4))),
+    Door("objective, counted", _route(bdpvi.regression.ObjectivePerturbation())),
+    Door("scores, declared", _route(bdpvi.regression.NoisyScores(rows=2000))),
+    Door("scores, counted", _route(bdpvi.regression.NoisyScores())),
     Door("training, declared", _route(DPVI(rows=2000, steps=STEPS, batch=100, draws=5))),
     Door("training, counted", _route(DPVI(steps=STEPS, batch=100, draws=5))),
     Door("private, logistic", _usual("sick", positive="yes"), few=True, **_file),

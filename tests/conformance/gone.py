@@ -13,7 +13,7 @@ import pytest
 from doors import DOORS, Door, Place
 from watch import Watch, files, rival, same_secrets, watching
 
-from bdpvi.accounting.cost import Bound
+from bdpvi.privacy.cost import Bound
 
 
 @dataclass

@@ -15,10 +15,10 @@ from watch import Watch, book, candidates, files, holds, read, rival, same_secre
 
 import bdpvi
 from bdpvi import BayesianDP, Budget, Ledger, TooFewRecordsError
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting import left
-from bdpvi.accounting.cost import Kind
-from bdpvi.accounting.transaction import Before, Plan, Transaction, seal
+from bdpvi.noise.keys import Key
+from bdpvi.privacy import left
+from bdpvi.privacy.cost import Kind
+from bdpvi.releases.transaction import Before, Plan, Transaction, seal
 
 PUBLISHED = [door for door in DOORS if door.out]
 KEYED = [door for door in DOORS if door.keyed]
@@ -351,7 +351,7 @@ def test_after_a_bayesian_release_no_guarantee_changes_its_kind(
     usual, place = went(door).promised, Place.within(tmp_path / "a")
     door.open(place, None)
     fit = guide_fit(place)
-    charge = bdpvi.releasing.calibrate(fit, epsilon=0.5, guarantee=BayesianDP())
+    charge = bdpvi.bayesian.calibrate(fit, epsilon=0.5, guarantee=BayesianDP())
     bdpvi.release(fit, charge, guarantee=BayesianDP())
     before = book(place.ledger).charges
     try:
@@ -367,7 +367,7 @@ def test_after_a_bayesian_release_no_guarantee_changes_its_kind(
 
 def test_noisy_counts_at_two_prices_share_no_noise() -> None:
     """From two counts with one noise at two scales the exact number follows."""
-    from bdpvi.releasing.mechanisms import CountRows
+    from bdpvi.releases.mechanisms import CountRows
 
     for records in (437, 450, 463):
         found = []
@@ -381,7 +381,7 @@ def test_noisy_counts_at_two_prices_share_no_noise() -> None:
 
 
 def test_noise_is_of_the_unit_and_of_the_ledger() -> None:
-    from bdpvi.releasing.mechanisms import CountRows
+    from bdpvi.releases.mechanisms import CountRows
 
     def noise(ledger: Ledger) -> float:
         return Transaction(ledger, Key(bytes(32))).perform(CountRows(0, 0.01, 1.0, DELTA))

@@ -25,9 +25,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from test_odd_records import MORE_NUMBERS, NUMBERS, same, what_happens
 
 from bdpvi import Ledger
-from bdpvi.dp.federated import Federation, Message
-from bdpvi.dp.flower import BayesianFedAvg, client_mod
-from bdpvi.dp.rounds import Rounds
+from bdpvi.federated.federated import Federation, Message
+from bdpvi.federated.flower import BayesianFedAvg, client_mod
+from bdpvi.federated.rounds import Rounds
 
 ROUNDS = 2
 BAD = 1003

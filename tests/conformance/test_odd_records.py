@@ -28,13 +28,13 @@ from typer.testing import CliRunner
 
 import bdpvi
 from bdpvi import BayesianDP, Ledger, datasets, guides, sklearn
-from bdpvi.accounting.cost import Assumption
 from bdpvi.cli import app
-from bdpvi.dp.federated import Federation
-from bdpvi.dp.networks import DPSGDSettings
-from bdpvi.dp.rounds import Rounds
-from bdpvi.recipes.dpvi import DPVI
-from bdpvi.types import People
+from bdpvi.datasets.dataset import People
+from bdpvi.federated.federated import Federation
+from bdpvi.federated.rounds import Rounds
+from bdpvi.networks import DPSGDSettings
+from bdpvi.privacy.cost import Assumption
+from bdpvi.programs.dpvi import DPVI
 
 ROWS = 200
 PUBLIC = {"source": "By law.", "age": [18, 98], "sex": ["F", "M"]}
@@ -214,7 +214,7 @@ def from_csv(lines: bytes, folder: Path, **more: Any) -> None:
     given = {"positive": "yes", "constants": constants, **more}
     split = datasets.from_csv(written(lines, folder), "sick", **given)
     model = bdpvi.BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
-    route = bdpvi.recipes.ObjectivePerturbation(rows=ROWS)
+    route = bdpvi.regression.ObjectivePerturbation(rows=ROWS)
     ledger = Ledger.at(folder / "people.jsonl")
     bdpvi.fit_private(model, split.train, epsilon=1.0, route=route, ledger=ledger)
 
@@ -283,7 +283,7 @@ def records(data: Any, folder: Path) -> None:
     """Release from records that were made here, rounded to half the usual precision."""
     x, y = (torch.from_numpy(one) for one in data)
     given = bdpvi.Dataset(x, y).to("cpu", torch.float32)
-    route(LOGISTIC, bdpvi.recipes.ObjectivePerturbation(rows=ROWS))(given, folder)
+    route(LOGISTIC, bdpvi.regression.ObjectivePerturbation(rows=ROWS))(given, folder)
 
 
 def estimator(made: Any) -> Callable[[Any, Path], object]:
@@ -337,7 +337,9 @@ def federated(data: Any, folder: Path) -> None:
         clients=2, size=2, clip=50.0, noise_multiplier=8.0, record_rate=1.0, record_clip=1.0
     )
     guide = guides.MeanField(CLIPPED)
-    bdpvi.dp.fit_federated(CLIPPED, guide, tables, Federation(rounds), rounds=2, progress=False)
+    bdpvi.federated.fit_federated(
+        CLIPPED, guide, tables, Federation(rounds), rounds=2, progress=False
+    )
 
 
 def guide_fit(data: Any, folder: Path, **given: Any) -> bdpvi.Release:
@@ -354,9 +356,9 @@ POISSON = bdpvi.BayesianPoissonRegression(largest=9)
 TRAINING = DPVI(rows=ROWS, steps=3, batch=50)
 BOUNDS: dict[str, Any] = {"bounds": (-2, 2), "expected_rows": ROWS}
 DOORS_OF_NUMBERS: dict[str, Callable[[Any, Path], object]] = {
-    "objective": route(LOGISTIC, bdpvi.recipes.ObjectivePerturbation(rows=ROWS)),
+    "objective": route(LOGISTIC, bdpvi.regression.ObjectivePerturbation(rows=ROWS)),
     "objective, Dataset": records,
-    "scores": route(LOGISTIC, bdpvi.recipes.NoisyScores(rows=ROWS), 5.0),
+    "scores": route(LOGISTIC, bdpvi.regression.NoisyScores(rows=ROWS), 5.0),
     "training": route(bdpvi.BayesianMultinomialRegression(classes=2), TRAINING),
     "training, counts": route(POISSON, TRAINING),
     "estimator": estimator(sklearn.PrivateLogisticRegression(classes=(0, 1), **BOUNDS)),

@@ -12,7 +12,7 @@ from bdpvi import datasets, guides
 
 ROOMS = {name: Path(str(one.__file__)).parent for name, one in
          (("bdpvi", bdpvi), ("datasets", datasets), ("guides", guides))}  # fmt: skip
-SPENDS = "bdpvi/accounting/transaction.py"
+SPENDS = "bdpvi/releases/transaction.py"
 WORKS = {"work", "self", "transaction"}
 """What a transaction is called; its own ``charge`` may be called anywhere."""
 
@@ -47,24 +47,24 @@ def test_only_a_transaction_charges_a_ledger() -> None:
     mine = {(SPENDS, on) for place, on in found if place == SPENDS}
     assert mine == {(SPENDS, "ledger"), (SPENDS, "self.ledger")}
     # A ledger in memory, of what one fit was charged already, and how a calibration is asked for.
-    others = {("bdpvi/sklearn/base.py", "own"), ("bdpvi/releasing/releases.py", "asked")}
+    others = {("bdpvi/sklearn/base.py", "own"), ("bdpvi/bayesian/releases.py", "asked")}
     assert found - mine == others
 
 
 def test_only_a_ledger_writes_its_lines() -> None:
     found = {place for place, tree in sources() for _ in calls(tree, "_write")}
-    assert found <= {"bdpvi/accounting/ledger.py"} | {
+    assert found <= {"bdpvi/privacy/ledger.py"} | {
         place for place in found if "commands" in place or "bench" in place
     }
     for place, tree in sources():
         names = {
             alias.name
             for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and node.module == "bdpvi._runtime.chain"
+            if isinstance(node, ast.ImportFrom) and node.module == "bdpvi._ground.chain"
             for alias in node.names
         }
         if "append" in names:
-            assert place == "bdpvi/accounting/ledger.py"
+            assert place == "bdpvi/privacy/ledger.py"
 
 
 def test_only_a_transaction_makes_the_key_of_a_charge() -> None:

@@ -11,8 +11,8 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 
 from bdpvi import BayesianAccountant
-from bdpvi.accounting import Accounting
-from bdpvi.accounting.accountant import Account
+from bdpvi.bayesian import Accounting
+from bdpvi.bayesian.accounting.accountant import Account
 
 JAELKOE = [
     # Jälkö, Dikmen and Honkela (UAI 2017), Abalone and Adult: δ, T, q, σ, ε by moments, by losses.

@@ -12,9 +12,9 @@ import pytest
 from doors import DELTA, DOORS, Door, Place
 
 from bdpvi import Budget, Ledger
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting.transaction import Transaction
-from bdpvi.releasing.mechanisms import CountRows
+from bdpvi.noise.keys import Key
+from bdpvi.releases.mechanisms import CountRows
+from bdpvi.releases.transaction import Transaction
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are forked")
 RACING = [door for door in DOORS if door.name in ("objective, counted", "private, logistic",

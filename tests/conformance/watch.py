@@ -18,14 +18,15 @@ from typing import Any
 import pytest
 from doors import Place
 
-from bdpvi import _fit
-from bdpvi._runtime import chain, secure
-from bdpvi._runtime.keys import Key
-from bdpvi._runtime.whole_normals import WholeNormals
-from bdpvi.accounting import ledger as ledgers
-from bdpvi.accounting import transaction
-from bdpvi.accounting.book import Book, follow
-from bdpvi.accounting.transaction import Plan, Transaction, seal
+from bdpvi._ground import chain
+from bdpvi.bayesian import fit as _fit
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
+from bdpvi.noise.whole_normals import WholeNormals
+from bdpvi.privacy import ledger as ledgers
+from bdpvi.privacy.book import Book, follow
+from bdpvi.releases import transaction
+from bdpvi.releases.transaction import Plan, Transaction, seal
 
 COINS = ("held out", "folds", "panel", "work", "split")
 """Labels of keys whose coins choose rows or name a work: no noise, and nothing to pay for."""

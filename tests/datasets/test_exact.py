@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from bdpvi._runtime.keys import Key
 from bdpvi.datasets import exact
+from bdpvi.noise.keys import Key
 
 LUCK = 1e-9
 """Chance with which a test of counted draws may fail."""

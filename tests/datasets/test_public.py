@@ -33,11 +33,11 @@ from bdpvi.datasets import (
 )
 from bdpvi.datasets.abalone import load_abalone
 from bdpvi.datasets.adult import load_adult
+from bdpvi.datasets.dataset import Dataset, Split
 from bdpvi.datasets.fetch import DigestError
 from bdpvi.datasets.magic import load_magic
 from bdpvi.datasets.spambase import load_spambase
 from bdpvi.datasets.split import first_rows, permutation, shuffled
-from bdpvi.types import Dataset, Split
 
 UCI = Path(__file__).resolve().parents[3] / "shared" / "data" / "uci"
 needs_uci = pytest.mark.skipif(not UCI.is_dir(), reason="the raw UCI files are not at hand")

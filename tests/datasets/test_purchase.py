@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from bdpvi._runtime.keys import Key
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.noise.keys import Key
 
 DISTANCE, DELTA, PAIRS, LUCK = 1.0, 1e-3, 200_000, 1e-9
 Draws = NDArray[np.float64]

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdpvi import PrivacyUtilityWarning
-from bdpvi.accounting.cost import Assumption
 from bdpvi.datasets import Encoding, dataset_from_frame, from_csv, from_frame
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.split import first_rows, folds
-from bdpvi.releasing.basis import assumptions_of
+from bdpvi.privacy.cost import Assumption
+from bdpvi.releases.basis import assumptions_of
 
 TABLE = pd.DataFrame(
     {

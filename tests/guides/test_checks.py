@@ -16,9 +16,9 @@ from simulated import logistic_data
 from torch import Tensor
 
 import bdpvi
-from bdpvi.dp.dpvi import dpvi_runs
-from bdpvi.dp.federated_vi import Server
-from bdpvi.dp.noise import Run
+from bdpvi.bench.baselines.dpvi import dpvi_runs
+from bdpvi.bench.baselines.noise import Run
+from bdpvi.federated.federated_vi import Server
 from bdpvi.guides import Laplace, LowRank, MeanField
 from bdpvi.models.misfits import MisfitError
 
@@ -296,7 +296,7 @@ def test_good_models_pass_and_nothing_changes(model: Any, data: bdpvi.Dataset) -
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_default_dtype() == torch.float32
     assert dict(pyro.get_param_store().items()) == {}
-    few = bdpvi.Coupled(bdpvi.neighbours.Remove(3))
+    few = bdpvi.Coupled(bdpvi.bayesian.Remove(3))
     bdpvi.fit(
         model,
         AutoNormal(model),

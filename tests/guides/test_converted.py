@@ -103,7 +103,7 @@ def test_fit_converts_and_trains_as_from_the_same_start(
     train = partial(
         bdpvi.fit,
         training=bdpvi.Training(steps=5, seed=0),
-        neighbours=bdpvi.Coupled(bdpvi.neighbours.Remove(3)),
+        neighbours=bdpvi.Coupled(bdpvi.bayesian.Remove(3)),
         progress=False,
     )
     converted = train(linear, auto(linear), data)
@@ -115,7 +115,7 @@ def test_fit_converts_and_trains_as_from_the_same_start(
     for fit in twice:
         for name, value in converted.parameters.items():
             assert torch.equal(fit.parameters[name], value)
-    assert bdpvi.releasing.preview(converted)["w"].shape == (1, 3)
+    assert bdpvi.bayesian.preview(converted)["w"].shape == (1, 3)
 
 
 def test_guides_that_cannot_be_converted(data: bdpvi.Dataset) -> None:

@@ -12,11 +12,11 @@ from simulated import logistic_data
 from torch.distributions import MultivariateNormal, kl_divergence
 
 import bdpvi
-from bdpvi._runtime.progress import silent
+from bdpvi._ground.progress import silent
+from bdpvi.bayesian.inference.svi import Problem, default_optimiser, run_svi
+from bdpvi.bayesian.neighbours.rows import Rows, train_rows
 from bdpvi.guides import FullRank, LowRank
-from bdpvi.inference.plan import Plan
-from bdpvi.inference.svi import Problem, default_optimiser, run_svi
-from bdpvi.neighbours.rows import Rows, train_rows
+from bdpvi.noise.batches import Plan
 
 STEPS = 30
 
@@ -105,7 +105,7 @@ def test_released_samples_have_its_covariance() -> None:
     )
     draws = 40_000
     generator = torch.Generator().manual_seed(0)
-    latents = bdpvi.releasing.preview(fit, draws, generator=generator)
+    latents = bdpvi.bayesian.preview(fit, draws, generator=generator)
     flat = torch.cat([latents["w"], latents["noise"].log().unsqueeze(1)], 1)
     covariance = fit.posterior.covariance_matrix  # type: ignore[attr-defined]
     spread = torch.outer(covariance.diagonal(), covariance.diagonal()).sqrt() * (2 / draws) ** 0.5
@@ -123,7 +123,7 @@ def known_noise(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
 def test_it_learns_a_correlation_that_a_diagonal_lacks() -> None:
     x = logistic_data(30, 1).x.expand(-1, 2)
     data = bdpvi.Dataset(x, 2 * x[:, 0])
-    few = bdpvi.Coupled(bdpvi.neighbours.Remove(3))
+    few = bdpvi.Coupled(bdpvi.bayesian.Remove(3))
     guide = LowRank(known_noise, rank=1)
     fit = bdpvi.fit(
         known_noise,

@@ -16,13 +16,13 @@ from simulated import logistic_data
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset
-from bdpvi._runtime.progress import silent
+from bdpvi._ground.progress import silent
+from bdpvi.bayesian import Remove
+from bdpvi.bayesian.inference.svi import Problem, default_optimiser, run_svi
+from bdpvi.bayesian.neighbours.rows import Rows, train_rows
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.inference.plan import Plan
-from bdpvi.inference.svi import Problem, default_optimiser, run_svi
 from bdpvi.models.contract import log_likelihood
-from bdpvi.neighbours import Remove
-from bdpvi.neighbours.rows import Rows, train_rows
+from bdpvi.noise.batches import Plan
 
 C = 0.7
 

@@ -16,14 +16,14 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum
-from bdpvi._runtime.isolation import isolated
-from bdpvi.dp.scores import LogisticScores, TracedScores
+from bdpvi._ground.isolation import isolated
+from bdpvi.bayesian import Remove
+from bdpvi.bayesian.inference.svi import Problem, default_optimiser
+from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
+from bdpvi.bayesian.neighbours.rows import row_gradient
+from bdpvi.bench.baselines.scores import LogisticScores, TracedScores
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.inference.plan import Plan
-from bdpvi.inference.svi import Problem, default_optimiser
-from bdpvi.neighbours import Remove
-from bdpvi.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
-from bdpvi.neighbours.rows import row_gradient
+from bdpvi.noise.batches import Plan
 
 GUIDES = [MeanField, FullRank]
 MODEL = BayesianLogisticRegression(clip=0.5, prior_scale=0.3, intercept=True, intercept_mean=-2.0)

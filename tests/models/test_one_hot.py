@@ -16,10 +16,10 @@ from torch.nn.functional import logsigmoid
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, datasets, guides
-from bdpvi._runtime.schema import from_json, to_json
-from bdpvi.accounting.events import WITH, WITHOUT
-from bdpvi.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.neighbours.mode.influence import of_any_table
+from bdpvi._ground.schema import from_json, to_json
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.bayesian.mode.influence import of_any_table
+from bdpvi.privacy.events import WITH, WITHOUT
 
 PLACES = ((1, 2, 3), (5, 6))
 """Of the columns age, job=a, job=b, job=c, height, sex=f, sex=m."""

@@ -27,10 +27,10 @@ from bdpvi import (
     fit_private,
     guides,
 )
-from bdpvi.dp.scores import scores
+from bdpvi.bench.baselines.scores import scores
 from bdpvi.models.contract import class_probabilities, log_likelihood, predictive_means
-from bdpvi.recipes import NoisyScores
-from bdpvi.releasing.released import flat
+from bdpvi.regression import NoisyScores
+from bdpvi.releases.released import flat
 
 MODELS: dict[str, Any] = {
     "multinomial": BayesianMultinomialRegression(classes=3),
@@ -126,7 +126,7 @@ def test_scores_are_bounded_however_far_the_latents_are(far: float) -> None:
 
 
 def _singles(n: int) -> list[Any]:
-    from bdpvi.dp.scores import Batch
+    from bdpvi.bench.baselines.scores import Batch
 
     return [Batch(torch.tensor([[i]]), torch.ones(1, 1)) for i in range(n)]
 

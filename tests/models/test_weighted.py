@@ -19,26 +19,26 @@ from torch.nn.functional import logsigmoid
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum
-from bdpvi._runtime.isolation import isolated
-from bdpvi._runtime.schema import from_json, to_json
-from bdpvi.accounting.gaussian_pairs import GaussianPairs, summarise
+from bdpvi._ground.isolation import isolated
+from bdpvi._ground.schema import from_json, to_json
+from bdpvi.bayesian import Add, Remove
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
+from bdpvi.bayesian.inference.svi import Problem, default_optimiser
+from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
+from bdpvi.bayesian.neighbours.rows import row_gradient
+from bdpvi.bayesian.optimum.displacements import Terms
+from bdpvi.bayesian.optimum.elbo import Objective, Records, climb, start
+from bdpvi.bayesian.optimum.expansion import Expansion
+from bdpvi.bayesian.optimum.search import search
+from bdpvi.bench.baselines.scores import Clip, LogisticScores, TracedScores, euclidean
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation as InBench
-from bdpvi.dp.scores import Clip, LogisticScores, TracedScores, euclidean
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.inference.plan import Plan
-from bdpvi.inference.svi import Problem, default_optimiser
 from bdpvi.models.contract import log_likelihood
 from bdpvi.models.misfits import MisfitError
-from bdpvi.neighbours import Add, Remove
-from bdpvi.neighbours.optimum.displacements import Terms
-from bdpvi.neighbours.optimum.elbo import Objective, Records, climb, start
-from bdpvi.neighbours.optimum.expansion import Expansion
-from bdpvi.neighbours.optimum.search import search
-from bdpvi.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
-from bdpvi.neighbours.rows import row_gradient
-from bdpvi.recipes import files, scores
-from bdpvi.recipes.recipe import Recipe
+from bdpvi.noise.batches import Plan
+from bdpvi.tables import files, scores
+from bdpvi.tables.recipe import Recipe
 
 GUIDES = [MeanField, FullRank]
 MODEL = BayesianLogisticRegression(intercept_mean=-1.0)
@@ -317,12 +317,12 @@ def test_a_preview_has_the_mode() -> None:
 @pytest.mark.parametrize(
     "route",
     [
-        bdpvi.recipes.ObjectivePerturbation(rows=1000),
-        bdpvi.recipes.NoisyScores(rows=1000, least=0),
+        bdpvi.regression.ObjectivePerturbation(rows=1000),
+        bdpvi.regression.NoisyScores(rows=1000, least=0),
         bdpvi.DPVI(rows=1000, steps=5),
     ],
 )
-def test_routes_that_bound_records_themselves_take_no_weights(route: Any, tmp_path: Path) -> None:
+def test_routes_that_bound_records_themselves_take_no_weights(route: Any) -> None:
     data = wide(1000)
     release = bdpvi.fit_private(MODEL, data, epsilon=2.0, route=route)
     plain = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0, intercept_mean=-1.0)
@@ -333,8 +333,6 @@ def test_routes_that_bound_records_themselves_take_no_weights(route: Any, tmp_pa
     torch.testing.assert_close(release.predict_draws(x).double(), mean, rtol=1e-5, atol=1e-6)
     prepared = Recipe(model=MODEL, route=route).fit(data, progress=False)
     assert prepared.model == plain
-    bdpvi.save_fit(prepared, tmp_path / "fit")
-    assert bdpvi.load_fit(tmp_path / "fit", MODEL, route).model == MODEL.plain
 
 
 def test_methods_of_a_comparison_take_weights_or_leave_them_out() -> None:

@@ -21,21 +21,21 @@ class Fault:
     hole: str = ""
 
 
-SECURE = "tests/_runtime/test_secure.py::"
-DEEP = "tests/dp/test_deep.py::"
-PREFLIGHT = "tests/dp/test_preflight.py::"
-SCORES = "tests/dp/test_noisy_scores.py::"
-INTENT = "tests/releasing/test_intent.py::test_a_key_meets_no_other_table_price_or_options"
-KEYS = "tests/accounting/test_transaction.py::"
+SECURE = "tests/noise/test_secure.py::"
+DEEP = "tests/networks/test_deep.py::"
+PREFLIGHT = "tests/networks/test_preflight.py::"
+SCORES = "tests/regression/test_noisy_scores.py::"
+INTENT = "tests/releases/test_intent.py::test_a_key_meets_no_other_table_price_or_options"
+KEYS = "tests/releases/test_transaction.py::"
 BOUGHT = "tests/synthesis/test_bounds.py::"
-LEDGER = "tests/accounting/test_ledger.py::"
-STICK = "tests/accounting/test_hockey_stick.py::"
-WORST = "tests/accounting/test_worst_case.py::"
-GUARANTEES = "tests/releasing/test_guarantees.py::"
-RELEASES = "tests/releasing/test_releases.py::"
+LEDGER = "tests/privacy/test_ledger.py::"
+STICK = "tests/bayesian/accounting/test_hockey_stick.py::"
+WORST = "tests/privacy/test_worst_case.py::"
+GUARANTEES = "tests/bayesian/test_guarantees.py::"
+RELEASES = "tests/bayesian/test_releases.py::"
 WEIGHTED = "tests/models/test_weighted.py::"
-ROUTES = "tests/recipes/test_routes.py::"
-ORIGINS = "tests/recipes/test_origins.py::"
+ROUTES = "tests/tables/test_routes.py::"
+ORIGINS = "tests/tables/test_origins.py::"
 
 FAULTS = (
     Fault(
@@ -58,14 +58,14 @@ FAULTS = (
     ),
     Fault(
         what="the sum is clipped in place of each record's part",
-        caught={"clip-after-the-sum": ("tests/dp/test_gradients.py::test_against_a_loop",)},
+        caught={"clip-after-the-sum": ("tests/networks/test_gradients.py::test_against_a_loop",)},
     ),
     Fault(
         what="a direction of the neighbours is dropped",
         caught={
             "direction-dropped": (STICK + "test_larger_direction_counts_whichever_comes_first",),
             "direction-of-unseen-coins-dropped": (
-                "tests/accounting/test_seen_coins.py::"
+                "tests/privacy/test_seen_coins.py::"
                 "test_the_worst_case_is_of_the_direction_that_costs_most",
             ),
         },
@@ -73,9 +73,7 @@ FAULTS = (
     Fault(
         what="γ, with which an estimate may fail, does not come out of δ",
         caught={
-            "gamma-not-counted": (
-                "tests/accounting/test_conversions.py::test_split_delta_adds_up",
-            ),
+            "gamma-not-counted": ("tests/privacy/test_conversions.py::test_split_delta_adds_up",),
             "gamma-counted-once": (STICK + "test_delta_has_what_the_estimates_take",),
         },
     ),
@@ -98,7 +96,7 @@ FAULTS = (
                 "tests/datasets/test_tables.py::test_features_targets_and_notes",
             ),
             "measured-constants-assumed-public": (
-                "tests/test_sklearn.py::test_exact_constants_need_consent_and_are_named",
+                "tests/sklearn/test_sklearn.py::test_exact_constants_need_consent_and_are_named",
             ),
         },
     ),
@@ -157,7 +155,7 @@ FAULTS = (
             "ledger-after-the-solution": (ROUTES + "test_it_is_charged_before_it_is_drawn",),
             "ledger-after-the-step": (DEEP + "test_the_budget_refuses_before_anything_is_charged",),
             "ledger-after-the-estimator": (
-                "tests/test_sklearn_ledger.py::"
+                "tests/sklearn/test_sklearn_ledger.py::"
                 "test_the_file_has_each_charge_before_its_noise_is_drawn",
             ),
         },
@@ -209,7 +207,7 @@ FAULTS = (
         caught={
             "panel-in-the-training-rows": (DEEP + "test_bad_input_names_the_argument",),
             "heldout-in-the-training-rows": (
-                "tests/neighbours/test_coupled.py::test_heldout_records_are_none_of_the_data",
+                "tests/bayesian/neighbours/test_coupled.py::test_heldout_records_are_none_of_the_data",
             ),
         },
     ),
@@ -224,12 +222,12 @@ FAULTS = (
         what="a pair of distributions that does not dominate those of all neighbours",
         caught={
             "pair-that-is-only-gaussian": (
-                "tests/accounting/test_perturbed_price.py::"
+                "tests/privacy/test_perturbed_price.py::"
                 "test_the_profile_is_that_of_the_largest_loss",
             ),
             "pair-of-the-mean": (WORST + "test_privacy_loss_of_one_step_against_its_closed_form",),
             "pair-that-encloses-less": (
-                "tests/neighbours/optimum/test_route.py::"
+                "tests/bayesian/optimum/test_route.py::"
                 "test_enclosing_pairs_cost_more_than_anything_within_the_errors",
             ),
         },
@@ -238,7 +236,7 @@ FAULTS = (
         what="the range of the panel's costs in place of any record's",
         caught={
             "range-of-the-panel": (
-                "tests/accounting/test_perturbed_records.py::"
+                "tests/bayesian/accounting/test_perturbed_records.py::"
                 "test_the_range_is_that_of_any_record_and_not_of_those_given",
             ),
             "largest-of-the-panel": (
@@ -297,7 +295,7 @@ FAULTS = (
         what="weights of another x than the one that is summed",
         caught={
             "weights-of-the-wrong-x": (
-                "tests/dp/test_perturbed_objective.py::test_weights_bound_any_record",
+                "tests/regression/test_perturbed_objective.py::test_weights_bound_any_record",
             ),
             "weights-without-the-ones": (
                 SCORES + "test_no_record_adds_more_than_the_bound_and_some_add_all_of_it",

@@ -12,7 +12,7 @@ import torch
 from scipy import optimize, stats
 from studies import federated
 
-from bdpvi._runtime.progress import silent
+from bdpvi._ground.progress import silent
 
 
 @pytest.fixture(scope="module")

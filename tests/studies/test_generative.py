@@ -11,8 +11,8 @@ import pytest
 from scipy import integrate, optimize, stats
 from studies import generative
 
-from bdpvi._runtime.progress import silent
-from bdpvi.accounting.worst_case import PrivacyLossAccountant
+from bdpvi._ground.progress import silent
+from bdpvi.privacy.worst_case import PrivacyLossAccountant
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,12 @@ from studies.coverage_report import pooled, upper_limit
 from studies.populations import POPULATIONS, Population, gaussian_square, weibull
 from studies.study import Finding, sized
 
-from bdpvi._runtime.progress import silent
-from bdpvi.accounting.betting import betting
-from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.estimators import Moments, student_t
-from bdpvi.accounting.reliability import reliable
+from bdpvi._ground.progress import silent
+from bdpvi.bayesian.accounting.betting import betting
+from bdpvi.bayesian.accounting.estimators import Moments, student_t
+from bdpvi.bayesian.accounting.reliability import reliable
 from bdpvi.bench.methods.moments import MomentsAccountant
+from bdpvi.privacy.conversions import Orders
 
 
 @pytest.fixture(scope="module")

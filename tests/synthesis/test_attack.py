@@ -12,14 +12,14 @@ import pytest
 from attack import copies, judged, likelihood_ratio, play
 from scipy.stats import beta, norm
 
-from bdpvi._runtime import secure
-from bdpvi._runtime.keys import Key
-from bdpvi._runtime.whole_normals import WholeNormals
-from bdpvi.accounting.bought import gaussian_distance
-from bdpvi.accounting.worst_case import gaussian_guarantee
 from bdpvi.datasets import Domain, Schema
 from bdpvi.datasets.schema import Codes
 from bdpvi.datasets.units import at_most
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
+from bdpvi.noise.whole_normals import WholeNormals
+from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.worst_case import gaussian_guarantee
 from bdpvi.synthesis.counts import Counts, NoisyCounts, Plan, count, merged
 from bdpvi.synthesis.network import network
 

@@ -16,17 +16,17 @@ from scipy.stats import norm
 
 import bdpvi
 from bdpvi import Budget, BudgetExceededError, Ledger
-from bdpvi._runtime import secure
-from bdpvi._runtime.keys import Key
-from bdpvi._runtime.whole_normals import LAW
-from bdpvi.accounting.book import Entry, for_unit, tally
-from bdpvi.accounting.cost import Assumption
-from bdpvi.accounting.events import SampledGaussian, Threshold
-from bdpvi.accounting.rounding import rounding_delta
-from bdpvi.accounting.transaction import Transaction
 from bdpvi.datasets import Domain, Schema, bounds
 from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.schema import measured
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
+from bdpvi.noise.whole_normals import LAW
+from bdpvi.privacy.book import Entry, for_unit, tally
+from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.events import SampledGaussian, Threshold
+from bdpvi.privacy.rounding import rounding_delta
+from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis import Counts, load
 from bdpvi.synthesis.order import Order
 

@@ -10,11 +10,11 @@ import pytest
 from scipy import stats
 
 import bdpvi
-from bdpvi._runtime import secure
-from bdpvi._runtime.keys import Key
-from bdpvi._runtime.whole_normals import WholeNormals
-from bdpvi.accounting.rounding import rounding_delta
 from bdpvi.datasets import Domain, Schema
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
+from bdpvi.noise.whole_normals import WholeNormals
+from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.synthesis import combine
 from bdpvi.synthesis.counts import Counts, Plan, count
 from bdpvi.synthesis.network import network, redrawn

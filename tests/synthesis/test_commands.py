@@ -20,9 +20,9 @@ from test_cli import run as main
 from typer.testing import CliRunner
 
 from bdpvi import BudgetExceededError
-from bdpvi.accounting.ledger import Ledger
 from bdpvi.cli import app
-from bdpvi.releasing import intent
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.releases import intent
 from bdpvi.synthesis import load
 
 # Of bought bounds it depends on noise how much is beyond.
@@ -217,14 +217,14 @@ def test_an_identifier_with_repeats_is_said_also_if_it_is_dropped(people: Path) 
 
 
 MOMENTS = {
-    "before the charge": "bdpvi.accounting.ledger.append",
-    "after the charge": "bdpvi.accounting.ledger.append",  # but before its head
+    "before the charge": "bdpvi.privacy.ledger.append",
+    "after the charge": "bdpvi.privacy.ledger.append",  # but before its head
     "before what is bought": "bdpvi.synthesis.order.Order.bought",
     "before the counts": "bdpvi.synthesis.released.count",
     "before the output": "bdpvi.synthesis.released.Synthetic.to_bytes",
-    "before the secret is erased": "bdpvi.releasing.intent.replace",
+    "before the secret is erased": "bdpvi.releases.intent.replace",
     "before the rows": "bdpvi.commands.synthesize._write",
-    "before the name": "bdpvi._runtime.store._publish",
+    "before the name": "bdpvi._ground.store._publish",
 }
 
 

@@ -14,9 +14,9 @@ from scipy.stats import chi2, chisquare
 
 import bdpvi
 from bdpvi import Ledger
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting.transaction import Transaction
 from bdpvi.datasets import Domain, Schema
+from bdpvi.noise.keys import Key
+from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis import Counts, Synthetic
 from bdpvi.synthesis.order import of_persons
 

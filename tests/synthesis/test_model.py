@@ -9,17 +9,10 @@ import pytest
 from scipy.optimize import bisect, minimize_scalar
 from sklearn.tree import DecisionTreeClassifier
 
-from bdpvi._runtime.keys import Key
 from bdpvi.datasets import Domain, Schema
+from bdpvi.noise.keys import Key
 from bdpvi.synthesis.counts import Counts, NoisyCounts, Plan, count, merged
-from bdpvi.synthesis.margins import (
-    by_pairs,
-    margins,
-    projected,
-    raked,
-    shrunk_cells,
-    shrunk_values,
-)
+from bdpvi.synthesis.margins import by_pairs, margins, projected, raked, shrunk_cells, shrunk_values
 from bdpvi.synthesis.network import drawn, network
 
 NOISELESS = 1e6

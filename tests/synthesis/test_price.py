@@ -11,11 +11,11 @@ from scipy.stats import chisquare, norm
 
 import bdpvi
 from bdpvi import Budget, BudgetExceededError, Ledger
-from bdpvi._runtime import secure
-from bdpvi._runtime.keys import Key
-from bdpvi._runtime.whole_normals import LAW, WholeNormals
-from bdpvi.accounting.bought import gaussian_distance
 from bdpvi.datasets import Domain, Schema
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
+from bdpvi.noise.whole_normals import LAW, WholeNormals
+from bdpvi.privacy.gaussian_room import gaussian_distance
 from bdpvi.synthesis import Counts, released
 from bdpvi.synthesis.counts import Plan
 

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 import bdpvi
-from bdpvi.accounting.cost import Assumption
 from bdpvi.datasets import Domain, Schema
+from bdpvi.privacy.cost import Assumption
 from bdpvi.synthesis import Counts, Synthetic, load
 from bdpvi.synthesis.released import of_bytes
 

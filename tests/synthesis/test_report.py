@@ -20,10 +20,10 @@ from people_shared import FOUND, HELD_OUT, MADE, TRAIN, people
 from scipy.optimize import linprog
 from typer.testing import CliRunner
 
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting.cost import Assumption
 from bdpvi.cli import app
 from bdpvi.commands.quality import kept_out
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.cost import Assumption
 from bdpvi.synthesis import evaluate, load
 from bdpvi.synthesis.counts import count
 from bdpvi.synthesis.report import bars, copied, most_found

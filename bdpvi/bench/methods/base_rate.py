@@ -10,9 +10,9 @@ import pyro
 import pyro.distributions as dist
 from torch import Tensor
 
-from bdpvi.accounting.cost import Outcome
 from bdpvi.bench.methods.method import NONE
-from bdpvi.types import Dataset
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.privacy.cost import Outcome
 
 
 def constant(x: Tensor, y: Tensor | None = None) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from bdpvi._fit import fit
-from bdpvi.accounting.book import Origin
+from bdpvi.bayesian.fit import fit
+from bdpvi.bayesian.guarantees import BAYESIAN, BayesianDP
 from bdpvi.bench.methods.method import Prepared
 from bdpvi.bench.methods.posterior import PreparedRelease
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import Laplace
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.releasing.guarantees import BAYESIAN, BayesianDP
-from bdpvi.types import Dataset
+from bdpvi.privacy.book import Origin
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,19 +10,20 @@ from typing import Any, ClassVar
 
 import torch
 
-from bdpvi._runtime.secure import sum_rounding
-from bdpvi.accounting.accountant import Account
-from bdpvi.accounting.cost import Assumption, Cost, Outcome
-from bdpvi.accounting.events import NormCounts, SampledGaussian
-from bdpvi.accounting.worst_case import GaussianAccountant
+from bdpvi._ground.types import Scope
+from bdpvi.bayesian.accounting.accountant import Account
+from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
+from bdpvi.bench.baselines.dp_gd import DPGDSettings, dp_gd_runs
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.noisy import NoisyTraining
 from bdpvi.bench.methods.pace import LIMIT, clip_of, pace
 from bdpvi.bench.methods.temperature import bayesian, coldest
-from bdpvi.dp.dp_gd import DPGDSettings, dp_gd_runs
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
-from bdpvi.types import Dataset, Scope
+from bdpvi.noise.secure import sum_rounding
+from bdpvi.privacy.cost import Assumption, Cost, Outcome
+from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.worst_case import GaussianAccountant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class DPGD:
 
     Args:
         model: what is fitted.
-        steps, tail: see :class:`~bdpvi.dp.dp_gd.DPGDSettings`.
+        steps, tail: see :class:`~bdpvi.bench.baselines.dp_gd.DPGDSettings`.
         clip, step_size: see there; None uses the rule of :mod:`bdpvi.bench.methods.pace`, by the
             noise and the table's size.
     """

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from bdpvi.accounting.worst_case import PrivacyLossAccountant, WorstCaseAccountant
+from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.noisy import NoisyTraining
 from bdpvi.bench.methods.pace import LIMIT, clip_of, pace
 from bdpvi.bench.methods.sgld import DPSGLDSettings, SGLDAccountant, dp_sgld_runs
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.releasing.guarantees import WORST_CASE
-from bdpvi.types import Dataset
+from bdpvi.privacy.worst_case import PrivacyLossAccountant, WorstCaseAccountant
 
 
 @dataclass(frozen=True, kw_only=True)

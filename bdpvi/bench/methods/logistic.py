@@ -10,10 +10,10 @@ import torch
 from sklearn.linear_model import LogisticRegression as Fitted
 from torch import Tensor
 
-from bdpvi.accounting.cost import Outcome
 from bdpvi.bench.methods.method import NONE
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.types import Dataset
+from bdpvi.privacy.cost import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from bdpvi.accounting.cost import Kind, Outcome, meaning
+from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE
-from bdpvi.types import Dataset
+from bdpvi.privacy.cost import Kind, Outcome, meaning
 
 NONE = "none"
 

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import torch
 
-from bdpvi._runtime import validate
-from bdpvi.accounting.conversions import Orders, minimise_epsilon
-from bdpvi.accounting.cost import ADD_OR_REMOVE
-from bdpvi.accounting.events import SampledGaussian
-from bdpvi.accounting.record_costs import subsampled_gaussian_cost
+from bdpvi._ground import validate
+from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
+from bdpvi.privacy.conversions import Orders, minimise_epsilon
+from bdpvi.privacy.cost import ADD_OR_REMOVE
+from bdpvi.privacy.events import SampledGaussian
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class MomentsAccountant:
     """The moments accountant: log-moments at whole orders λ = 1 … ``largest_order``, Chernoff.
 
     Source: Abadi et al., "Deep Learning with Differential Privacy" (2016), Theorem 2, with the
-    moments of :func:`~bdpvi.accounting.record_costs.subsampled_gaussian_cost`. With any noise, ε
-    stays above log(1/δ)/``largest_order``: 0.116 at δ = 1e-5 and the usual 99.
+    moments of :func:`~bdpvi.bayesian.accounting.record_costs.subsampled_gaussian_cost`. With any
+    noise, ε stays above log(1/δ)/``largest_order``: 0.116 at δ = 1e-5 and the usual 99.
 
     >>> round(MomentsAccountant().epsilon(4.0, rate=0.01, steps=2000, delta=1e-3), 4)
     0.4331
@@ -34,7 +34,7 @@ class MomentsAccountant:
         validate.positive_int("largest_order", self.largest_order)
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-        """Return ε; see :class:`~bdpvi.accounting.worst_case.WorstCaseAccountant`."""
+        """Return ε; see :class:`~bdpvi.privacy.worst_case.WorstCaseAccountant`."""
         run = SampledGaussian(noise_multiplier=noise_multiplier, rate=rate, steps=steps)
         return minimise_epsilon(
             lambda order: steps * subsampled_gaussian_cost(1.0, run.noise_multiplier, rate, order),

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bdpvi.accounting import worst_case
-from bdpvi.accounting.cost import Outcome
-from bdpvi.accounting.worst_case import WorstCaseAccountant
-from bdpvi.dp.noise import Run
+from bdpvi.bench.baselines.noise import Run
+from bdpvi.privacy import worst_case
+from bdpvi.privacy.cost import Outcome
+from bdpvi.privacy.worst_case import WorstCaseAccountant
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class NoisyTraining:
     train: Callable[..., Sequence[Outcome]]
 
     def calibrate(self, epsilon: float) -> float:
-        """Return the noise multiplier; see :func:`bdpvi.accounting.worst_case.calibrate`."""
+        """Return the noise multiplier; see :func:`bdpvi.privacy.worst_case.calibrate`."""
         if math.isinf(epsilon):
             return 0.0
         return worst_case.calibrate(

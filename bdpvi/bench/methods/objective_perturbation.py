@@ -10,20 +10,20 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from bdpvi._runtime.keys import Key
-from bdpvi.accounting import worst_case
-from bdpvi.accounting.cost import Cost, Outcome
+from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.bench.methods.method import MODEL_SPACE
-from bdpvi.dp.objective_plan import FEWEST, Facts, ObjectivePlan, Rule, plan
-from bdpvi.dp.perturbed_objective import perturbed_minima
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.releasing.guarantees import WORST_CASE
-from bdpvi.types import Dataset
+from bdpvi.noise.keys import Key
+from bdpvi.privacy import worst_case
+from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.regression.objective_plan import FEWEST, Facts, ObjectivePlan, Rule, plan
+from bdpvi.regression.perturbed_objective import perturbed_minima
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectivePerturbation:
-    """A private minimum; see :mod:`bdpvi.dp.objective_plan` for the settings.
+    """A private minimum; see :mod:`bdpvi.regression.objective_plan` for the settings.
 
     Args:
         model: has an intercept. It makes the features and predicts; of its prior only

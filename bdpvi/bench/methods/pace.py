@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from bdpvi.dp.objective_plan import FEWEST, magnitude
+from bdpvi.regression.objective_plan import FEWEST, magnitude
 
 SCALE = 0.6
 FURTHEST = 30.0

@@ -11,24 +11,24 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bdpvi._fit import Fit
-from bdpvi.accounting.accountant import Account
-from bdpvi.accounting.book import Charge, Origin
-from bdpvi.accounting.cost import Bound, Cost, Outcome
+from bdpvi.bayesian.accounting.accountant import Account
+from bdpvi.bayesian.fit import Fit
+from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE, BayesianDP, WorstCaseDP
+from bdpvi.bayesian.neighbours.route import Remove
+from bdpvi.bayesian.optimum.route import Optimum
+from bdpvi.bayesian.pricing import table, worst_case
+from bdpvi.bayesian.releases import calibrate, preview
 from bdpvi.bench.methods.method import CLIPS, MODEL_SPACE, Prepared
 from bdpvi.bench.methods.pace import LIMIT
 from bdpvi.bench.methods.temperature import COLDEST, bayesian, reliable_from, within
-from bdpvi.dp.objective_plan import FEWEST
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.neighbours.optimum.route import Optimum
-from bdpvi.neighbours.route import Remove
-from bdpvi.recipes.recipe import NAMED, Recipe
-from bdpvi.recipes.recommended import recommended
-from bdpvi.releasing.guarantees import BAYESIAN, WORST_CASE, BayesianDP, WorstCaseDP
-from bdpvi.releasing.pricing import table, worst_case
-from bdpvi.releasing.releases import calibrate, preview
-from bdpvi.types import Dataset
+from bdpvi.privacy.book import Charge, Origin
+from bdpvi.privacy.cost import Bound, Cost, Outcome
+from bdpvi.regression.objective_plan import FEWEST
+from bdpvi.tables.recipe import NAMED, Recipe
+from bdpvi.tables.recommended import recommended
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,18 +11,18 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bdpvi._runtime import validate
-from bdpvi._runtime.keys import Key
-from bdpvi._runtime.secure import gaussian_sum, sum_rounding
-from bdpvi.accounting import worst_case
-from bdpvi.accounting.cost import Cost, Outcome
-from bdpvi.accounting.events import SampledGaussian
-from bdpvi.accounting.worst_case import GaussianAccountant
+from bdpvi._ground import validate
+from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.pace import LIMIT
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.releasing.guarantees import WORST_CASE
-from bdpvi.types import Dataset
+from bdpvi.noise.keys import Key
+from bdpvi.noise.secure import gaussian_sum, sum_rounding
+from bdpvi.privacy import worst_case
+from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.worst_case import GaussianAccountant
 
 BEND = 0.1
 """Half the second derivative of −log σ, taken as constant: in truth 1/8 at 0 and 0.05 at 2."""

@@ -6,9 +6,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 
-from bdpvi._runtime import validate
-from bdpvi.accounting.cost import Bound, Cost
-from bdpvi.releasing.guarantees import OCTAVE, on_grid
+from bdpvi._ground import validate
+from bdpvi.bayesian.guarantees import OCTAVE, on_grid
+from bdpvi.privacy.cost import Bound, Cost
 
 GRID = range(-30 * OCTAVE, 40 * OCTAVE + 1)
 """Searched grid indices: temperatures from 1e-9 to 1e12."""

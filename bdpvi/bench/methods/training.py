@@ -11,25 +11,26 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from bdpvi._runtime import progress, secure, validate
-from bdpvi.accounting.accountant import Account, Accounting
-from bdpvi.accounting.conversions import Orders
-from bdpvi.accounting.cost import Cost, Outcome
-from bdpvi.accounting.events import PosteriorDraws
-from bdpvi.accounting.gaussian_pairs import summarise
-from bdpvi.accounting.panel import Panel
-from bdpvi.accounting.record_costs import event_cost
+from bdpvi._ground import progress, validate
+from bdpvi.bayesian.accounting.accountant import Account, Accounting
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.gaussian_pairs import summarise
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.accounting.record_costs import event_cost
+from bdpvi.bayesian.guarantees import BAYESIAN
+from bdpvi.bayesian.inference.svi import Problem, default_optimiser, run_svi
+from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
+from bdpvi.bayesian.neighbours.route import Remove
+from bdpvi.bayesian.neighbours.rows import train_rows
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.temperature import HOTTEST, bayesian, coldest
+from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import MeanField
-from bdpvi.inference.plan import Plan
-from bdpvi.inference.svi import Problem, default_optimiser, run_svi
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.neighbours.rounding import Reach, rounding_error
-from bdpvi.neighbours.route import Remove
-from bdpvi.neighbours.rows import train_rows
-from bdpvi.releasing.guarantees import BAYESIAN
-from bdpvi.types import Dataset
+from bdpvi.noise import secure
+from bdpvi.noise.batches import Plan
+from bdpvi.privacy.conversions import Orders
+from bdpvi.privacy.cost import Cost, Outcome
 
 ORDERS = Orders(torch.logspace(-1, 3, 97, dtype=torch.float64))
 """λ from 0.1 to 1,000, at which the costs of all steps are summed."""

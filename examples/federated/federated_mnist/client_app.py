@@ -6,7 +6,7 @@ import torch
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from bdpvi.dp.flower import client_mod
+from bdpvi.federated.flower import client_mod
 from federated_mnist.task import load, network, partition, rounds
 from federated_mnist.task import train as fit
 

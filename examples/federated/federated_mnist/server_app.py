@@ -10,8 +10,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from bdpvi import Ledger
-from bdpvi.dp.federated import Federation
-from bdpvi.dp.flower import BayesianFedAvg
+from bdpvi.federated.federated import Federation
+from bdpvi.federated.flower import BayesianFedAvg
 from federated_mnist.task import accuracy, load, network, rounds
 
 app = ServerApp()

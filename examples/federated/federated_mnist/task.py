@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bdpvi import datasets
-from bdpvi.dp.rounds import Rounds
+from bdpvi.federated.rounds import Rounds
 
 SHARD = 300
 """Images in a shard; two make a client."""

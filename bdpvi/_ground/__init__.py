@@ -1,0 +1,1 @@
+"""Files, checks, progress and messages, without any statistics."""

@@ -1,0 +1,92 @@
+"""Common terms of privacy, errors and warnings."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from enum import Enum
+
+from bdpvi._ground import validate
+from bdpvi._ground.outputs import several
+
+
+class Scope(str, Enum):
+    """The scope of a record's costs.
+
+    Attributes:
+        STATIC: any run: a cost depends on the record only, not on earlier outputs.
+        PATH: the actual run. A mean of such costs is no guarantee for the algorithm.
+
+    >>> Scope("path") is Scope.PATH
+    True
+    """
+
+    STATIC = "static"
+    PATH = "path"
+
+
+class Relation(str, Enum):
+    """The relation between neighbouring data sets.
+
+    Attributes:
+        ADD_OR_REMOVE: one record added or removed; it moves a clipped sum by its own norm.
+        REPLACE: one record replaced by another; it moves the sum by their difference, up to twice
+            the clip.
+        ZERO_OUT: a contribution set to 0, with participation known; costs as much as to add.
+    """
+
+    ADD_OR_REMOVE = "add or remove"
+    REPLACE = "replace"
+    ZERO_OUT = "zero out"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The total that may be spent.
+
+    It limits the worst-case ε of releases under worst-case DP, and the Bayesian ε of all
+    others.
+
+    >>> Budget(epsilon=0.5, delta=1e-5)
+    Budget(epsilon=0.5, delta=1e-05)
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        validate.epsilon(self.epsilon)
+        validate.probability("delta", self.delta)
+
+
+class TooFewRecordsError(ValueError):
+    """There are too few records for the request; nothing more was charged or drawn."""
+
+
+class NotCertifiedWarning(UserWarning):
+    """A release, made or planned, has neither a worst-case ε nor a certified Bayesian one."""
+
+
+class PrivacyUtilityWarning(UserWarning):
+    """A release is as private as stated, but may have little utility: there are few records."""
+
+
+class BudgetExceededError(ValueError):
+    """A release would cost more than the budget has left. Nothing was charged or drawn."""
+
+
+def tell_owner(count: int, noun: str, why: str, stacklevel: int = 3) -> None:
+    """Warn about omitted records, if there are any: a record must not cause an error.
+
+    Args:
+        count: their number.
+        noun: the noun for one of them.
+        why: the reason, such as "a label is no class".
+        stacklevel: stack level of the warning.
+    """
+    if count:
+        warnings.warn(
+            f"for the owner only: {several(count, noun)} left out: {why}",
+            PrivacyUtilityWarning,
+            stacklevel=stacklevel + 1,
+        )

@@ -1,1 +1,0 @@
-"""Infrastructure without statistics: progress, threads, workers, files, secure randomness."""

@@ -1,0 +1,23 @@
+"""Guides by variational inference, and what their samples reveal about each record."""
+
+from typing import TYPE_CHECKING
+
+from bdpvi._ground.lazy import lazy
+
+if TYPE_CHECKING:
+    from bdpvi.bayesian.accounting.accountant import Accounting, cost_of
+    from bdpvi.bayesian.accounting.panel import Panel
+    from bdpvi.bayesian.neighbours.route import Add, Remove
+    from bdpvi.bayesian.releases import calibrate, preview
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "accounting.accountant": ("Accounting", "cost_of"),
+            "accounting.panel": ("Panel",),
+            "neighbours.route": ("Add", "Remove"),
+            "releases": ("calibrate", "preview"),
+        },
+    )
+
+__all__ = ["Accounting", "Add", "Panel", "Remove", "calibrate", "cost_of", "preview"]

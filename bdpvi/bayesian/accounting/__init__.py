@@ -1,0 +1,1 @@
+"""The Bayesian accountant: from the losses of reference records to ε."""

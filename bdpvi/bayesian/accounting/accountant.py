@@ -1,0 +1,413 @@
+"""The joint cost of events: :func:`cost_of`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor
+
+from bdpvi._ground import validate
+from bdpvi._ground.host import on_host
+from bdpvi.bayesian.accounting import estimators, losses
+from bdpvi.bayesian.accounting.answer import (
+    Solution,
+    Terms,
+    bisected,
+    implied,
+    mean_delta,
+    settle,
+    smallest_epsilon,
+    solve_by_order,
+    supported,
+    tolerated_rate,
+)
+from bdpvi.bayesian.accounting.betting import betting
+from bdpvi.bayesian.accounting.charges import Charged, Charges
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.estimators import Estimate, Estimator
+from bdpvi.bayesian.accounting.losses import Deltas, Losses, Price
+from bdpvi.bayesian.accounting.quantiles import exposure_of
+from bdpvi.privacy import conversions, worst_case
+from bdpvi.privacy.conversions import (
+    CKS,
+    CONVERSIONS,
+    EPSILONS,
+    HOCKEY_STICK,
+    SMALL,
+    TESTS,
+    least_failure,
+    minimise_delta,
+    split_delta,
+)
+from bdpvi.privacy.cost import Assumption, Bound, Cost, Exposure, Kind, relation_of
+from bdpvi.privacy.events import Event
+from bdpvi.privacy.rounding import cap, rounding_delta
+
+_ENTRIES = 1 << 22
+"""Entries in the largest tensor of costs."""
+MANY = 10_000
+"""From this many records on, each record's own ε uses fewer orders and is slightly larger."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accounting:
+    """How a Bayesian ε is computed, as a value that can be stored and compared.
+
+    Args:
+        conversion: "cks", "chernoff" (see :mod:`bdpvi.privacy.conversions`) or "hockey-stick"
+            (see :mod:`bdpvi.bayesian.accounting.losses`; for draws from Gaussian guides and for
+            whole runs of DP-SGD). None means "hockey-stick" where it applies and "cks" elsewhere.
+            On the same records "hockey-stick" gives a quarter to a third of the ε of "cks".
+        failure_probability: γ, the probability that an estimate fails. None means
+            :func:`~bdpvi.privacy.conversions.least_failure` for betting and 1e-30 for other
+            estimators, which fail more often than γ on skewed costs: at this γ they tolerate the
+            most skewness (:mod:`bdpvi.bayesian.accounting.reliability`).
+        only_reliable: return the smallest ε with a reliable estimate. Its order is lower, so that
+            exposed records weigh less. Not available for "hockey-stick".
+
+    Raises:
+        ValueError: if an argument is none of these values.
+    """
+
+    conversion: str | None = None
+    failure_probability: float | None = None
+    only_reliable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.conversion not in (None, *CONVERSIONS[: 2 if self.only_reliable else 3]):
+            raise ValueError(
+                f"conversion must be one of {CONVERSIONS}, or with only_reliable=True, which "
+                f"chooses an order, one of the first two; got {self.conversion!r}"
+            )
+        if self.failure_probability is not None:
+            validate.probability("failure_probability", self.failure_probability)
+
+
+@on_host
+def cost_of(
+    events: Iterable[Event | Charged], delta: float, accounting: Accounting | None = None
+) -> Cost:
+    """Return the joint cost of events.
+
+    Each direction of each neighbour relation is estimated separately and the largest ε counts: the
+    cost is c(λ) = log E_x′ exp(λ Σ_t D_{λ+1}^(t)(x′)) in either order of D and D′. The same records
+    are followed through all events, so no inequality is spent on composition.
+
+    With the hockey-stick conversion, if events bound the cost of every conceivable record
+    (:attr:`bdpvi.bayesian.accounting.panel.Panel.largest`),
+    :func:`~bdpvi.bayesian.accounting.betting.betting` bounds the mean. The bound holds for every
+    distribution of the records if they are independent draws from it. (The panel is the training
+    table itself, and each record is compared with the others: such costs are exchangeable, but not
+    quite independent.)
+
+    Sensitivities observed on the path of a training run (``Scope.PATH``) give no guarantee for
+    the algorithm: a record in the data bends the path so that its own later costs grow. They give
+    ``path`` and no ``bayesian``.
+
+    Args:
+        events: for the same records; or pairs of an event and the number of times it was charged.
+        delta: δ.
+        accounting: how the Bayesian ε is computed.
+
+    Raises:
+        ValueError: if there is no event, records or units differ, δ does not exceed the parts used
+            by the estimates and by rounding the draws, or no order has a finite divergence.
+
+    >>> from bdpvi.privacy.events import NormCounts, SampledGaussian
+    >>> from bdpvi._ground.types import Scope
+    >>> norms = NormCounts.none(torch.arange(100), scope=Scope.STATIC)
+    >>> norms = norms.add(torch.linspace(0, 1, 100), steps=1000)
+    >>> run = SampledGaussian(noise_multiplier=4, rate=0.01, steps=1000, norms=norms)
+    >>> cost = cost_of([run], delta=1e-5)
+    >>> round(cost.bayesian.epsilon, 3), round(cost.worst_case.epsilon, 3)
+    (0.253, 0.272)
+    """
+    return Account(events, accounting).cost(delta)
+
+
+class Account:
+    """Charged events, and questions about them; :func:`cost_of` answers the usual one.
+
+    Args:
+        events, accounting: as for :func:`cost_of`.
+        estimator: upper bound on an expectation from sampled records, where betting does not apply.
+    """
+
+    def __init__(
+        self,
+        events: Iterable[Event | Charged],
+        accounting: Accounting | None = None,
+        *,
+        estimator: Estimator = estimators.student_t,
+    ) -> None:
+        self.accounting, self.estimator = accounting or Accounting(), estimator
+        self.charged = Charges.of(events)
+        self._found: dict[tuple[float, float], tuple[float, dict[str, Estimate]]] = {}
+
+    @property
+    def events(self) -> tuple[Charged, ...]:
+        """The charged events."""
+        return self.charged.events
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Directions of the neighbours, such as "remove D‖D′"."""
+        return self.charged.directions
+
+    @on_host
+    def each(self, direction: str, order: Tensor) -> Tensor:
+        """Return what all events cost each record at orders (K,), (K, m)."""
+        return self.charged.each(direction, order)
+
+    @on_host
+    def cost(self, delta: float) -> Cost:
+        """Return :func:`cost_of` these events."""
+        validate.probability("delta", delta)
+        worst = self.worst_case(delta)
+        if self.charged.sample_size == 0 and (worst is not None or self.charged.runs):
+            return Cost(worst_case=worst)
+        relation = relation_of(name.split()[0] for name in self.directions)
+        found = self._estimated(delta, worst)
+        more = (Assumption.FOUND_FROM_DATA,) * self.charged.from_data
+        if found is not None:
+            found = replace(found, unit=f"one {self.charged.unit}").assuming(*more)
+        if self.charged.path:
+            return Cost(worst_case=worst, path=found and _of_path(found, worst))
+        if worst is not None:
+            found = implied(found, worst, relation)
+        return Cost(worst_case=worst, bayesian=found)
+
+    def _estimated(self, delta: float, worst: Bound | None) -> Bound | None:
+        """Return the ε estimated from the panel; None if only a worst case exists."""
+        by = self._by_betting if self._bets else self._by_losses
+        solve = partial(by if self._by_sticks else self._by_order, delta)
+        used = betting if self._bets else self.estimator
+        terms = Terms(
+            orders=self.charged.orders,
+            estimates=self._estimates,
+            failure_probability=self._gamma(delta),
+            conversion=HOCKEY_STICK if self._by_sticks else self.accounting.conversion or CKS,
+            estimator=getattr(used, "__name__", repr(used)),
+        )
+        try:
+            found = settle(solve, self.directions, delta, terms, self._rounding)
+        except ValueError:
+            if worst is None:
+                raise
+            # With a worst case, whether there is an answer must not depend on the records.
+            return None
+        size = self.charged.sample_size
+        if size < 2 and found.evidence is not None:  # by the range alone
+            return replace(found, evidence=replace(found.evidence, sample_size=size))
+        return found
+
+    @on_host
+    def worst_case(self, delta: float) -> Bound | None:
+        """Return the guarantee for every conceivable record, by public numbers alone.
+
+        None if nothing bounds a record's influence, events have several types, or a temperature was
+        computed from the records.
+        """
+        if self.charged.from_data or self._known is None:
+            return None
+        return worst_case.epsilon([losses.repeated(e, n) for e, n in self.events], delta)
+
+    @on_host
+    def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
+        """Return the Bayesian δ at ``epsilon``, which includes the part used by the estimates.
+
+        It is at most δ if the Bayesian ε at δ is at most ``epsilon``, and far quicker to compute.
+        As many estimates are counted: any order or ε could have been the answer. It is 1 if
+        rounding and estimates use up ``near``.
+
+        Args:
+            epsilon: ε ≥ 0.
+            near: δ near which the answer is expected or wanted. The hockey-stick conversion bounds
+                records with a negligible δ, compared to this, only roughly. The answer is valid for
+                every ``near``.
+
+        Raises:
+            ValueError: if epsilon is not finite and at least 0, ``near`` does not exceed the part
+                used by the estimates, or costs belong to a training path.
+        """
+        if self.charged.path:
+            raise ValueError("epsilon has no δ on a training path: ask for the worst case")
+        validate.non_negative("epsilon", epsilon)
+        validate.probability("near", near)
+        drawn = all(isinstance(event, PosteriorDraws) for event, _ in self.events)
+        if not (self._bets and drawn):  # of draws a range is enough
+            self.charged.need_panel()
+        gamma, estimates = self._gamma(near), self._estimates
+        beta = split_delta(near, gamma, estimates)
+        # If rounding costs too much at this ε, use a smaller one: its δ also holds here.
+        while epsilon > 1 and rounding_delta(self._rounding, epsilon) > beta / 2:
+            epsilon = cap(epsilon) - 0.25
+        rounding = rounding_delta(self._rounding, epsilon)
+        rest = beta - rounding
+        if not rest > 0:
+            return 1.0
+        beta = max(self._beta(name, epsilon, rest, near) for name in self.directions)
+        return min(1.0, beta + estimates * gamma + rounding)
+
+    @on_host
+    def exposure(self, delta: float, failure_probability: float = 1e-6) -> Exposure:
+        """Return the ε of single reference records for everything charged, each at ``delta``.
+
+        Removed and added records are pooled. Exact where covariances are equal; elsewhere by the
+        conversion of Canonne, Kamath and Steinke at 200 orders, which gives an ε about 10 % larger.
+
+        Args:
+            delta: δ of each record's own guarantee.
+            failure_probability: γ of the certified quantile.
+        """
+        own, price = self.own_price(delta)
+        counted = self.charged.counted(*self.directions[::2])
+        return exposure_of(own, price, delta, failure_probability, self.charged.path, **counted)
+
+    @on_host
+    def per_record(self, delta: float) -> Tensor:
+        """Return each reference record's own ε, (m,). Secret; see :meth:`exposure`.
+
+        If costs belong to a training path, so does this ε: no guarantee for the algorithm.
+        """
+        own, price = self.own_price(delta)
+        return torch.tensor([price(float(value)) for value in own], dtype=torch.float64)
+
+    @on_host
+    def own_price(self, delta: float) -> Price:
+        """Return a number per record, (m,), and the increasing function that maps it to its own ε.
+
+        Removed records come first, added records follow.
+        """
+        validate.probability("delta", delta)
+        self.charged.need_panel()
+        price = self._known.own_price(self.directions, delta) if self._known else None
+        if price is not None:
+            return price
+        each = [self._own_epsilon(name, delta) for name in self.directions]
+        return losses.larger(self.directions, each), float
+
+    @on_host
+    def bound(self, direction: str, order: Tensor) -> Estimate:
+        """Return the bound on c(λ) of one direction, such as "remove D‖D′", at orders (K,).
+
+        It is at most the cost of the most costly conceivable record, if that is known.
+        """
+        gamma = self.accounting.failure_probability or SMALL
+        found = self.estimator(
+            self.each(direction, order), gamma, **self.charged.counted(direction)
+        )
+        largest = self._known.largest_cost(order) if self._known else None
+        if largest is None:
+            return found
+        return replace(found, log_bound=found.log_bound.minimum(largest))
+
+    def deltas(self, direction: str, beta: float) -> Deltas:
+        """Return every record's own δ as a function of ε."""
+        if self._known is None:
+            raise ValueError(
+                "conversion='hockey-stick' needs draws from Gaussian guides, or whole runs of "
+                "SampledGaussian, and not both"
+            )
+        return self._known.deltas(direction, beta)
+
+    def _own_epsilon(self, direction: str, delta: float) -> Tensor:
+        """Return each record's own ε, (m,)."""
+        orders = self.charged.orders.values
+        some = orders[:: max(1, len(orders) // (200 if self.charged.sample_size < MANY else 25))]
+        best = torch.tensor(math.inf, dtype=torch.float64)
+        for part in some.split(max(1, _ENTRIES // self.charged.sample_size)):
+            cost = self.each(direction, part)
+            best = torch.minimum(best, conversions.epsilon(cost, part[:, None], delta).amin(0))
+        return best
+
+    @cached_property
+    def _known(self) -> Losses | None:
+        """The losses of each record over all events, if these have one type."""
+        return losses.of(self.events)
+
+    @property
+    def _by_sticks(self) -> bool:
+        """Whether the conversion is "hockey-stick"."""
+        if self.accounting.conversion is not None or self.accounting.only_reliable:
+            return self.accounting.conversion == HOCKEY_STICK
+        return self._known is not None
+
+    @property
+    def _bets(self) -> bool:
+        """Whether betting bounds the means."""
+        return self._by_sticks and self._known is not None and self._known.ranged
+
+    @property
+    def _rounding(self) -> float:
+        """Total variation that δ covers: with "hockey-stick" a record's δ includes its own part."""
+        return self.charged.rounding + (0.0 if self._by_sticks else self.charged.error)
+
+    @property
+    def _estimates(self) -> int:
+        """Number of estimates that could have been the answer's."""
+        if self._bets:
+            return TESTS
+        each = len(EPSILONS) if self._by_sticks else len(self.charged.orders)
+        return len(self.directions) * each
+
+    def _gamma(self, delta: float) -> float:
+        """Return γ of each estimate."""
+        if self.accounting.failure_probability is not None:
+            return self.accounting.failure_probability
+        return least_failure(delta) if self._bets else SMALL
+
+    def _usable(self, direction: str, delta: float) -> Callable[[Tensor], Estimate]:
+        """Return the cost of one direction, infinite where ``only_reliable`` excludes it at δ."""
+        if not self.accounting.only_reliable:
+            return partial(self.bound, direction)
+        gamma = self._gamma(delta)
+        tolerated = tolerated_rate(delta, gamma, self._estimates)
+        return lambda order: supported(self.bound(direction, order), gamma, tolerated)
+
+    def _by_order(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
+        cost = self._usable(direction, delta)
+        return solve_by_order(cost, beta, self.charged.orders, self.accounting.conversion or CKS)
+
+    def _by_betting(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
+        epsilon, estimates = self._bisected(beta, self._gamma(delta))
+        return Solution(epsilon, None, estimates[direction])
+
+    def _bisected(self, beta: float, gamma: float) -> tuple[float, dict[str, Estimate]]:
+        if (beta, gamma) not in self._found:  # one direction after the other
+            deltas = {name: self.deltas(name, beta) for name in self.directions}
+            self._found[beta, gamma] = bisected(deltas, beta, gamma)
+        return self._found[beta, gamma]
+
+    def _by_losses(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
+        deltas = self.deltas(direction, beta)
+        epsilon, estimate = smallest_epsilon(
+            deltas, beta, self.estimator, self._gamma(delta), enough
+        )
+        return Solution(epsilon, None, estimate)
+
+    def _beta(self, direction: str, epsilon: float, rest: float, near: float) -> float:
+        """Return one direction's δ at ε, without the part used by the estimates."""
+        if self._by_sticks:
+            deltas = self.deltas(direction, rest)
+            return mean_delta(deltas, epsilon, self.estimator, self._gamma(near))
+        cost, rule = self._usable(direction, near), self.accounting.conversion or CKS
+        found = minimise_delta(
+            lambda order: cost(order).log_bound, epsilon, self.charged.orders, rule
+        )
+        return found.value
+
+
+def _of_path(found: Bound, worst: Bound | None) -> Bound:
+    """Return costs observed on a training path: at most the worst case with "hockey-stick".
+
+    Moment bounds are comparable with Rényi DP and may exceed privacy loss distributions.
+    """
+    epsilon = found.epsilon
+    if worst is not None and found.evidence is not None and found.evidence.order is None:
+        epsilon = min(epsilon, worst.epsilon)
+    return replace(found, kind=Kind.PATH, epsilon=epsilon)

@@ -1,0 +1,156 @@
+"""Charged events of the same records, and their properties before any ε."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bdpvi._ground import validate
+from bdpvi._ground.types import Scope
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.losses import total_error
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.accounting.record_costs import event_cost
+from bdpvi.privacy.conversions import REAL_ORDERS, Orders
+from bdpvi.privacy.events import Event, SampledGaussian, check_same_records
+
+Charged = tuple[Event, int]
+"""An event, and the number of times it was charged."""
+
+
+@dataclass(frozen=True, eq=False)
+class Charges:
+    """Events of the same records and the same unit.
+
+    Attributes:
+        events: each with the number of times it was charged.
+
+    Raises:
+        ValueError: if there is no event, a number is not a count, or records or units differ.
+    """
+
+    events: tuple[Charged, ...]
+
+    @classmethod
+    def of(cls, events: Iterable[Event | Charged]) -> Charges:
+        """Return the charges of events, or of pairs of an event and a number."""
+        return cls(tuple(e if isinstance(e, tuple) else (e, 1) for e in events))
+
+    def __post_init__(self) -> None:
+        if not self.events:
+            raise ValueError("events: nothing has been charged yet, so there is no ε to report")
+        for _, count in self.events:
+            validate.positive_int("count", count)
+        first = self.events[0][0]
+        for (before, _), (event, _) in zip(self.events, self.events[1:], strict=False):
+            check_same_records(first.records, event.records)
+            _check_counted(before, event)
+            if self.unit != _unit(event):
+                raise ValueError(
+                    f"event: its unit is {_unit(event)!r}, the unit of earlier events {self.unit!r}"
+                )
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """Directions of the neighbours, such as "remove D‖D′"."""
+        return tuple(self.events[0][0].records)
+
+    @property
+    def unit(self) -> str:
+        """The unit that is added, removed or replaced."""
+        return _unit(self.events[0][0])
+
+    @property
+    def rounding(self) -> float:
+        """Total variation between all releases and exact ones."""
+        return math.fsum(count * event.rounding for event, count in self.events)
+
+    @property
+    def error(self) -> float:
+        """Total variation between the priced pairs and the true ones, for the worst record."""
+        draws = [(e, n) for e, n in self.events if isinstance(e, PosteriorDraws)]
+        if len(draws) < len(self.events):
+            return 0.0
+        found = [total_error(draws, name) for name in self.directions]
+        return max((float(one.max()) for one in found if one is not None and len(one)), default=0.0)
+
+    @property
+    def from_data(self) -> bool:
+        """Whether a number that should be public was computed from the records."""
+        return any(event.from_data for event, _ in self.events)
+
+    @property
+    def runs(self) -> bool:
+        """Whether there are steps of noisy sums."""
+        return any(isinstance(event, SampledGaussian) for event, _ in self.events)
+
+    @property
+    def sample_size(self) -> int:
+        """Records in the panel, 0 without one."""
+        return min(map(len, self.events[0][0].records.values()), default=0)
+
+    @property
+    def path(self) -> bool:
+        """Whether costs were observed on the path of a training run."""
+        norms = [event.norms for event, _ in self.events if isinstance(event, SampledGaussian)]
+        return any(one is not None and one.scope is Scope.PATH for one in norms)
+
+    @cached_property
+    def orders(self) -> Orders:
+        """The real orders, unless an event's cost is known at fewer only."""
+        known = [event.orders.values for event, _ in self.events if event.orders]
+        if not known:
+            return REAL_ORDERS
+        common = known[0]
+        for other in known[1:]:
+            common = common[torch.isin(common, other)]
+        return Orders(common)
+
+    def each(self, direction: str, order: Tensor) -> Tensor:
+        """Return each record's cost over all events at orders (K,), (K, m)."""
+        total: Tensor | None = None
+        for event, count in self.events:
+            cost = event_cost(event, direction, order)
+            total = count * cost if total is None else total.add_(cost, alpha=count)
+        assert total is not None
+        return total
+
+    def counted(self, *directions: str) -> Mapping[str, Tensor]:
+        """Return how many records share each cost, if not one: ``{"counts": (m,)}``."""
+        panels = [_panel(self.events[-1][0], name) for name in directions]
+        each = [
+            torch.ones_like(one.ids) if one.counts is None else one.counts for one in panels if one
+        ]
+        some = any(one is not None and one.counts is not None for one in panels)
+        return {"counts": torch.cat(each)} if some else {}
+
+    def need_panel(self) -> None:
+        """Raise ValueError if there are no reference records."""
+        if self.sample_size == 0:
+            raise ValueError("event has no reference records: ask for the worst case")
+
+
+def _unit(event: Event) -> str:
+    return str(getattr(event, "unit", "record"))
+
+
+def _panel(event: Event, direction: str) -> Panel | None:
+    return event.panel(direction) if isinstance(event, PosteriorDraws) else None
+
+
+def _check_counted(before: Event, now: Event) -> None:
+    """Raise ValueError if one of two events has counts of records and they belong to two fits."""
+    for name in now.records:
+        one, two = (_panel(event, name) for event in (before, now))
+        if one is two or not any(panel and panel.counts is not None for panel in (one, two)):
+            continue
+        if not (one and two and one.counts is two.counts and (one.constant or two.constant)):
+            raise ValueError(
+                "event: counts of records do not identify them, so they give the cost of one fit "
+                "only; ask for the worst case of two fits together"
+            )

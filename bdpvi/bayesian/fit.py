@@ -1,0 +1,322 @@
+"""The main entry point: train a guide and its neighbours."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pyro.infer.autoguide import AutoGuide
+from pyro.optim import PyroOptim
+from torch import Tensor
+from torch.distributions import Distribution
+
+from bdpvi import guides
+from bdpvi._ground import progress as bars
+from bdpvi._ground.host import on_host
+from bdpvi._ground.outputs import several
+from bdpvi._ground.types import NotCertifiedWarning
+from bdpvi.bayesian.accounting.accountant import Accounting
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.inference.guide import Guide
+from bdpvi.bayesian.inference.svi import Convergence, Problem, default_optimiser
+from bdpvi.bayesian.mode.route import Mode
+from bdpvi.bayesian.neighbours.coupled import Coupled
+from bdpvi.bayesian.neighbours.route import Neighbours
+from bdpvi.bayesian.optimum.route import Optimum
+from bdpvi.bayesian.optimum.stream import over
+from bdpvi.bayesian.optimum.tables import Table
+from bdpvi.datasets.dataset import Dataset, People
+from bdpvi.guides.checks import require
+from bdpvi.models.contract import Model, fitting
+from bdpvi.models.logistic import with_categories
+from bdpvi.noise.batches import Plan
+from bdpvi.noise.keys import EXPERIMENT, Key
+from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
+from bdpvi.privacy.ledger import Ledger
+
+_TYPICAL = (
+    "draws from this fit will have no worst-case ε and no certified Bayesian ε, but a guarantee "
+    "for typical records: the influence of a single record is not bounded. guides.Laplace of "
+    "logistic regression has a certified ε, and bdpvi.fit_private a worst-case ε"
+)
+
+
+@dataclass(eq=False)
+class Kept:
+    """A fit's ledger and storage.
+
+    Attributes:
+        people: the people in the training data; their ledger is the fit's.
+        name: id of the fit in the ledger.
+        folder: folder where it was last saved, or loaded from.
+        generators: digests of the used states of seeded generators.
+        rows: noisy number of records behind the last release's settings, if one was counted.
+        drawn: the last release's actual event, which may be charged as a larger one.
+    """
+
+    people: People
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+    folder: Path | None = None
+    generators: set[str] = field(default_factory=set)
+    rows: float | None = None
+    drawn: PerturbedObjective | SampledGaussian | None = None
+
+    def use_once(self, generator: torch.Generator) -> Key:
+        """Return the key from a generator's state.
+
+        Raises:
+            ValueError: if this state was used before: the noise of two samples would cancel.
+        """
+        state = hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
+        if state in self.generators:
+            raise ValueError(
+                "generator is in a state already used for samples of this fit: both would have "
+                "the same noise, and their difference would reveal the mean"
+            )
+        self.generators.add(state)
+        return Key.of_seed(int(state, 16))
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A fitted guide with everything needed to account for draws from it. All of it is secret.
+
+    Attributes:
+        model, guide: the arguments of :func:`fit`; a weighted logistic regression also knows which
+            columns belong to one category. ``guide.parameters`` are this fit's until the guide is
+            fitted again.
+        parameters: θ, constrained and detached.
+        panels: each reference record's pair of posteriors, with and without the record.
+        convergence: the ELBO and its gradient's norm before every step of training.
+        plan: batches and noise of the training.
+        data_name, feature_names, preprocessing: those of the training data, see
+            :class:`~bdpvi.datasets.dataset.Dataset`.
+        fingerprint: digest of the training data.
+        records: N, the size of the training data.
+        accounting: how a Bayesian ε of its releases is computed.
+        kept: its ledger and storage, which :func:`dataclasses.replace` shares.
+    """
+
+    model: Model
+    guide: Guide
+    parameters: Mapping[str, Tensor]
+    panels: tuple[Panel, ...]
+    convergence: Convergence
+    plan: Plan
+    data_name: str
+    feature_names: tuple[str, ...]
+    preprocessing: Mapping[str, Any]
+    fingerprint: str
+    records: int
+    accounting: Accounting = field(default_factory=Accounting)
+    kept: Kept = field(default_factory=lambda: Kept(People()), repr=False)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of everything spent on the table."""
+        found: Ledger = self.kept.people.ledger
+        return found
+
+    @property
+    def experiment(self) -> bool:
+        """Whether a public seed determined split or batches, so that nothing may be released."""
+        return self.plan.experiment or bool(self.preprocessing.get(EXPERIMENT))
+
+    @property
+    def posterior(self) -> Distribution:
+        """The fitted Gaussian over the flat vector of latents, detached."""
+        return self.guide.posterior(self.parameters)
+
+    @property
+    def released(self) -> Distribution:
+        """The Gaussian of released samples at temperature 1: the posterior, unless the guide has a
+        ridge or a noise scale."""
+        return self.guide.released(self.parameters)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Settings of a guide's training.
+
+    Args:
+        steps: optimiser steps.
+        rate: Poisson sampling rate q of the batches; 1 is full batch.
+        seed: seed of batches and base noise. None uses a secret key, stored with the fit, so that
+            batches are independent secret coins per record and step. A number makes an
+            experiment, which repeats bit for bit on the CPU; with ``rate`` below 1 nothing may
+            be released from it.
+        optim: a Pyro optimiser, by default Adam with a decaying learning rate.
+        device: "auto" (CUDA when there is one), "cpu", "cuda" or any torch device.
+        dtype: of the training; accounting is always in float64.
+
+    >>> Training(steps=200, rate=0.1).plan.rate
+    0.1
+    """
+
+    steps: int = 1000
+    rate: float = 1.0
+    seed: int | Key | None = None
+    optim: PyroOptim | None = None
+    device: str = "auto"
+    dtype: torch.dtype = torch.float64
+
+    def __post_init__(self) -> None:
+        _ = self.plan  # refuse invalid settings
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the batches, without a key."""
+        seed = 0 if not isinstance(self.seed, int) else self.seed
+        return Plan(steps=self.steps, rate=self.rate, seed=seed)
+
+
+@on_host
+def fit(
+    model: Model,
+    guide: Guide | AutoGuide,
+    data: Dataset | Table | tuple[object, object],
+    *,
+    training: Training | None = None,
+    neighbours: Neighbours | None = None,
+    accounting: Accounting | None = None,
+    ledger: Ledger | None = None,
+    progress: bool = True,
+) -> Fit:
+    """Fit ``guide`` to the posterior of ``model`` by SVI, and train the neighbours of ``data``.
+
+    Args:
+        model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.
+        guide: a Gaussian guide for it, see :mod:`bdpvi.guides`; or a Pyro guide that has not run,
+            which :func:`bdpvi.guides.of` converts.
+        data: N ≥ 3 records, or any number if a worst case is known; records that are invalid for
+            the model are left out. Or a pair (x, y) of arrays, frames, tensors or lists
+            for :meth:`Dataset.of`; or a :class:`~bdpvi.Table` on disk, which
+            ``Optimum()`` reads in passes.
+        training: steps, batches, optimiser and device of SVI; :class:`Training` by default.
+        neighbours: how the leave-one-out fits are computed. The default is ``Optimum()`` if it
+            applies: all leave-one-out fits with proven errors, for a full-rank or mean-field
+            guide of logistic regression, rate 1 and no custom optimiser. It computes the maximum of
+            the ELBO directly, so steps and seed do not matter. Otherwise ``Coupled()``: all
+            leave-one-out fits, trained with the fit by SVI; ``Coupled(checkpoint=folder)``
+            resumes after an interruption.
+        accounting: how the Bayesian ε of releases is computed; it is stored with the fit.
+        ledger: the table's ledger, possibly with a budget, ``Ledger(budget=Budget(1.0))``; by
+            default the ledger of ``data``, so that fits of one data set
+            share it.
+        progress: whether to show progress bars on standard error.
+
+    The guarantee of its draws is known before training. It is the first of these that applies: a
+    worst-case ε with ``Optimum()``, a clip and a public noise scale; a certified Bayesian ε with
+    :class:`bdpvi.guides.Laplace` of logistic regression; and for all other models and guides, your
+    own included, the typical-record guarantee, :class:`bdpvi.TypicalRecord`. That one certifies
+    nothing for other records; a :class:`bdpvi.NotCertifiedWarning` says so before training, once
+    per process, and with every release.
+
+    Returns:
+        The fit. Nothing stays in Pyro's parameter store.
+
+    Raises:
+        ValueError: if data cannot be accounted for, with the argument; or if model or guide are
+            invalid, with all their faults, as by :func:`bdpvi.check`.
+
+    >>> from bdpvi import BayesianLogisticRegression, datasets, guides
+    >>> model = BayesianLogisticRegression(clip=0.5)
+    >>> data = datasets.load_breast_cancer().train
+    >>> result = fit(model, guides.MeanField(model), data, progress=False)
+    >>> result.posterior.mean.shape
+    torch.Size([30])
+    """
+    training = training or Training()
+    if not isinstance(data, Dataset | Table):
+        if not (isinstance(data, tuple) and len(data) == 2):
+            raise ValueError(
+                f"data must be a Dataset, a Table or a pair (x, y), got {type(data).__name__}"
+            )
+        data = Dataset.of(*data)
+    model = with_categories(model, _one_hot(data.preprocessing))
+    if isinstance(data, Dataset):
+        data = fitting(model, data)
+    data.people.share(ledger)
+    plan, optim = training.plan, training.optim
+    there = data.to(_device(training.device), training.dtype)
+    moved = there.first() if isinstance(there, Table) else there
+    require(model, guide, moved if len(moved) else _blank(moved))
+    if isinstance(guide, AutoGuide):
+        guide = guides.of(guide, model, moved)
+    track = bars.bar if progress else bars.silent
+    if isinstance(there, Table):
+        neighbours = over(there, neighbours)
+    elif isinstance(guide, guides.Laplace):
+        neighbours = neighbours or Mode()
+        if not (isinstance(neighbours, Mode) and Mode.takes(model, guide)):
+            raise ValueError(
+                "guide: Laplace is the mode of BayesianLogisticRegression without clip, by "
+                f"neighbours=Mode(), not of {model!r:.80} by {type(neighbours).__name__}; use "
+                "guides.FullRank"
+            )
+    elif neighbours is None:
+        exact = optim is None and Optimum.takes(model, guide, plan.rate)
+        neighbours = Optimum() if exact else Coupled()
+    bounded = (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)) or (
+        isinstance(neighbours, Mode) and Mode.bounds(model, guide, moved.x.shape[1])
+    )
+    if len(there) < 3 and not bounded:
+        # With a worst case, whether there is an answer must not depend on the records.
+        raise ValueError(f"data has {several(len(there), 'record')}; at least 3 are needed")
+    if not bounded and not isinstance(neighbours, Mode):
+        warnings.warn(_TYPICAL, NotCertifiedWarning, stacklevel=1)  # one place: shown once
+    key = neighbours.key() if training.seed is None else training.seed
+    if isinstance(key, Key):
+        plan = replace(plan, seed=int(key), secret=not key.experiment)
+    problem = Problem(model, guide, moved, plan, optim or default_optimiser(plan.steps))
+    trained = neighbours.train(problem, track)
+    guide.parameters = dict(trained.parameters)
+    panels = trained.panels
+    if isinstance(data, Dataset):
+        panels = tuple(one.marked(data.ids, data.x, data.y) for one in panels)
+    return Fit(
+        model=model,
+        guide=guide,
+        parameters=trained.parameters,
+        panels=panels,
+        convergence=trained.convergence,
+        plan=plan,
+        data_name=data.name,
+        feature_names=data.feature_names,
+        preprocessing=data.preprocessing,
+        fingerprint=data.fingerprint(),
+        records=len(there),
+        accounting=accounting or Accounting(),
+        kept=Kept(data.people),
+    )
+
+
+def _blank(data: Dataset) -> Dataset:
+    """Return one record of zeros, to test a model on an empty table."""
+    return Dataset(data.x.new_zeros(1, data.x.shape[1]), data.y.new_zeros(1))
+
+
+def _one_hot(preprocessing: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """Return which columns belong to one category, if an encoding has that."""
+    from bdpvi.datasets.encoding import Encoding  # late: most tables have none
+
+    written = preprocessing.get("encoding")
+    return Encoding.from_dict(written).one_hot if written else ()
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device={name!r} must be auto, cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={name!r}, but no CUDA device is available")
+    return device

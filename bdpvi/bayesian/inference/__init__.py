@@ -1,0 +1,1 @@
+"""One guide, trained by one plan of batches and base noise."""

@@ -1,0 +1,93 @@
+"""The interface of a guide, for training, for releases, and for writing your own guide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.distributions.constraints import Constraint
+
+from bdpvi.noise.secure import Lattice
+
+Free = dict[str, Tensor]
+"""Unconstrained parameters of m guides, each (m, ...)."""
+
+
+class Guide(Protocol):
+    """A Pyro guide that is Gaussian over one flat vector of latents; see ``bdpvi.guides``."""
+
+    parameters: dict[str, Tensor]
+
+    @property
+    def ridge(self) -> float:
+        """Return κ of the covariance Σ + κΣ² of released samples; usually 0."""
+
+    @property
+    def noise_scale(self) -> float | None:
+        """Return the public standard deviation of released samples, None if they use Σ."""
+
+    @property
+    def grid(self) -> float:
+        """Return the rounding step of samples at temperature 1, if there is no noise scale."""
+
+    def lattice(self, temperature: float) -> Lattice:
+        """Return the lattice that samples at a temperature are rounded to."""
+
+    @property
+    def constraints(self) -> Mapping[str, Constraint]:
+        """Return the support of every parameter."""
+
+    def setup(self, x: Tensor, y: Tensor) -> None:
+        """Run the model once to learn its latent variables."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Any:
+        """Run as a Pyro guide."""
+
+    def distribution(self, parameters: Mapping[str, Tensor]) -> Distribution:
+        """Return the Gaussian with these parameters; their leading dimensions are a batch."""
+
+    def posterior(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
+        """Return the Gaussian, detached."""
+
+    def released(self, parameters: Mapping[str, Tensor] | None = None) -> Distribution:
+        """Return the Gaussian of released samples at temperature 1, detached."""
+
+    def initial(self, like: Tensor) -> dict[str, Tensor]:
+        """Return the initial value of every parameter."""
+
+    def unpack(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the model's latent variables for one flat vector."""
+
+
+@runtime_checkable
+class Reparameterised(Guide, Protocol):
+    """A guide that knows the derivative of its own draws: ``MeanField`` and ``FullRank`` do."""
+
+    @property
+    def dim(self) -> int:
+        """Return d, the length of the flat vector."""
+
+    def pushforward(
+        self, free: Mapping[str, Tensor], noise: Tensor
+    ) -> tuple[Tensor, Callable[[Tensor], Free]]:
+        """Return the latents of m guides, (m, d), for one base noise, (d,), and the pullback.
+
+        The pullback takes a loss's gradient in the latents, (m, d), to the gradient in ``free`` of
+        that loss minus the guide's entropy.
+        """
+
+
+def check_steps(guide: object, *, reparameterised: bool = False) -> None:
+    """Raise ValueError if steps cannot train the guide.
+
+    Args:
+        guide: a guide to train by steps on batches, or its class.
+        reparameterised: whether the steps need a :class:`Reparameterised` guide.
+    """
+    kind = guide.__name__ if isinstance(guide, type) else type(guide).__name__
+    if getattr(guide, "is_mode", False):
+        raise ValueError(f"guide: {kind} is the mode, which bdpvi.fit alone finds; use FullRank")
+    if reparameterised and not isinstance(guide, Reparameterised):
+        raise ValueError(f"guide: {kind} does not know its draws' derivative; use FullRank")

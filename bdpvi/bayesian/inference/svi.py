@@ -1,0 +1,188 @@
+"""One run of stochastic variational inference, by ``pyro.infer.SVI``."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import pyro
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from pyro.optim import ExponentialLR, PyroOptim
+from torch import Tensor
+
+from bdpvi._ground.isolation import isolated as isolated
+from bdpvi._ground.progress import Track
+from bdpvi.bayesian.inference.guide import Guide
+from bdpvi.bayesian.inference.optimisers import adam_factors, decay, fresh
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.contract import Model, RecordWeights
+from bdpvi.noise.batches import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """The five inputs of a fit; θ is a pure function of them."""
+
+    model: Model
+    guide: Guide
+    data: Dataset
+    plan: Plan
+    optim: PyroOptim
+
+    @cached_property
+    def adam(self) -> Tensor | None:
+        """Coefficients of Adam's steps, see
+        :func:`~bdpvi.bayesian.inference.optimisers.adam_factors`."""
+        return adam_factors(self.optim, self.plan.steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Convergence:
+    """Convergence diagnostics. They are computed from single records' losses, so they are secret.
+
+    Attributes:
+        elbo: estimate of the evidence lower bound before every step, (steps,).
+        gradient_norm: Euclidean norm of its gradient in the unconstrained parameters, (steps,).
+    """
+
+    elbo: Tensor
+    gradient_norm: Tensor
+
+    @property
+    def drift(self) -> float:
+        """Change of the mean ELBO from the third to the last quarter, in standard errors.
+
+        Beyond about 3 the fit has not converged; train for more steps.
+        """
+        quarter = max(2, len(self.elbo) // 4)
+        last, before = self.elbo[-quarter:], self.elbo[-2 * quarter : -quarter]
+        if len(before) < 2:
+            return float("nan")
+        error = ((last.var() + before.var()) / quarter).sqrt()
+        return float((last.mean() - before.mean()) / error.clamp(min=torch.finfo(error.dtype).tiny))
+
+    def __str__(self) -> str:
+        quarter = max(1, len(self.elbo) // 4)
+        return (
+            f"ELBO {self.elbo[-quarter:].mean():.1f} over the last {quarter} of {len(self.elbo)} "
+            f"steps (drift {self.drift:+.1f} standard errors), "
+            f"gradient norm {self.gradient_norm[-1]:.3g}"
+        )
+
+
+def default_optimiser(steps: int, lr: float = 0.05, decay: float = 0.01) -> PyroOptim:
+    """Return Adam whose learning rate falls from ``lr`` to ``lr * decay`` over ``steps`` steps.
+
+    The falling rate lets θ settle despite minibatch noise; a constant rate leaves variation that
+    the accounting would charge for.
+    """
+    settings = {"optimizer": torch.optim.Adam, "optim_args": {"lr": lr}}
+    return ExponentialLR({**settings, "gamma": decay ** (1 / steps)})
+
+
+Observer = Callable[[int, dict[str, Tensor]], object]
+"""Called after every step with its number and the constrained parameters, detached."""
+
+
+class Kept(Protocol):
+    """Storage for the state of a training run, so that an interrupted run can resume."""
+
+    def state(self) -> Any:
+        """Return the last saved state, None if there is none."""
+
+    def reached(self, state: Callable[[], Any]) -> None:
+        """Save the state if a save is due."""
+
+
+def run_svi(
+    problem: Problem,
+    track: Track[Any],
+    observe: Observer | None = None,
+    kept: Kept | None = None,
+) -> tuple[dict[str, Tensor], Convergence]:
+    """Train the guide; return its constrained parameters, detached, and its convergence.
+
+    Each step sees a Poisson batch in which every record has weight 1/q, so the prior counts once
+    and the ELBO estimate is unbiased. With ``kept`` it resumes from the last saved state, bit for
+    bit; ``observe`` sees only the remaining steps.
+
+    Raises:
+        ValueError: if a step's Poisson batch is empty.
+        FloatingPointError: if the ELBO stops being finite.
+    """
+    data, plan, optim = problem.data, problem.plan, fresh(problem.optim)
+    loss = Trace_ELBO()
+    norms: list[float] = []
+
+    def loss_and_grads(model: Model, guide: Guide, x: Tensor, y: Tensor) -> float:
+        value: float = loss.loss_and_grads(model, guide, x, y)
+        params = (p for _, p in pyro.get_param_store().named_parameters())
+        norms.append(sum(float(p.grad.square().sum()) for p in params) ** 0.5)
+        return value
+
+    def model(x: Tensor, y: Tensor) -> Any:
+        with RecordWeights(1 / plan.rate):
+            return problem.model(x, y)
+
+    losses: list[float] = []
+    with isolated(data.x), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Encountered", UserWarning)  # NaN is an error below
+        problem.guide.setup(data.x, data.y)
+        svi = SVI(model, problem.guide, optim, loss.loss, loss_and_grads=loss_and_grads)
+        begun = None if kept is None else kept.state()
+        if begun is not None:
+            _restore(problem, optim, begun)
+            losses, norms = list(begun["losses"]), list(begun["norms"])
+        first = len(losses)
+        for step in track(range(plan.steps), "fit"):
+            if step < first:
+                continue
+            batch = plan.batch(step, data.ids)
+            if not bool(batch.any()):
+                raise ValueError(
+                    f"rate={plan.rate} left the Poisson batch of step {step} empty "
+                    f"(expected size {plan.rate * len(data):.3g}); use a higher rate"
+                )
+            torch.default_generator.manual_seed(plan.noise_seed(step))
+            # Pyro's checks of the sites are needed once; they cost more than the step.
+            with pyro.validation_enabled(step == 0):
+                losses.append(svi.step(data.x[batch], data.y[batch]))
+            if not math.isfinite(losses[-1]):
+                raise FloatingPointError(
+                    f"optim: the ELBO became {-losses[-1]} at step {step}; lower the learning rate"
+                )
+            decay(optim)
+            if observe is not None:
+                observe(step, _parameters(problem.guide))
+            if kept is not None:
+                kept.reached(lambda: _state(optim, losses, norms))
+        parameters = _parameters(problem.guide)
+    return parameters, Convergence(-torch.tensor(losses), torch.tensor(norms))
+
+
+def _parameters(guide: Guide) -> dict[str, Tensor]:
+    store = pyro.get_param_store()
+    return {name: store[name].detach().clone() for name in guide.constraints}
+
+
+def _state(optim: PyroOptim, losses: list[float], norms: list[float]) -> dict[str, Any]:
+    """Return everything later steps depend on; parameters unconstrained, in Pyro's order."""
+    parameters = {name: p.detach() for name, p in pyro.get_param_store().named_parameters()}
+    return {
+        "parameters": parameters, "optim": optim.get_state(), "losses": losses, "norms": norms,
+    }  # fmt: skip
+
+
+def _restore(problem: Problem, optim: PyroOptim, state: Mapping[str, Any]) -> None:
+    """Restore Pyro's parameters and the optimiser from a :func:`_state`."""
+    store, constraints = pyro.get_param_store(), problem.guide.constraints
+    initial = problem.guide.initial(problem.data.x)
+    for name, value in state["parameters"].items():
+        store.setdefault(name, initial[name], constraints[name])
+        dict(store.named_parameters())[name].data.copy_(value)
+    optim.set_state(state["optim"])

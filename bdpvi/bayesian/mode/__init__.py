@@ -1,0 +1,1 @@
+"""The route of ``guides.Laplace``: the mode, and how far any record moves it."""

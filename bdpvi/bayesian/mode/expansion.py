@@ -1,0 +1,269 @@
+"""Every neighbour's mode and curvature, from derivatives at the mode.
+
+In units of the mode's own Gaussian, u = Lᵀz, a displacement Δ of the neighbour's mode solves
+
+    Δ + Σ_{k ≥ 2} T_{k+1}[Δ^k]/k! ± ω ℓ′(z·m + u·Δ) u = 0,   T_k = Σ ωᵢ ℓ⁽ᵏ⁾ uᵢ^{⊗k},
+
+with + for an added record and − for a removed one, and its precision is
+K = I + Σ_{k ≥ 1} T_{k+2}[Δ^k]/k! ± ω ℓ″ u uᵀ. The sums are truncated at k = j. As |ℓ⁽ᵏ⁾| ≤ ℓ″ for k
+up to 6, with t = ‖Δ‖ the truncation error of the gradient is at most e^{ht} (ht)^j t/(j + 1)!, and
+that of K at most e^{ht} (ht)^{j+1}/(j + 1)!. Each neighbour uses the smallest j with a negligible
+error; neighbours too far for any degree are computed by passes over all records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.bayesian.mode.objective import Peak, Weighted, blocks, outer, slopes
+from bdpvi.bayesian.optimum.packed import indices, monomials, taylor_weights, unpack
+
+NEGLIGIBLE, TINY, TOLERABLE = 1e-10, 1e-13, 1e-7
+"""Limits on the total variation distance of a neighbour's Gaussian from the true one: to accept a
+degree, for one neighbour or the mean of all, as δ is a mean; to need no passes, because δ pays e^ε
+times as much; and to need none where passes are too much work."""
+_WORK = 1e9
+"""Largest number of products in passes over all records, for neighbours above the limit."""
+FAR = 1.2
+"""Largest expected displacement, over the first Newton step."""
+_TURNS = 60
+_SETTLED = TINY / 8
+_ENTRIES = 1 << 24
+"""Largest number of entries of a tensor."""
+_MOST = 3
+"""Largest degree of K in Δ."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """Neighbours in units of the mode.
+
+    Attributes:
+        shift: Δ, (m, n).
+        precision: K, packed, (n(n + 1)/2, m).
+        error: bound on each Gaussian's total variation distance from the true one, (m,).
+    """
+
+    shift: Tensor
+    precision: Tensor
+    error: Tensor
+
+    def pairs(self) -> GaussianPairs:
+        """Return the fit against each neighbour."""
+        r, b2 = torch.empty_like(self.shift), torch.empty_like(self.shift)
+        for part in blocks(len(self.shift), self.shift.shape[1] ** 2):
+            size, axes = torch.linalg.eigh(unpack(self.precision[:, part]))
+            r[part] = size
+            b2[part] = size * (axes.mT @ self.shift[part].unsqueeze(2)).squeeze(2).square()
+        return GaussianPairs(r, b2)
+
+
+class Expansion:
+    """The derivatives of F at the mode, up to the degree that displacements need.
+
+    Args:
+        mode: the mode.
+        far: displacements to cover, (m,), unless tensors would be too large.
+    """
+
+    def __init__(self, mode: Peak, far: Tensor) -> None:
+        self.mode, self.n = mode, len(mode.point)
+        self.degree = 1
+        while self.degree < _MOST and self._fits(self.degree + 1) and self._short(far):
+            self.degree += 1
+        records, degrees = mode.posterior.records, range(1, self.degree + 1)
+        gradients = [torch.zeros(self.n, self._width(k)).double() for k in degrees]
+        bends = [torch.zeros(self._width(2), self._width(k)).double() for k in degrees]
+        for part in blocks(len(records), self._width(self.degree) + self._width(2)):
+            z, weight = records.z[part], records.weight[part]
+            u = z @ mode.root
+            every, square = slopes(z @ mode.point, self.degree + 2), outer(u).T
+            for k in degrees:
+                powers = monomials(u.T, k).T
+                if k > 1:  # of degree 1 it is the identity
+                    gradients[k - 1] += (u.T * (weight * every[k])) @ powers
+                bends[k - 1] += (square * (weight * every[k + 1])) @ powers
+        weights = [taylor_weights(self.n, k) for k in degrees]
+        self.gradients = [one * w for one, w in zip(gradients, weights, strict=True)]
+        self.bends = [one * w for one, w in zip(bends, weights, strict=True)]
+        row, column = indices(self.n, 2)
+        self.eye = (row == column).double().unsqueeze(1)
+
+    def _width(self, degree: int) -> int:
+        return math.comb(self.n + degree - 1, degree)
+
+    def _fits(self, degree: int) -> bool:
+        return self._width(2) * self._width(degree) <= _ENTRIES
+
+    def _short(self, far: Tensor) -> bool:
+        missing = self._missing(far, self.degree)
+        return not bool((missing <= TOLERABLE).all()) or bool(missing.mean() > NEGLIGIBLE)
+
+    def _missing(self, t: Tensor, degree: int) -> Tensor:
+        """Return the total variation distance due to truncation, for displacements of length t."""
+        ht, factor = self.mode.longest * t, math.factorial(degree + 1)
+        curvature = ht.exp() * ht.pow(degree + 1) / factor
+        gradient = ht.exp() * ht.pow(degree) * t / factor
+        return _variation(gradient, curvature, ht, self.n)
+
+    def neighbours(self, records: Weighted, sign: float) -> Moved:
+        """Return the neighbours with one of the records added (``sign`` 1) or removed (−1).
+
+        Args:
+            records: the records; in the data where ``sign`` is −1.
+            sign: 1 or −1.
+        """
+        count = len(records)
+        moved = Moved(
+            torch.empty(count, self.n).double(),
+            torch.empty(self._width(2), count).double(),
+            torch.full((count,), math.inf).double(),
+        )
+        far = FAR * first_steps(self.mode, records, sign)
+        todo = torch.ones(count, dtype=torch.bool)
+        for degree in range(1, self.degree + 1):
+            serves = self._missing(far, degree) <= NEGLIGIBLE
+            mine = (todo & (serves | (degree == self.degree))).nonzero()[:, 0]
+            todo[mine] = False
+            for part in blocks(len(mine), self._width(2) + self._width(degree)):
+                self._solve(records, sign, moved, mine[part], degree)
+        rough = (~(moved.error <= TINY)).nonzero()[:, 0]
+        if len(rough) * len(self.mode.posterior.records) * self._width(2) > _WORK:
+            rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
+        for part in blocks(len(rough), len(self.mode.posterior.records)):
+            self._pass(records, sign, moved, rough[part])
+        return replace(moved, error=moved.error.nan_to_num(1.0).clamp(max=1.0))
+
+    def _solve(self, records: Weighted, sign: float, moved: Moved, at: Tensor, degree: int) -> None:
+        """Write neighbours computed by the polynomial into ``moved``, with their error bounds."""
+        own = self._own(records.select(at), sign)
+
+        def pull(x: Tensor) -> Tensor:
+            total = x.T.clone()
+            for k in range(2, degree + 1):
+                total += self.gradients[k - 1] @ monomials(x.T, k)
+            return total.T
+
+        shift, left = own.solved(pull)
+        bent = self.eye.expand(-1, len(at)).clone()
+        for k in range(1, degree + 1):
+            bent += self.bends[k - 1] @ monomials(shift.T, k)
+        missing = self._missing(torch.linalg.vector_norm(shift, dim=1), degree)
+        moved.shift[at] = shift
+        moved.precision[:, at] = bent + own.bend(shift)
+        moved.error[at] = (missing + self._left(left)) / own.least
+
+    def _own(self, records: Weighted, sign: float) -> _Own:
+        return _own(self.mode, records, sign)
+
+    def _pass(self, records: Weighted, sign: float, moved: Moved, at: Tensor) -> None:
+        """Write neighbours computed by passes over all records into ``moved``."""
+        own, data = self._own(records.select(at), sign), self.mode.posterior.records
+        rows = data.z @ self.mode.root
+        logits = data.z @ self.mode.point
+        prior = self.mode.posterior.precision * self.mode.root.T @ self.mode.root
+        (first,) = slopes(logits, 1)
+        still = data.weight * first
+
+        def pull(x: Tensor) -> Tensor:
+            (slope,) = slopes(logits + x @ rows.T, 1)
+            return (data.weight * slope - still) @ rows + x @ prior
+
+        shift, left = own.solved(pull)
+        _, bend = slopes(logits + shift @ rows.T, 2)
+        row, column = indices(self.n, 2)
+        bent = (data.weight * bend) @ outer(rows) + prior[row, column]
+        moved.shift[at] = shift
+        moved.precision[:, at] = bent.T + own.bend(shift)
+        moved.error[at] = self._left(left) / own.least
+
+    def _left(self, gradient: Tensor) -> Tensor:
+        """Return the total variation distance due to a remaining gradient in mode and curvature."""
+        return 2 * gradient * (1 + self.mode.longest * math.sqrt(self.n))
+
+
+def first_steps(mode: Peak, records: Weighted, sign: float) -> Tensor:
+    """Return the length of every neighbour's first Newton step, about its displacement, (m,)."""
+    length: Tensor = torch.linalg.vector_norm(_own(mode, records, sign).first(), dim=1)
+    return length
+
+
+def _own(mode: Peak, records: Weighted, sign: float) -> _Own:
+    return _Own(records.z @ mode.root, records.z @ mode.point, sign * records.weight)
+
+
+@dataclass(frozen=True, eq=False)
+class _Own:
+    """The neighbours' added or removed records: rows in units of the mode, logits there, ±ω."""
+
+    u: Tensor
+    logit: Tensor
+    weight: Tensor
+
+    def bend(self, shift: Tensor) -> Tensor:
+        """Return ±ω ℓ″ uuᵀ at displacements (m, n), packed."""
+        _, second = slopes(self.logit + (self.u * shift).sum(1), 2)
+        return (outer(self.u) * (self.weight * second).unsqueeze(1)).T
+
+    def solved(self, pull: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the displacements (m, n), and norms of the remaining gradients, (m,).
+
+        Each step is J⁻¹G with J = I ± ω ℓ″ uuᵀ at the mode, by Sherman and Morrison.
+
+        Args:
+            pull: the gradient of the data's part of F, minus its value at 0.
+        """
+        inverse, shift = self._inverse(), self.first()
+        best, result = torch.full_like(self.logit, math.inf), shift
+        for _ in range(_TURNS):
+            (slope,) = slopes(self.logit + (self.u * shift).sum(1), 1)
+            gradient = pull(shift) + (self.weight * slope).unsqueeze(1) * self.u
+            size = torch.linalg.vector_norm(gradient, dim=1)
+            better = size < best
+            result = torch.where(better.unsqueeze(1), shift, result)
+            gained = bool((size[better] < best[better] / 2).any())
+            best = torch.minimum(best, size)
+            if not gained or bool((best < _SETTLED).all()):
+                break
+            shift = shift - self._step(gradient, inverse)
+        return result, best
+
+    def first(self) -> Tensor:
+        """Return the first step of every neighbour, (m, n)."""
+        (slope,) = slopes(self.logit, 1)
+        gradient = (self.weight * slope).unsqueeze(1) * self.u
+        return -self._step(gradient, self._inverse())
+
+    @property
+    def least(self) -> Tensor:
+        """J's least eigenvalue, 1 − a for a removed record, (m,)."""
+        return self._grown().clamp(min=0.0, max=1.0)
+
+    def _grown(self) -> Tensor:
+        _, bend = slopes(self.logit, 2)
+        return 1 + self.weight * bend * self.u.square().sum(1)
+
+    def _inverse(self) -> Tensor:
+        """Return the factor of uuᵀ in J⁻¹, (m, 1); for long steps it would be smaller."""
+        _, bend = slopes(self.logit, 2)
+        return (self.weight * bend / self._grown().clamp(min=0.05)).unsqueeze(1)
+
+    def _step(self, gradient: Tensor, inverse: Tensor) -> Tensor:
+        return gradient - inverse * (self.u * gradient).sum(1, keepdim=True) * self.u
+
+
+def _variation(gradient: Tensor, curvature: Tensor, ht: Tensor, columns: int) -> Tensor:
+    """Bound the total variation of N(0, I) from a Gaussian with inexact mode and precision.
+
+    By Pinsker it is at most ½(ρ² + n η²)^½ for a mean ρ standard deviations and a precision η away,
+    with η small; with a gradient of g the mode is within g/((1 − a) e^{−ht}). This function takes
+    a = 0: callers divide by 1 − a, the neighbour's own least curvature.
+    """
+    rho = 2 * gradient * ht.exp()
+    return 0.5 * (rho.square() + columns * (2 * curvature).square()).sqrt()

@@ -1,0 +1,134 @@
+"""The route of ``guides.Laplace``: mode and curvature of the fit and of every neighbour."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from bdpvi._ground import log
+from bdpvi._ground.progress import Track
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated, run_svi
+from bdpvi.bayesian.mode.expansion import FAR, Expansion, first_steps
+from bdpvi.bayesian.mode.influence import of_any_table, of_mode
+from bdpvi.bayesian.mode.objective import EXACT, Posterior, Weighted, climbed
+from bdpvi.bayesian.neighbours.route import Add, Remove, Trained
+from bdpvi.bayesian.neighbours.rows import Rows
+from bdpvi.guides.laplace import Laplace, Point
+from bdpvi.models.contract import Model
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.noise.keys import Key
+
+MOST = 200_000
+"""Default size of a panel: a larger panel hardly lowers ε."""
+
+
+class Mode:
+    """The posterior mode and the inverse Hessian there, for the fit and for every neighbour.
+
+    It is for :class:`~bdpvi.BayesianLogisticRegression` without clipped scores and
+    :class:`~bdpvi.guides.Laplace`. The guide is trained by SVI if ``Training`` has a rate below 1
+    or a custom optimiser, and then refined by Newton steps on all records until the decrement
+    proves that the mode is reached; the result does not depend on the start. Besides the panel, the
+    influence of any conceivable record is bounded (:mod:`bdpvi.bayesian.mode.influence`), so that
+    the cost of draws is certified.
+
+    Args:
+        kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once,
+            or 200,000 of them.
+    """
+
+    def __init__(self, *kinds: Remove | Add) -> None:
+        self.kinds = kinds
+
+    @staticmethod
+    def takes(model: Model, guide: object) -> bool:
+        """Return whether this route is the one of the model and the guide."""
+        return (
+            isinstance(guide, Laplace)
+            and isinstance(model, BayesianLogisticRegression)
+            and model.clip is None
+        )
+
+    @classmethod
+    def bounds(cls, model: Model, guide: object, features: int) -> bool:
+        """Return whether prior and weights bound the influence of any record in any table.
+
+        Args:
+            model, guide: to fit.
+            features: number of columns d.
+        """
+        if not isinstance(model, BayesianLogisticRegression) or not cls.takes(model, guide):
+            return False
+        weights = model.design(torch.zeros(1, features)).shape[1]
+        return (
+            of_any_table(model, weights, added=False) is not None
+        )  # the condition for adding is weaker
+
+    def key(self) -> Key:
+        """Return a secret key for the batches of SVI, which do not affect the result."""
+        return Key.fresh()
+
+    def train(self, problem: Problem, track: Track[Any]) -> Trained:
+        """Fit the guide, then find every neighbour's.
+
+        Raises:
+            ValueError: if the model or the guide is another one.
+            FloatingPointError: if rounding keeps the fit from the mode.
+        """
+        model, guide, data = problem.model, problem.guide, problem.data
+        if not isinstance(model, BayesianLogisticRegression) or not self.takes(model, guide):
+            raise ValueError(
+                f"neighbours=Mode() is for guides.Laplace of BayesianLogisticRegression without "
+                f"clip, got {type(guide).__name__} of {model!r:.80}; use Coupled() or Optimum()"
+            )
+        with isolated(data.x):
+            some = data.x.new_zeros(1, data.x.shape[1])  # a table may be empty
+            guide.setup(some, some.new_zeros(1))
+        with log.step("fit"):
+            records = Weighted.of(model, data)
+            n = records.z.shape[1]
+            centre = -model.departure(records.z.new_zeros(n))
+            peak = climbed(
+                Posterior(records, model.precision(n), centre), self._start(problem, centre, track)
+            )
+        if not peak.error <= EXACT:
+            raise FloatingPointError(
+                f"the fit is only known to within {peak.error:.3g} standard deviations of the "
+                f"mode, more than {EXACT:g}, because of rounding: a smaller prior_scale helps"
+            )
+        kinds = self.kinds or (Remove(MOST if len(data) > MOST else None),)
+        panels = tuple(self._panel(model, peak, kind.rows(data)) for kind in kinds)
+        factor = torch.linalg.cholesky(peak.root @ peak.root.T)
+        parameters = {"loc": peak.point, "scale_tril": factor}
+        return Trained(
+            {name: value.to(data.x.device) for name, value in parameters.items()},
+            Convergence(-peak.course[:, 0], peak.course[:, 1]),
+            panels,
+        )
+
+    def _start(self, problem: Problem, centre: torch.Tensor, track: Track[Any]) -> torch.Tensor:
+        """Return the start of Newton's method: the result of SVI, if it is requested."""
+        if problem.plan.rate == 1:
+            return centre
+        delta = Point(problem.model, start={"loc": centre.to(problem.data.x)})
+        parameters, _ = run_svi(replace(problem, guide=delta), track)
+        return parameters["loc"].double().cpu()
+
+    def _panel(self, model: BayesianLogisticRegression, peak: Any, rows: Rows) -> Panel:
+        """Return the panel of one kind."""
+        added = rows.sign > 0
+        own = Weighted.of(model, rows.records)
+        with log.step(f"neighbours ({rows.kind})"):
+            far = first_steps(peak, own, rows.sign)
+            expansion = Expansion(peak, FAR * far)
+            moved = expansion.neighbours(own, rows.sign)
+        return Panel(
+            rows.kind,
+            rows.records.ids.cpu(),
+            moved.pairs(),
+            influence=of_mode(model, peak, added=added),
+            error=(moved.error + peak.error).clamp(max=1.0),
+        )

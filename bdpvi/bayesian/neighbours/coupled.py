@@ -1,0 +1,146 @@
+"""Coupled training of a fit and its neighbours, which have one record fewer or more."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from bdpvi._ground import log, validate
+from bdpvi._ground.checkpoint import Checkpoint, Once, always
+from bdpvi._ground.progress import Track
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.inference.fingerprint import described, identity
+from bdpvi.bayesian.inference.optimisers import check_elementwise
+from bdpvi.bayesian.inference.svi import Convergence, Kept, Problem, run_svi
+from bdpvi.bayesian.neighbours.route import Kind, Remove, Trained, unfinished_key
+from bdpvi.bayesian.neighbours.rows import Rows, blocks, train_rows
+from bdpvi.bayesian.workers import Alone, Reduction, share
+from bdpvi.noise.keys import Key
+
+CHUNK = 2048
+"""Rows trained at a time: fewer make a step's fixed cost matter more; more need more memory."""
+
+
+class Coupled:
+    """Neighbours trained beside the fit: same batches, same base noise, one record different.
+
+    It works for any Pyro model: all neighbours are rows of one parameter matrix, ``torch.func``
+    over the traced model gives each row's gradient, and an elementwise optimiser trains every row
+    as if it were alone. Source: the definition itself; nothing is approximated.
+
+    Args:
+        kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once.
+        chunk: rows trained at a time. A model without a closed form needs about chunk × batch × 150
+            bytes, so use fewer for full batches of many records, more on a GPU.
+        checkpoint: folder for the fit and every finished chunk, so that an interrupted run with the
+            same settings resumes bit for bit. Secret; delete it when the result is saved
+            (:func:`bdpvi._ground.checkpoint.forget`).
+        reduction: the workers that share the neighbours of one problem; each gets the complete
+            panels.
+
+    Raises:
+        ValueError: from :meth:`train`, if the checkpoint belongs to another run.
+    """
+
+    def __init__(
+        self,
+        *kinds: Kind,
+        chunk: int = CHUNK,
+        checkpoint: str | Path | None = None,
+        reduction: Reduction | None = None,
+    ) -> None:
+        self.kinds = kinds or (Remove(),)
+        self.chunk = validate.positive_int("chunk", chunk)
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.reduction = reduction or Alone()
+
+    def key(self) -> Key:
+        """Return the secret key of the batches: the unfinished run's, or a new one."""
+        return unfinished_key(self.checkpoint, self.reduction)
+
+    def train(self, problem: Problem, track: Track[Any]) -> Trained:
+        """Fit the guide by SVI, then train every neighbour along the same plan."""
+        check_elementwise(problem.optim)
+        neighbours = [kind.rows(problem.data) for kind in self.kinds]
+        workers = self.reduction
+        parts = self._parts(problem, neighbours)
+        once = always if parts is None else parts.once
+        name = f"fit-{workers.rank}" if workers.rank else "fit"
+        begun = None if parts is None else parts.begun(name)
+        workers.sum(torch.zeros(1))  # all workers read the checkpoint before any writes to it
+        with log.step("fit"):
+            fit = once(name, partial(_fitted, problem, track, begun))
+        parameters = {
+            name: fit[name].to(problem.data.x.device) for name in problem.guide.constraints
+        }
+        panels = []
+        for rows in neighbours:
+            with log.step(f"neighbours ({rows.kind})"):
+                found = self._found(problem, rows, parameters, track, once)
+            ids, r, b2 = (workers.join(torch.cat(column)) for column in zip(*found, strict=True))
+            panels.append(Panel(rows.kind, ids, GaussianPairs(r, b2)))
+        convergence = Convergence(fit["elbo"], fit["gradient_norm"])
+        return Trained(parameters, convergence, tuple(panels))
+
+    def _found(
+        self,
+        problem: Problem,
+        rows: Rows,
+        parameters: Mapping[str, Tensor],
+        track: Track[Any],
+        once: Once,
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Train this worker's rows by chunks; return ids, r and b² of each chunk."""
+        posterior, steps = problem.guide.released(parameters), problem.plan.steps
+        latents = posterior.event_shape[0]
+        mine = blocks(share(len(rows.records), self.reduction), self.chunk)
+        ticks = iter(track(range(len(mine) * steps), rows.kind))
+        none = torch.empty(0, latents, dtype=torch.float64)
+        found = [(rows.records.ids[:0].cpu(), none, none)]  # a worker may have no rows
+        for block in mine:
+            some, step = rows.select(block), islice(ticks, steps)
+            make = partial(_compared, problem, some, posterior, partial(next, step))
+            part = once(f"{rows.kind}-{block.start:09}", make)
+            found.append((part["ids"], part["r"], part["b2"]))
+            deque(step, maxlen=0)  # the steps of a saved block
+        deque(ticks, maxlen=0)  # asking for one more ends the bar
+        return found
+
+    def _parts(self, problem: Problem, neighbours: Sequence[Rows]) -> Checkpoint | None:
+        if self.checkpoint is None:
+            return None
+        kinds = {
+            f"{rows.kind} records": f"{len(rows.records)} of {rows.records.fingerprint()}"
+            for rows in neighbours
+        }
+        size = self.reduction.size
+        share = {"workers": str(size)} if size > 1 else {}
+        about = {**identity(problem), "kinds": described(kinds), "chunk": str(self.chunk), **share}
+        return Checkpoint(self.checkpoint, about)
+
+
+def _fitted(problem: Problem, track: Track[Any], begun: Kept | None) -> dict[str, Tensor]:
+    parameters, convergence = run_svi(problem, track, kept=begun)
+    return {**parameters, "elbo": convergence.elbo, "gradient_norm": convergence.gradient_norm}
+
+
+def _compared(
+    problem: Problem, rows: Rows, posterior: Distribution, tick: Callable[[], object]
+) -> dict[str, Tensor]:
+    """Train the rows; return each row's distance from the posterior, as tensors (m, ...)."""
+    pairs = _pairs(problem, posterior, train_rows(problem, rows, tick))
+    return {"ids": rows.records.ids.cpu(), "r": pairs.r, "b2": pairs.b2}
+
+
+def _pairs(problem: Problem, against: Distribution, trained: dict[str, Tensor]) -> GaussianPairs:
+    pairs = summarise(against, problem.guide.released(trained))
+    return GaussianPairs(pairs.r.cpu(), pairs.b2.cpu())

@@ -1,0 +1,127 @@
+"""The protocol of routes: methods that fit a guide and find the fit's neighbours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from bdpvi._ground import validate
+from bdpvi._ground.checkpoint import settings_of
+from bdpvi._ground.outputs import several
+from bdpvi._ground.progress import Track
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.inference.fingerprint import SECRET
+from bdpvi.bayesian.inference.svi import Convergence, Problem
+from bdpvi.bayesian.neighbours.rows import Rows
+from bdpvi.bayesian.workers import Reduction, shared
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.noise.keys import Key
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The result of a route: the fit, and its distance from each neighbour.
+
+    Attributes:
+        parameters: the guide's parameters, constrained and detached. Secret.
+        convergence: convergence of the fit. Secret.
+        panels: how far single records move the posterior, one panel per kind. Secret.
+    """
+
+    parameters: dict[str, Tensor]
+    convergence: Convergence
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Leave-one-out neighbours.
+
+    Args:
+        records: number of records to leave out in turn, drawn at random; None means all. 0 gives an
+            empty panel, for a worst case that is known without one.
+        seed: seed of that choice.
+    """
+
+    records: int | None = None
+    seed: int = 0
+
+    def rows(self, data: Dataset) -> Rows:
+        """Return the neighbours of ``data``."""
+        if self.records == 0:
+            return Rows("remove", data.select(torch.arange(0, device=data.ids.device)), -1.0)
+        return Rows("remove", _sample(data, self.records, self.seed), -1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Add:
+    """Neighbours with one additional held-out record: x' ~ μ, as in the definition.
+
+    Args:
+        heldout: records that are not in the data, with distinct ids.
+        records: number of records to add in turn; None means all.
+        seed: seed of that choice.
+    """
+
+    heldout: Dataset
+    records: int | None = None
+    seed: int = 0
+
+    def rows(self, data: Dataset) -> Rows:
+        """Return the neighbours of ``data``."""
+        shared = torch.isin(self.heldout.ids.cpu(), data.ids.cpu())
+        if bool(shared.any()):
+            first = int(self.heldout.ids.cpu()[shared][0])
+            raise ValueError(f"heldout has record id {first}, which is in the data already")
+        if self.heldout.x.shape[1] != data.x.shape[1]:
+            raise ValueError(
+                f"heldout has {several(self.heldout.x.shape[1], 'feature')}, the data "
+                f"{data.x.shape[1]}"
+            )
+        heldout = self.heldout.to(data.x.device, data.x.dtype)
+        return Rows("add", _sample(heldout, self.records, self.seed), 1.0)
+
+
+def _sample(data: Dataset, records: int | None, seed: int) -> Dataset:
+    """Return ``records`` records, drawn without replacement, or all; in the order of the data."""
+    size = len(data) if records is None else validate.positive_int("records", records)
+    if records is not None and not 3 <= size <= len(data):
+        raise ValueError(f"records={size} must be between 3 and the number of records, {len(data)}")
+    if size == len(data):
+        return data
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(data), generator=generator, device="cpu")[:size]
+    return data.select(chosen.sort().values.to(data.x.device))
+
+
+def unfinished_key(checkpoint: Path | None, workers: Reduction) -> Key:
+    """Return the secret key of the unfinished run in a checkpoint, or a new one for all workers."""
+    kept = "" if checkpoint is None else str(settings_of(checkpoint).get("seed"))
+    number = kept.removeprefix(SECRET)
+    if number == kept or not number.isdecimal():
+        return shared(Key.fresh(), workers)
+    return shared(Key.of_int(int(number)), workers)
+
+
+class Kind(Protocol):
+    """A choice of neighbours: :class:`Remove`, :class:`Add`, or a part of one."""
+
+    def rows(self, data: Dataset) -> Rows:
+        """Return the neighbours of ``data``."""
+
+
+class Neighbours(Protocol):
+    """A route: fits the guide and computes how far single records move the posterior."""
+
+    def key(self) -> Key:
+        """Return the secret key of a run's batches: an interrupted run's key, or a new one.
+
+        All workers of one job get the same key.
+        """
+
+    def train(self, problem: Problem, track: Track[Any]) -> Trained:
+        """Train guide and neighbours."""

@@ -1,0 +1,1 @@
+"""The exact route: the maximum of the ELBO, and every neighbour's."""

@@ -1,0 +1,357 @@
+"""The ELBO of Bayesian logistic regression with a Gaussian guide, and its maximum.
+
+For w ~ N(μ, Σ) the logit of record x is N(xᵀμ, xᵀΣx), so the ELBO needs one integral per record
+(:mod:`bdpvi.bayesian.optimum.quadrature`). It is concave in (μ, L), Σ = LLᵀ, strictly so by the
+prior, as the likelihood is log-concave (Challis and Barber, JMLR 2013): one maximiser, which does
+not depend on where the search starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from bdpvi._ground.outputs import several
+from bdpvi.bayesian.optimum.quadrature import derivatives
+from bdpvi.bayesian.workers import Alone, Reduction
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.logistic import BayesianLogisticRegression, departure
+
+_STEPS = 500
+_LATE = 1e-3
+_ALONE = Alone()
+
+T = TypeVar("T")
+
+
+class Source(Protocol):
+    """Records that come in blocks, the same blocks in every pass over them."""
+
+    def each(self, make: Callable[[Records], T]) -> Iterable[T]:
+        """Return the results of ``make`` for all blocks, to be iterated over as often as needed.
+
+        A source that holds its records in memory may cache the results.
+        """
+
+    def __len__(self) -> int:
+        """Return the number of records."""
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Input of the likelihood: features times 2y - 1, (N, d), slope bounds and weights, (N,) each.
+
+    As a source they are one block.
+    """
+
+    x: Tensor
+    bound: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(cls, model: BayesianLogisticRegression, data: Dataset) -> Records:
+        """Return the records of ``data`` transformed by ``model``, in float64."""
+        return cls.seen(model, data.x.double(), data.y.double())
+
+    @classmethod
+    def seen(cls, model: BayesianLogisticRegression, x: Tensor, y: Tensor) -> Records:
+        """Return records transformed by ``model``: features (N, d), targets (N,), 0 or 1."""
+        design = model.design(x)
+        signed = (2 * y - 1).unsqueeze(1) * design
+        return cls(signed, model.slope_bound(design), model.record_weights(design))
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def each(self, make: Callable[[Records], T]) -> Iterable[T]:
+        """Return the result of ``make`` for all records, as one block; it is cached."""
+        return [make(self)]
+
+    def select(self, index: Tensor | slice) -> Records:
+        """Return the records at ``index``."""
+        return Records(self.x[index], self.bound[index], self.weight[index])
+
+    def derivatives(self, mean: Tensor, variance: Tensor, order: int) -> Tensor:
+        """Return :func:`~bdpvi.bayesian.optimum.quadrature.derivatives` times the weights."""
+        return derivatives(mean, variance, self.bound, order).mul_(self.weight)
+
+    def without(self, index: int) -> Records:
+        """Return all records but one."""
+        keep = torch.arange(len(self), device=self.x.device) != index
+        return self.select(keep)
+
+
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """The records of a source with one added (``sign`` 1) or one of them removed (-1).
+
+    A removed record is skipped rather than subtracted, to avoid cancellation.
+    """
+
+    source: Source
+    record: Records
+    sign: float
+
+    def each(self, make: Callable[[Records], T]) -> Iterable[T]:
+        """Return the results of ``make`` for the blocks without the record, or with one more."""
+        return Repeated(lambda: self._once(make))
+
+    def __len__(self) -> int:
+        return len(self.source) + (1 if self.sign > 0 else -1)
+
+    def _once(self, make: Callable[[Records], T]) -> Iterator[T]:
+        sought = self.sign < 0
+
+        def left(block: Records) -> T:
+            nonlocal sought
+            same = (block.x == self.record.x).all(1).nonzero().flatten().tolist() if sought else []
+            if same:
+                sought, block = False, block.without(same[0])
+            return make(block)
+
+        yield from self.source.each(left)
+        if self.sign > 0:
+            yield make(self.record)
+
+
+@dataclass(frozen=True, eq=False)
+class Repeated(Generic[T]):
+    """An iterable that starts anew each time it is iterated over."""
+
+    begin: Callable[[], Iterator[T]]
+
+    def __iter__(self) -> Iterator[T]:
+        return self.begin()
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """ELBO of the records under the prior N(0, I/precision), or with a mean of the last variable.
+
+    Attributes:
+        records: source of the records, in memory or in blocks; with several workers, this worker's
+            part.
+        precision: precision of the prior, 1/s².
+        diagonal: whether the guide's covariance is diagonal.
+        reduction: communication among workers. All sums and maxima over records use it, so every
+            worker gets the same values.
+        last: prior mean of the last variable, the intercept.
+    """
+
+    records: Source
+    precision: float
+    diagonal: bool
+    reduction: Reduction = _ALONE
+    last: float = 0.0
+
+    def at(self, mean: Tensor, metric: Tensor) -> Point:
+        """Return the ELBO at the guide N(mean, metric⁻¹), or N(mean, 1/diag(metric))."""
+        return Point(self, mean, metric)
+
+    def sums(self, terms: Callable[[Records], tuple[Tensor, ...]]) -> list[Tensor]:
+        """Return the sums of ``terms`` over the blocks of all workers, by one pass."""
+        return total(self.records.each(terms), self.reduction)
+
+
+def total(blocks: Iterable[tuple[Tensor, ...]], reduction: Reduction) -> list[Tensor]:
+    """Return the sums of the blocks' tensors, one by one, over all blocks of all workers."""
+    sums: list[Tensor] | None = None
+    for block in blocks:
+        if sums is None:
+            sums = [tensor.clone() for tensor in block]
+        else:
+            for one, more in zip(sums, block, strict=True):
+                one += more
+    return [reduction.sum(one) for one in sums or []]
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """A guide and the derivatives of the ELBO there; all of them need one pass over the records.
+
+    Attributes:
+        objective: the ELBO.
+        mean: μ, (d,).
+        metric: (d, d), positive definite; the guide's precision or, of a mean-field guide, a matrix
+            with its precisions on the diagonal.
+    """
+
+    objective: Objective
+    mean: Tensor
+    metric: Tensor
+
+    @cached_property
+    def _factor(self) -> Tensor:
+        """The inverse of the transposed root: the metric's Cholesky factor."""
+        if self.objective.diagonal:
+            return torch.diag(self.metric.diagonal().sqrt())
+        factor: Tensor = torch.linalg.cholesky(self.metric)
+        return factor
+
+    @cached_property
+    def root(self) -> Tensor:
+        """A square root L of the guide's covariance, Σ = LLᵀ."""
+        if self.objective.diagonal:
+            return torch.diag(self.metric.diagonal().rsqrt())
+        return _inverse(self._factor).T
+
+    @property
+    def scale(self) -> Tensor:
+        """The guide's parameter: scales (d,), or the lower Cholesky factor (d, d)."""
+        if self.objective.diagonal:
+            return self.root.diagonal()
+        factor: Tensor = torch.linalg.cholesky(self.root @ self.root.T)
+        return factor
+
+    def logit(self, records: Records) -> tuple[Tensor, Tensor]:
+        """Return the mean and the variance of every record's logit."""
+        return records.x @ self.mean, (records.x @ self.root).square().sum(1)
+
+    def _terms(self, records: Records) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the data's part of the ELBO, its gradient and its Hessian in whitened units."""
+        white = records.x @ self.root
+        deviation = torch.linalg.vector_norm(white, dim=1)
+        mean = records.x @ self.mean
+        slopes = records.derivatives(mean, deviation.square(), 2)
+        unit = white.div_(deviation.clamp(min=1e-150).unsqueeze(1))
+        return slopes[0].sum(), unit.T @ slopes[1], (unit.T * slopes[2]) @ unit
+
+    @cached_property
+    def _sums(self) -> list[Tensor]:
+        return self.objective.sums(self._terms)
+
+    @property
+    def departure(self) -> Tensor:
+        """The mean minus the prior mean, (d,)."""
+        return departure(self.mean, self.objective.last)
+
+    @cached_property
+    def elbo(self) -> float:
+        """The ELBO up to a constant."""
+        prior = self.departure.square().sum() + self.root.square().sum()
+        entropy = torch.linalg.slogdet(self.root).logabsdet
+        return float(self._sums[0] - self.objective.precision / 2 * prior + entropy)
+
+    @cached_property
+    def gradient(self) -> tuple[Tensor, Tensor]:
+        """Gradient in the mean, (d,), and twice that in the covariance, (d, d), whitened."""
+        shrink = self.objective.precision * self.root.T
+        in_mean = self._sums[1] - shrink @ self.departure
+        in_covariance = torch.eye(len(self.mean)).to(shrink) + self._sums[2] - shrink @ self.root
+        if self.objective.diagonal:
+            in_covariance = torch.diag(in_covariance.diagonal())
+        return in_mean, in_covariance
+
+    @cached_property
+    def gradient_norm(self) -> float:
+        """Norm of the gradient in units of the guide's standard deviations.
+
+        Near the maximum the ELBO's Hessian in these units is about the identity, so this is about
+        how many standard deviations the mean is away, whatever the scale of the features.
+        """
+        in_mean, in_covariance = self.gradient
+        return math.hypot(float(in_mean.norm()), float(in_covariance.norm()) / math.sqrt(2))
+
+    @cached_property
+    def distance(self) -> float:
+        """Bound on the distance of (μ, L) from the maximiser, in the units of the weights.
+
+        The negative ELBO is strongly convex in (μ, L), by the prior with constant 1/s² (Challis and
+        Barber 2013), so this is s² times the norm of the gradient, which is L⁻ᵀ times the gradient
+        in whitened units.
+        """
+        in_mean, in_covariance = (self._factor @ part for part in self.gradient)
+        norm = math.hypot(float(in_mean.norm()), float(in_covariance.norm()))
+        return norm / self.objective.precision
+
+    @cached_property
+    def curvature(self) -> Tensor:
+        """Negative Hessian of the ELBO in the mean, (d, d): the natural parameters' target."""
+        eye = torch.eye(len(self.mean)).to(self.mean)
+        data: Tensor = self._factor @ self._sums[2] @ self._factor.T
+        return self.objective.precision * eye - (data + data.T) / 2
+
+    def step(self, size: float) -> Point:
+        """Return the natural-gradient step of this size (Khan and Rue, JMLR 2023, section 1.2)."""
+        metric = torch.lerp(self.metric, self.curvature, size)
+        in_mean = self._factor @ self.gradient[0]
+        return replace(
+            self, mean=self.mean + size * torch.linalg.solve(metric, in_mean), metric=metric
+        )
+
+
+def _inverse(factor: Tensor) -> Tensor:
+    eye = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+    inverse: Tensor = torch.linalg.solve_triangular(factor, eye, upper=False)
+    return inverse
+
+
+def inverse_root(metric: Tensor) -> Tensor:
+    """Return R with R Rᵀ = metric⁻¹."""
+    return _inverse(torch.linalg.cholesky(metric)).T
+
+
+def start(objective: Objective) -> Point:
+    """Return the default start of a search: the prior mean and the largest curvature.
+
+    Long records count less: a record of length l and slope bound c adds at most about c l once its
+    logit is wide, whereas l²/4 with l = 1e12 would drown the prior.
+    """
+
+    def sums(block: Records) -> tuple[Tensor]:
+        steep = block.bound.clamp(max=1) / torch.linalg.vector_norm(block.x, dim=1).clamp(min=1)
+        return ((block.x.T * (block.weight * steep.clamp(max=0.25))) @ block.x,)
+
+    (square,) = objective.sums(sums)
+    eye = torch.eye(len(square)).to(square)
+    mean = -departure(square.new_zeros(len(square)), objective.last)
+    return objective.at(mean, objective.precision * eye + square)
+
+
+def climb(
+    point: Point,
+    tolerance: float,
+    reached: Callable[[Point], object] = lambda point: None,
+    enough: Callable[[Point], bool] = lambda point: False,
+) -> list[Point]:
+    """Return the points of a damped natural-gradient ascent, the last within ``tolerance``.
+
+    Steps are halved until the ELBO rises (a full step overshoots where a tight clip leaves little
+    curvature), near the maximum, where its change is below rounding, until the gradient falls.
+
+    Args:
+        point: the start.
+        tolerance: stop when the norm of the gradient is below it.
+        reached: called with every point but the first.
+        enough: whether to accept a point if rounding keeps the gradient above ``tolerance``.
+
+    Raises:
+        FloatingPointError: if the gradient norm cannot be brought down to ``tolerance``.
+    """
+    path, size = [point], 1.0
+    while path[-1].gradient_norm > tolerance:
+        here, size = path[-1], min(1.0, 2 * size)
+        new = here.step(size)
+        while not (
+            new.elbo > here.elbo
+            or (here.gradient_norm < _LATE and new.gradient_norm < here.gradient_norm)
+        ):
+            size /= 2
+            if size < 1e-6 or len(path) > _STEPS:
+                if enough(here):
+                    return path
+                raise FloatingPointError(
+                    f"tolerance={tolerance:g} is out of reach: the gradient norm stays at "
+                    f"{here.gradient_norm:.3g} after {several(len(path), 'step')}; raise the "
+                    "tolerance or rescale the features"
+                )
+            new = here.step(size)
+        path.append(new)
+        reached(new)
+    return path

@@ -1,0 +1,201 @@
+"""The optimum route over a table on disk: passes over the files, and a counted panel.
+
+The guide is fitted by passes. One more pass leaves every record out in turn. How far each record
+moves the posterior is counted on a public grid
+(:meth:`bdpvi.bayesian.accounting.panel.Panel.counted`), or kept for a random panel: neither the
+records nor the panel is ever in memory as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdpvi._ground import log
+from bdpvi._ground.progress import Track
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.bayesian.accounting.panel import LEVELS, Panel, on_levels
+from bdpvi.bayesian.inference.svi import Problem
+from bdpvi.bayesian.neighbours.route import Neighbours, Remove
+from bdpvi.bayesian.optimum.displacements import Moves
+from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, climb, start
+from bdpvi.bayesian.optimum.route import Job, Optimum, pairs
+from bdpvi.bayesian.optimum.sizes import parameters_of
+from bdpvi.bayesian.optimum.tables import ModelTable, Table
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.noise.keys import Key
+
+PANEL = 100_000
+"""Expected size of the random panel where records are not counted."""
+_HELD = 1 << 14
+"""Number of records that wait for passes together, because the polynomial is not enough."""
+_ROUGHLY = 1e-3
+"""Norm of the gradient at which the search on the first block of records stops."""
+
+
+class Streamed(Optimum):
+    """:class:`Optimum` for a table on disk; ``problem`` has its first records.
+
+    With a public noise scale every record is counted. With the guide's own covariance a random
+    panel of about :data:`PANEL` records is used instead: a secret coin for each record decides
+    whether it is in the panel, so that no record affects another's membership. ``Remove(records)``
+    sets another expected size.
+
+    Args:
+        table: the records.
+        route: gives kinds, numerics and checkpoint.
+
+    Raises:
+        ValueError: if ``route`` adds records, or has several workers.
+    """
+
+    def __init__(self, table: Table, route: Optimum) -> None:
+        super().__init__(
+            *route.kinds,
+            tolerance=route.tolerance,
+            precision=route.precision,
+            checkpoint=route.checkpoint,
+        )
+        self.table = table
+        if route.reduction.size > 1:
+            raise ValueError("data: a Table is for one worker; several share a table in memory")
+        if not all(isinstance(kind, Remove) for kind in self.kinds):
+            raise ValueError("neighbours: of a Table records are left out, Optimum(Remove(...))")
+
+    def _source(self, problem: Problem, track: Track[Any]) -> Source:
+        assert isinstance(problem.model, BayesianLogisticRegression)
+        return ModelTable(self.table, problem.model, track)
+
+    def _neighbours(self, problem: Problem) -> list[Any]:
+        return list(self.kinds)
+
+    def _check_size(self, source: Source, neighbours: Sequence[Any], *, diagonal: bool) -> None:
+        assert isinstance(source, ModelTable)
+        parameters_of(source.columns, diagonal=diagonal)
+
+    def _settings(self, neighbours: Sequence[Any]) -> dict[str, str]:
+        kinds = ", ".join(map(repr, neighbours))
+        return {"data": self.table.fingerprint(), "rows": str(self.table.rows), "kinds": kinds}
+
+    def _start(self, objective: Objective) -> Point:
+        """Return the maximum for the first block, with its curvature scaled to the table."""
+        assert isinstance(objective.records, ModelTable)
+        first = next(objective.records.read())
+        more = len(self.table) / max(1, len(first))
+        point = start(replace(objective, records=first))
+        with suppress(FloatingPointError):
+            point = climb(point, _ROUGHLY)[-1]
+        prior = objective.precision * torch.eye(len(point.mean)).to(point.metric)
+        return objective.at(point.mean, prior + more * (point.metric - prior))
+
+    def _panel(self, job: Job, rows: Any) -> Panel:
+        if job.most is not None and (rows.records == 0 or not len(self.table)):
+            return job.nobody("remove")
+        with log.step("neighbours (remove)"):
+            found = job.once("remove", lambda: self._counted(job, rows.records))
+        if "counts" in found:
+            return Panel.counted("remove", found["counts"], job.most)
+        rank = found["ids"].argsort()  # those held back came last
+        some = GaussianPairs(found["r"], found["b2"]).select(rank)
+        return Panel("remove", found["ids"][rank], some, job.most)
+
+    def _counted(self, job: Job, wanted: int | None) -> dict[str, Tensor]:
+        """Return the number of records on each level; or ids, r and b² of a random panel.
+
+        Records that remain rough after the polynomial are deferred, to share further passes.
+        """
+        expansion, guide = job.expansion, job.problem.guide
+        counted = wanted is None and guide.noise_scale is not None
+        begun = None if job.kept is None else job.kept.begun("remove")
+        state = (begun and begun.state()) or _begin(job, counted)
+        found: dict[str, Tensor] = state["found"]
+        source = job.point.objective.records
+        assert isinstance(source, ModelTable)
+        for name, like in _nobody(job).items():
+            state[name] = state[name].to(like)
+
+        def add(ids: Tensor, moves: Moves) -> None:
+            some = pairs(expansion, moves, guide, job.most)
+            if counted:
+                found["counts"] += on_levels(some.b2.sum(1).cpu())
+                return
+            for name, more in (("ids", ids), ("r", some.r), ("b2", some.b2)):
+                found[name] = torch.cat([found[name], more.cpu()])
+
+        def add_held() -> None:
+            ids, held = state.pop("ids"), Records(*map(state.pop, ("x", "bound", "weight")))
+            if len(ids):
+                bounded = job.most is not None
+                add(
+                    ids,
+                    self.moves(
+                        expansion, held, -1.0, job.track, "held back", ids.tolist(), bounded=bounded
+                    ),
+                )
+            state.update(_nobody(job))
+
+        turns = job.track(range(state["blocks"], self.table.blocks), "neighbours")
+        for block, records in zip(turns, source.read(state["blocks"]), strict=False):
+            chosen = self._chosen(job, wanted, block, len(records)).to(records.x.device)
+            ids, some = block * self.table.rows + chosen, records.select(chosen)
+            if len(ids):
+                moves = expansion.solve_all(expansion.terms(some), -1.0)
+                rough = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+                rough[expansion.rough(moves, self.precision)] = True
+                add(ids[~rough], moves.select(~rough))
+                for name, more in {"ids": ids, **vars(some)}.items():
+                    state[name] = torch.cat([state[name], more[rough]])
+            if len(state["ids"]) >= _HELD:
+                add_held()
+            state["blocks"] = block + 1
+            if begun is not None:
+                begun.reached(lambda: state)
+        add_held()
+        return found
+
+    def _chosen(self, job: Job, wanted: int | None, block: int, size: int) -> Tensor:
+        """Return the rows of a block that are in the panel."""
+        if wanted is None and job.problem.guide.noise_scale is not None:
+            return torch.arange(size)
+        expected = PANEL if wanted is None else wanted
+        if expected >= len(self.table):
+            return torch.arange(size)
+        plan = job.problem.plan
+        key = Key.of_int(plan.seed) if plan.secret else Key.of_seed(plan.seed)
+        coins = torch.from_numpy(key.child("panel", block).coins(size))
+        return (coins < expected / len(self.table)).nonzero()[:, 0]
+
+
+def over(table: Table, neighbours: Neighbours | None) -> Streamed:
+    """Return the route for a table on disk.
+
+    Raises:
+        ValueError: if the route is not :class:`Optimum`, the only one supported.
+    """
+    if neighbours is not None and type(neighbours) is not Optimum:
+        raise ValueError(
+            f"neighbours={type(neighbours).__name__} needs the records in memory: give a Dataset, "
+            "or of a Table take Optimum()"
+        )
+    return Streamed(table, neighbours or Optimum())
+
+
+def _begin(job: Job, counted: bool) -> dict[str, Any]:
+    """Return the state before the first block."""
+    width = 1 if job.problem.guide.noise_scale is not None else 2 * len(job.point.mean) + 1
+    none = torch.empty(0, width, dtype=torch.float64)
+    listed = {"ids": none[:, 0].long(), "r": none, "b2": none}
+    found = {"counts": torch.zeros(LEVELS, dtype=torch.int64)} if counted else listed
+    return {"blocks": 0, "found": found, **_nobody(job)}
+
+
+def _nobody(job: Job) -> dict[str, Tensor]:
+    """Return an empty set of deferred records."""
+    like = job.point.mean
+    x = like.new_empty(0, len(like))
+    return {"ids": x[:, 0].long(), "x": x, "bound": x[:, 0], "weight": x[:, 0]}

@@ -1,0 +1,217 @@
+"""The cost of draws from a fit, for each of the three guarantees."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from dataclasses import replace
+
+from bdpvi._ground import validate
+from bdpvi.bayesian.accounting.accountant import Accounting
+from bdpvi.bayesian.accounting.answer import nothing
+from bdpvi.bayesian.accounting.kept import RecordLosses, kept
+from bdpvi.bayesian.accounting.table import Table
+from bdpvi.bayesian.accounting.table import total as of_table
+from bdpvi.bayesian.fit import Fit
+from bdpvi.bayesian.mode.influence import of_any_table
+from bdpvi.bayesian.neighbours.rounding import Reach, public_rounding_error, rounding_error
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.models.kinds import Known
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.privacy.book import Charge, Entry, Priced
+from bdpvi.privacy.conceivable import Influence
+from bdpvi.privacy.cost import Bound, Cost, Kind
+from bdpvi.privacy.events import ModeDraws, SampledGaussian
+from bdpvi.releases.basis import assumptions_of
+
+
+def usual_kind(fit: Fit) -> Kind:
+    """Return the strongest guarantee that the fit can give.
+
+    Worst-case DP if possible, Bayesian DP if the range of any conceivable record's cost is known,
+    otherwise the typical-record guarantee. Draws from ``guides.Laplace`` have a worst case as well
+    as a Bayesian ε.
+    """
+    if fit.guide.noise_scale is not None and not without_worst_case(fit):
+        return Kind.WORST_CASE
+    return Kind.BAYESIAN if all(panel.ranged for panel in fit.panels) else Kind.TYPICAL
+
+
+def table(fit: Fit, planned: Charge | None = None, accounting: Accounting | None = None) -> Table:
+    """Return everything spent on the table, and ``planned``.
+
+    Args:
+        fit: a fit of the table.
+        planned: draws from ``fit``.
+        accounting: how the ε is computed, by default as in the fit.
+
+    Raises:
+        ValueError: if no total for single records is known.
+    """
+    return Table.of(fit.ledger, accounting or fit.accounting, *_with(fit, planned))
+
+
+def _with(fit: Fit, planned: Charge | None) -> tuple[Entry | None, dict[str, RecordLosses]]:
+    """Return the entry of planned draws, and each record's losses from draws of ``fit``."""
+    name, losses = fit.kept.name, losses_of(fit, planned)
+    if planned is None:
+        return None, {name: losses}
+    entry = Entry(kind="draws", of=name, charge=planned, events=priced(fit, planned))
+    return entry, {name: losses}
+
+
+def losses_of(fit: Fit, planned: Charge | None = None) -> RecordLosses:
+    """Return each record's losses from draws of ``fit``, at all temperatures so far."""
+    taus = {one.temperature for one in (*own(fit), *([planned] if planned else []))}
+    made = f"{fit.model!r} {type(fit.guide)} {fit.guide.noise_scale} {fit.fingerprint}"
+    written = fit.preprocessing.get("encoding")
+    return RecordLosses(
+        fit.panels,
+        fit.records,
+        {tau: _rounding(fit, Charge(1, tau)) for tau in taus},
+        hashlib.sha256(made.encode()).hexdigest() if isinstance(fit.model, Known) else "",
+        Encoding.from_dict(written).purchases if written else (),
+    )
+
+
+def own(fit: Fit) -> tuple[Charge, ...]:
+    """Return all charges for draws from ``fit`` so far."""
+    return fit.ledger.charges(fit.kept.name)
+
+
+def keep_again(fit: Fit) -> None:
+    """Write each record's losses from ``fit`` again if they are missing beside the ledger."""
+    taus = {one.temperature for one in own(fit)}
+    try:
+        if taus:
+            kept(fit.ledger, fit.kept.name, *taus)
+    except ValueError:
+        with suppress(OSError), fit.ledger.locked():  # a reader without write access may still ask
+            losses_of(fit).keep(fit.ledger, fit.kept.name)
+
+
+def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
+    """Return the worst-case events of draws, from public numbers only; None without any."""
+    if charge.from_data or not bounded(fit):
+        return None
+    if influence := of_any(fit):
+        assert isinstance(fit.model, BayesianLogisticRegression)
+        n, (k, tau) = influence.columns, (charge.draws, charge.temperature)
+        error = public_rounding_error(fit.guide, n, fit.model.precision(n), k, tau)
+        return (ModeDraws(influence=influence, draws=k, temperature=tau, rounding=error),)
+    variance = charge.draws * max(one.largest or 0.0 for one in fit.panels) / charge.temperature
+    if not variance:
+        return ()
+    rounding = _rounding(fit, charge)
+    return (SampledGaussian(noise_multiplier=variance**-0.5, rounding=rounding),)
+
+
+def total(
+    fit: Fit,
+    delta: float,
+    planned: Charge | None = None,
+    accounting: Accounting | None = None,
+    kind: Kind | None = None,
+) -> Cost:
+    """Return the cost of everything spent on the table, with ``planned``.
+
+    It includes the typical-record bound if that is the ``kind``, or without one the usual kind.
+
+    Raises:
+        ValueError: if there is no such guarantee, or none at all.
+    """
+    if planned is None and not fit.ledger.entries():
+        return nothing(delta, [panel.kind for panel in fit.panels])
+    bound, most = worst_case(fit, delta, planned), None
+    if (kind or usual_kind(fit)) is Kind.TYPICAL:
+        try:
+            most = table(fit, planned, accounting).typical(delta)
+        except ValueError:
+            if kind is not None:
+                raise
+    try:
+        of = (accounting or fit.accounting, *_with(fit, planned))
+        found = of_table(fit.ledger, delta, bound, *of)
+    except ValueError:
+        if most is None or kind is Kind.BAYESIAN:
+            raise
+        found = Cost(worst_case=bound)
+    return replace(found, typical=most).each(lambda one: assuming(fit, one))
+
+
+def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound | None:
+    """Return the guarantee of everything spent on the table, from public numbers only.
+
+    None without any charge, or if there is no such guarantee.
+    """
+    if planned is None and not fit.ledger.entries():
+        return None
+    events = () if planned is None else priced(fit, planned)
+    found = fit.ledger.worst_case(delta, events)
+    return found and found.assuming(*assumptions_of(fit.preprocessing, fit.ledger.entries()))
+
+
+def assuming(fit: Fit, bound: Bound) -> Bound:
+    """Return a bound on everything spent on the table of ``fit`` with its assumptions."""
+    return bound.assuming(*assumptions_of(fit.preprocessing, fit.ledger.entries()))
+
+
+def check_delta(fit: Fit, delta: float, kind: Kind) -> None:
+    """Warn of a δ of 1/N or more for a Bayesian guarantee, see :func:`.validate.mean_delta`.
+
+    For other guarantees δ holds for each record that they cover.
+    """
+    if kind is Kind.BAYESIAN:
+        validate.mean_delta(delta, fit.records)
+
+
+def without_worst_case(fit: Fit) -> str:
+    """Return why releases from ``fit`` have no worst-case guarantee, "" if they have one."""
+    mode = any(panel.error is not None for panel in fit.panels)  # only proven modes have one
+    if fit.guide.noise_scale is None and not mode:
+        return "the guide has no public noise_scale"
+    if mode and (rows := fit.ledger.rows_per_unit) > 1:
+        return f"draws at a posterior mode have none for {rows} rows per unit"
+    if mode and not bounded(fit):
+        return "the influence of a record is not bounded: this needs a strong prior, and Mode()"
+    if not bounded(fit):
+        return (
+            "the influence of a record is not bounded: this needs a clip or weights, and Optimum()"
+        )
+    if any(charge.from_data for charge in fit.ledger.charges()):
+        return "an earlier release had a temperature that was found from the data"
+    if fit.ledger.book().events is None:
+        return "an earlier release from this table has none"
+    return ""
+
+
+def bounded(fit: Fit) -> bool:
+    """Return whether public numbers bound any record's influence on a release."""
+    public = fit.guide.noise_scale is not None and all(p.largest is not None for p in fit.panels)
+    return public or of_any(fit) is not None
+
+
+def of_any(fit: Fit) -> Influence | None:
+    """Return how far any added record moves the mode of any table, if that prices the draws.
+
+    It does for proven modes, which have an influence in each panel, and units of one row. A bound
+    for removed records is required too, so that panels have one for every table.
+    """
+    model, known = fit.model, [panel.influence for panel in fit.panels]
+    if not isinstance(model, BayesianLogisticRegression) or fit.ledger.rows_per_unit > 1:
+        return None
+    if not known or known[0] is None or None in known:
+        return None
+    added, removed = (of_any_table(model, known[0].columns, added=a) for a in (True, False))
+    return removed and added
+
+
+def require_worst_case(fit: Fit) -> None:
+    """Raise ValueError, with the reason, if no worst-case guarantee can be given."""
+    if reason := without_worst_case(fit):
+        raise ValueError(f"guarantee={Kind.WORST_CASE.value} cannot be given: {reason}")
+
+
+def _rounding(fit: Fit, charge: Charge) -> float:
+    reach = Reach.of(*(panel.pairs for panel in fit.panels))
+    return rounding_error(fit.guide, fit.released, reach, charge.draws, charge.temperature)

@@ -1,0 +1,116 @@
+"""The receipt of a release, and refusals and warnings because of its guarantee."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import ROUND_CEILING, Context
+from typing import Any
+
+from bdpvi._ground.types import NotCertifiedWarning
+from bdpvi.bayesian.accounting.answer import sampled
+from bdpvi.bayesian.fit import Fit
+from bdpvi.privacy.book import Charge
+from bdpvi.privacy.cost import Bound, Cost, Kind, relation_of
+from bdpvi.releases import basis
+from bdpvi.releases.receipt import AIMED, COMPUTED, OWNERS, PUBLIC, Receipt
+
+
+def receipt(
+    fit: Fit,
+    charge: Charge,
+    bound: Bound,
+    aimed: float | None,
+    seeded: bool,
+    noted: Mapping[str, Any],
+) -> Receipt:
+    """Return the receipt of draws from a fit.
+
+    A certified receipt has no number computed from the records: a table with one record less has
+    the same receipt, word for word.
+
+    Args:
+        fit, charge: the fit and its draws.
+        bound: the guarantee.
+        aimed: the target ε.
+        seeded: whether noise follows a seed.
+        noted: the public description of how the records were made.
+    """
+    public = bound.kind is Kind.WORST_CASE
+    if aimed is not None:
+        source, epsilon = AIMED, aimed
+    elif public:
+        source, epsilon = PUBLIC, bound.epsilon
+    elif bound.certified:
+        source, epsilon = OWNERS, math.inf
+    else:
+        source, epsilon = COMPUTED, two_digits(bound.epsilon)
+    said = bound.public(epsilon)
+    if bound.kind is Kind.BAYESIAN and bound.certified:
+        said = _alike(said, [panel.kind for panel in fit.panels])
+    if seeded or fit.experiment:
+        said = said.seeded()
+    noise_scale = fit.guide.noise_scale
+    return Receipt(
+        worst_case=said if public else None,
+        bayesian=said if bound.kind is Kind.BAYESIAN else None,
+        typical=said if bound.kind is Kind.TYPICAL else None,
+        about=basis.about(noted),
+        source=source,
+        draws=charge.draws,
+        temperature=charge.temperature,
+        noise_scale=None if noise_scale is None else noise_scale * math.sqrt(charge.temperature),
+        step=fit.guide.lattice(charge.temperature).step,
+    )
+
+
+def _alike(said: Bound, kinds: Sequence[str]) -> Bound:
+    """Return a certified bound in the same words whether panel or worst case gave its ε."""
+    own = sampled(kinds)
+    rest = tuple(one for one in said.assumptions if one not in own)
+    return replace(
+        said, by="betting or the worst case", relation=relation_of(kinds), assumptions=(*own, *rest)
+    )
+
+
+def check(price: Bound, epsilon: float) -> None:
+    """Refuse a Bayesian ε that is not certified, if a Bayesian guarantee was requested.
+
+    Raises:
+        ValueError: if it is not certified; it says why, and what else is possible.
+    """
+    if price.kind is Kind.BAYESIAN and price.doubt:
+        raise ValueError(
+            f"epsilon={epsilon:g}: the Bayesian ε is {price.mark}. Nothing was charged. Take "
+            "guides.Laplace, or the worst case with a clip and a noise scale, or "
+            "guarantee=TypicalRecord(), a guarantee for most records only"
+        )
+
+
+def warn(total: Cost, price: Bound) -> None:
+    """Warn if nothing about the release is certified."""
+    bayesian = total.bayesian
+    what = f"a {price.kind.value} ε"
+    what += f", {price.mark}" if price.kind is Kind.BAYESIAN else ", a guarantee for most records"
+    if total.worst_case is None and not (bayesian and bayesian.certified):
+        warnings.warn(
+            f"the release has no worst-case ε and no certified Bayesian ε: it has {what}. Draws "
+            "from guides.Laplace of logistic regression have a certified ε, and releases by "
+            "bdpvi.fit_private a worst-case ε",
+            NotCertifiedWarning,
+            stacklevel=2,
+        )
+
+
+def two_digits(value: float) -> float:
+    """Return the number rounded up to two digits.
+
+    >>> two_digits(0.12345), two_digits(0.2), two_digits(1234.0), two_digits(0.0)
+    (0.13, 0.2, 1300.0, 0.0)
+    >>> two_digits(0.2000000000001)
+    0.21
+    """
+    # In decimal, as binary products are inexact: never down, and 0.2 stays 0.2.
+    return float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(repr(value)))

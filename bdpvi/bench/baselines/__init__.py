@@ -1,0 +1,1 @@
+"""Other methods that the comparison runs: DPVI-MA and noisy gradient descent."""

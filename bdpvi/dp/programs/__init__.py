@@ -1,1 +1,0 @@
-"""A Pyro model and guide, run one record at a time and trained by noisy gradients."""

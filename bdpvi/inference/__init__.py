@@ -1,1 +1,0 @@
-"""Trains one guide by one plan of batches and base noise."""

@@ -1,1 +1,0 @@
-"""The exact route: the maximum of the ELBO for the data and for every neighbour."""

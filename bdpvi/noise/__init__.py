@@ -1,0 +1,1 @@
+"""Keys, and the noise that they determine, on public lattices."""

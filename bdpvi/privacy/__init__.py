@@ -1,0 +1,23 @@
+"""Privacy accounting in the worst case: from events to ε, and the ledger of what was spent."""
+
+from typing import TYPE_CHECKING
+
+from bdpvi._ground.lazy import lazy
+
+if TYPE_CHECKING:
+    from bdpvi.privacy.book import Charge
+    from bdpvi.privacy.conceivable import Influence
+    from bdpvi.privacy.cost import Assumption, Exposure
+    from bdpvi.privacy.groups import group
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "book": ("Charge",),
+            "conceivable": ("Influence",),
+            "cost": ("Assumption", "Exposure"),
+            "groups": ("group",),
+        },
+    )
+
+__all__ = ["Assumption", "Charge", "Exposure", "Influence", "group"]

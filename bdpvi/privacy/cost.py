@@ -1,0 +1,419 @@
+"""Costs: bounds of four kinds, none of which replaces another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import Any
+
+import torch
+
+from bdpvi._ground.outputs import several
+from bdpvi._ground.store import json_value
+from bdpvi.privacy.evidence import Evidence
+
+ADD_OR_REMOVE = "add or remove"
+REPLACE = "replace"
+RECORD = "one record"
+GIVEN = ", conditional on preprocessing bounds read from this table"
+"""Condition of an ε that does not cover the published means, deviations and categories."""
+READ_FROM_RECORDS = "temperature read from the records: no δ covers it"
+
+
+class Kind(str, Enum):
+    """The kind of guarantee that an ε belongs to.
+
+    Attributes:
+        WORST_CASE: (ε, δ)-differential privacy, which holds for every conceivable record.
+        BAYESIAN: for a record drawn from the distribution that the reference records represent.
+        TYPICAL: for most records, each by itself; it does not cover the others.
+        PATH: the cost of a random record on the training path that ran: a diagnostic, not a
+            guarantee for the algorithm.
+    """
+
+    WORST_CASE = "worst-case DP"
+    BAYESIAN = "Bayesian DP"
+    TYPICAL = "typical-record DP"
+    PATH = "on the training path that ran"
+
+
+class Assumption(Enum):
+    """Assumptions of a bound that no computation can check; each value is a sentence."""
+
+    PUBLIC_CONSTANTS = "The preprocessing bounds and categories are public, not read from the rows"
+    BOUGHT_CONSTANTS = (
+        "The preprocessing bounds and categories were estimated privately: ε covers them"
+    )
+    CONSTANTS_FROM_TABLE = (
+        "The guarantee is conditional on the preprocessing bounds and categories, which were "
+        "read from this table and published; no ε covers them"
+    )
+    CONSTANTS_FROM_ANOTHER_RELEASE = (
+        "Some preprocessing bounds or categories are outputs of another release: this ε does not "
+        "cover them, and they are assumed to be public for the people in this table"
+    )
+    DECLARED_FACTS = (
+        "What the owner declared about the table is public: if any of it was chosen by looking "
+        "at the rows, no ε covers that"
+    )
+    PUBLIC_CLASSES = "The classes are public: they were taken from the labels, and no ε covers them"
+    RECORDS_ACROSS_LINES = (
+        "A quoted value can span several lines of the file, so one line can merge others into "
+        "its record, and no ε covers that"
+    )
+    SECRET_SPLIT = "Which records were held out was decided by secret coins, one for each record"
+    PUBLIC_SIZE = "The order of magnitude of the number of records is public"
+    ROUNDED_SIZE = "The power of two that is nearest to the number of records is public"
+    PANEL_REPRESENTS_POPULATION = (
+        "The reference records are independent draws from the distribution of a record at risk"
+    )
+    LEAVE_ONE_OUT = (
+        "The table's own records, each left out once, serve as fresh records: their costs are "
+        "assumed to vary like those of independent records, and duplicates violate this"
+    )
+    STUDENT_T = (
+        "Means over records are bounded by Student's t, which can fail if costs have a heavy tail"
+    )
+    FOUND_FROM_DATA = (
+        "The temperature was chosen from the data, on a coarse public grid, and no ε covers that "
+        "choice"
+    )
+    RELEASE_AFTER_CERTIFICATE = (
+        "Whether to release, and at which temperature, was decided by a Bayesian ε computed from "
+        "the records; no ε covers what that decision reveals"
+    )
+    SECRET_SAMPLING = "Which records took part in each step is secret"
+    SERVER_ADDS_NOISE = "The server is trusted to add the noise"
+    SEEDED_EXPERIMENT = "An experiment: its randomness is seeded, so there is no guarantee"
+
+
+def sentences(*parts: str) -> str:
+    """Return the parts that are not empty as one text.
+
+    >>> sentences("One.", "", "Two")
+    'One. Two'
+    """
+    return ". ".join(part.rstrip(".") for part in parts if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """An ε at a δ, of one kind, with its scope and its assumptions.
+
+    Attributes:
+        kind: the kind of guarantee.
+        epsilon, delta: ε and δ; ε is +∞ if none is published.
+        by: how ε was computed.
+        relation: relation between neighbouring data sets: "add or remove", "remove", "replace" ….
+            Replacing a record costs more than adding or removing one:
+            :func:`bdpvi.privacy.worst_case.replace_one`.
+        unit: the unit that is added, removed or replaced, in words.
+        observer: who sees only what is priced; "" means everybody.
+        reliable: whether diagnostics support the estimate; a worst case needs none. See
+            :attr:`certified`.
+        reason: why, in words.
+        assumptions: the assumptions behind it.
+        distance: μ, if the mechanism is no worse than a Gaussian one of this distance (μ-Gaussian
+            DP); None if unknown.
+        rounding: for a worst case, the total variation between the release and what ε was computed
+            for, which δ covers; for other kinds, the part of δ that covers it.
+        evidence: the estimate behind it, None if nothing was estimated.
+        share: for a typical-record bound, the share of the population that it covers.
+        confidence: for a typical-record bound, 1 − γ.
+    """
+
+    kind: Kind
+    epsilon: float = field(metadata={"absent": math.inf})
+    delta: float
+    by: str
+    relation: str = ADD_OR_REMOVE
+    unit: str = RECORD
+    observer: str = ""
+    reliable: bool = True
+    reason: str = ""
+    assumptions: tuple[Assumption, ...] = ()
+    distance: float | None = None
+    rounding: float = 0.0
+    evidence: Evidence | None = None
+    share: float = field(default=0.0, metadata={"absent": 0.0})
+    confidence: float = field(default=0.0, metadata={"absent": 0.0})
+
+    @property
+    def certified(self) -> bool:
+        """Whether it is a Bayesian ε that holds for every population.
+
+        Then betting bounds the mean, over the proven range of any conceivable record, or a worst
+        case implies it; and no public number was computed from the records.
+        """
+        return self.kind is Kind.BAYESIAN and not self.doubt
+
+    @property
+    def doubt(self) -> str:
+        """Why a Bayesian ε is not certified, "" if it is."""
+        found = {
+            Assumption.SEEDED_EXPERIMENT: "an experiment that follows a seed",
+            Assumption.FOUND_FROM_DATA: READ_FROM_RECORDS,
+            Assumption.STUDENT_T: "by Student's t",
+        }
+        doubts = [words for one, words in found.items() if one in self.assumptions]
+        return "; ".join(doubts) or ("" if self.reliable else "the estimate is not reliable")
+
+    @property
+    def mark(self) -> str:
+        """Whether a Bayesian ε is certified, in words, with the condition if there is one."""
+        if self.doubt:
+            return f"not certified: {self.doubt}"
+        stand = ", if the table's own records can serve as fresh records"
+        return "certified" + stand * (Assumption.LEAVE_ONE_OUT in self.assumptions)
+
+    @property
+    def neighbours(self) -> str:
+        """How neighbouring data sets differ, in words."""
+        return f"{self.relation} {self.unit}"
+
+    def assuming(self, *more: Assumption) -> Bound:
+        """Return the bound with further assumptions, without repetitions."""
+        return replace(self, assumptions=tuple(dict.fromkeys((*self.assumptions, *more))))
+
+    def seeded(self) -> Bound:
+        """Return the bound of an experiment, which guarantees nothing."""
+        why = Assumption.SEEDED_EXPERIMENT
+        return replace(self.assuming(why), reliable=False, reason=why.value)
+
+    def public(self, epsilon: float) -> Bound:
+        """Return its public part, at a public ε: a target, or one rounded up."""
+        return replace(self, epsilon=epsilon, distance=None, rounding=0.0, reason="", evidence=None)
+
+    @property
+    def attack_success(self) -> float:
+        """P(A): an upper bound on the accuracy of any attacker who tells D from D′, equally likely.
+
+        (e^ε + δ)/(1 + e^ε), for an attacker who knows all but the record that differs: under (ε, δ)
+        in both orders every test with false alarms α and misses β has α + β of at least
+        2(1 − δ)/(1 + e^ε) (Kairouz, Oh and Viswanath, "The composition theorem for differential
+        privacy", ICML 2015, Theorem 2.1). At δ = 0 it is 1/(1 + e^{−ε}), which Triastcyn (EPFL
+        2020, Table 5.2) prints. For a Bayesian guarantee it is a mean over records x′, as δ is.
+
+        Raises:
+            ValueError: if ε belongs to a training path: it bounds no attack.
+
+        >>> bound = Bound(kind=Kind.BAYESIAN, epsilon=0.62, delta=1e-5, by="")
+        >>> round(bound.attack_success, 3)
+        0.65
+        """
+        if self.kind is Kind.PATH:
+            raise ValueError(f"an ε {self.kind.value} is a diagnostic and does not bound an attack")
+        shrunk = math.exp(-self.epsilon)
+        return (1 + self.delta * shrunk) / (1 + shrunk)
+
+    @property
+    def meaning(self) -> str:
+        """The guarantee in words, with every assumption."""
+        words = meaning(self.kind, self.relation, self.unit, self.share, self.confidence)
+        return sentences(words, *(one.value for one in self.assumptions))
+
+    def __str__(self) -> str:
+        seeded = Assumption.SEEDED_EXPERIMENT in self.assumptions
+        given = GIVEN * (Assumption.CONSTANTS_FROM_TABLE in self.assumptions)
+        number = f"ε = {self.epsilon:.4g}"
+        if self.kind is Kind.PATH:
+            unit = self.unit.removeprefix("one ")
+            return (
+                f"{self.kind.value} a random {unit} had {number} at δ = {self.delta:g}: a "
+                "diagnostic, not a guarantee about the algorithm"
+            )
+        seen = f", seen by {self.observer}" if self.observer else ""
+        if self.kind is Kind.WORST_CASE:
+            seeded_ = (
+                "; an experiment: its noise is seeded, so there is no guarantee" if seeded else ""
+            )
+            return (
+                f"{self.kind.value}{given}: {number} at δ = {self.delta:g} "
+                f"({self.by}{seen}{seeded_}, to {self.neighbours})"
+            )
+        records = f"{several(self.evidence.sample_size, 'record')}, " if self.evidence else ""
+        if self.kind is Kind.TYPICAL:
+            read = f"; {READ_FROM_RECORDS}" * (Assumption.FOUND_FROM_DATA in self.assumptions)
+            return (
+                f"{self.kind.value}{given}: at least {100 * self.share:g} % of the population "
+                f"have at most {number} at δ = {self.delta:g}, with confidence "
+                f"{100 * self.confidence:g} % ({records}each by itself{read})"
+            )
+        why = f": {self.reason}" if self.reason and not (self.certified or self.reliable) else ""
+        return (
+            f"{self.kind.value}{given} {number} at δ = {self.delta:g} ({records}{self.mark}{why})"
+        )
+
+
+_MEANING = {
+    Kind.WORST_CASE: (
+        "Worst-case differential privacy: for all data sets D and D′ that differ by {change}, "
+        "whatever {noun} it is, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every set S of outputs"
+    ),
+    Kind.BAYESIAN: (
+        "Bayesian differential privacy, not worst-case differential privacy: for a {noun} x′ "
+        "drawn from the distribution that the reference {noun}s represent, Pr[S | D] ≤ e^ε Pr[S "
+        "| D′] + δ for every set S of outputs and either order of D and D′, where D′ has "
+        "{change}. δ is a mean over such {noun}s: a {noun} rarer than δ may be fully exposed"
+    ),
+    Kind.TYPICAL: (
+        "Typical-record differential privacy, neither worst-case nor Bayesian: with confidence "
+        "{confidence:g} %, at least {share:g} % of the population that the reference {noun}s "
+        "represent have, each by itself, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every set S of "
+        "outputs and either order of D and D′, where D′ has {change}. It is a statement about "
+        "this table, and the other {noun}s may be fully exposed"
+    ),
+    Kind.PATH: (
+        "A diagnostic of the training path that ran, not a guarantee about the algorithm: a "
+        "record in the data changes the path"
+    ),
+}
+_DONE = {
+    ADD_OR_REMOVE: "added or removed",
+    "remove": "removed",
+    "add": "added",
+    REPLACE: "replaced by another",
+    "zero out": "set to zero",
+}
+_CHANGED = {
+    **{relation: f"x′ {done}" for relation, done in _DONE.items()},
+    REPLACE: "one record replaced by another, the two drawn together as x′",
+}
+
+
+def meaning(
+    kind: Kind,
+    relation: str = ADD_OR_REMOVE,
+    unit: str = RECORD,
+    share: float = 0.99,
+    confidence: float = 0.95,
+) -> str:
+    """Return a guarantee in words, without its assumptions."""
+    noun = unit.removeprefix("one ") if unit.startswith("one ") else "record"
+    worst = kind is Kind.WORST_CASE
+    change = f"{unit} {_DONE[relation]}" if worst else _CHANGED[relation]
+    numbers = {"share": 100 * share, "confidence": 100 * confidence}
+    return _MEANING[kind].format(change=change, noun=noun, **numbers)
+
+
+def relation_of(kinds: Iterable[str]) -> str:
+    """Return the relation for panels of these kinds.
+
+    >>> relation_of(["remove", "add"]), relation_of(["add-or-remove"]), relation_of(["replace"])
+    ('add or remove', 'add or remove', 'replace')
+    """
+    return " or ".join(sorted({one.replace("-", " ") for one in kinds}))
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """The ε of single records, each at one δ. Secret: it is computed from the records.
+
+    The Bayesian ε is for a record drawn at random; these are the reference records' own ε, the
+    larger of both directions.
+
+    Attributes:
+        delta: δ of each record's own ε.
+        largest, most, median: over the reference records; ``most`` is the 99 % quantile.
+        certified: with confidence 1 − γ, at least 99 % of the population behind the sample pay at
+            most this; +inf if there are too few reference records.
+        failure_probability: γ, of each certified value separately.
+        quantiles: fractions of the population, and the certified bound on each quantile.
+        on_path: whether the costs were observed on a training path. They are then no guarantee for
+            the algorithm.
+    """
+
+    delta: float
+    largest: float
+    most: float
+    median: float
+    certified: float
+    failure_probability: float
+    quantiles: tuple[tuple[float, float], ...] = ()
+    on_path: bool = False
+
+    def __str__(self) -> str:
+        certified = (
+            f"certified for 99 % of the population with confidence "
+            f"1 − {self.failure_probability:g}: {self.certified:.3g}"
+        )
+        if math.isinf(self.certified):
+            certified = "too few records to certify a bound for 99 % of the population"
+        path = f"{Kind.PATH.value}, not a guarantee about the algorithm: "
+        return (path if self.on_path else "") + (
+            f"single records at δ = {self.delta:g}: largest ε = {self.largest:.3g}, 99 % within "
+            f"{self.most:.3g}, median {self.median:.3g}; {certified}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The joint cost of all charges. Secret, except for a worst case.
+
+    Attributes:
+        worst_case: for every conceivable record, from public numbers only; None if nothing bounds a
+            record, or a number that should be public was computed from the records.
+        bayesian: for a record like the reference records; None without any. The worst case implies
+            it, and replaces it if no smaller ε is certified.
+        typical: for most records like the reference records, each by itself.
+        path: the cost of a random record on the training path that ran. A diagnostic; it never
+            replaces one of the others.
+        exposure: the ε of single reference records, if requested.
+        why: why there is no Bayesian ε, in words, unless there is just no panel.
+    """
+
+    worst_case: Bound | None = None
+    bayesian: Bound | None = None
+    typical: Bound | None = None
+    path: Bound | None = None
+    exposure: Exposure | None = None
+    why: str = ""
+
+    def __str__(self) -> str:
+        worst, bayesian = self.worst_case, self.bayesian or self.typical
+        if worst is None and bayesian is None and self.path is None:
+            return sentences("neither a worst-case nor a Bayesian ε is known", self.why)
+        found = bayesian and Assumption.FOUND_FROM_DATA in bayesian.assumptions
+        none = "worst-case DP: none" + ", as a temperature was found from the records" * bool(found)
+        parts = [str(worst or none)]
+        if self.path is not None:
+            parts.append(str(self.path))
+        elif bayesian is None:
+            parts.append(self.why or "no reference records, so no Bayesian ε")
+        else:
+            parts[:0] = [str(one) for one in (self.bayesian, self.typical) if one]
+        return "; ".join(parts)
+
+    @classmethod
+    def of(cls, worst_case: Bound | None) -> Cost | None:
+        """Return the cost without a panel; None if nothing is guaranteed."""
+        return None if worst_case is None else cls(worst_case=worst_case)
+
+    def each(self, change: Callable[[Bound], Bound]) -> Cost:
+        """Return the cost with every bound changed."""
+        bounds = (self.worst_case, self.bayesian, self.typical, self.path)
+        one, two, three, four = (bound and change(bound) for bound in bounds)
+        return replace(self, worst_case=one, bayesian=two, typical=three, path=four)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all attributes as JSON types, equally secret.
+
+        Numbers that JSON lacks become the strings "Infinity", "-Infinity" and "NaN".
+        """
+        return dict(json_value(asdict(self)))
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A method's output and its cost: the common result of all compared methods.
+
+    Attributes:
+        latents: released values of the model's latent variables, each (k, ...): posterior samples,
+            or the single iterate that a method publishes.
+        cost: None if there is no guarantee.
+    """
+
+    latents: Mapping[str, torch.Tensor]
+    cost: Cost | None

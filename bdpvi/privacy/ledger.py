@@ -1,0 +1,429 @@
+"""The durable record of the privacy budget spent on one table of people.
+
+A table has one ledger. Fits, releases, private preprocessing, networks, federations and streams
+write to it before they draw. A ledger's file is a chain of JSON lines
+(:mod:`bdpvi._ground.chain`): a header, charges, and marks.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from bdpvi._ground import store
+from bdpvi._ground.chain import Chain, Head, append, chained, head_of, lock, read, save, state
+from bdpvi._ground.outputs import several
+from bdpvi._ground.types import Budget, BudgetExceededError
+from bdpvi.privacy.book import (
+    RESERVED,
+    ROW,
+    Book,
+    Charge,
+    Entry,
+    Origin,
+    Priced,
+    checked,
+    follow,
+    for_unit,
+    read_line,
+    tally,
+)
+from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.distances import common_neighbours
+from bdpvi.privacy.left import together
+
+__all__ = ["Charge", "Entry", "Ledger", "Origin"]
+
+_SHOWN = 5
+"""The most charges that an error names."""
+
+
+class Ledger:
+    """All charges for one table of people, in memory or in a file that outlives the process.
+
+    A charge is on disk before :meth:`charge` returns, so the draw after it is never forgotten; a
+    crash in between costs budget, not privacy. Reading takes no lock, so it works in a read-only
+    folder too.
+
+    A missing, empty, edited or reordered file is refused. So is one truncated at its end or
+    replaced by an old copy: the ledger's head is stored beside it, and in the secret folder of each
+    running work. A truncated last line is an append that was interrupted before any draw, and the
+    next charge removes it. It goes unnoticed if someone recomputes all hashes and also replaces
+    every head.
+
+    Args:
+        path: an existing file; :meth:`at` makes one. None keeps charges in memory, for this process
+            only.
+        budget: the total that may be spent, for a ledger in memory; a file holds its own.
+        unit: the unit of privacy: a row, or the column that names persons.
+        rows_per_unit: the most rows that one unit has.
+
+    >>> ledger = Ledger()
+    >>> ledger.charge(Entry(kind="draws", charge=Charge(draws=10, temperature=5.0)))
+    >>> [str(one) for one in ledger.entries()]
+    ['10 draws at temperature 5']
+    """
+
+    def __init__(
+        self,
+        path: str | Path | None = None,
+        *,
+        budget: Budget | None = None,
+        unit: str = ROW,
+        rows_per_unit: int = 1,
+    ) -> None:
+        if budget is not None and path is not None:
+            raise ValueError(f"budget={budget} was given, but {path} already has a budget")
+        self.path = None if path is None else Path(path).resolve()
+        checked(budget, unit, rows_per_unit)
+        self._kept = Book(secrets.token_hex(16), budget, unit, rows_per_unit)
+        self._content = b""
+        self._state: tuple[int, int, int] | None = None
+        self._heads: tuple[Path, ...] = ()
+        self.losses: dict[str, Any] = {}  # see bdpvi.bayesian.accounting.kept
+        self._owner: int | None = os.getpid()
+        self._threads: Any = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in memory may not be charged: the original would not see its charges.
+        return {**self.__dict__, "_owner": None, "_threads": None}
+
+    @classmethod
+    def at(
+        cls,
+        path: str | Path,
+        *,
+        budget: Budget | None = None,
+        unit: str | None = None,
+        rows_per_unit: int | None = None,
+    ) -> Ledger:
+        """Return the ledger in a file, which is created if it does not exist.
+
+        Raises:
+            ValueError: if it has another budget or unit, and charges.
+
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     one = Ledger.at(f"{folder}/people.jsonl", budget=Budget(1.0))
+        ...     Ledger.at(f"{folder}/people.jsonl").budget
+        Budget(epsilon=1.0, delta=1e-05)
+        """
+        path = Path(path).resolve()
+        store.make_folder(path.parent)
+        with FileLock(f"{path}.lock", mode=0o600, is_singleton=True):
+            if store.nothing_at(path):
+                if head := Head.read(head_of(path)):
+                    head.check(path, Chain())
+                made = cls(budget=budget, unit=unit or ROW, rows_per_unit=rows_per_unit or 1)
+                save(path, made.content())
+        found = cls(path)
+        found.settle(budget=budget, unit=unit, rows_per_unit=rows_per_unit)
+        return found
+
+    @property
+    def id(self) -> str:
+        """The unique id of this ledger."""
+        return self.book().id
+
+    @property
+    def budget(self) -> Budget | None:
+        """The total that may be spent, if one was set."""
+        return self.book().budget
+
+    @property
+    def unit(self) -> str:
+        """The unit of privacy: :data:`ROW`, or the column that names persons."""
+        return self.book().unit
+
+    @property
+    def rows_per_unit(self) -> int:
+        """The most rows that one unit has."""
+        return self.book().rows
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return all charges; errors as for :meth:`book`."""
+        return self.book().entries
+
+    def charges(self, of: str | None = None) -> tuple[Charge, ...]:
+        """Return the charges for draws, of one fit or of all."""
+        return tuple(
+            one.charge
+            for one in self.entries()
+            if one.charge is not None and of in (None, one.of)
+            for _ in range(one.count)
+        )
+
+    def charge(self, entry: Entry) -> None:
+        """Append a charge durably; :mod:`bdpvi.releases.transaction` checks it before.
+
+        Raises:
+            ValueError: if the file is damaged, or if this is a copy of a ledger in memory, such as
+                in a forked process, whose charges would be lost.
+        """
+        self._write({"charge": entry.to_dict()})
+
+    def mark(self, of: str) -> None:
+        """Record, once, that a temperature of this fit was computed from the data."""
+        with self.locked():
+            if of not in self.book().marks:
+                self._write({"mark": of})
+
+    def bind(self, digest: str) -> None:
+        """Record, once, that a fit was saved, by its digest."""
+        with self.locked():
+            if digest not in self.book().fits:
+                self._write({"fit": digest})
+
+    def holds(self, digest: str) -> bool:
+        """Return whether the fit with this digest was saved with this ledger."""
+        return digest in self.book().fits
+
+    def as_it_is(self, charge: Charge) -> Charge:
+        """Return the charge with its origin: after a mark any temperature may come from the data.
+
+        Raises:
+            ValueError: if its temperature was computed for another ledger.
+        """
+        book = self.book()
+        if charge.ledger not in ("", book.id):
+            raise ValueError(
+                f"charge was found for another table's ledger ({charge.ledger[:8]}…), not for this "
+                f"one ({book.id[:8]}…): calibrate for this fit"
+            )
+        if charge.origin is Origin.OWNER and book.marks:
+            return replace(charge, origin=Origin.DATA)
+        return charge
+
+    def settle(
+        self,
+        *,
+        budget: Budget | None = None,
+        unit: str | None = None,
+        rows_per_unit: int | None = None,
+    ) -> None:
+        """Set terms that were not given before; the first charge fixes all of them.
+
+        Raises:
+            ValueError: if there are charges already, for another unit or budget.
+        """
+        with nullcontext() if self.path is None else self.locked():
+            book = self.book()
+            wanted = replace(
+                book,
+                budget=budget or book.budget,
+                unit=unit or book.unit,
+                rows=rows_per_unit or book.rows,
+            )
+            checked(wanted.budget, wanted.unit, wanted.rows)
+            if wanted == book:
+                return
+            decided = (book.budget and wanted.budget != book.budget) or (
+                book.unit != ROW and (wanted.unit, wanted.rows) != (book.unit, book.rows)
+            )
+            if book.entries or decided:
+                where = "in memory" if self.path is None else str(self.path)
+                raise ValueError(
+                    f"the ledger {where} was begun with budget={book.budget}, unit={book.unit!r} "
+                    f"and rows_per_unit={book.rows}, which stay as they are; "
+                    f"budget={wanted.budget}, unit={wanted.unit!r} and "
+                    f"rows_per_unit={wanted.rows} need a ledger of their own"
+                )
+            self._kept = wanted
+            if self.path is not None:
+                save(self.path, chained(wanted.header, *book.file.said[1:]))
+
+    def worst_case(
+        self,
+        delta: float,
+        planned: Sequence[Priced] | Mapping[Priced, int] | None = (),
+        without: str | None = None,
+    ) -> Bound | None:
+        """Return the worst case of all charges together with ``planned``.
+
+        None if there is no guarantee: nothing bounds a record in one of the releases, or a
+        temperature was computed from the data.
+
+        Args:
+            delta: δ of the total.
+            planned: further events, or how often each comes; None for one without a guarantee.
+            without: a fit, network or federation whose charges do not count.
+
+        Raises:
+            ValueError: if charges are for different units, or one has no price for the unit.
+        """
+        book = self.book() if without is None else self.book().without(without)
+        if planned is None or book.events is None:
+            return None
+        return together(book, delta, Counter(planned))
+
+    def check_budget(self, entry: Entry, what: str) -> None:
+        """Raise BudgetExceededError if a charge would bring the table over its budget.
+
+        A charge within its work's reservation replaces that reservation.
+
+        Args:
+            entry: the charge.
+            what: its purpose, in words.
+        """
+        book = self.book()
+        if (limit := book.budget) is None:
+            return
+        if entry.of in book.opened:
+            own = (e for e in book.entries if (e.of, e.kind) != (entry.of, RESERVED))
+            book = book.of_entries(own)
+        events = tally([replace(entry, of="")])
+        total = None if events is None else together(book, limit.delta, events)
+        if total is None or total.epsilon > limit.epsilon:
+            raise BudgetExceededError(
+                f"{what} would bring the total to {total}, over the budget of ε = "
+                f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; {self.said()}"
+            )
+
+    def affordable(self, event: Priced, most: int) -> int:
+        """Return how many more of an event the budget allows, at most ``most``; it may be 0.
+
+        Raises:
+            ValueError: as :meth:`worst_case`.
+
+        >>> from bdpvi.privacy.events import SampledGaussian
+        >>> one = SampledGaussian(noise_multiplier=10.0)
+        >>> Ledger(budget=Budget(1.0)).affordable(one, 1000)
+        7
+        """
+        if (limit := self.budget) is None:
+            return most
+
+        def over(count: int) -> bool:
+            total = self.worst_case(limit.delta, {event: count})
+            return total is None or total.epsilon > limit.epsilon
+
+        return most if not over(most) else bisect_left(range(1, most), True, key=over)
+
+    def check(self, event: Priced) -> None:
+        """Raise ValueError unless all charges and this event have a total."""
+        book = self.book()
+        before = book.merged if book.events else ()
+        common_neighbours((*before, *for_unit({event: 1}, book.rows)))
+
+    def said(self, without: str | None = None) -> str:
+        """Return the earlier charges in words."""
+        counted: Counter[str] = Counter()
+        book = self.book()
+        for one in book.charges:
+            if without is None or one.of != without:
+                counted[one.once] += one.count
+        names = [f"{name} ({n} times)" if n > 1 else name for name, n in counted.items()]
+        if len(names) > _SHOWN:
+            names[_SHOWN:] = [several(len(names) - _SHOWN, "other")]
+        words = f"{several(counted.total(), 'charge')} made before" + ": " * bool(names)
+        pending = len(book.opened - {without})
+        return f"{words}{'; '.join(names)}" + (
+            f"; {pending} started and not finished: the same call finishes it without a "
+            "further charge"
+            if pending
+            else ""
+        )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock out other processes and threads: checks inside still hold at the charge."""
+        if self.path is None and self._owner != os.getpid():
+            raise ValueError(
+                "the ledger is in the memory of another process or a copy of it, so charges made "
+                "here would be lost; keep it in a file (Ledger.at), or save the fit and load it "
+                "in this process"
+            )
+        with (
+            self._threads if self.path is None else nullcontext(),
+            # Check again: the ledger may have moved to a file while this thread waited.
+            nullcontext() if self.path is None else lock(self.path),
+        ):
+            yield
+
+    def move(self, path: Path) -> None:
+        """Move to the file at ``path``, which has to hold the result of :meth:`content`."""
+        self.path = path.resolve()
+
+    def content(self) -> bytes:
+        """Return the whole ledger as the content of a file."""
+        return self.book().content()
+
+    def book(self) -> Book:
+        """Return the whole ledger.
+
+        Raises:
+            ValueError: if the file is damaged: reading on could hide a release.
+        """
+        if self.path is None:
+            return self._kept
+        if (now := state(self.path)) is None or now != self._state:
+            try:
+                self._read()
+            except ValueError:
+                with self.locked():  # perhaps it was being written
+                    self._read()
+        return self._kept
+
+    def _read(self) -> None:
+        """Update from the file's content."""
+        assert self.path is not None
+        now, head = state(self.path), Head.read(head_of(self.path))
+        content = read(self.path)
+        known = self._kept if self._content and content.startswith(self._content) else None
+        book = follow(self.path, content, known)
+        if book.file.rest and not book.file.torn:
+            raise ValueError(
+                f"{self.path}, line {len(book.file.said) + 1}: {book.file.why}. Until this is "
+                f"resolved nothing can be released: `bdpvi ledger repair {self.path}`"
+            )
+        if head is None and len(book.file.hashes) > 1:
+            raise ValueError(
+                f"{head_of(self.path)} is missing: it records the last entry of {self.path.name}, "
+                f"and belongs beside it. Restore it, or `bdpvi ledger repair {self.path}`"
+            )
+        if head is not None:
+            head.check(self.path, book.file)
+        self._kept, self._content, self._state = book, content[: book.file.size], now
+
+    def remember(self, file: Path) -> None:
+        """Store the ledger's head in another file too, such as in the secret folder of a work.
+
+        Raises:
+            ValueError: if the file has a head that the ledger does not contain.
+        """
+        with self.locked():
+            book = self.book()
+            if head := Head.read(file):
+                assert self.path is not None
+                head.check(self.path, book.file)
+            self._heads = (*self._heads, file)
+            Head.of(book.file).write(file)
+
+    def mended(self) -> Ledger:
+        """Return a ledger in memory with the lines that the file proves."""
+        assert self.path is not None
+        made = Ledger()
+        made._kept = follow(self.path, read(self.path))
+        return made
+
+    def _write(self, content: dict[str, Any]) -> None:
+        with self.locked():
+            book, line = self.book(), read_line(content)
+            file = book.file
+            if self.path is not None:
+                written, file = append(self.path, file, content)
+                self._content += written
+                for place in (head_of(self.path), *self._heads):
+                    Head.of(file).write(place)
+                self._state = state(self.path)
+            self._kept = book.with_lines(file, line)

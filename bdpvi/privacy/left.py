@@ -1,0 +1,79 @@
+"""The remaining ε of a table after earlier charges."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bdpvi._ground.outputs import several
+from bdpvi.privacy.book import ROW, Book, Priced, for_unit, merged
+from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.solve import smallest
+from bdpvi.privacy.worst_case import epsilon as worst_case
+
+SPENT = 0.01
+"""If less than this share of μ² remains, ε counts as spent."""
+HIGHEST = 50.0
+"""A larger ε has the settings of this one: rounding would cost more than they gain."""
+SLACK = 0.002
+"""How far a total may stay below ε, as a share of ε."""
+
+
+def together(book: Book, delta: float, planned: Mapping[Priced, int]) -> Bound | None:
+    """Return the joint cost of a book and more events; None without a guarantee."""
+    if book.events is None:
+        return None
+    found = worst_case(merged((*book.merged, *for_unit(planned, book.rows))), delta)
+    return found if found is None or book.unit == ROW else replace(found, unit=book.whose)
+
+
+def total(book: Book, delta: float, *events: Priced) -> float:
+    """Return the ε of :func:`together`, infinite without a guarantee."""
+    found = together(book, delta, Counter(events))
+    return math.inf if found is None else found.epsilon
+
+
+def room(book: Book, epsilon: float, delta: float) -> float:
+    """Return the μ² that remains of ε, with earlier charges counted as a Gaussian of their ε.
+
+    Raises:
+        ValueError: if ε counts as spent.
+    """
+    spent, whole, rest = total(book, delta), largest_variance(epsilon, delta), 0.0
+    if spent < epsilon:
+        rest = whole - (largest_variance(spent, delta) if spent else 0.0)
+    if not rest > SPENT * whole:
+        raise unreachable(book, epsilon, delta)
+    return rest
+
+
+def gaussian(book: Book, epsilon: float, delta: float) -> SampledGaussian:
+    """Return the Gaussian mechanism that brings the total to ε, or at most 0.2 % less.
+
+    Raises:
+        ValueError: if ε counts as spent.
+
+    >>> made = gaussian(Book("a"), 1.0, 1e-5)
+    >>> 0.998 <= total(Book("a"), 1e-5, made) <= 1.0
+    True
+    """
+    epsilon = min(epsilon, HIGHEST)
+    guess = book.rows * room(book, epsilon, delta) ** -0.5
+
+    def spent(noise: float) -> float:
+        return total(book, delta, SampledGaussian(noise_multiplier=noise))
+
+    return SampledGaussian(noise_multiplier=smallest(spent, epsilon, guess, slack=SLACK))
+
+
+def unreachable(book: Book, epsilon: float, delta: float) -> ValueError:
+    """Return the error for an ε that is spent."""
+    before = together(book, delta, {})
+    return ValueError(
+        f"epsilon={epsilon:g} cannot be reached at delta={delta:g}: before this, {before} was "
+        f"spent; {several(sum(one.count for one in book.charges), 'charge')} made before"
+    )

@@ -1,0 +1,1 @@
+"""Any Pyro model, trained by noisy gradients of single records."""

@@ -1,0 +1,202 @@
+"""A whole training run, and the posterior estimated from its trajectory."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bdpvi.bayesian.inference.optimisers import decay
+from bdpvi.bayesian.inference.svi import Kept
+from bdpvi.programs.descent import Descent
+from bdpvi.programs.moments import moments
+
+_WINDOWS = 10
+_EARLY = 20
+"""Slopes leave out the first 1/20 of the steps."""
+_SIGNAL = 3.5
+"""Standard errors from 0 at which a slope counts as measured: 1 % of random walks get there."""
+_DRIFT = 1.5
+"""Standard errors by which the slope of a random walk is too large on average."""
+_MARGIN = 2.0
+"""Factor on the windows' variance: with nine degrees of freedom it is rarely below half the truth.
+"""
+
+
+class Posterior(NamedTuple):
+    """The posterior of the latents after a training.
+
+    Attributes:
+        mean: (d,).
+        covariance: (d, d), or (d,) where coordinates are independent.
+        measured: whether each coordinate's information exceeds the privacy noise, (d,).
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    measured: Tensor
+
+
+class Course:
+    """Steps of a descent, the last half of which is averaged.
+
+    Source of the average: Polyak and Juditsky, "Acceleration of Stochastic Approximation by
+    Averaging", 1992.
+
+    Attributes:
+        descent: takes the steps.
+        steps, taken: total number of steps, and number taken so far.
+        variance: mean noise variance of the averaged steps.
+        sums: sums of the parameters in consecutive windows of the averaged steps, (W, ...) each.
+        identified: linear combinations of latents that records identify, one for each latent,
+            (d, d); by default each latent alone. Latents may drift in other directions, which would
+            hide their slopes.
+        moments: sums of 1, u, g, u² and ug over the steps, each weighted by the inverse noise
+            variance, with the identified combinations u and noisy gradients g, (5, d).
+    """
+
+    def __init__(self, descent: Descent, steps: int, identified: Tensor | None = None) -> None:
+        self.descent, self.steps, self.taken, self.variance = descent, steps, 0, 0.0
+        self.identified = identified
+        self.first = steps // 2
+        self.averaged = steps - self.first
+        self.windows = min(_WINDOWS, self.averaged)
+        values = descent.program.parameters.items()
+        self.sums = {n: torch.zeros(self.windows, *v.shape).to(v) for n, v in values}
+        self.moments = torch.zeros(5, descent.program.dim, dtype=torch.float64)
+
+    def run(self, steps: Any, kept: Kept | None = None) -> None:
+        """Take these steps, starting from the last saved state.
+
+        Args:
+            steps: numbers from 0, perhaps wrapped in a progress bar.
+            kept: where the state is saved.
+        """
+        if kept is not None and (state := kept.state()) is not None:
+            self.load_state_dict(state)
+        for number in steps:
+            if number < self.taken:
+                continue
+            self._step(number)
+            if kept is not None:
+                kept.reached(self.state_dict)
+
+    def _step(self, number: int) -> None:
+        descent = self.descent
+        noise = descent.deviation**2
+        u, g = (one.cpu() for one in descent.step(number))
+        u = u if self.identified is None else self.identified.to(u) @ u
+        if number >= self.steps // _EARLY:
+            self.moments += torch.stack([torch.ones_like(u), u, g, u * u, u * g]) / noise
+        decay(descent.optim)
+        self.taken = number + 1
+        if number < self.first:
+            return
+        self.variance += noise / self.averaged
+        window = self._window(number)
+        for name, value in descent.program.parameters.items():
+            self.sums[name][window] += value.detach()
+
+    def _window(self, number: int) -> int:
+        return (number - self.first) * self.windows // self.averaged
+
+    def posterior(self) -> Posterior:
+        """Set the parameters to their average, and return the posterior of the latents.
+
+        A guide learns its variance slowly under noise, so the variance is raised to the inverse of
+        the measured curvature where that is larger. The variance that batches and noise leave in
+        the average is added, but at most twice the variance that the windows' averages show: where
+        the records say little, the steps are too short to reach :func:`left_in_average`.
+        """
+        counts = torch.zeros(self.windows)
+        for number in range(self.first, self.steps):
+            counts[self._window(number)] += 1
+        program, centres = self.descent.program, []
+        for window in range(self.windows):
+            self._set({n: v[window] / counts[window].to(v) for n, v in self.sums.items()})
+            centres.append(moments(program)[0])
+        self._set({name: value.sum(0) / self.averaged for name, value in self.sums.items()})
+        mean, covariance = moments(program)
+        slope, error = slopes(self.moments)
+        measured = slope > _SIGNAL * error
+        least = torch.where(measured, 1 / (slope - _DRIFT * error), 0.0)
+        covariance = _scaled(covariance, (least / _diagonal(covariance)).clamp(min=1.0))
+        rate, noise = self.descent.mechanism.rate, self.variance
+        left = left_in_average(covariance, rate, noise, self.averaged)
+        if self.windows > 1 and len(mean):
+            seen = _MARGIN * torch.stack(centres).var(0) / self.windows
+            shrunk = (seen / _diagonal(left).clamp(min=1e-300)).clamp(max=1.0)
+            left = _scaled(left, shrunk)
+        return Posterior(mean, covariance + left, measured)
+
+    def _set(self, values: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, value in self.descent.program.parameters.items():
+                value.copy_(values[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything on which later steps depend."""
+        own = {"taken": self.taken, "variance": self.variance, "sums": dict(self.sums)}
+        own["moments"] = self.moments
+        return {**own, "ignored": self.descent.ignored, **self.descent.state_dict()}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Resume from a state."""
+        self.descent.load_state_dict(state)
+        self.descent.ignored = state["ignored"]
+        self.taken, self.variance = state["taken"], state["variance"]
+        self.sums, self.moments = dict(state["sums"]), state["moments"]
+
+
+def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each coordinate's curvature by weighted least squares, and its standard error, (d,).
+
+    Latents u vary with the guide's draws and the noise of earlier steps, and gradients of all
+    records follow them: g = F (u − w) + noise, with known variances. If F = 0, u is a random walk,
+    and the estimate over its standard error has the distribution of Dickey and Fuller,
+    "Distribution of the Estimators for Autoregressive Time Series With a Unit Root", 1979.
+
+    Args:
+        moments: as in :class:`Course`.
+
+    >>> u, g = torch.tensor([[0.0, 1.0, 2.0]]).double(), torch.tensor([[-1.0, 2.0, 5.0]]).double()
+    >>> sums = torch.stack([torch.ones_like(u), u, g, u * u, u * g]).sum(2) / 2  # variance 2
+    >>> slopes(sums)  # 3, and √(2/2)
+    (tensor([3.], dtype=torch.float64), tensor([1.], dtype=torch.float64))
+    """
+    weight, u, g, uu, ug = moments
+    spread = (uu - u * u / weight).clamp(min=1e-300)
+    return (ug - u * g / weight) / spread, spread.rsqrt()
+
+
+def _diagonal(covariance: Tensor) -> Tensor:
+    return covariance if covariance.ndim == 1 else covariance.diagonal()
+
+
+def _scaled(covariance: Tensor, by: Tensor) -> Tensor:
+    """Return the covariance with each variance multiplied and the same correlations."""
+    return covariance * (by if covariance.ndim == 1 else torch.outer(by.sqrt(), by.sqrt()))
+
+
+def left_in_average(covariance: Tensor, rate: float, noise: float, steps: int) -> Tensor:
+    """Return the covariance that batches and noise leave in an average of T locations.
+
+    Near convergence the location moves by S g for a gradient g of all records, with the guide's
+    covariance S, so the average has covariance S (F(1 − q)/(qT) + ν²/T) S. Gradients from Poisson
+    batches of rate q have covariance F(1 − q)/q, with F = Σ gᵢgᵢᵀ about S⁻¹ if the model is true;
+    noise has variance ν² in each coordinate.
+
+    Args:
+        covariance: S, (d, d), or its diagonal, (d,).
+        rate: q.
+        noise: ν², for the gradient of all records.
+        steps: T.
+
+    >>> left_in_average(torch.tensor([0.1]), 0.5, 4.0, 10)  # 0.1/10 + 0.1² · 4/10
+    tensor([0.0140])
+    >>> left_in_average(torch.tensor([2.0]), 1.0, 5.0, 2)  # all records in each: 2² · 5/2
+    tensor([10.])
+    """
+    square = covariance @ covariance if covariance.ndim == 2 else covariance.square()
+    return covariance * ((1 / rate - 1) / steps) + square * (noise / steps)

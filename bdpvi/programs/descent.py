@@ -1,0 +1,189 @@
+"""Steps of stochastic variational inference by noisy sums of clipped per-record gradients.
+
+Source: Abadi et al., "Deep Learning with Differential Privacy", CCS 2016. The clip that tracks a
+quantile of the norms is by Andrew, Thakkar, Ramaswamy and McMahan, "Differentially Private Learning
+with Adaptive Clipping", NeurIPS 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from pyro.optim import PyroOptim
+from torch import Tensor
+
+from bdpvi._ground import validate
+from bdpvi._ground.halving import by_halves
+from bdpvi._ground.host import HOST, drawing
+from bdpvi.noise.streams import stir
+from bdpvi.programs.program import Program
+from bdpvi.releases.noisy_sum import BELOW, NoisySum
+
+_AT_A_TIME = 2**24
+"""Largest number of gradient entries held in memory at once."""
+_MOST_ROWS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """A bound C on the norm of each record's gradient in (u, θ).
+
+    With ``share`` 0 the bound is fixed. Otherwise a step's sum has one more coordinate, a count of
+    the gradients in the batch longer than C, which each record moves by at most ``share``. C then
+    adapts, from noisy counts alone, until a fraction ``longer`` of the records exceeds it. Gradient
+    and count together are a vector of norm at most 1, so they cost no more than one sum.
+
+    Attributes:
+        bound: C, or its initial value.
+        longer: target fraction of the records with a gradient longer than C.
+        share: β, bound on a record's contribution to the count.
+        pace: largest change of log C in a step.
+        batch: expected number of records in a batch, public.
+    """
+
+    bound: float
+    longer: float = 0.5
+    share: float = 0.0
+    pace: float = 0.2
+    batch: float = 1.0
+
+    def __post_init__(self) -> None:
+        validate.positive("bound", self.bound)
+
+    @property
+    def counts(self) -> bool:
+        """Whether C adapts to a count."""
+        return self.share > 0
+
+    @property
+    def rest(self) -> float:
+        """√(1 − β²), the gradient's share of the norm."""
+        return math.sqrt(1 - self.share**2)
+
+    def parts(self, gradients: Tensor, bound: float) -> Tensor:
+        """Return the sum of the records' contributions, (D,) or (D + 1,), each of norm at most 1.
+
+        Args:
+            gradients: (B, D), float64. One that is not finite counts as zero.
+            bound: the current C.
+
+        >>> clip = Clip(bound=1.0, longer=0.25, share=0.6)
+        >>> each = torch.tensor([[3.0, 4.0], [0.0, 0.5], [math.inf, 0.0]]).double()
+        >>> clip.parts(each, 1.0).round(decimals=6)  # 0.8 of each, then 0.6 · (0.75 − 0.25)
+        tensor([0.4800, 1.0400, 0.3000], dtype=torch.float64)
+        """
+        norms = torch.linalg.vector_norm(gradients, dim=1)
+        good = norms.isfinite()
+        factors = self.rest * BELOW / norms.clamp(min=bound)
+        kept = gradients.masked_fill(~good.unsqueeze(1), 0.0)
+        total: Tensor = kept.T @ factors.masked_fill(~good, 0.0)
+        if not self.counts:
+            return total
+        longer = ((norms > bound).double() - self.longer).masked_fill(~good, 0.0)
+        return torch.cat([total, self.share * longer.sum().unsqueeze(0)])
+
+    def next(self, bound: float, noisy: float) -> float:
+        """Return C updated by a step's noisy count.
+
+        >>> clip = Clip(bound=1.0, share=0.1, batch=50.0, pace=0.2)
+        >>> round(clip.next(2.0, 2.5), 4)  # 25 records of 50 too many: 2 e^(0.2 · 25/50)
+        2.2103
+        """
+        excess = noisy / self.share / self.batch
+        changed = bound * math.exp(self.pace * min(max(excess, -1.0), 1.0))
+        return min(max(changed, 1e-100), 1e100)
+
+
+class Descent:
+    """A program in training. Its steps are charged elsewhere, before they are taken.
+
+    Attributes:
+        program: the program whose parameters are trained.
+        optim: the optimiser.
+        mechanism: coins and noise, for sums that one record moves by at most 1.
+        clip: the clipping rule.
+        bound: the current C; public, because it is computed from noisy sums.
+        ignored: number of gradients so far that were not finite or could not be computed. They
+            count as zero, because a record must not stop a run that was charged. Secret.
+    """
+
+    def __init__(self, program: Program, optim: PyroOptim, mechanism: NoisySum, clip: Clip) -> None:
+        self.program, self.optim, self.mechanism, self.clip = program, optim, mechanism, clip
+        self.bound, self.ignored = clip.bound, 0
+
+    def step(self, number: int) -> tuple[Tensor, Tensor]:
+        """Take the step with this number: Poisson batch, clipped gradients, noise, optimiser.
+
+        The sum over the batch is divided by the rate. Its actual size would leak who is in it, and
+        the expected size qN would leak N.
+
+        Returns:
+            The drawn latents, and the noisy gradient of all records at them, (d,) each.
+
+        Raises:
+            FloatingPointError: if a parameter is not finite after the step.
+        """
+        program, mechanism = self.program, self.mechanism
+        with drawing(HOST, mechanism.seed_of(number)):
+            draw = program.draw()
+            # The parameters may reveal the draw, and with it other draws from the same seed.
+            stir(mechanism.key_of("records", number))
+            total = torch.zeros(mechanism.size, dtype=torch.float64)
+            for positions in self._pieces(mechanism.batch(number)):
+                for part, found in by_halves(partial(program.gradients_at, draw), positions):
+                    if found is None:
+                        self.ignored += len(part)
+                        continue
+                    self.ignored += int((~found.isfinite().all(dim=1)).sum())
+                    total += self.clip.parts(found, self.bound)
+            (noisy,) = mechanism.noisy([total], mechanism.key_of(number))
+            gradient = noisy[: program.size] * (self.bound / self.clip.rest / mechanism.rate)
+            program.backward(draw, gradient)
+            self.optim(program.parameters.values())
+        if self.clip.counts:
+            self.bound = self.clip.next(self.bound, float(noisy[-1]))
+        for name, value in program.parameters.items():
+            if not bool(value.isfinite().all()):
+                raise FloatingPointError(
+                    f"parameter {name!r} is not finite after step {number + 1}; use a lower "
+                    "learning rate"
+                )
+        return draw.latents.detach().double(), gradient[: program.dim]
+
+    def _pieces(self, positions: Tensor) -> Iterator[Tensor]:
+        rows = max(1, min(_MOST_ROWS, _AT_A_TIME // max(self.program.size, 1)))
+        return (one for one in positions.split(rows) if len(one))
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise in each coordinate of the full gradient."""
+        return self.mechanism.deviation * self.bound / self.clip.rest / self.mechanism.rate
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return parameters, the optimiser's state and C."""
+        parameters = {n: v.detach().clone() for n, v in self.program.parameters.items()}
+        optim = deepcopy(self.optim.get_state())
+        return {"parameters": parameters, "optim": optim, "bound": self.bound}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a state.
+
+        Raises:
+            ValueError: if it has other parameters. Nothing is then changed.
+        """
+        own = self.program.parameters
+        shapes = [{n: v.shape for n, v in one.items()} for one in (own, state["parameters"])]
+        if shapes[0] != shapes[1]:
+            raise ValueError("state has other parameters; make model and guide as they were before")
+        with torch.no_grad():
+            for name, value in own.items():
+                value.copy_(state["parameters"][name])
+        self.optim.optim_objs.clear()
+        self.optim.set_state(deepcopy(state["optim"]))  # takes effect in the next step
+        self.bound = state["bound"]

@@ -1,0 +1,80 @@
+"""Mean and covariance of a program's Gaussian guide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pyro import poutine
+from torch import Tensor
+from torch.distributions import (
+    Independent,
+    LowRankMultivariateNormal,
+    MultivariateNormal,
+    TransformedDistribution,
+)
+
+from bdpvi._ground.host import HOST
+from bdpvi.models.misfits import split
+from bdpvi.programs.program import Program, in_plate
+
+
+def moments(program: Program) -> tuple[Tensor, Tensor]:
+    """Return mean and covariance of the unconstrained global latents, float64, on the host.
+
+    Returns:
+        (d,), and (d, d); (d,) for the covariance where no two coordinates are correlated.
+
+    Raises:
+        ValueError: if they are not Gaussian, or one site's draw depends on another's.
+    """
+    args, kwargs = program.arguments.call(program.arguments.stand_in)
+    with program.alone(), torch.no_grad():
+        run, other = (poutine.trace(program.guide).get_trace(*args, **kwargs) for _ in range(2))
+    parts, again = (
+        [
+            _normal(site["fn"], site["value"])
+            for site in split(trace)[0]
+            if not in_plate(site, program.plate) and type(_base(site["fn"])).__name__ != "Delta"
+        ]
+        for trace in (run, other)
+    )
+    values = torch.cat([value for value, _, _ in parts]) if parts else torch.zeros(0)
+    drawn = [s.transform.inv(run.nodes[s.name]["value"]).flatten() for s in program.sites]
+    latents = torch.cat(drawn) if drawn else torch.zeros(0)
+    same = all(
+        torch.equal(a[1], b[1]) and torch.equal(a[2], b[2])
+        for a, b in zip(parts, again, strict=True)
+    )
+    if not same or len(values) != len(latents) or not torch.allclose(values, latents, 1e-3, 1e-4):
+        raise ValueError(
+            "guide: its latents are not Gaussian on the unconstrained scale, one independent site "
+            "after the other; use bdpvi.guides, an AutoNormal or its kin, or Normal sites (of a "
+            "positive latent a LogNormal)"
+        )
+    means = [mean.double().to(HOST) for _, mean, _ in parts]
+    spreads = [spread.double().to(HOST) for _, _, spread in parts]
+    mean = torch.cat(means) if means else torch.zeros(0, dtype=torch.float64)
+    if all(one.ndim == 1 for one in spreads):
+        return mean, torch.cat(spreads) if spreads else torch.zeros(0, dtype=torch.float64)
+    whole = [one if one.ndim == 2 else one.diag() for one in spreads]
+    return mean, torch.block_diag(*whole)
+
+
+def _base(fn: Any) -> Any:
+    while isinstance(fn, Independent):
+        fn = fn.base_dist
+    return fn
+
+
+def _normal(fn: Any, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a site's value on the normal's own scale, its mean and (co)variance, flat."""
+    fn = _base(fn)
+    while isinstance(fn, TransformedDistribution):
+        for transform in reversed(fn.transforms):
+            value = transform.inv(value)
+        fn = _base(fn.base_dist)
+    if isinstance(fn, (MultivariateNormal, LowRankMultivariateNormal)):
+        return value, fn.mean, fn.covariance_matrix
+    shape = value.shape
+    return value.flatten(), fn.mean.expand(shape).flatten(), fn.variance.expand(shape).flatten()

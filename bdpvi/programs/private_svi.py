@@ -1,0 +1,276 @@
+"""``pyro.infer.SVI`` with clipped, noisy gradients, as a drop-in replacement in training loops."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+from pyro.optim import PyroOptim
+
+from bdpvi._ground import validate
+from bdpvi._ground.checkpoint import sealed, understood, unsealed
+from bdpvi._ground.halving import by_halves
+from bdpvi._ground.host import HOST, drawing, on_host
+from bdpvi._ground.outputs import several
+from bdpvi._ground.schema import require_same
+from bdpvi._ground.types import PrivacyUtilityWarning
+from bdpvi.bayesian.inference.guide import check_steps
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.privacy.cost import Bound, Cost
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.programs.arguments import Arguments
+from bdpvi.programs.descent import Clip, Descent
+from bdpvi.programs.reading import read
+from bdpvi.releases.noisy_sum import NoisySum
+from bdpvi.releases.steps import Steps
+
+BLOCK = 10
+"""Steps that are charged at once."""
+
+
+class PrivateSVI:
+    """Stochastic variational inference whose parameters are private in every step.
+
+    A step takes a Poisson sample of the records, clips each record's gradient, adds noise to their
+    sum and passes it to the optimiser. It is charged before anything is drawn. The guarantee is
+    worst-case, for adding or removing one record. It covers all parameters of model and guide after
+    every step, and so any number of draws from the guide.
+
+    Args:
+        model, guide: as for ``pyro.infer.SVI``. Global latents need a Gaussian guide, local latents
+            a guide that computes their parameters from the record's own row. Plates over records
+            may subsample: their sizes are ignored.
+        optim: an optimiser of ``pyro.optim``.
+        loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``, here with all terms sampled; or
+            ``TraceEnum_ELBO``, which sums enumerated latents of the model out.
+        clip: C, bound on the norm of each record's gradient in the unconstrained global latents and
+            the parameters that its own sites use. Public, as all arguments are.
+        noise_multiplier: z; the sum of the gradients gets noise of standard deviation zC.
+        rate: Poisson sampling rate q of the records.
+        ledger: the ledger of all charges for these people; by default that of a
+            :class:`bdpvi.Dataset`, otherwise one in memory.
+        plate: name of the plate over the records, if it is ambiguous.
+        seed: None for anything that you share. A number makes an experiment, which is repeatable:
+            whoever knows the seed can subtract the noise.
+
+    Raises:
+        ValueError: naming the argument that is out of range.
+
+    >>> import pyro, pyro.distributions as dist
+    >>> def model(x, y):
+    ...     w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    ...     with pyro.plate("records", len(x), subsample_size=100) as at:
+    ...         pyro.sample("y", dist.Bernoulli(logits=x[at] @ w), obs=y[at])
+    >>> x = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
+    >>> y = (x[:, 0] > 0).float()
+    >>> pyro.clear_param_store()
+    >>> guide = pyro.infer.autoguide.AutoNormal(model)
+    >>> optim, loss = pyro.optim.Adam({"lr": 0.05}), pyro.infer.Trace_ELBO()
+    >>> svi = PrivateSVI(model, guide, optim, loss, clip=1.0, noise_multiplier=2.0, rate=0.05)
+    >>> for _ in range(50):
+    ...     svi.step(x, y)
+    >>> round(svi.get_epsilon(1e-5), 2), bool(guide.median()["w"][0] > 0.5)
+    (0.78, True)
+    >>> pyro.clear_param_store()
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        optim: PyroOptim,
+        loss: Any,
+        *,
+        clip: float,
+        noise_multiplier: float,
+        rate: float,
+        ledger: Ledger | None = None,
+        plate: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        check_steps(guide)
+        if not isinstance(optim, PyroOptim):
+            raise ValueError(
+                f"optim={type(optim).__name__} is none of pyro.optim; use pyro.optim.Adam(...)"
+            )
+        self.model, self.guide, self.optim, self.loss = model, guide, optim, loss
+        self.plate, self._ledger = plate, ledger
+        self._clip = Clip(bound=validate.positive("clip", clip))
+        self._mechanism = NoisySum(
+            rate=validate.rate("rate", rate),
+            clip=1.0,
+            noise_multiplier=noise_multiplier,
+            size=1,
+            records=1,
+            seed=seed,
+        )
+        self._descent: Descent | None = None
+        self._charged: Steps | None = None
+        self._told = False
+
+    @on_host
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Charge a step, then take it.
+
+        Nothing is returned: the loss is computed from records without noise. The owner may look at
+        :meth:`evaluate_loss`.
+
+        Args:
+            args, kwargs: the arguments of model and guide, the same in every step: **all** records,
+                as tensors with a row for each, or one torch ``Dataset`` whose items are the
+                arguments. Numbers, strings and modules are public constants.
+
+        Raises:
+            BudgetExceededError: if the step would cost more than the ledger's budget has left.
+                Nothing is charged or drawn.
+            ValueError: naming the site that cannot be protected and the remedy; nothing is charged.
+            FloatingPointError: if a parameter is not finite after the step.
+
+        Warns:
+            PrivacyUtilityWarning: about records whose gradient is not finite or on which model or
+                guide fail; they count as zero.
+        """
+        descent, charged = self._begun(args, kwargs)
+        charged.take()
+        descent.step(charged.taken - 1)
+        if descent.ignored and not self._told:
+            self._told = True
+            warnings.warn(
+                "for the owner only: not finite or failed, and set to zero: "
+                f"{several(descent.ignored, 'gradient')} of records; look for NaN, infinities and "
+                "values outside the support",
+                PrivacyUtilityWarning,
+                stacklevel=3,
+            )
+
+    @on_host
+    def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
+        """Return an estimate of the negative ELBO of all records, at one draw. Secret.
+
+        Arguments are as for :meth:`step`. Nothing is charged, so never publish it. A record on
+        which model or guide fail counts as zero.
+        """
+        descent, _ = self._begun(args, kwargs)
+        program = descent.program
+        with drawing(HOST), torch.no_grad():
+            draw = program.draw()
+            pieces = torch.arange(program.arguments.length).split(1024)
+            each = [
+                float(found.double().sum())
+                for one in pieces
+                for _, found in by_halves(partial(program.losses_at, draw), one)
+                if found is not None
+            ]
+        return float(draw.public) + math.fsum(each)
+
+    @property
+    def steps(self) -> int:
+        """The number of steps begun."""
+        return 0 if self._charged is None else self._charged.taken
+
+    @property
+    def ledger(self) -> Ledger:
+        """All charges for the records, including these steps.
+
+        Raises:
+            ValueError: before the first step, if none was given.
+        """
+        if self._charged is not None:
+            return self._charged.ledger
+        if self._ledger is None:
+            raise ValueError("nothing was charged yet: call step() first")
+        return self._ledger
+
+    def worst_case(self, delta: float) -> Bound:
+        """Return the guarantee for these steps and everything else in the ledger.
+
+        Args:
+            delta: δ.
+
+        Raises:
+            ValueError: before the first step, or if no finite ε can be promised.
+        """
+        if self._descent is None or self._charged is None:
+            raise ValueError("nothing was charged yet: call step() first")
+        found = self._charged.worst_case(self._descent.mechanism, delta)
+        return found if self._mechanism.seed is None else found.seeded()
+
+    def cost(self, delta: float) -> Cost:
+        """Return :meth:`worst_case` as a cost; without a panel there is no other bound."""
+        return Cost(worst_case=self.worst_case(delta))
+
+    def get_epsilon(self, delta: float) -> float:
+        """Return the worst-case ε at δ, like Opacus's privacy engine."""
+        return self.worst_case(delta).epsilon
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return parameters, the optimiser's state and the number of steps, for ``torch.save``.
+
+        Secret: it contains the number of records.
+
+        Raises:
+            ValueError: before the first step.
+        """
+        if self._descent is None or self._charged is None:
+            raise ValueError("nothing was charged yet: call step() first")
+        state = {
+            "mechanism": self._descent.mechanism.settings(),
+            "run": self._charged.of,
+            "charged": self.steps,
+            **self._descent.state_dict(),
+        }
+        return sealed(state)
+
+    @on_host
+    @understood("state")
+    def load_state_dict(self, state: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+        """Resume from ``state``, of a run with the same settings.
+
+        No charge is undone: steps taken here stay charged, and steps in the state that the ledger
+        lacks are charged.
+
+        Args:
+            state: the result of :meth:`state_dict`.
+            args, kwargs: as for :meth:`step`; model and guide run only on made-up records.
+
+        Raises:
+            ValueError: naming what differs, or if the state was changed. Nothing is then changed.
+        """
+        state = unsealed(state)
+        descent, charged = self._begun(args, kwargs)
+        made, now = state["mechanism"], descent.mechanism.settings()
+        require_same("state", made, now, "make the run as it was made before")
+        descent.load_state_dict(state)
+        charged.resume(state["run"], state["charged"])
+
+    def _begun(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Descent, Steps]:
+        """Return descent and steps, created from these arguments in the first call."""
+        ledger = self._ledger
+        if len(args) == 1 and isinstance(args[0], Dataset):
+            ledger = args[0].ledger if ledger is None else ledger
+            args = (args[0].x, args[0].y)
+        arguments = Arguments.of(args, kwargs)
+        if self._descent is not None and self._charged is not None:
+            self._descent.program.arguments.check_same(arguments)
+            return self._descent, self._charged
+        if not arguments.length:
+            raise ValueError("step: the records are 0; at least 1 is needed. Nothing was charged")
+        program = read(self.model, self.guide, self.loss, arguments, self.plate)
+        mechanism = replace(self._mechanism, size=program.size, length=arguments.length)
+        of, spent = secrets.token_hex(8), ledger or Ledger()
+        self._charged = Steps(spent, mechanism.event(1), kind="steps", of=of, block=BLOCK)
+        self._descent = Descent(program, self.optim, mechanism, self._clip)
+        return self._descent, self._charged
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("PrivateSVI cannot be copied or pickled; state_dict() has what to keep")
+
+    def __repr__(self) -> str:
+        kind = "" if self._mechanism.seed is None else ", seeded: no guarantee"
+        return f"PrivateSVI({several(self.steps, 'step')}{kind})"

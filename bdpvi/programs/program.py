@@ -1,0 +1,262 @@
+"""A model and a guide as functions: their latents, and one record's contribution to the loss.
+
+The negative ELBO is a sum over global sites and over records. The global part sees no record. A
+record's term depends on the global latents u and on the parameters θ that its own sites use, such
+as network weights. The gradient of this term in (u, θ) is clipped and gets noise. The map from the
+guide's parameters to u is public, so their gradients are post-processing: noise is added in the d
+latents, not in the guide's parameters, of which there may be d².
+
+Source: Jälkö, Prediger, Honkela and Kaski, "DPVIm: Differentially Private Variational Inference
+Improved", 2022, for mean-field guides; here for any reparameterised guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.infer import Trace_ELBO, TraceEnum_ELBO
+from pyro.infer.traceenum_elbo import _compute_model_factors
+from pyro.ops import packed
+from pyro.ops.contract import contract_tensor_tree
+from torch import Tensor
+from torch.distributions import transform_to
+
+from bdpvi._ground.host import on
+from bdpvi.models.contract import Site, parts
+from bdpvi.models.parameters import Holder, Parameters
+from bdpvi.programs.arguments import Arguments
+from bdpvi.programs.effects import Reparameterised, plates, sums
+
+Rows = tuple[Tensor, ...]
+
+
+class Draw(NamedTuple):
+    """A draw of the global latents.
+
+    Attributes:
+        latents: unconstrained, (d,), a function of the guide's parameters.
+        fixed: values of all global sites, detached, by name.
+        public: the part of the negative ELBO that depends on no record.
+    """
+
+    latents: Tensor
+    fixed: dict[str, Tensor]
+    public: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A model and a guide, analysed in one run on a record of zeros.
+
+    Attributes:
+        model, guide, loss: as given.
+        arguments: the arguments of both.
+        plate: name of the plate over the records.
+        sites: global latents, in the order of u.
+        parameters: unconstrained, by name: the live tensors that an optimiser changes.
+        constraints: constraints of the parameters that belong to no module.
+        holder: the modules that own the other parameters.
+        direct: names of the parameters θ that a record's sites use.
+        local: whether the guide has local latents.
+    """
+
+    model: Callable[..., Any]
+    guide: Callable[..., Any]
+    loss: Trace_ELBO | TraceEnum_ELBO
+    arguments: Arguments
+    plate: str
+    sites: tuple[Site, ...]
+    parameters: dict[str, Tensor]
+    constraints: Mapping[str, Any]
+    direct: tuple[str, ...]
+    local: bool
+    holder: Holder = field(repr=False)
+
+    @property
+    def dim(self) -> int:
+        """d, the number of global latents."""
+        return sum(site.shape.numel() for site in self.sites)
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates of a record's gradient in (u, θ)."""
+        return self.dim + sum(self.parameters[name].numel() for name in self.direct)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of training."""
+        return next((v.device for v in self.parameters.values()), self.arguments.device)
+
+    def draw(self) -> Draw:
+        """Draw the global latents from the guide, which is run on a record of zeros."""
+        args, kwargs = self.arguments.call(self.arguments.stand_in)
+        with self.alone():
+            guided = poutine.trace(self.guide).get_trace(*args, **kwargs)
+            modelled = poutine.trace(poutine.replay(self.model, guided)).get_trace(*args, **kwargs)
+            return self._drawn(guided, modelled)
+
+    def _drawn(self, guided: poutine.Trace, modelled: poutine.Trace) -> Draw:
+        public = torch.zeros(())
+        for trace, sign in ((modelled, -1), (guided, 1)):
+            trace.compute_log_prob(lambda _, site: not in_plate(site, self.plate))
+            for site in trace.nodes.values():
+                if site["type"] == "sample" and "log_prob_sum" in site:
+                    public = public + sign * site["log_prob_sum"]
+        values = {site.name: guided.nodes[site.name]["value"] for site in self.sites}
+        flat = [site.transform.inv(values[site.name]).flatten() for site in self.sites]
+        fixed = {
+            name: site["value"].detach()
+            for name, site in guided.nodes.items()
+            if site["type"] == "sample" and not in_plate(site, self.plate)
+        }
+        return Draw(torch.cat(flat) if flat else torch.zeros(0), fixed, public)
+
+    def gradients(self, draw: Draw, rows: Rows) -> Tensor:
+        """Return each record's gradient of the negative ELBO in (u, θ), (B, D) in float64.
+
+        Args:
+            draw: the latents at which to differentiate.
+            rows: rows of B records.
+        """
+        theta = {name: self.parameters[name].detach() for name in self.direct}
+        each = torch.vmap(
+            torch.func.grad(self.of_record, argnums=(0, 1)),
+            in_dims=(None, None, None, *[0 for _ in rows]),
+            randomness="different",
+        )
+        latents = draw.latents.detach()
+        with torch.enable_grad():
+            u, found = each(latents, theta, draw.fixed, *rows)
+        every = [u, *(found[name].reshape(len(u), -1) for name in self.direct)]
+        return torch.cat([one.double() for one in every], dim=1)
+
+    def gradients_at(self, draw: Draw, positions: Tensor) -> Tensor:
+        """Return :meth:`gradients` of the records at these positions, (B,), on the CPU."""
+        return self.gradients(draw, self.arguments.rows(positions)).detach().cpu()
+
+    def losses_at(self, draw: Draw, positions: Tensor) -> Tensor:
+        """Return :meth:`record_losses` of the records at these positions, (B,)."""
+        return self.record_losses(draw, self.arguments.rows(positions))
+
+    def record_losses(self, draw: Draw, rows: Rows) -> Tensor:
+        """Return each record's term of the negative ELBO, (B,). Secret."""
+        theta = {name: self.parameters[name] for name in self.direct}
+        each = torch.vmap(
+            self.of_record,
+            in_dims=(None, None, None, *[0 for _ in rows]),
+            randomness="different",
+        )
+        with torch.no_grad():
+            return each(draw.latents.detach(), theta, draw.fixed, *rows)
+
+    def backward(self, draw: Draw, total: Tensor) -> None:
+        """Set the gradients of all parameters from the public part and a sum over records.
+
+        Args:
+            draw: its graph is freed.
+            total: gradient in (u, θ), (D,).
+        """
+        pieces = total.split([self.dim, *(self.parameters[n].numel() for n in self.direct)])
+        surrogate = draw.public + (draw.latents * pieces[0].to(draw.latents)).sum()
+        for name, piece in zip(self.direct, pieces[1:], strict=True):
+            value = self.parameters[name]
+            surrogate = surrogate + (value * piece.reshape(value.shape).to(value)).sum()
+        values = list(self.parameters.values())
+        found = torch.autograd.grad(surrogate, values, allow_unused=True)
+        for value, one in zip(values, found, strict=True):
+            value.grad = torch.zeros_like(value) if one is None else one
+
+    def of_record(
+        self, latents: Tensor, theta: dict[str, Tensor], fixed: dict[str, Tensor], *row: Tensor
+    ) -> Tensor:
+        """Return one record's term of the negative ELBO; ``row`` has no batch dimension."""
+        args, kwargs = self.arguments.call(tuple(one.unsqueeze(0) for one in row))
+        values = {
+            site.name: site.transform(part)
+            for site, part in zip(self.sites, parts(self.sites, latents), strict=True)
+        }
+        known = {**fixed, **values}
+        swapped = {key: theta[name] for name, key in self._keys.items() if name in theta}
+        free = {
+            name: transform_to(constraint)(theta.get(name, self.parameters[name].detach()))
+            for name, constraint in self.constraints.items()
+        }
+        model, guide = (_within(one, known, self.plate) for one in (self.model, self.guide))
+        if not self.local:
+            guide = _nothing
+        with self.alone(), pyro.get_param_store().scope(), Parameters(free):
+            run = partial(self._loss, model, guide, args, kwargs)
+            return torch.func.functional_call(self.holder, swapped, (run,), strict=False)  # type: ignore[no-any-return]
+
+    def _loss(
+        self,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Tensor:
+        guide = Reparameterised()(guide)
+        if isinstance(self.loss, TraceEnum_ELBO):
+            (traces,) = self.loss._get_traces(model, guide, args, kwargs)
+            return -_summed_out(*traces)
+        guided = poutine.trace(guide).get_trace(*args, **kwargs)
+        modelled = poutine.trace(poutine.replay(model, guided)).get_trace(*args, **kwargs)
+        return guided.log_prob_sum() - modelled.log_prob_sum()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _keys(self) -> dict[str, str]:
+        """The holder's names for the parameters owned by modules."""
+        places = {id(value): key for key, value in self.holder.named_parameters()}
+        return {n: places[id(v)] for n, v in self.parameters.items() if id(v) in places}
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Run on the training device, without Pyro's checks, with one record in the plate."""
+        with ExitStack() as stack:
+            stack.enter_context(on(self.device))
+            stack.enter_context(pyro.validation_enabled(False))
+            stack.enter_context(plates(lambda name, *_: name == self.plate))
+            stack.enter_context(sums())
+            yield
+
+
+def _summed_out(modelled: poutine.Trace, guided: poutine.Trace) -> Tensor:
+    """Return the ELBO of one record with the model's enumerated latents summed out.
+
+    Pyro's own sum over packed terms branches on values, to support guides that enumerate.
+    """
+    terms, factors, _, sum_dims, scale = _compute_model_factors(modelled, guided)
+    found = [term for one in terms.values() for term in one]
+    if factors:
+        contracted = contract_tensor_tree(factors, sum_dims)
+        found += [packed.scale_and_mask(t, scale=scale) for one in contracted.values() for t in one]
+    total: Tensor = sum(term.sum() for term in found)
+    elbo: Tensor = total - guided.log_prob_sum()
+    return elbo
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Have no sites."""
+
+
+def _within(
+    program: Callable[..., Any], known: Mapping[str, Tensor], plate: str
+) -> Callable[..., Any]:
+    """Return the program with these values, and with only the sites in the plate."""
+
+    def outside(msg: dict[str, Any]) -> bool:
+        return msg["type"] == "sample" and not in_plate(msg, plate)
+
+    return poutine.block(poutine.condition(program, data=dict(known)), hide_fn=outside)  # type: ignore[no-any-return]
+
+
+def in_plate(site: Mapping[str, Any], plate: str) -> bool:
+    """Whether a traced site is in the plate."""
+    return any(frame.name == plate for frame in site["cond_indep_stack"])

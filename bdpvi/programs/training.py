@@ -1,0 +1,375 @@
+"""Private variational inference for a model and a guide: price, training, posterior."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import math
+import os
+import warnings
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from pyro import poutine
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoGuide, AutoNormal
+from torch import Tensor
+from torch.distributions import transform_to
+
+from bdpvi._ground import progress as bars
+from bdpvi._ground.checkpoint import Begun, Checkpoint, always, settings_of
+from bdpvi._ground.host import HOST, on
+from bdpvi._ground.isolation import isolated
+from bdpvi._ground.outputs import several
+from bdpvi._ground.types import PrivacyUtilityWarning
+from bdpvi.bayesian.inference.fingerprint import described
+from bdpvi.bayesian.inference.guide import check_steps
+from bdpvi.bayesian.inference.optimisers import fused
+from bdpvi.bayesian.inference.svi import default_optimiser
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.contract import Model, Site
+from bdpvi.models.parameters import Holder, TrainedModel, modules_of
+from bdpvi.models.regression import Design
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.book import Priced
+from bdpvi.privacy.dominating import steps_within
+from bdpvi.privacy.events import SampledGaussian, Threshold
+from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.programs.arguments import Arguments
+from bdpvi.programs.course import Course
+from bdpvi.programs.descent import Clip, Descent
+from bdpvi.programs.moments import moments
+from bdpvi.programs.program import Program
+from bdpvi.programs.reading import read
+from bdpvi.programs.settings import Settings
+from bdpvi.regression.objective_plan import rows_said
+from bdpvi.releases.estimate import Gaussian, Trained
+from bdpvi.releases.noisy_sum import NoisySum
+
+if TYPE_CHECKING:
+    from bdpvi.releases.route import Left
+
+_BATCH, _PASSES = 500, 5
+"""The default expected batch size: at least ``_BATCH``, and enough for ``_PASSES`` passes."""
+_SHARE = 0.1
+"""β, the share of the count that adapts the clip: it costs the gradient half a percent."""
+_LONGER = 10.0
+"""Share of records beyond C, over √D/(μN), at which noise and clipping do about equal harm."""
+_DECAY = 0.1
+_SPARE = 0.05
+"""Share of δ for the cost of sampled steps beyond a Gaussian mechanism."""
+_START = 4.0
+"""The default guide's initial scales, in units of 1/√N: at least those of most posteriors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPVIPlan:
+    """Public settings of a training.
+
+    Attributes:
+        event: the charged Gaussian mechanism or steps.
+        run: the actual steps; None if they are ``event``.
+        clip: the rule for C.
+        size: D, number of coordinates of a record's gradient.
+        spare: the additional δ that is charged.
+    """
+
+    event: SampledGaussian
+    clip: Clip
+    size: int
+    run: SampledGaussian | None = None
+    spare: float = 0.0
+
+    @property
+    def events(self) -> tuple[Priced, ...]:
+        """The charged events."""
+        return (self.event, Threshold(self.spare)) if self.spare else (self.event,)
+
+    @cached_property
+    def drawn(self) -> SampledGaussian:
+        """All its steps, with their actual noise."""
+        return self.event if self.run is None else steps_within(self.run, self.event, self.spare)
+
+    def with_noise(self, noise_multiplier: float) -> DPVIPlan:
+        """Return the settings with another noise multiplier."""
+        return replace(self, event=replace(self.event, noise_multiplier=noise_multiplier))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(Settings):
+    """:class:`bdpvi.DPVI` for a model, after a test run of model and guide on dummy records.
+
+    Attributes:
+        guide: the given guide, or the default.
+        size: D, number of coordinates of a record's gradient.
+        start: the modules' weights before any training, by their names in a :class:`Holder`.
+        together: the most rows that one unit has.
+    """
+
+    guide: Any = field(repr=False)
+    size: int = field(repr=False)
+    start: dict[str, Tensor] = field(repr=False)
+    together: int = field(default=1, repr=False)
+
+    @classmethod
+    def of(cls, settings: Settings, model: Model, data: Dataset, guide: object) -> Training:
+        """Return the route for a model, as :meth:`bdpvi.DPVI.suited`."""
+        check_steps(guide)
+        own = getattr(model, "check", None)
+        if own is not None:
+            own(data)
+        guide = _usual(model) if guide is None else guide
+        holder = Holder(modules_of(model, guide))
+        start = {name: value.clone() for name, value in holder.state_dict().items()}
+        given = {one.name: getattr(settings, one.name) for one in fields(Settings)}
+        together = data.ledger.rows_per_unit
+        made = cls(**given, guide=guide, size=0, start=start, together=together)
+        x, _ = made._arguments(model, data).leaves
+        with isolated(x), on(HOST):
+            program = made._read(model, data)
+            moments(program)  # refuse before any charge
+            return replace(made, size=program.size)
+
+    def suited(self, model: Model, data: Dataset, guide: object) -> Training:
+        """Return the route for another model; see :meth:`bdpvi.DPVI.suited`."""
+        return Training.of(self, model, data, guide)
+
+    def plan(self, model: Model, features: int, left: Left) -> DPVIPlan:
+        """Return the settings, a function of public numbers.
+
+        After earlier releases the rate may depend on them. Then the charge is a Gaussian mechanism
+        and 5 % of δ for every rate, and the noise, at most 2 % larger, keeps the steps within
+        it (:mod:`bdpvi.privacy.dominating`).
+        """
+        assert self.rows is not None
+        variance = largest_variance(left.epsilon, left.delta) - left.variance
+        batch = self.batch or max(_BATCH, _PASSES * self.rows / self.steps)
+        rate, distance = min(1.0, batch / self.rows), math.sqrt(variance)
+        follows = self.clip is None
+        longer = min(0.5, _LONGER * math.sqrt(self.size) / (distance * self.rows))
+        clip = Clip(
+            bound=math.sqrt(self.size) if self.clip is None else self.clip,
+            longer=longer,
+            share=_SHARE * follows,
+            batch=rate * self.rows,
+        )
+        size = self.size + follows
+        event = SampledGaussian(
+            noise_multiplier=rate * math.sqrt(self.steps) / distance,
+            rate=rate,
+            steps=self.steps,
+            rounding=self.steps * secure.sum_rounding(size),
+        )
+        if not left.variance or self.together > 1:  # with several rows only rate 1 has a price
+            return DPVIPlan(event=event, clip=clip, size=size)
+        price = SampledGaussian(noise_multiplier=1 / distance, rounding=event.rounding)
+        return DPVIPlan(event=price, clip=clip, size=size, run=event, spare=_SPARE * left.delta)
+
+    def predicting(self, model: Model, plan: DPVIPlan) -> Model:
+        """Return the model."""
+        return model
+
+    def said(self, plan: DPVIPlan) -> str:
+        """Return the number of rows that the settings are for, and its source."""
+        return rows_said(self.rows, self.counted)
+
+    def caution(self, plan: DPVIPlan, delta: float) -> str:
+        """Return a warning if noise outweighs the records."""
+        noise = plan.drawn.noise_multiplier * math.sqrt(plan.size / self.steps)
+        if noise < plan.drawn.rate * self.rows / 4:  # type: ignore[operator]
+            return ""
+        return (
+            f"privacy noise dominates: about {self.rows:,.0f} records are few for "
+            f"{several(plan.size, 'coordinate')} at this ε. A larger ε, fewer latents and "
+            "parameters, or more records would help"
+        )
+
+    def shares(self, model: Model, data: Dataset) -> None:
+        """Return None: the costs of single records are not computed."""
+
+    def draw(self, model: Model, data: Dataset, plan: DPVIPlan, key: Key) -> Trained:
+        """Train, and return the posterior with its draws.
+
+        The checkpoint keeps a key's result and returns it again, so that one charge covers one
+        training, whatever happened to the model since.
+        """
+        name, once, kept = f"training-{key.work}", always, None
+        begun = {} if self.checkpoint is None else settings_of(Path(self.checkpoint))
+        if self.checkpoint is not None and begun:  # begun by secret()
+            folder = Checkpoint(self.checkpoint, begun)
+            once, kept = folder.once, folder.begun(name)
+        found = once(name, lambda: self._train(model, data, plan, key, kept))
+        here = data.x.device
+        parameters = {
+            n.removeprefix("of "): v.to(here) for n, v in found.items() if n.startswith("of ")
+        }
+        Holder(modules_of(model)).load_state_dict(parameters, strict=False)  # on a return too
+        return self._trained(found, parameters, model, data.x, key)
+
+    def _train(
+        self, model: Model, data: Dataset, plan: DPVIPlan, key: Key, kept: Begun | None
+    ) -> dict[str, Tensor]:
+        """Return the latents' mean and covariance, and the model's parameters."""
+        Holder(modules_of(model, self.guide)).load_state_dict(self.start)
+        like, start = self._arguments(model, data).leaves[0], int(key.child("start"))
+        with isolated(like, seed=start % 2**63), on(HOST):
+            program = self._read(model, data)
+            mechanism = NoisySum(
+                rate=plan.drawn.rate,
+                clip=1.0,
+                noise_multiplier=plan.drawn.noise_multiplier,
+                size=plan.size,
+                records=1,
+                length=len(data),
+                seed=int(key.child("steps")),
+            )
+            optim = fused(default_optimiser(self.steps, lr=self.lr, decay=_DECAY))
+            descent = Descent(program, optim, mechanism, plan.clip)
+            course = Course(descent, self.steps, _identified(program, model, data.x.shape[1]))
+            track = bars.bar if self.progress else bars.silent
+            course.run(track(range(self.steps), "private fit"), kept)
+            if ignored := course.descent.ignored:
+                warnings.warn(
+                    "for the owner only: not finite or failed, and set to zero: "
+                    f"{several(ignored, 'gradient')} of records; look for NaN, infinities and "
+                    "values outside the support",
+                    PrivacyUtilityWarning,
+                    stacklevel=9,
+                )
+            mean, covariance, measured = course.posterior()
+            values = {f"of {name}": one for name, one in _values(program, model).items()}
+            sites = {f"site {s.name}": torch.tensor(s.shape).long() for s in program.sites}
+            return {
+                "mean": mean,
+                "covariance": covariance,
+                "measured": measured,
+                **values,
+                **sites,
+            }
+
+    def _trained(
+        self,
+        found: dict[str, Tensor],
+        parameters: dict[str, Tensor],
+        model: Model,
+        like: Tensor,
+        key: Key,
+    ) -> Trained:
+        mean, spread = found["mean"], found["covariance"]
+        whole = spread.ndim == 2
+        sites = {
+            name.removeprefix("site "): tuple(shape.tolist())
+            for name, shape in found.items()
+            if name.startswith("site ")
+        }
+        guide = Gaussian(
+            mean=tuple(mean.tolist()),
+            variances=tuple((spread.diagonal() if whole else spread).tolist()),
+            covariance=tuple(map(tuple, ((spread + spread.mT) / 2).tolist())) if whole else (),
+            sites=sites,
+            measured=tuple(found["measured"].tolist()),
+        )
+        flat = guide.draws(self.draws, key.child("draws")).to(like)
+        trained = TrainedModel(model, parameters) if parameters else model
+        latents = guide.latents(trained, flat, like.shape[1])
+        return Trained(trained, guide, parameters, flat, latents)
+
+    def _arguments(self, model: Model, data: Dataset) -> Arguments:
+        """Return x and y, in the type of the modules' weights if there are any."""
+        weights = (w for one in modules_of(model, self.guide) for w in one.parameters())
+        first = next(weights, None)
+        kind = data.x.dtype if first is None else first.dtype
+        y = data.y.to(kind) if data.y.is_floating_point() else data.y
+        return Arguments.of((data.x.to(kind), y), {})
+
+    def _read(self, model: Model, data: Dataset) -> Program:
+        """Return the program; with a copy of a Pyro guide, as each is trained once."""
+        guide = self.guide
+        if isinstance(guide, AutoGuide):
+            made_for = guide._model  # copying drops it in both
+            fresh = copy.deepcopy(guide, {id(one): one for one in modules_of(model)})
+            guide._model = fresh._model = made_for
+            if self.rows is not None and isinstance(fresh, _Usual):
+                # With noise a scale that is too large adapts more slowly than one too small.
+                fresh._init_scale = min(fresh._init_scale, _START / math.sqrt(self.rows))
+            guide = fresh
+        loss = Trace_ELBO() if self.loss is None else self.loss
+        return read(model, guide, loss, self._arguments(model, data), self.plate)
+
+    def secret(self, model: Model, data: Dataset, epsilon: float, delta: float) -> Key:
+        """Return a key derived from all inputs of a training; begin its checkpoint.
+
+        Its random part is stored in the checkpoint: if that is lost, the next call is another
+        training and is charged again. Modules start as in the first call.
+        """
+        assert self.checkpoint is not None
+        settings = replace(self, checkpoint=None, progress=False, loss=None)
+        parts = (
+            *(settings, type(self.loss).__name__, described(model), _described(self.guide)),
+            *(epsilon, delta, data.fingerprint(), str(data.x.dtype), str(data.y.dtype)),
+            *(torch.__version__, version("bdpvi"), str(Path(self.checkpoint).resolve())),
+        )
+        run = hashlib.sha256(repr(parts).encode()).hexdigest()
+
+        def now() -> dict[str, Tensor]:
+            nonce = torch.frombuffer(bytearray(os.urandom(32)), dtype=torch.uint8)
+            return {_NONCE: nonce, **{name: one.clone() for name, one in self.start.items()}}
+
+        begun = Checkpoint(self.checkpoint, {"run": run}).once("start", now)
+        nonce = described(begun[_NONCE])
+        self.start.update({name: value for name, value in begun.items() if name != _NONCE})
+        return Key(hashlib.sha256(f"{run} {nonce}".encode()).digest())
+
+
+_NONCE = "nonce of the run"
+
+
+def _identified(program: Program, model: Model, features: int) -> Tensor | None:
+    """Return the linear combinations of latents that records identify, if the model knows them."""
+    if not isinstance(model, Design):
+        return None
+
+    def of_site(site: Site) -> Tensor:
+        if site.name == "w":
+            return model.identified(features)
+        return torch.eye(site.shape.numel(), dtype=torch.float64)
+
+    return torch.block_diag(*map(of_site, program.sites))
+
+
+def _described(guide: Any) -> str:
+    """Return a guide's text, or the kind of one of Pyro's or the library's guides."""
+    return described(guide) if inspect.isroutine(guide) else type(guide).__name__
+
+
+class _Usual(AutoNormal):  # type: ignore[misc]
+    """The default guide."""
+
+
+def _usual(model: Model) -> AutoNormal:
+    """Return a guide of independent normals for all continuous latents."""
+
+    def discrete(site: dict[str, Any]) -> bool:
+        support = getattr(site["fn"], "support", None)  # a plate's subsample has none
+        return support is not None and bool(support.is_discrete)
+
+    return _Usual(poutine.block(model, hide_fn=discrete))
+
+
+def _values(program: Program, model: Model) -> dict[str, Tensor]:
+    """Return the values of the model's parameters, named as in :class:`TrainedModel`."""
+    places = {id(one): name for name, one in Holder(modules_of(model)).named_parameters()}
+    values = {}
+    for name in program.direct:
+        value = program.parameters[name].detach()
+        if name in program.constraints:
+            values[name] = transform_to(program.constraints[name])(value).clone()
+        elif id(program.parameters[name]) in places:
+            values[places[id(program.parameters[name])]] = value.clone()
+    return values

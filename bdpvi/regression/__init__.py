@@ -1,0 +1,19 @@
+"""Regressions whose noise is part of the fit: objective perturbation and noisy scores."""
+
+from typing import TYPE_CHECKING
+
+from bdpvi._ground.lazy import lazy
+
+if TYPE_CHECKING:
+    from bdpvi.regression.noisy_scores import NoisyScores
+    from bdpvi.regression.objective import ObjectivePerturbation
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "noisy_scores": ("NoisyScores",),
+            "objective": ("ObjectivePerturbation",),
+        },
+    )
+
+__all__ = ["NoisyScores", "ObjectivePerturbation"]

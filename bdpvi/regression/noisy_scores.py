@@ -1,0 +1,268 @@
+"""The route of noisy scores: intervals with coverage, from four Gaussian rounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bdpvi._ground import validate
+from bdpvi._ground.outputs import several
+from bdpvi._ground.types import TooFewRecordsError
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.contract import Model
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.left import HIGHEST
+from bdpvi.privacy.worst_case import gaussian_epsilon
+from bdpvi.regression import score_release as noisy_scores
+from bdpvi.regression.objective_plan import rows_said
+from bdpvi.regression.score_families import Family, Linear, Logistic, Poisson
+from bdpvi.regression.score_posterior import FAR, Posterior, Prior
+from bdpvi.regression.score_release import ScorePlan
+from bdpvi.releases.estimate import BASE, Drawn, Estimate
+
+if TYPE_CHECKING:
+    from bdpvi.noise.keys import Key
+    from bdpvi.releases.route import Left
+
+COUNT = 0.01
+"""Share of μ² for the noisy number of records, if the owner declares none."""
+LEAST = 4.0
+"""Expected signal below which nearly all releases would be unreliable: they are not charged."""
+_MARGIN = 1.1
+"""Safety factor of the values that an error suggests."""
+_WITHOUT = (
+    "without them, route=DPVI() of fit_private",
+    "without them, route=ObjectivePerturbation() (intervals=False, --for prediction)",
+)
+_PANEL = (100, 5000)
+"""The fewest and the most reference records for the costs on the path."""
+_MOSTLY = 0.5
+"""Share of a variance in directions dominated by privacy noise, above which there is a note."""
+ASSUMED = (
+    "intervals assume that the model is correct: of a misspecified model they are for its best "
+    "fit, with outlying records weighted down"
+)
+_UNSEEN = "dominated by privacy noise: mostly the prior"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyScores:
+    """Logistic, linear or Poisson regression with intervals for sampling and privacy noise.
+
+    Four Gaussian rounds release weighted scores and their matrices at released points
+    (:mod:`bdpvi.regression.score_release`); the posterior follows from these only, so draws cost
+    nothing. Features should have about unit size, by public scales. The model's prior is used, its
+    clip is not. The first category of an encoded column is the base level, with weight 0.
+
+    Args:
+        rows: N as declared by the owner, within a factor of 3. By default N is estimated privately,
+            for 1 % of the price.
+        draws: number of posterior draws; any number has the same price.
+        least: expected signal below which a table is refused as too small, before the rounds are
+            charged. With 0 it is released anyway, with an estimate that is marked as not
+            reliable.
+        counted: whether ``rows`` is a noisy count instead of declared.
+    """
+
+    kind: ClassVar[str] = "noisy scores"
+
+    rows: float | None = None
+    draws: int = 1000
+    least: float = LEAST
+    counted: bool = False
+
+    def __post_init__(self) -> None:
+        validate.non_negative("least", self.least)
+        if self.rows is not None:
+            validate.positive("rows", self.rows)
+        validate.positive_int("draws", self.draws)
+
+    @property
+    def count(self) -> float:
+        """Share of μ² for a noisy number of records."""
+        return COUNT if self.rows is None else 0.0
+
+    def of_rows(self, rows: float) -> NoisyScores:
+        """Return the route for a table of about ``rows`` records."""
+        return replace(self, rows=max(rows, 1.0), counted=True)
+
+    def with_draws(self, draws: int) -> NoisyScores:
+        """Return the route with ``draws`` draws in a release."""
+        return replace(self, draws=draws)
+
+    def suited(self, model: Model, data: Dataset, guide: object) -> NoisyScores:
+        """Return the route; raise ValueError unless the model is one of the three regressions."""
+        family_of(model)
+        if guide is not None:
+            raise ValueError(
+                f"guide={guide!r:.80}: route=NoisyScores() computes its own posterior and takes "
+                "no guide; leave it out"
+            )
+        if data.x.shape[1] == 0:
+            raise ValueError("x has no columns: a regression needs at least one")
+        model.check(data)  # type: ignore[attr-defined]
+        return self
+
+    def plan(self, model: Model, features: int, left: Left) -> ScorePlan:
+        """Return the settings, a function of public numbers.
+
+        Raises:
+            TooFewRecordsError: if the release would be unreliable.
+        """
+        variance = largest_variance(left.epsilon, left.delta) - left.variance
+        rows = self.rows or 0.0
+        made = ScorePlan.of(family_of(model), features + 1, math.sqrt(variance), rows)
+        if self.rows is not None and made.signal(rows) < self.least:
+            raise TooFewRecordsError(_too_few(made, rows, left, self.least))
+        return made
+
+    def predicting(self, model: Model, plan: ScorePlan) -> Model:
+        """Return the model, which computes the features, without record weights."""
+        return getattr(model, "plain", model)
+
+    def said(self, plan: ScorePlan) -> str:
+        """Return the number of rows that the settings are for, and its source."""
+        return rows_said(self.rows, self.counted)
+
+    def caution(self, plan: ScorePlan, delta: float) -> str:
+        """Return "": the estimate states whether it is reliable."""
+        return ""
+
+    def shares(self, model: Model, data: Dataset) -> None:
+        """Return None: the costs of single records are not computed."""
+
+    def draw(self, model: Model, data: Dataset, plan: ScorePlan, key: Key) -> Drawn:
+        """Return the posterior, with a secret key's noise, and the costs of reference records."""
+        known: Any = self.predicting(model, plan)
+        used = _used(data)
+        plan = replace(plan, columns=int(used.sum()))
+        design = known.design(data.x.detach().cpu().double())
+        mean = torch.zeros(design.shape[1], dtype=torch.float64)
+        mean[-1] = known.intercept_mean
+        precision = torch.eye(plan.columns, dtype=torch.float64) / known.prior_scale**2
+        middle = getattr(known, "middle", 0.0)  # targets are clamped around it
+        y = data.y.detach().cpu().double() - middle
+        found = noisy_scores.measure(plan, design[:, used], y, Prior(mean[used], precision), key)
+        posterior = found.of_features()
+        posterior.mean[-1] += middle
+        return Drawn(_estimate(posterior, used), _paid(plan, found, data, key))
+
+
+def family_of(model: Model) -> Family:
+    """Return the family of a model.
+
+    Raises:
+        ValueError: if it has none.
+    """
+    if getattr(model, "exposure", None) is not None:
+        raise ValueError(f"exposure={model.exposure!r}: route=NoisyScores() has none; DPVI() does")  # type: ignore[attr-defined]
+    if isinstance(model, BayesianLinearRegression):
+        return Linear(model.largest)
+    if isinstance(model, BayesianPoissonRegression):
+        return Poisson(model.largest)
+    if not isinstance(model, BayesianLogisticRegression):
+        raise ValueError(
+            "route=NoisyScores() is for BayesianLogisticRegression, BayesianLinearRegression and "
+            f"BayesianPoissonRegression, got model={model!r:.80}; bdpvi.fit takes any model"
+        )
+    if not model.intercept or model.correlation:
+        raise ValueError(
+            f"intercept={model.intercept!r}, correlation={model.correlation!r}: "
+            "route=NoisyScores() needs intercept=True, and standardises features itself, so "
+            "correlation=0"
+        )
+    return Logistic()
+
+
+def _used(data: Dataset) -> Tensor:
+    """Return whether each column of the design is used: all except base levels, (d + 1,)."""
+    used = torch.ones(data.x.shape[1] + 1, dtype=torch.bool)
+    from bdpvi.datasets.columns import OneHot  # late: settings need no table
+    from bdpvi.datasets.encoding import Encoding
+
+    written = data.preprocessing.get("encoding")
+    encoding = None if written is None else Encoding.from_dict(written)
+    places = {name: at for at, name in enumerate(data.feature_names)}
+    for column in encoding.columns if encoding else ():
+        if isinstance(column, OneHot) and column.features and column.features[0] in places:
+            used[places[column.features[0]]] = False
+    return used
+
+
+def _paid(
+    plan: ScorePlan, found: noisy_scores.Measured, data: Dataset, key: Key
+) -> tuple[SampledGaussian, ...]:
+    """Return the costs at the released points of reference records chosen by secret coins."""
+    if len(data) < _PANEL[0] or data.ledger.rows_per_unit > 1:
+        return ()
+    order = key.child("panel").words(len(data)).argsort()
+    panel = torch.from_numpy(order[: _PANEL[1]].astype("int64"))
+    chosen = replace(found, paid=found.paid[:, panel])
+    return tuple(noisy_scores.path_events(plan, chosen, data.ids[panel].cpu()))
+
+
+def _estimate(found: Posterior, used: Tensor) -> Estimate:
+    """Return the posterior of all weights, with notes on uninformative ones."""
+    place = torch.eye(len(used), dtype=torch.float64)[:, used]
+    whole, reasons = found.turned(place), []
+    sizes = whole.covariance.diagonal()
+    unseen = whole.unseen.diagonal() > _MOSTLY * sizes
+    notes = [
+        _UNSEEN if blind else "" if one else BASE
+        for one, blind in zip(used.tolist(), unseen.tolist(), strict=True)
+    ]
+    if 2 * found.measured < len(found.mean):
+        reasons.append(
+            f"the information matrix exceeds its noise in {found.measured} of {len(found.mean)} "
+            "directions, and half are needed: there are too few records for this ε, or some "
+            "columns are collinear or almost always 0"
+        )
+    if found.far >= FAR:
+        reasons.append(
+            f"the estimate lies {found.far:.2f} standardised units from the point of its scores, "
+            f"and {FAR:g} is the most: there are too few records for this ε"
+        )
+    return Estimate(
+        mean=tuple(whole.mean.tolist()),
+        covariance=tuple(map(tuple, ((whole.covariance + whole.covariance.T) / 2).tolist())),
+        sampling=tuple(whole.sampling.diagonal().clamp(min=0).sqrt().tolist()),
+        log_scale=found.log_scale,
+        reliable=found.passes,
+        reason="; ".join(reasons) or ASSUMED,
+        notes=tuple(notes),
+    )
+
+
+def _too_few(plan: ScorePlan, rows: float, left: Left, least: float) -> str:
+    share = least / max(plan.signal(rows), 1e-12)
+    distance = 1 / plan.event.noise_multiplier
+
+    def suffices(columns: int) -> bool:
+        made = ScorePlan.of(plan.family, columns, distance, rows)
+        return made.signal(rows) >= _MARGIN * least
+
+    # Earlier charges grow with ε too, so that this ε more than suffices.
+    variance = largest_variance(left.epsilon, left.delta) * (_MARGIN * share) ** 2
+    features = next(filter(suffices, range(plan.columns - 1, 1, -1)), 1) - 1
+    known = f"rows={rows:.0f} (expected_rows={rows:.0f}, --rows {rows:.0f})"
+    ways, epsilon = [], math.inf
+    if variance < largest_variance(HIGHEST, left.delta):
+        epsilon = gaussian_epsilon(variance, left.delta)
+    if epsilon < (math.inf if left.budget is None else left.budget.epsilon):
+        ways.append(f"epsilon={epsilon:.2g} with {known}, if the ledger's budget allows it")
+    if features:
+        ways.append(f"at most {several(features, 'feature')}, with {known}")
+    ways.append(_WITHOUT[isinstance(plan.family, Logistic)])
+    return (
+        f"about {rows:.0f} records: at ε = {left.epsilon:g} intervals for "
+        f"{several(plan.columns - 1, 'feature')} need about {share * rows:.2g}. Options: "
+        f"{'; or '.join(ways)}. Nothing was charged, except a count of the records if their "
+        "number was not declared"
+    )

@@ -1,0 +1,166 @@
+"""Objective perturbation as a route: the default for logistic regression."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from bdpvi._ground import validate
+from bdpvi._ground.outputs import several
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.contract import Model
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.noise.keys import Key
+from bdpvi.regression import objective_plan
+from bdpvi.regression.objective_plan import FEWEST, MOST, Facts, ObjectivePlan, Rule, rows_said
+from bdpvi.regression.perturbed_objective import WeightedObjective, perturbed_minima
+
+COUNT = 0.01
+"""Share of μ² for the noisy number of records, if the owner declares none."""
+
+if TYPE_CHECKING:  # settings need not load the releasing code
+    from bdpvi.releases.route import Left
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectivePerturbation:
+    """Private minima of logistic regression: :mod:`bdpvi.regression.perturbed_objective`.
+
+    The model computes features and predictions. Its prior, clip and weights are not used: ridge,
+    weights and noise follow from public facts (:mod:`bdpvi.regression.objective_plan`). The
+    intercept is shrunk to ``intercept_mean``. Features should be standardised; if the model has no
+    ``limit`` they are clamped to ±2, with many rows to ±4.
+
+    Args:
+        rows: N as declared by the owner, within a factor of 3, from 10 to 1e12: noise and shrinkage
+            suit tables of that size. It is rounded to 1, 2 or 5 times a power of ten. By default N
+            is estimated privately, for 1 % of μ².
+        sources: number of raw columns, if fewer than features.
+        draws: number of released minima; several need more noise than one.
+        rule: parameters of the rule.
+        counted: whether ``rows`` is a noisy count instead of declared.
+
+    Raises:
+        ValueError: if a number is out of range.
+    """
+
+    rows: float | None = None
+    sources: int | None = None
+    draws: int = 1
+    rule: Rule = field(default_factory=Rule)
+    counted: bool = False
+
+    def __post_init__(self) -> None:
+        validate.positive_int("draws", self.draws)
+        Facts(columns=1, rows=self.rows, sources=self.sources)
+
+    def suited(self, model: Model, data: Dataset, guide: object) -> ObjectivePerturbation:
+        """Return the route with the number of source columns, if the data's encoding gives it.
+
+        Raises:
+            ValueError: unless the model is logistic regression, with targets 0 and 1.
+        """
+        if not isinstance(model, BayesianLogisticRegression):
+            raise ValueError(
+                f"route=ObjectivePerturbation() is for BayesianLogisticRegression, got model="
+                f"{model!r:.80}; bdpvi.fit takes any model"
+            )
+        if guide is not None:
+            raise ValueError(
+                f"guide={guide!r:.80}: route=ObjectivePerturbation() releases minima and takes no "
+                "guide; leave it out"
+            )
+        model.check(data)
+        if not data.x.shape[1]:
+            raise ValueError("x has no columns: a prediction needs at least one")
+        if (rows := data.ledger.rows_per_unit) > 1:
+            raise ValueError(
+                f"rows_per_unit={rows}: a minimum of a perturbed objective has no known cost for "
+                f"{rows} rows per unit; release draws from a guide, "
+                "bdpvi.recommended(guide=MeanField)"
+            )
+        from bdpvi.datasets.encoding import Encoding  # late: settings need no table
+
+        encoding: Any = data.preprocessing.get("encoding")
+        if encoding is None or self.sources is not None:
+            return self
+        return replace(self, sources=len(Encoding.from_dict(encoding).columns))
+
+    @property
+    def count(self) -> float:
+        """Share of μ² for a noisy number of records."""
+        return COUNT if self.rows is None else 0.0
+
+    def of_rows(self, rows: float) -> ObjectivePerturbation:
+        """Return the route for a noisy count of the rows."""
+        return replace(self, rows=min(max(rows, FEWEST), MOST), counted=True)
+
+    def with_draws(self, draws: int) -> ObjectivePerturbation:
+        """Return the route with ``draws`` draws in a release."""
+        return replace(self, draws=draws)
+
+    def plan(self, model: Model, features: int, left: Left) -> ObjectivePlan:
+        """Return the settings; see :class:`~bdpvi.releases.route.Route`."""
+        assert isinstance(model, BayesianLogisticRegression)
+        weights = model.design(torch.zeros(1, features)).shape[1]
+        facts = Facts(
+            columns=weights - bool(model.intercept),
+            rows=self.rows,
+            sources=self.sources,
+            centre=model.intercept_mean,
+            intercept=bool(model.intercept),
+        )
+        return objective_plan.plan(
+            facts,
+            epsilon=left.epsilon,
+            delta=left.delta,
+            draws=self.draws,
+            variance=left.variance,
+            rule=self.rule,
+        )
+
+    def predicting(self, model: Model, plan: ObjectivePlan) -> BayesianLogisticRegression:
+        """Return the model without weights, with the limit at which features were clamped."""
+        assert isinstance(model, BayesianLogisticRegression)
+        model = model.plain
+        return model if model.limit is not None else replace(model, limit=plan.limit)
+
+    def said(self, plan: ObjectivePlan) -> str:
+        """Return the number of rows that the settings are for, and its source."""
+        return rows_said(plan.facts.rows, self.counted)
+
+    def caution(self, plan: ObjectivePlan, delta: float) -> str:
+        """Return a warning if the ridge outweighs the records, with an ε that would suffice."""
+        if plan.facts.rows is None or plan.ridge < objective_plan.MOST_RIDGE * plan.facts.rows:
+            return ""
+        least = objective_plan.useful(plan.facts, delta=delta, rule=self.rule)
+        centre = "the declared base rate" if plan.facts.centre else "one half"
+        return (
+            f"privacy noise dominates: about {plan.facts.rows:,.0f} rows are few for "
+            f"{several(plan.facts.columns, 'column')} at this ε, and predictions stay near "
+            f"{centre}. The smallest useful ε is about {least:.2g}; fewer columns would help too"
+        )
+
+    def shares(self, model: Model, data: Dataset) -> tuple[Tensor, Tensor]:
+        """Return each record's ω‖z‖ over C and ω‖z‖² over its bound, (N,) each."""
+        from bdpvi.releases.route import Left
+
+        plan = self.plan(model, data.x.shape[1], Left(1.0, 1e-5, 0.0))  # neither depends on ε
+        design = self.predicting(model, plan).design(data.x.double())
+        whole = replace(plan, limit=math.inf)
+        objective = WeightedObjective(whole, design[:, : plan.facts.columns], data.y)
+        norms = torch.linalg.vector_norm(objective.signed, dim=1)
+        lengths, bends = norms / plan.clip, norms**2 / (plan.bend * plan.clip**2)
+        weights = objective.weights
+        return (weights * lengths).clamp(max=1), (weights * bends).clamp(max=1)
+
+    def draw(self, model: Model, data: Dataset, plan: ObjectivePlan, key: Key) -> dict[str, Tensor]:
+        """Return the weights, {"w": (draws, d)}."""
+        design = self.predicting(model, plan).design(data.x.double())
+        whole = replace(plan, limit=math.inf)  # the model clamps features
+        minima = perturbed_minima(whole, design[:, : plan.facts.columns], data.y, key)
+        return {"w": minima.to(data.x)}

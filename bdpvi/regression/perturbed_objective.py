@@ -1,0 +1,180 @@
+"""Objective perturbation of logistic regression: minima of an objective with a random slope.
+
+:mod:`bdpvi.privacy.perturbed_objective` has the mechanism, its price and the proof,
+:mod:`bdpvi.regression.objective_plan` the settings. This module is the search. The proof needs the
+exact minimum w for a real-valued slope b; the search finds w̃ with ‖F(w̃) + b‖ ≤ τ. τ has two
+halves:
+
+- one half bounds the computed gradient at w̃, with the slope b̂ that was drawn;
+- the other bounds the error of that gradient: rounding of at most
+  u(256 + log₂N + (d + 2)‖z‖‖w̃‖/4 + 8) Σω‖z‖, with u = 2⁻⁵³, as sums are over blocks of 256 records
+  added in pairs and logits have d + 1 terms; and ‖b − b̂‖ ≤ √(d + 1) g, as b̂ is a real normal b
+  rounded to a lattice of g = 2⁻³³σ (:func:`bdpvi.noise.secure.gaussian_sum`).
+
+Both halves are checked for the w̃ that is released.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from bdpvi.noise.keys import Key
+from bdpvi.noise.secure import gaussian_sum, sum_step
+from bdpvi.regression.objective_plan import CONSTANT, LAST, ObjectivePlan
+from bdpvi.releases.noisy_sum import BELOW
+
+_BLOCK = 256
+_ROWS = 2**14
+_STEPS = 200
+_SHORTEST = 2.0**-40
+_UNIT = 2.0**-53
+
+
+def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None = None) -> Tensor:
+    """Return the weights of every draw, (draws, d + 1), the intercept last if there is one.
+
+    Args:
+        plan: the settings.
+        x: features, (N, d).
+        y: targets, 0 or 1, (N,).
+        key: secret; a fresh one by default.
+
+    Raises:
+        ValueError: if a shape or a value of y is wrong.
+        FloatingPointError: if rounding keeps a search from its tolerance, as may happen with more
+            than about 1e8 rows.
+
+    >>> from bdpvi.regression.objective_plan import Facts, plan
+    >>> x = torch.linspace(-1, 1, 1000, dtype=torch.float64)[:, None]
+    >>> settings = plan(Facts(columns=1, rows=1000), epsilon=1.0)
+    >>> perturbed_minima(settings, x, (x[:, 0] > 0).double(), Key.of_seed(0)).shape
+    torch.Size([1, 2])
+    """
+    key = key or Key.fresh()
+    objective = WeightedObjective(plan, x, y)
+    found = []
+    for draw in range(plan.drawn.draws):
+        own = key.child("draw", draw)
+        nothing = torch.zeros(plan.facts.weights, dtype=torch.float64)
+        w = objective.minimum(gaussian_sum(nothing, plan.sigma, own.child("slope")))
+        found.append(gaussian_sum(w, LAST, own.child("last")))
+    minima = torch.stack(found)
+    if plan.facts.intercept:
+        minima[:, -1] *= CONSTANT
+    return minima
+
+
+class WeightedObjective:
+    """Σ ω l + λ‖w − w₀‖²/2 for one table, in float64 on the CPU.
+
+    The intercept's column is :data:`~bdpvi.regression.objective_plan.CONSTANT`, so the last weight
+    is the intercept divided by it.
+
+    Args:
+        plan, x, y: see :func:`perturbed_minima`.
+    """
+
+    def __init__(self, plan: ObjectivePlan, x: Tensor, y: Tensor) -> None:
+        if x.ndim != 2 or x.shape[1] != plan.facts.columns or y.shape != x.shape[:1]:
+            raise ValueError(
+                f"x and y must have shapes (N, {plan.facts.columns}) and (N,), got "
+                f"{tuple(x.shape)} and {tuple(y.shape)}"
+            )
+        y = y.detach().cpu().double()
+        if not bool(((y == 0) | (y == 1)).all()):
+            raise ValueError(f"y must be 0 or 1, got {torch.unique(y)[:5].tolist()}")
+        self.signed = torch.full((len(x), plan.facts.weights), CONSTANT, dtype=torch.float64)
+        self.signed[:, : x.shape[1]] = x.detach().cpu().clamp(-plan.limit, plan.limit)
+        norms = torch.linalg.vector_norm(self.signed, dim=1)
+        self.signed *= (2 * y - 1).unsqueeze(1)
+        self.weights = BELOW * (plan.clip / norms).minimum(plan.bend * (plan.clip / norms) ** 2)
+        self.weights.clamp_(max=1.0)
+        self.longest = float(norms.max()) if len(norms) else 0.0
+        self.sizes = float((self.weights * norms).sum())
+        self.k, self.ridge, self.tolerance = plan.drawn.residual, plan.ridge, plan.tolerance
+        self.coarse = math.sqrt(plan.facts.weights) * sum_step(plan.sigma)
+        self.centre = self.signed.new_zeros(plan.facts.weights)
+        self.centre[-1] = plan.facts.centre / CONSTANT
+        self._factor: Tensor | None = None
+
+    def gradient(self, w: Tensor) -> Tensor:
+        """Return the gradient at w, (d,)."""
+        pull = -(self.weights * torch.sigmoid(-(self.signed @ w)).clamp_(max=self.k))
+        return exact_sum(pull, self.signed) + self.ridge * (w - self.centre)
+
+    def curvature(self, w: Tensor) -> Tensor:
+        """Return the second derivative at w, (d, d)."""
+        total = self.ridge * torch.eye(len(w), dtype=torch.float64)
+        for z, weights in zip(self.signed.split(_ROWS), self.weights.split(_ROWS), strict=True):
+            p = torch.sigmoid(-(z @ w))
+            bend = torch.where(p < self.k, weights * p * (1 - p), 0.0)
+            total += (z * bend.unsqueeze(1)).T @ z
+        return total
+
+    def rounding(self, w: Tensor) -> float:
+        """Return the bound on the error of :meth:`gradient` and of a slope; see the module."""
+        records, d = self.signed.shape
+        size = float(torch.linalg.vector_norm(w))
+        sums = _BLOCK + math.log2(records + 1) + (d + 2) * self.longest * size / 4 + 8
+        ridge = 4 * self.ridge * (size + float(self.centre.abs().max()))
+        return self.coarse + _UNIT * (sums * self.sizes + ridge)
+
+    def minimum(self, slope: Tensor) -> Tensor:
+        """Return w̃ with a gradient of at most τ, all rounding included.
+
+        Newton's method, which reuses an earlier step's second derivative as long as steps reduce
+        the gradient to a tenth. A step is halved until the derivative along it has not changed its
+        sign, so that by convexity the objective falls by at least half as much as it can, or until
+        the gradient has halved.
+
+        Raises:
+            FloatingPointError: if progress stops before the tolerance.
+        """
+        w, share = self.centre.clone(), 1.0
+        gradient = self.gradient(w) + slope
+        size = float(torch.linalg.vector_norm(gradient))
+        for _ in range(_STEPS):
+            if size <= self.tolerance / 2 and self.rounding(w) <= self.tolerance / 2:
+                return w
+            if self._factor is None or share > 0.1:
+                self._factor = torch.linalg.cholesky(self.curvature(w))
+            step = -torch.cholesky_solve(gradient.unsqueeze(1), self._factor).squeeze(1)
+            length = 1.0
+            while length >= _SHORTEST:
+                new = self.gradient(w + length * step) + slope
+                now = float(torch.linalg.vector_norm(new))
+                if now <= size / 2 or float(new @ step) <= 0:
+                    break
+                length /= 2
+            else:
+                break
+            w, gradient, share, size = w + length * step, new, now / size, now
+        raise FloatingPointError(
+            f"the optimiser ended with a gradient of {size:.3g} ± {self.rounding(w):.3g}, more "
+            f"than {self.tolerance:.3g}: nothing is released"
+        )
+
+
+def exact_sum(left: Tensor, rows: Tensor) -> Tensor:
+    """Return leftᵀ rows, summed over blocks of 256 records whose sums are added in pairs.
+
+    Args:
+        left: (N,), or (N, a).
+        rows: (N, b).
+
+    Returns:
+        (b,), or (a, b).
+    """
+    matrix = left if left.ndim == 2 else left[:, None]
+    whole = len(left) // _BLOCK * _BLOCK
+    blocks = matrix[:whole].reshape(-1, _BLOCK, matrix.shape[1]).transpose(1, 2)
+    sums = torch.bmm(blocks, rows[:whole].reshape(-1, _BLOCK, rows.shape[1]))
+    sums = torch.cat([sums, (matrix[whole:].T @ rows[whole:])[None]])
+    while len(sums) > 1:
+        if len(sums) % 2:
+            sums = torch.cat([sums, torch.zeros_like(sums[:1])])
+        sums = sums[::2] + sums[1::2]
+    return sums[0] if left.ndim == 2 else sums[0, 0]

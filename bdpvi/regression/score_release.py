@@ -1,0 +1,387 @@
+"""Noisy scores: a generalised linear model from a few Gaussian rounds, with valid intervals.
+
+Each round releases a weighted score and its matrix (:mod:`bdpvi.regression.score_families`) at a
+point computed from earlier rounds, so all points are public once they are used. The first round, at
+a public point, gives a start and the second moments that standardise the features; the posterior of
+:mod:`bdpvi.regression.score_posterior` uses the later rounds. The family's shares divide μ² among
+the rounds: together they are a Gaussian mechanism of distance μ (adaptive composition of Gaussian
+mechanisms; Dong, Roth and Su 2022, Corollary 3.3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from scipy.special import ndtr
+from torch import Tensor
+
+from bdpvi.noise.keys import Key
+from bdpvi.noise.secure import sum_rounding
+from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.solve import root
+from bdpvi.regression.perturbed_objective import exact_sum
+from bdpvi.regression.score_families import Family, Linear, Logistic, Parts, Poisson
+from bdpvi.regression.score_posterior import Posterior, Prior, Round, at_least, closed_form, near
+from bdpvi.releases.noisy_sum import NoisySum
+
+SLACK = 2.0**-18
+"""Relative error that rounding of sums of up to 5e7 records adds to a bound."""
+_LEAST = 0.02
+_WIDE, _STRONG = 1.25, 25.0
+_SMALLEST = 0.05
+_SATURATED, _FARTHEST = 0.5, 100.0
+_ALMOST = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorePlan:
+    """Public settings of noisy scores.
+
+    Attributes:
+        family: the model's family.
+        columns: k, including the intercept.
+        event: all rounds together.
+        radius: R over √k.
+    """
+
+    family: Family
+    columns: int
+    event: SampledGaussian
+    radius: float = 1.0
+
+    @classmethod
+    def of(cls, family: Family, columns: int, distance: float, rows: float = 0.0) -> ScorePlan:
+        """Return the settings for rounds of total distance μ.
+
+        If about this many rows give a strong signal, R is 1.25 √k: downweighting records then loses
+        more precision than noise does.
+        """
+        size = columns * (columns + 3) // 2 + family.squares
+        rounding = len(family.shares) * sum_rounding(size)
+        event = SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
+        made = cls(family=family, columns=columns, event=event)
+        return replace(made, radius=_WIDE) if made.signal(rows) >= _STRONG else made
+
+    @property
+    def events(self) -> tuple[SampledGaussian]:
+        """The events to charge."""
+        return (self.event,)
+
+    def with_noise(self, noise_multiplier: float) -> ScorePlan:
+        """Return the settings with another noise multiplier."""
+        return replace(self, event=replace(self.event, noise_multiplier=noise_multiplier))
+
+    def multipliers(self) -> list[float]:
+        """Return the noise multiplier of each round."""
+        return [self.event.noise_multiplier / math.sqrt(one) for one in self.family.shares]
+
+    @property
+    def length(self) -> float:
+        """R."""
+        return self.radius * math.sqrt(self.columns)
+
+    def signal(self, rows: float) -> float:
+        """Return the approximate least eigenvalue of A, over √k standard deviations of its noise.
+
+        It is for standardised features; a value of 2 is needed.
+
+        >>> plan = ScorePlan.of(Logistic(), 6, distance=0.0645)  # ε = 0.2 at δ = 1e-5
+        >>> round(plan.signal(5000), 1)
+        7.3
+        """
+        unit = self.family.unit(self.columns, self.length)
+        shares = [one / sum(self.family.shares[1:]) / 2 for one in self.family.shares[1:]]
+        shares[-1] += 0.5
+        noises = [unit * one for one in self.multipliers()[1:]]
+        noise = math.hypot(*(a * b for a, b in zip(shares, noises, strict=True)))
+        return self.family.typical * rows / (noise * math.sqrt(self.columns))
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The releases of later rounds, in standardised coordinates, and the map back.
+
+    Attributes:
+        rounds: the rounds that the posterior uses, in order.
+        back: W, (k, k): coefficients are W times the standardised ones.
+        prior, posterior: of the standardised coefficients.
+        dispersion: φ.
+        paid: length of each record's contribution over its bound, (all rounds, N). Secret.
+    """
+
+    rounds: tuple[Round, ...]
+    back: Tensor
+    prior: Prior
+    posterior: Posterior
+    dispersion: float
+    paid: Tensor = field(repr=False)
+
+    def of_features(self) -> Posterior:
+        """Return the posterior of the coefficients on the original scale."""
+        return self.posterior.turned(self.back)
+
+
+def measure(
+    plan: ScorePlan, x: Tensor, y: Tensor, prior: Prior, key: Key | None = None
+) -> Measured:
+    """Release the rounds and return the posterior that follows from them.
+
+    Args:
+        plan: the settings.
+        x: design, float64, (N, k), the last column ones.
+        y: targets, (N,).
+        prior: of the k coefficients.
+        key: secret; a fresh one by default.
+
+    >>> x = torch.ones(5000, 2, dtype=torch.float64)
+    >>> x[:, 0] = torch.linspace(-2, 2, 5000)
+    >>> prior = Prior(torch.zeros(2).double(), torch.eye(2).double() / 25)
+    >>> plan = ScorePlan.of(Logistic(), 2, distance=0.3)
+    >>> y = (torch.arange(5000) * 0.618 % 1 < torch.sigmoid(x[:, 0])).double()
+    >>> found = measure(plan, x, y, prior, Key.of_seed(0)).of_features()
+    >>> bool((found.mean - torch.tensor([1.0, 0.0])).abs().max() < 0.2), found.passes
+    (True, True)
+    """
+    key, family, multipliers = key or Key.fresh(), plan.family, plan.multipliers()
+    radius = plan.length
+    zero = torch.zeros(plan.columns, dtype=torch.float64)
+    parts = family.first(x, y, radius)
+    first = _released(parts, x, zero, multipliers[0], key.child("round", 0))
+    paid = [parts.lengths(x) / parts.bound]
+    point, moments, noise, variance = _start(family, first, radius, prior)
+    back, forth = _standardising(moments, noise)
+    white, point = x @ back, forth @ point
+    prior = Prior(forth @ prior.mean, back @ prior.precision @ back)
+    clip, rounds, count = math.inf, [], forth[:, -1]
+    if isinstance(family, Linear):
+        clip = family.clip(variance)
+    for number, multiplier in enumerate(multipliers[1:], 1):
+        parts = family.parts(white, y, radius, point, clip)
+        one = _released(parts, white, point, multiplier, key.child("round", number))
+        rounds.append(replace(one, clip=clip))
+        paid.append(parts.lengths(white) / parts.bound)
+        found = _answer(family, rounds, prior, count, variance)
+        if isinstance(family, Linear):
+            variance = found.variance
+            clip = family.clip(variance + float(found.posterior.covariance.trace()))
+        step = found.posterior.mean - point
+        point = point + step * min(1.0, family.furthest / max(float(step.norm()), 1e-300))
+    return Measured(found.rounds, back, prior, found.posterior, found.dispersion, torch.stack(paid))
+
+
+def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[SampledGaussian]:
+    """Return the rounds with each record's contribution to them. Secret.
+
+    Passed to :func:`bdpvi.bayesian.accounting.accountant.cost_of`, they give the worst case of
+    ``plan`` and a ``path``: a random record's cost at the points that were released. Another table
+    would have had other points, so the path is a diagnostic, not a guarantee.
+
+    Args:
+        plan, measured: of :func:`measure`.
+        ids: of the records, (N,).
+
+    >>> from bdpvi.bayesian.accounting.accountant import cost_of
+    >>> x = torch.linspace(-2, 2, 3000, dtype=torch.float64)[:, None] ** torch.tensor([1.0, 0.0])
+    >>> prior = Prior(torch.zeros(2).double(), torch.eye(2).double())
+    >>> plan = ScorePlan.of(Logistic(), 2, distance=0.268)  # ε = 1
+    >>> found = measure(plan, x, (x[:, 0] > 0).double(), prior, Key.of_seed(0))
+    >>> cost = cost_of(path_events(plan, found, torch.arange(3000)), delta=1e-5)
+    >>> round(cost.worst_case.epsilon, 2), cost.path.epsilon < 0.9, cost.bayesian
+    (1.0, True, None)
+    """
+    none = NormCounts.none(ids)
+    return [
+        SampledGaussian(noise_multiplier=noise, norms=none.add(one))
+        for noise, one in zip(plan.multipliers(), measured.paid, strict=True)
+    ]
+
+
+def _released(parts: Parts, x: Tensor, point: Tensor, multiplier: float, key: Key) -> Round:
+    """Return one round: its noisy sums."""
+    k = x.shape[1]
+    score = exact_sum(parts.score, x)
+    matrix = exact_sum(parts.curvature[:, None] * x, x) * parts.ratio
+    above = torch.triu_indices(k, k)
+    weight = torch.where(above[0] == above[1], 1.0, math.sqrt(2)).double()
+    flat = torch.cat([score, weight * matrix[above[0], above[1]]])
+    if parts.square is not None:
+        total = exact_sum(parts.square, x.new_ones(len(x), 1))
+        flat = torch.cat([flat, total * parts.square_ratio])
+    mechanism = NoisySum(
+        rate=1.0,
+        clip=parts.bound * (1 + SLACK),
+        noise_multiplier=multiplier,
+        size=len(flat),
+        records=1,
+    )
+    (noisy,) = mechanism.noisy([flat], key)
+    found = torch.zeros(k, k, dtype=torch.float64)
+    found[above[0], above[1]] = noisy[k : k + len(weight)] / (weight * parts.ratio)
+    found = found + found.triu(1).T
+    deviation = mechanism.deviation
+    one = Round(point, noisy[:k], found, deviation, deviation / parts.ratio)
+    if parts.square is None:
+        return one
+    e = parts.square_ratio
+    return replace(one, square=float(noisy[-1]) / e, square_noise=deviation / e)
+
+
+def _start(
+    family: Family, first: Round, radius: float, prior: Prior
+) -> tuple[Tensor, Tensor, float, float]:
+    """Return a first point, second moments of the features, their noise, and σ² of the target."""
+    k = len(first.point)
+    if isinstance(family, Logistic):
+        moments, noise = 4 * first.curvature, 4 * first.curvature_noise
+        newton = closed_form([first], prior).mean
+        size = _unattenuated(newton, at_least(moments, 1.0) / _count(moments))
+        return newton * size, moments, noise, 1.0
+    moments, noise = first.curvature, first.curvature_noise
+    if isinstance(family, Linear):
+        scale = family.largest / radius
+        products = first.score * scale / math.sqrt(2)
+        square = first.square * scale**2
+        least = max(2 * noise * math.sqrt(k), _LEAST * _count(moments))
+        variance = square / _count(moments)
+        slope, fitted = torch.zeros_like(products), at_least(moments, least)
+        slope = torch.linalg.solve(fitted + prior.precision * max(variance, 1e-9), products)
+        left = float(square - 2 * slope @ products + slope @ fitted @ slope)
+        size = float(slope.norm())
+        error = noise * math.hypot(scale**2, math.sqrt(2) * size * scale, size**2)
+        # If all residuals are clipped they say nothing, so κ may be too large but not too small.
+        left = (max(left, 0.0) + 2 * error) / _count(moments)
+        return slope, moments, noise, _within(left, float(variance), family.largest)
+    assert isinstance(family, Poisson)
+    return _log_linear(first.score * family.largest, moments, noise), moments, noise, 1.0
+
+
+def _within(left: float, whole: float, largest: float) -> float:
+    """Return a residual variance clamped between a public minimum and the target's variance."""
+    least = (_SMALLEST * largest / 10) ** 2
+    return min(max(left, least), max(whole, least))
+
+
+def _count(moments: Tensor) -> float:
+    """Return the noisy number of records, from the column of ones."""
+    return max(float(moments[-1, -1]), 1.0)
+
+
+def _unattenuated(newton: Tensor, moments: Tensor) -> float:
+    """Return the factor that corrects a Newton step from 0, for normal features (Stein's lemma).
+
+    The step is 4 E[p(1 − p)] β then, with a linear predictor of variance s²; s is the root.
+    """
+    step = math.sqrt(max(float(newton @ moments @ newton), 1e-12))
+    nodes = torch.linspace(-6, 6, 121, dtype=torch.float64)
+    density = (-nodes.square() / 2).exp()
+    density /= density.sum()
+
+    def excess(s: float) -> float:
+        p = torch.sigmoid(s * nodes)
+        return 4 * s * float((density * p * (1 - p)).sum()) - step
+
+    return 3.0 / step if excess(3.0) < 0 else root(excess, 1e-9, 3.0) / step
+
+
+def _log_linear(products: Tensor, moments: Tensor, noise: float) -> Tensor:
+    """Return a start for counts, as if features were normal: slopes S⁻¹(E xy/E y − E x)."""
+    n, k = _count(moments), len(products)
+    mean_y = max(float(products[-1]) / n, 0.05)
+    mean = moments[:-1, -1] / n
+    spread = at_least(moments[:-1, :-1] / n - torch.outer(mean, mean), 0.1)
+    ridge = noise * math.sqrt(k) / n / 2 * torch.eye(k - 1, dtype=torch.float64)
+    slopes = torch.linalg.solve(spread + ridge, products[:-1] / n / mean_y - mean)
+    size = math.sqrt(float(slopes @ spread @ slopes))
+    slopes = slopes * min(1.0, 1.2 / max(size, 1e-9))
+    ones = math.log(mean_y) - float(slopes @ spread @ slopes) / 2 - float(mean @ slopes)
+    return torch.cat([slopes, slopes.new_tensor([ones])])
+
+
+def _standardising(moments: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    """Return M^-½ and M^½ of the second moments, with eigenvalues bounded below by their noise."""
+    n, k = _count(moments), len(moments)
+    values, vectors = torch.linalg.eigh(moments / n)
+    values = values.clamp(min=max(2 * noise * math.sqrt(k) / n, _LEAST))
+    return (vectors / values.sqrt()) @ vectors.T, (vectors * values.sqrt()) @ vectors.T
+
+
+class _Answer(NamedTuple):
+    """The posterior, the rounds that it uses, φ, and σ² of the target."""
+
+    posterior: Posterior
+    rounds: tuple[Round, ...]
+    dispersion: float
+    variance: float
+
+
+def _answer(
+    family: Family, rounds: Sequence[Round], prior: Prior, count: Tensor, variance: float
+) -> _Answer:
+    if isinstance(family, Linear):
+        return _of_squares(family, rounds, prior, count, variance)
+    used = list(rounds)
+    for _ in range(2):
+        found = closed_form(used, prior)
+        used = near(rounds, found.mean)
+    return _Answer(closed_form(used, prior), tuple(used), 1.0, variance)
+
+
+def _of_squares(
+    family: Linear, rounds: Sequence[Round], prior: Prior, count: Tensor, variance: float
+) -> _Answer:
+    """Return the answer for linear regression, with σ² from the last round's Σ ψ²."""
+    last = rounds[-1]
+    number = max(float(count @ last.curvature @ count), 1.0)
+    mean = last.point
+    for _ in range(6):
+        facts = []
+        for one in rounds:
+            error = float((mean - one.point).square().sum())
+            facts.append(_cut_normal(one.clip, math.sqrt(variance + error)))
+        scaled = [one.times(f) for one, (f, _) in zip(rounds, facts, strict=True)]
+        dispersion = max(v / f for f, v in facts)
+        found = closed_form(scaled, prior, dispersion)
+        mean = found.mean
+        far2 = float((mean - last.point).square().sum())
+        total = _deviation_of(last.square / number, last.clip) ** 2
+        variance = _within(total - far2, math.inf, family.largest)
+    far = found.far / math.sqrt(variance)
+    if last.square > _SATURATED * number * last.clip**2:
+        far = _FARTHEST
+    error = _log_error(last, number, math.sqrt(variance))
+    log_scale = (math.log(variance) / 2, error)
+    found = replace(found, far=far, log_scale=log_scale)
+    return _Answer(found, tuple(scaled), dispersion, variance)
+
+
+def _log_error(last: Round, number: float, deviation: float) -> float:
+    """Return the standard error of log σ, from that of (Σ wψ²)/(Σ w); E ψ⁴ ≤ κ² E ψ²."""
+    square = _cut_normal(last.clip, deviation)[1]
+    error = math.hypot(last.square_noise, last.clip * math.sqrt(number * square))
+    relative = math.hypot(error / (number * square), last.curvature_noise / number)
+    steepness = math.log(_cut_normal(last.clip, deviation * (1 + _ALMOST))[1] / square) / _ALMOST
+    return relative / max(steepness, 1e-3)
+
+
+def _cut_normal(clip: float, deviation: float) -> tuple[float, float]:
+    """Return P(|Z| < κ) and E ψ(Z)² for a centred normal Z clipped at ± κ."""
+    z = clip / deviation
+    inside = float(2 * ndtr(z) - 1)
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return inside, deviation**2 * (inside - 2 * z * density) + clip**2 * (1 - inside)
+
+
+def _deviation_of(square: float, clip: float) -> float:
+    """Return the standard deviation of Z at which E ψ(Z)² is ``square``."""
+
+    def excess(deviation: float) -> float:
+        return _cut_normal(clip, deviation)[1] - square
+
+    low, high = _ALMOST * clip, 50 * clip
+    if excess(low) > 0:
+        return low
+    return high if excess(high) < 0 else root(excess, low, high)

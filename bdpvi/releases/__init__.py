@@ -1,0 +1,1 @@
+"""Outputs that may be shared: charge, draw, store, summarise."""

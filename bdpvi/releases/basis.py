@@ -1,0 +1,71 @@
+"""A guarantee's assumptions about how its records were made, and their public description."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.origin import DECLARED, Origin, listed
+from bdpvi.datasets.reading import MULTILINE
+from bdpvi.noise.keys import EXPERIMENT
+from bdpvi.privacy.book import Entry
+from bdpvi.privacy.cost import Assumption, sentences
+
+LABELLED = "classes_from_labels"
+"""Preprocessing key for data whose classes were taken from the labels."""
+ASSUMED = {
+    Origin.FROM_THIS_TABLE: Assumption.CONSTANTS_FROM_TABLE,
+    Origin.FROM_ANOTHER_RELEASE: Assumption.CONSTANTS_FROM_ANOTHER_RELEASE,
+    Origin.BOUGHT_HERE: Assumption.BOUGHT_CONSTANTS,
+    Origin.PUBLIC: Assumption.PUBLIC_CONSTANTS,
+}
+"""Assumption of a guarantee, by origin of the preprocessing bounds."""
+
+
+def assumptions_of(
+    preprocessing: Mapping[str, Any], spent: Iterable[Entry] = ()
+) -> tuple[Assumption, ...]:
+    """Return the assumptions of a guarantee for records made this way.
+
+    Args:
+        preprocessing: how the records were made.
+        spent: the charges that its ε counts.
+    """
+    found = [Assumption.SEEDED_EXPERIMENT] * bool(preprocessing.get(EXPERIMENT))
+    if encoding := encoding_of(preprocessing, spent):
+        found += [ASSUMED[one] for one in reversed(encoding.origins)]
+    found += [Assumption.DECLARED_FACTS] * bool(preprocessing.get(DECLARED))
+    found += [Assumption.PUBLIC_CLASSES] * bool(preprocessing.get(LABELLED))
+    found += [Assumption.RECORDS_ACROSS_LINES] * bool(preprocessing.get(MULTILINE))
+    return tuple(found)
+
+
+def encoding_of(preprocessing: Mapping[str, Any], spent: Iterable[Entry]) -> Encoding | None:
+    """Return how columns become features, with their origins for an ε of these charges."""
+    if not (written := preprocessing.get("encoding")):
+        return None
+    return Encoding.from_dict(written).counting({one.purchase for one in spent})
+
+
+def published(preprocessing: Mapping[str, Any], spent: Iterable[Entry]) -> dict[str, Any]:
+    """Return the public description of how records were made, for an ε of these charges."""
+    encoding = encoding_of(preprocessing, spent)
+    return {**preprocessing} | ({"encoding": encoding.to_dict()} if encoding else {})
+
+
+def about(preprocessing: Mapping[str, Any]) -> str:
+    """Return what D is, its owner's declarations, and the source of the preprocessing bounds.
+
+    Args:
+        preprocessing: as :func:`published` returns it.
+    """
+    words = []
+    if split := preprocessing.get("split"):
+        words.append(f"D is only the training part of a published table: {split}")
+    words.append(listed(preprocessing.get(DECLARED, {})))
+    encoding = preprocessing.get("encoding")
+    made_here = (Origin.BOUGHT_HERE.value, Origin.FROM_THIS_TABLE.value)  # named as assumptions
+    if encoding and not {encoding["origin"], *encoding["besides"]} <= {*made_here}:
+        words.append(f"Preprocessing bounds: {encoding['source']}")
+    return sentences(*words)

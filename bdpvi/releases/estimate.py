@@ -1,0 +1,217 @@
+"""A posterior in numbers, besides its draws, for routes that provide it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
+
+from bdpvi._ground import validate
+from bdpvi._ground.outputs import several
+from bdpvi.models.contract import Model, transforms
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.events import SampledGaussian
+
+BASE = "base level"
+"""Note on the level that the others are compared with."""
+REST = 1e-9
+"""Negative eigenvalues of a covariance, relative to the largest, that count as rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """N(mean, covariance) of the weights w, which includes sampling and privacy noise. Public.
+
+    Attributes:
+        mean: (d,); omitted weights are 0, with a variance of 0.
+        covariance: (d, d).
+        sampling: standard deviations without privacy noise, (d,).
+        log_scale: mean and standard deviation of the logarithm of the targets' noise, or None.
+        reliable: whether the approximations behind it hold, by public numbers.
+        reason: why not, and what they assume.
+        notes: a note on each weight, such as that it is the base level, or "".
+
+    Raises:
+        ValueError: if shapes disagree, or the covariance is invalid.
+
+    >>> one = Estimate(mean=(1.0,), covariance=((0.25,),), sampling=(0.4,), reliable=True)
+    >>> one.draws(3)["w"].shape
+    torch.Size([3, 1])
+    """
+
+    mean: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...]
+    sampling: tuple[float, ...]
+    log_scale: tuple[float, float] | None = None
+    reliable: bool
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        d, matrix = len(self.mean), self.covariance
+        if not self.notes:
+            object.__setattr__(self, "notes", ("",) * d)
+        parts = (matrix, self.sampling, self.notes, *matrix)
+        if not d or any(len(one) != d for one in parts):
+            raise ValueError(
+                f"covariance, sampling and notes must be of {several(d, 'weight')}, as mean is"
+            )
+        _check_covariance(torch.tensor(matrix, dtype=torch.float64))
+        for one in self.sampling:
+            validate.non_negative("sampling", one)
+        if self.log_scale is not None:
+            validate.non_negative("log_scale", self.log_scale[1])
+
+    @cached_property
+    def spread(self) -> Tensor:
+        """The covariance, (d, d)."""
+        return torch.tensor(self.covariance, dtype=torch.float64)
+
+    def draws(self, number: int, key: Key | None = None) -> dict[str, Tensor]:
+        """Return draws of the latent variables: any number, at no price.
+
+        Args:
+            number: k.
+            key: source of the draws; a fresh one by default.
+        """
+        key = key or Key.fresh()
+        noise = secure.standard_normal(
+            (validate.positive_int("draws", number), len(self.mean)), key.child("w")
+        )
+        found = {"w": torch.tensor(self.mean, dtype=torch.float64) + _shaped(noise, self.spread)}
+        found["w"][:, self.spread.diagonal() == 0] = 0.0
+        if self.log_scale is not None:
+            mean, sd = self.log_scale
+            found["log_scale"] = mean + sd * secure.standard_normal((number,), key.child("scale"))
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian:
+    """N(mean, covariance) of all unconstrained latent variables as one vector. Public.
+
+    Attributes:
+        mean: (d,).
+        variances: (d,).
+        covariance: (d, d); () if coordinates are independent.
+        sites: shapes of the unconstrained latent variables, in order.
+        measured: whether each coordinate is not dominated by privacy noise, (d,); if it is, its
+            variance is not informative. () means all.
+
+    Raises:
+        ValueError: if shapes disagree, or the covariance is invalid.
+
+    >>> one = Gaussian(mean=(0.0, 1.0), variances=(1.0, 4.0), sites={"w": (2,)})
+    >>> one.distribution.stddev.tolist(), one.draws(3).shape
+    ([1.0, 2.0], torch.Size([3, 2]))
+    """
+
+    mean: tuple[float, ...]
+    variances: tuple[float, ...]
+    covariance: tuple[tuple[float, ...], ...] = ()
+    sites: Mapping[str, tuple[int, ...]]
+    measured: tuple[bool, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, shape in self.sites.items():
+            for size in shape:
+                validate.positive_int(f"sites.{name}", size, least=0)
+        rows = self.covariance
+        d = sum(math.prod(shape) for shape in self.sites.values())
+        validate.at_most("sites", d, max(len(self.mean), 1))
+        if not self.measured:
+            object.__setattr__(self, "measured", (True,) * d)
+        parts = (self.mean, self.variances, self.measured, *rows)
+        if any(len(one) != d for one in parts) or len(rows) % max(d, 1):
+            raise ValueError(f"mean, variances, covariance, measured: must be of {d} coordinates")
+        for variance in self.variances:
+            validate.non_negative("variances", variance)
+        if rows:
+            _check_covariance(torch.tensor(rows, dtype=torch.float64))
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """The posterior as a torch distribution, float64."""
+        mean = torch.tensor(self.mean, dtype=torch.float64)
+        if self.covariance:
+            return MultivariateNormal(mean, torch.tensor(self.covariance, dtype=torch.float64))
+        spread = torch.tensor(self.variances, dtype=torch.float64).sqrt()
+        return Independent(Normal(mean, spread), 1)
+
+    def draws(self, number: int, key: Key | None = None) -> Tensor:
+        """Return draws, (k, d): any number, at no price.
+
+        Args:
+            number: k.
+            key: source of the draws; a fresh one by default.
+        """
+        number = validate.positive_int("draws", number)
+        noise = secure.standard_normal((number, len(self.mean)), key or Key.fresh())
+        mean = torch.tensor(self.mean, dtype=torch.float64)
+        if not self.covariance:
+            return mean + noise * torch.tensor(self.variances, dtype=torch.float64).sqrt()
+        return mean + _shaped(noise, torch.tensor(self.covariance, dtype=torch.float64))
+
+    def latents(self, model: Model, flat: Tensor, columns: int) -> dict[str, Tensor]:
+        """Return draws as the model's latent variables, each (k, ...).
+
+        Args:
+            model: gives their supports, on one record of zeros.
+            flat: (k, d).
+            columns: number of features of a record.
+        """
+        pieces = flat.split([math.prod(shape) for shape in self.sites.values()], dim=1)
+        maps = transforms(model, flat.new_zeros(1, columns))
+        named = zip(self.sites.items(), pieces, strict=True)
+        return {name: maps[name](one.reshape(-1, *shape)) for (name, shape), one in named}
+
+
+def _shaped(noise: Tensor, covariance: Tensor) -> Tensor:
+    """Return standard normals, (k, d), scaled to this covariance, which may be singular."""
+    values, vectors = torch.linalg.eigh(covariance)
+    shaped: Tensor = (noise * values.clamp(min=0).sqrt()) @ vectors.T
+    return shaped
+
+
+def _check_covariance(full: Tensor) -> None:
+    values = torch.linalg.eigvalsh(full)
+    symmetric = bool(((full - full.T).abs() <= REST * full.abs().max()).all())
+    if not symmetric or not values[0] >= -REST * max(float(values[-1]), 1e-300):
+        raise ValueError("covariance must be symmetric, with eigenvalues of at least 0")
+
+
+class Trained(NamedTuple):
+    """A model and the posterior of its latent variables, trained by a route. Public.
+
+    Attributes:
+        model: the model with its parameters' values.
+        guide: the posterior.
+        parameters: the parameters' values, by name.
+        flat: draws, (k, d).
+        latents: the draws as the model's latent variables, each (k, ...).
+    """
+
+    model: Model
+    guide: Gaussian
+    parameters: Mapping[str, Tensor]
+    flat: Tensor
+    latents: Mapping[str, Tensor]
+
+
+class Drawn(NamedTuple):
+    """A posterior from a route, and, secret, the costs of records on the path to it.
+
+    Attributes:
+        estimate: the posterior, public.
+        rounds: the rounds with norms of reference records; none if there are few records.
+    """
+
+    estimate: Estimate
+    rounds: tuple[SampledGaussian, ...] = ()

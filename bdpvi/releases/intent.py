@@ -1,0 +1,162 @@
+"""A command's intent: on disk before any random draw, until its output is published.
+
+A work has a secret folder. At first the folder holds its secret, the source of all keys: after an
+interruption the same command makes the same draws and pays nothing twice. When the output is made,
+its bytes are stored there and the secret is erased, so that nobody with folder and ledger can later
+remove the noise. The published output is a copy, which can be made again if it is lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bdpvi._ground import store
+from bdpvi._ground.checkpoint import sealed, unsealed
+from bdpvi._ground.schema import from_json, to_json
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.ledger import Ledger
+
+NAME, HEAD = "intent.json", "ledger.head"
+"""Files in a folder with a single work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intent:
+    """The intent of a work.
+
+    Attributes:
+        format: format of the file.
+        table, options, charge, ledger: see :func:`begun`.
+        key: source of all keys; empty once the output is made.
+    """
+
+    format: int = 2
+    table: str
+    options: str
+    charge: Mapping[str, float]
+    ledger: str
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A work in a secret folder.
+
+    Attributes:
+        file: file with the intent.
+        intent: the intent.
+    """
+
+    file: Path
+    intent: Intent
+
+    @property
+    def secret(self) -> Key:
+        """The source of all keys of the work; there is none once the output is made."""
+        return Key(self.intent.key)
+
+    @property
+    def facts(self) -> str:
+        """Digests of the table and of the options."""
+        return f"{self.intent.table} {self.intent.options}"
+
+    @property
+    def kept(self) -> Path:
+        """The file of the output's bytes."""
+        return output_of(self.file)
+
+    def abandoned(self, ledger: Ledger) -> bool:
+        """Remove the files of a work that has charged nothing; return whether that was so."""
+        if not self.intent.key or any(one.of == self.secret.work for one in ledger.entries()):
+            return False
+        for one in (self.file, self.file.with_name(HEAD)):
+            one.unlink(missing_ok=True)
+        return True
+
+    def output(self, make: Callable[[], bytes]) -> bytes:
+        """Return the output: the stored bytes, or new ones.
+
+        Once they are on disk the secret is erased: from then on the output is only copied.
+        """
+        if not self.kept.exists():
+            store.write(self.kept, make())
+        if self.intent.key:
+            store.write(self.file, _content(replace(self.intent, key=b"")))
+        return self.kept.read_bytes()
+
+
+def begun(
+    file: Path,
+    *,
+    table: str,
+    options: str,
+    charge: Mapping[str, float],
+    ledger: Path | None,
+    alone: bool = True,
+) -> Begun:
+    """Return the work of a secret folder, or begin one.
+
+    An old secret is never used with another table or other options: the difference of two outputs
+    would cancel the noise.
+
+    Args:
+        file: file in a secret folder that the caller holds (:func:`bdpvi._ground.store.held`).
+        table: digest of the table.
+        options: digest of everything that determines the output for a table.
+        charge: ε and δ of the total, for the owner to read.
+        ledger: the charged ledger, for the owner to find.
+        alone: whether the folder must be empty before.
+
+    Raises:
+        ValueError: if the folder was begun with another table or other options, or is used for
+            something else.
+    """
+    asked = Intent(
+        table=table, options=options, charge=charge, ledger=str(ledger), key=Key.fresh().secret
+    )
+    if not file.exists():
+        others = [one.name for one in file.parent.iterdir() if not one.name.startswith(".")]
+        if alone and others:
+            raise ValueError(
+                f"{file.parent} exists already and holds {others[0]}; choose another; nothing is "
+                "overwritten"
+            )
+        store.write(file, _content(asked))
+        return Begun(file, asked)
+    kept = read(file)
+    differing = {
+        "format": "in another format",
+        "table": "with another table",
+        "options": "with other options",
+    }
+    for name, how in differing.items():
+        if getattr(kept, name) != getattr(asked, name):
+            raise ValueError(
+                f"{file.parent} was begun {how}. Its charges stay, and new work is charged "
+                "separately: choose another folder for it"
+            )
+    return Begun(file, kept)
+
+
+def output_of(file: Path) -> Path:
+    """Return the file of the output's bytes, given the file with the intent."""
+    return file.with_suffix(".output")
+
+
+def read(file: Path) -> Intent:
+    """Return the intent that a file holds.
+
+    Raises:
+        ValueError: if it holds no intent.
+    """
+    try:
+        return from_json(Intent, unsealed(store.read_json(file)))
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be used: {error}") from error
+
+
+def _content(intent: Intent) -> bytes:
+    return json.dumps(sealed(to_json(intent))).encode()

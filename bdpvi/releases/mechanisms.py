@@ -1,0 +1,83 @@
+"""The steps of model releases, as mechanisms of a transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from bdpvi.datasets import exact
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.contract import Model
+from bdpvi.noise.keys import Key
+from bdpvi.privacy import left
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.releases import basis, transaction
+from bdpvi.releases.route import Solved, Suited, planned
+from bdpvi.releases.transaction import Before
+
+
+@dataclass(frozen=True)
+class CountRows:
+    """A noisy number of records, for planning the settings.
+
+    Attributes:
+        records: N.
+        share: its price, as a share of the remaining μ².
+        epsilon, delta: ε and δ of the total.
+    """
+
+    step: ClassVar[str] = "rows"
+
+    records: int
+    share: float
+    epsilon: float
+    delta: float
+
+    def plan(self, before: Before) -> transaction.Plan[float]:
+        """Return the standard deviation of the noise."""
+        room = left.room(before.book, self.epsilon, self.delta)
+        deviation = before.book.rows * (self.share * room) ** -0.5
+        event = SampledGaussian(
+            noise_multiplier=deviation, rounding=exact.count_rounding(deviation)
+        )
+        return transaction.Plan(
+            kind="constants", what="a number of records", events=(event,), settings=deviation
+        )
+
+    def draw(self, plan: transaction.Plan[float], key: Key) -> float:
+        """Return a noisy N."""
+        return self.records + float(exact.count_noise(1, plan.settings, key)[0])
+
+
+@dataclass(frozen=True, eq=False)
+class Solve:
+    """A model fitted with noise, by a route whose settings use the remaining ε.
+
+    Attributes:
+        model, data, route: the model, its data, and how it is fitted.
+        epsilon, delta: ε and δ of the total.
+    """
+
+    step: ClassVar[str] = "release"
+
+    model: Model
+    data: Dataset
+    route: Suited[Any]
+    epsilon: float
+    delta: float
+
+    def plan(self, before: Before) -> transaction.Plan[Any]:
+        """Return the route's settings."""
+        shape = self.model, self.data.x.shape[1]
+        settings = planned(self.route, *shape, before, self.epsilon, self.delta)
+        return transaction.Plan(
+            kind="release",
+            what=f"ε = {self.epsilon:g}",
+            events=settings.events,
+            settings=settings,
+            assumptions=basis.assumptions_of(self.data.preprocessing, before.book.entries),
+        )
+
+    def draw(self, plan: transaction.Plan[Any], key: Key) -> Solved:
+        """Fit."""
+        return self.route.draw(self.model, self.data, plan.settings, key)

@@ -1,0 +1,98 @@
+"""The receipt of a release: its guarantee, and how the samples were made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bdpvi._ground import schema
+from bdpvi.privacy.cost import GIVEN, READ_FROM_RECORDS, Assumption, Bound, Kind, sentences
+
+AIMED = "target"
+PUBLIC = "computed from public settings"
+COMPUTED = "computed from the data, rounded up to two digits"
+OWNERS = "not published: it is the owner's certificate"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipt:
+    """A release's guarantee, one of three, in public words and numbers.
+
+    Attributes:
+        worst_case: bound on everything spent on the table up to and including this release.
+        bayesian: bound on all releases from the fit up to this one. Its ε is +∞ if it is certified
+            and was no target, as it was then computed from the records.
+        typical: bound on all releases from the fit up to this one, for most records.
+        about: what D is, and the source of the preprocessing bounds.
+        source: whether ε is a target, was computed from public numbers or from the data, or is not
+            published.
+        draws: number of samples k.
+        temperature: τ; on a coarse grid if it was computed from the data. None if the noise was
+            part of the fit.
+        noise_scale: standard deviation of the noise in each coordinate, if it is public.
+        step: the samples are multiples of this, if known.
+    """
+
+    worst_case: Bound | None = None
+    bayesian: Bound | None = None
+    about: str = ""
+    source: str
+    draws: int
+    temperature: float | None
+    noise_scale: float | None
+    step: float | None
+    typical: Bound | None = field(default=None, metadata={"absent": None})
+
+    def __post_init__(self) -> None:
+        if (self.worst_case, self.bayesian, self.typical).count(None) != 2:
+            raise ValueError("a receipt has worst_case, bayesian or typical, one of the three")
+        for kind in (Kind.WORST_CASE, Kind.BAYESIAN, Kind.TYPICAL):
+            name = kind.name.lower()
+            one: Bound | None = getattr(self, name)
+            if one is not None and one.kind is not kind:
+                raise ValueError(f"{name}.kind must be {kind.value!r}, got {one.kind.value!r}")
+            if one is not None and one.evidence is not None:
+                raise ValueError(f"{name}.evidence is secret and has no place in a receipt")
+
+    @property
+    def bound(self) -> Bound:
+        """The guarantee of the release, of whichever kind."""
+        found = self.worst_case or self.bayesian or self.typical
+        assert found is not None
+        return found
+
+    @property
+    def experiment(self) -> bool:
+        """Whether samples, batches or the choice of training rows follow a seed: then there is no
+        guarantee at all."""
+        return Assumption.SEEDED_EXPERIMENT in self.bound.assumptions
+
+    @property
+    def meaning(self) -> str:
+        """The guarantee in words, with its assumptions and what it covers."""
+        return sentences(self.bound.meaning, self.about)
+
+    def __str__(self) -> str:
+        if self.experiment:
+            return "an EXPERIMENT: its noise is seeded, so there is no guarantee"
+        bound = self.bound
+        given = GIVEN * (Assumption.CONSTANTS_FROM_TABLE in bound.assumptions)
+        trust, number = "", f"ε = {bound.epsilon:.4g} ({self.source})"
+        if self.source == OWNERS:
+            number = f"(ε {self.source})"
+        if self.bayesian:
+            trust = f", {bound.mark}"
+        elif self.typical:
+            trust = (
+                f", for at least {100 * bound.share:g} % of the population, each by itself, with "
+                f"confidence {100 * bound.confidence:g} %"
+            )
+            trust += f"; {READ_FROM_RECORDS}" * (Assumption.FOUND_FROM_DATA in bound.assumptions)
+        return (
+            f"{bound.kind.value} {number} at δ = {bound.delta:g}, "
+            f"to {bound.neighbours}{given}{trust}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all attributes, which are public, as JSON types."""
+        return dict(schema.to_json(self))

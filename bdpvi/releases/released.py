@@ -1,0 +1,253 @@
+"""Releases, which may be shared: posterior samples, their receipt, and their predictions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from bdpvi._ground import validate
+from bdpvi._ground.host import on_host
+from bdpvi._ground.outputs import several
+from bdpvi.models.contract import Model, class_probabilities, predictive_means
+from bdpvi.privacy.cost import Cost
+from bdpvi.releases.estimate import Estimate, Gaussian
+from bdpvi.releases.receipt import Receipt
+from bdpvi.releases.summary import Summary, summarised
+
+if TYPE_CHECKING:
+    from bdpvi.datasets.encoding import Encoding
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """Posterior samples and their guarantee. All except ``cost`` may be shared.
+
+    To share it, write it with :func:`bdpvi.save_release`; that file, a pickle and
+    ``repr`` do not contain ``cost``.
+
+    Attributes:
+        samples: posterior samples over the flat vector of unconstrained latents, (k, d).
+        latents: the same samples as the model's latent variables, each (k, ...), for
+            ``pyro.infer.Predictive(release.model, posterior_samples=release.latents)``.
+        receipt: the guarantee, in public words and numbers.
+        model: the model, for predictions.
+        feature_names: the columns that predictions expect, in order.
+        preprocessing: how raw columns become those columns; see :attr:`encoding`.
+        estimate: the posterior in numbers, if its route separates sampling and privacy noise.
+        guide: the posterior of the unconstrained latents, if it is private itself.
+        parameters: the model's parameters, by name, if any; ``model`` has them already.
+        secret: see :attr:`cost`.
+    """
+
+    samples: Tensor
+    latents: Mapping[str, Tensor]
+    receipt: Receipt
+    model: Model
+    feature_names: tuple[str, ...]
+    preprocessing: Mapping[str, object]
+    estimate: Estimate | None = None
+    guide: Gaussian | None = None
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+    secret: Cost | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A pickle or a copy for another process may be shared like the release.
+        return {**self.__dict__, "secret": None}
+
+    def __str__(self) -> str:
+        return f"{several(len(self.samples), 'draw')}; {self.receipt}"
+
+    @property
+    def cost(self) -> Cost:
+        """The joint cost of all releases from the fit, this one included. Secret.
+
+        Raises:
+            ValueError: if the release was read from its file or a pickle, which do not contain it.
+        """
+        if self.secret is None:
+            raise ValueError(
+                "cost is secret and not stored in a release file; see the folder of the fit"
+            )
+        return self.secret
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """How raw columns become features; None if the training data had features already.
+
+        Raises:
+            ValueError: if it was read from a file that was changed.
+        """
+        from bdpvi.datasets.encoding import Encoding
+
+        written = self.preprocessing.get("encoding")
+        return None if written is None else Encoding.from_dict(written)  # type: ignore[arg-type]
+
+    @on_host
+    def summary(self, level: float = 0.95, *, odds: bool = False) -> Summary:
+        """Return a table of the coefficients: estimates, intervals, P(coefficient > 0).
+
+        With an :attr:`estimate` intervals have coverage ``level``, and the table has privacy's
+        share of each standard deviation. Without one they are quantiles of the draws, and the
+        table states what they omit.
+
+        Args:
+            level: coverage of the intervals.
+            odds: whether ``str`` shows odds ratios, or rate ratios for counts; ``to_dict`` and
+                ``to_frame`` always have them.
+
+        Raises:
+            ValueError: if there is no estimate and fewer than 20 draws, or ``level`` is not a
+                probability.
+        """
+        return summarised(self, level, odds)
+
+    @on_host
+    def with_draws(self, draws: int) -> Release:
+        """Return the release with ``draws`` fresh draws from its posterior, at no price.
+
+        Raises:
+            ValueError: if it has no private posterior: each draw is then charged.
+        """
+        receipt = replace(self.receipt, draws=draws)
+        if self.guide is not None:
+            samples = self.guide.draws(draws).to(self.samples)
+            latents = self.guide.latents(self.model, samples, len(self.feature_names))
+            return replace(self, samples=samples, latents=latents, receipt=receipt)
+        if self.estimate is None:
+            raise ValueError(
+                f"draws={draws}: each draw of this release costs ε, and {len(self.samples)} were "
+                "charged; bdpvi.release draws more from its fit"
+            )
+        latents = self.estimate.draws(draws)
+        return replace(
+            self,
+            samples=flat(latents),
+            latents=latents,
+            receipt=receipt,
+        )
+
+    @on_host
+    def predict_draws(self, x: object) -> Tensor:
+        """Return each record's expected target by every sample, (k, N).
+
+        Args:
+            x: a pandas frame: :attr:`encoding` encodes its raw columns, or, without one,
+                ``feature_names`` selects columns, in any order; other columns are ignored. Or a
+                tensor, an array or lists of features, (N, d), as in training.
+
+        Raises:
+            ValueError: if a value, which it names, is not numeric, has a wrong shape, is missing or
+                is unknown to the encoding.
+        """
+        return predictive_means(self.model, self.latents, self._features(x))
+
+    def _features(self, x: Any) -> Tensor:
+        """Return checked features of the samples' type, (N, d)."""
+        if hasattr(x, "columns"):
+            encoding = self.encoding
+            x = _named(x, self.feature_names) if encoding is None else encoding.apply(x)
+        features = validate.numbers("x", x)
+        if features.ndim != 2 or features.shape[1] != len(self.feature_names):
+            raise ValueError(
+                f"x must have shape (records, {len(self.feature_names)}), "
+                f"got {tuple(features.shape)}"
+            )
+        validate.finite("x", features)
+        return features.to(self.samples)
+
+    @on_host
+    def to_inference_data(self, x: Tensor | None = None) -> Any:
+        """Return the samples for ArviZ, with the receipt as attributes of each group.
+
+        The draws are independent: one chain. It contains nothing of :attr:`cost`. In the
+        attributes booleans are 0 and 1, and None is left out, so that it can be saved.
+
+        Args:
+            x: features of records, (N, d): every sample draws a target for each, in the group
+                ``posterior_predictive``, which is as secret as these features.
+
+        Returns:
+            An ``arviz.InferenceData``, with ArviZ 1 an ``xarray.DataTree``.
+
+        Raises:
+            ImportError: if ArviZ is not installed.
+            ValueError: if ``x`` has another shape or a value that is not finite.
+        """
+        from bdpvi.releases.arviz import to_inference_data
+
+        return to_inference_data(self, x)
+
+    @on_host
+    def predict_mean(self, x: Any) -> Any:
+        """Return each record's expected target, averaged over the samples, (N,).
+
+        Args:
+            x: as for :meth:`predict_draws`.
+
+        Returns:
+            A tensor for a tensor, a series with the same index for a frame, otherwise an array.
+
+        Raises:
+            ValueError: as :meth:`predict_draws`.
+        """
+        return _like(x, self.predict_draws(x).mean(0))
+
+    @on_host
+    def predict_proba(self, x: Any) -> Any:
+        """Return the probabilities of the classes 0 to K − 1, averaged over the samples, (N, K).
+
+        Args:
+            x: as for :meth:`predict_draws`.
+
+        Returns:
+            A tensor for a tensor, a frame with columns 0 to K − 1 for a frame, otherwise an array.
+
+        Raises:
+            ValueError: as :meth:`predict_draws`, or if the model's target is not a class.
+        """
+        return _like(x, self._probabilities(x))
+
+    @on_host
+    def predict(self, x: Any) -> Any:
+        """Return the likeliest class, 0 to K − 1, (N,); containers as for :meth:`predict_mean`.
+
+        Raises:
+            ValueError: as :meth:`predict_proba`.
+        """
+        return _like(x, self._probabilities(x).argmax(1))
+
+    def _probabilities(self, x: Any) -> Tensor:
+        return class_probabilities(self.model, self.latents, self._features(x)).mean(0)
+
+
+def flat(latents: Mapping[str, Tensor]) -> Tensor:
+    """Return draws of unbounded latent variables as vectors, (k, d)."""
+    sides = [one.reshape(len(one), -1) for one in latents.values()]
+    return torch.cat(sides, 1) if sides else torch.zeros(0, 0)
+
+
+def _named(frame: Any, names: tuple[str, ...]) -> Any:
+    """Return the columns with these names, in this order."""
+    frame = frame.set_axis([str(c).strip() for c in frame.columns], axis=1)
+    found = Counter(frame.columns)
+    for name in names:
+        if found[name] != 1:
+            raise ValueError(f"x must have the column {name!r} once, it has {found[name]} of them")
+    return frame[list(names)]
+
+
+def _like(x: Any, values: Tensor) -> Any:
+    """Return values for the records of ``x`` in a container like ``x``."""
+    if isinstance(x, Tensor):
+        return values
+    array = values.cpu().numpy()
+    if not hasattr(x, "columns"):
+        return array
+    import pandas as pd
+
+    return (pd.Series if values.ndim == 1 else pd.DataFrame)(array, index=x.index)

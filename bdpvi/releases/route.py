@@ -1,0 +1,150 @@
+"""The interface of a route, and its settings for the remaining ε."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from torch import Tensor
+
+from bdpvi._ground.types import Budget
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.contract import Model
+from bdpvi.noise.keys import Key
+from bdpvi.privacy import left
+from bdpvi.privacy.book import Book, Priced
+from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
+from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.solve import smallest
+from bdpvi.releases.estimate import Drawn, Trained
+from bdpvi.releases.transaction import Before
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Plan(Protocol):
+    """A route's public settings for one release."""
+
+    @property
+    def event(self) -> PerturbedObjective | SampledGaussian:
+        """The event of the noise."""
+
+    @property
+    def events(self) -> tuple[Priced, ...]:
+        """All its events."""
+
+    def with_noise(self, noise_multiplier: float) -> Plan:
+        """Return the settings with another noise multiplier, and its price."""
+
+
+P = TypeVar("P", bound=Plan)
+
+
+@runtime_checkable
+class Route(Protocol[P]):
+    """A mechanism whose noise is part of the fit, with public settings."""
+
+    @property
+    def draws(self) -> int:
+        """Number of draws in a release."""
+
+    @property
+    def count(self) -> float:
+        """Share of μ² for a noisy number of records before there is a plan; 0 for none."""
+
+    def of_rows(self, rows: float) -> Self:
+        """Return the route for about ``rows`` records, a noisy count."""
+
+    def with_draws(self, draws: int) -> Self:
+        """Return the route with ``draws`` draws in a release."""
+
+    def suited(self, model: Model, data: Dataset, guide: object) -> Suited[P]:
+        """Return the route adapted to model, guide and the data's preprocessing.
+
+        Raises:
+            ValueError: if the route does not suit this model, data or guide.
+        """
+
+
+class Suited(Route[P], Protocol[P]):
+    """A route adapted to a model.
+
+    Its price follows from public settings and is charged before :meth:`draw` reads a
+    record.
+    """
+
+    def plan(self, model: Model, features: int, left: Left) -> P:
+        """Return the settings, a function of public numbers."""
+
+    def predicting(self, model: Model, plan: P) -> Model:
+        """Return the model for predictions from the draws."""
+
+    def said(self, plan: P) -> str:
+        """Return the public assumptions of the settings, in words."""
+
+    def caution(self, plan: P, delta: float) -> str:
+        """Return reasons against the release, from public facts; "" if there are none."""
+
+    def shares(self, model: Model, data: Dataset) -> tuple[Tensor, Tensor] | None:
+        """Return ω‖z‖ and ω‖z‖² of each record over their largest; None if not defined."""
+
+    def draw(self, model: Model, data: Dataset, plan: P, key: Key) -> Solved:
+        """Return the release, with the noise of a key."""
+
+
+class Left(NamedTuple):
+    """A route's allowance: ε at δ, jointly with an earlier Gaussian mechanism of this μ².
+
+    The ledger's budget, if there is one, limits the ε that an error may suggest.
+    """
+
+    epsilon: float
+    delta: float
+    variance: float
+    budget: Budget | None = None
+
+
+Solved = Mapping[str, Tensor] | Drawn | Trained
+"""Output of a route: latent variables, each (k, ...), or their posterior."""
+
+
+def latents_of(drawn: Solved, draws: int, key: Key) -> dict[str, Tensor]:
+    """Return the latent variables of a route's output; ``draws`` of them from a posterior."""
+    if isinstance(drawn, Trained):
+        return dict(drawn.latents)
+    if isinstance(drawn, Drawn):
+        return drawn.estimate.draws(draws, key.child("draws"))
+    return dict(drawn)
+
+
+def planned(
+    route: Suited[P], model: Model, features: int, before: Before, epsilon: float, delta: float
+) -> P:
+    """Return settings that, with all earlier charges, cost at most ε, within 0.2 %.
+
+    To choose settings, earlier charges count as a Gaussian mechanism of their ε; the noise then
+    follows from their exact events. Within a reservation the noise is larger if the budget of the
+    whole table requires it, as other works may have spent meanwhile.
+
+    Raises:
+        ValueError: if ε is spent.
+    """
+    epsilon, book = min(epsilon, left.HIGHEST), before.book
+    variance = largest_variance(epsilon, delta) - left.room(book, epsilon, delta)
+    limits, whole = [(book, Budget(epsilon, delta))], before.whole
+    if whole is not None and whole.budget is not None:
+        limits.append((whole, whole.budget))
+    try:
+        made = route.plan(model, features, Left(epsilon, delta, variance, (whole or book).budget))
+        noise = made.event.noise_multiplier
+        for spent, limit in limits:
+
+            def total(noise: float, spent: Book = spent, limit: Budget = limit) -> float:
+                return left.total(spent, limit.delta, *made.with_noise(noise).events)
+
+            if spent is book or total(noise) > limit.epsilon:
+                noise = smallest(total, limit.epsilon, noise, slack=left.SLACK)
+    except ArithmeticError:
+        raise left.unreachable(book, epsilon, delta) from None
+    return made.with_noise(noise)  # type: ignore[return-value]

@@ -1,0 +1,19 @@
+"""From a table to a shared file, by settings fixed before any record is seen."""
+
+from typing import TYPE_CHECKING
+
+from bdpvi._ground.lazy import lazy
+
+if TYPE_CHECKING:
+    from bdpvi.tables.prepared import Prepared
+    from bdpvi.tables.recipe import Recipe
+else:
+    __getattr__ = lazy(
+        __name__,
+        {
+            "prepared": ("Prepared",),
+            "recipe": ("Recipe",),
+        },
+    )
+
+__all__ = ["Prepared", "Recipe"]

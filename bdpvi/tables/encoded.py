@@ -1,0 +1,283 @@
+"""A table's preprocessing, public or private, and its price."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from bdpvi._ground.outputs import several
+from bdpvi._ground.types import TooFewRecordsError, tell_owner
+from bdpvi.datasets import bought
+from bdpvi.datasets.cells import Cells, read_cell, read_columns
+from bdpvi.datasets.encoding import Encoding, with_text_names
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.book import Book, Priced, digest_of
+from bdpvi.privacy.events import SampledGaussian, Threshold
+from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.left import HIGHEST
+from bdpvi.privacy.worst_case import gaussian_epsilon, gaussian_guarantee
+from bdpvi.regression.noisy_scores import NoisyScores
+from bdpvi.regression.objective_plan import FEWEST, MOST
+from bdpvi.releases import route
+from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
+from bdpvi.tables.pipeline import Left, Pipeline
+from bdpvi.tables.rows import Encoded, Rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+C = TypeVar("C")
+
+
+def read_rows(frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
+    """Return the rows with a target; tell the owner how many rows have none."""
+    columns = dict(read_columns(with_text_names(frame)))
+    target = columns.pop(pipeline.target)
+    if pipeline.model is None:
+        y = np.asarray(_places(target, [pipeline.positive]) == 0, dtype=np.float64)
+        kept = ~target.blank
+    else:
+        y = _places(target, pipeline.classes) if pipeline.classes else target.numbers
+        kept = pipeline.model.fits(torch.from_numpy(y)).numpy()
+    if pipeline.exposure:
+        kept = kept & (columns[pipeline.exposure].numbers > 0)
+    why = "a target or an exposure is blank or outside the range of the model"
+    tell_owner(int((~kept).sum()), "row", why)
+    return Rows(columns, y).select(np.flatnonzero(kept))
+
+
+def _places(cells: Cells, values: Sequence[object]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return each cell's index among ``values``, (N,), -1 if it is none of them."""
+    at = {read_cell(value)[1]: float(place) for place, value in enumerate(values)}
+    of_names = np.array([*(at.get(name, -1.0) for name in cells.names), -1.0])
+    return of_names[cells.codes]  # a blank is -1, the last
+
+
+class Perform(Protocol):
+    """Plans, charges and draws: :meth:`bdpvi.releases.transaction.Transaction.perform`."""
+
+    def __call__(self, mechanism: Mechanism[Any, C], /) -> C:
+        """Return what the mechanism draws."""
+
+
+@dataclass(frozen=True)
+class Unpaid:
+    """Draws without charging: for the owner only.
+
+    Attributes:
+        key: source of all noise.
+    """
+
+    key: Key
+
+    def __call__(self, mechanism: Mechanism[Any, C], /) -> C:
+        """Return what the mechanism draws."""
+        plan = mechanism.plan(Before(Book("")))
+        return mechanism.draw(plan, self.key.child(mechanism.step))
+
+
+@dataclass(frozen=True, eq=False)
+class CountCells:
+    """The noisy number of records, and of numeric cells in each column."""
+
+    step: ClassVar[str] = "count"
+
+    rows: Rows
+    purchase: bought.Purchase
+    distance: float
+
+    def plan(self, before: Before) -> Plan[None]:
+        """Return the price."""
+        rounding = bought.count_rounding(self.purchase, self.distance)
+        return _plan(_gaussian(self.distance, rounding))
+
+    def draw(self, plan: Plan[None], key: Key) -> bought.Counted:
+        """Count."""
+        return bought.count(self.rows.columns, self.purchase, distance=self.distance, key=key)
+
+
+@dataclass(frozen=True, eq=False)
+class EstimateConstants:
+    """Scales and categories of the columns, estimated with noise.
+
+    Attributes:
+        rows: rows of the table.
+        asked: the queries requested before any count. They alone determine the price: a price that
+            followed from noisy counts would have to dominate every price they may choose
+            (:mod:`bdpvi.privacy.dominating`).
+        purchase: the queries to answer.
+        price: the parts of its price.
+    """
+
+    step: ClassVar[str] = "constants"
+
+    rows: Rows
+    asked: bought.Purchase
+    purchase: bought.Purchase
+    price: Mapping[str, Any]
+
+    def plan(self, before: Before) -> Plan[None]:
+        """Return the price."""
+        events: list[Priced] = []
+        if self.asked.queries:
+            distance = self.price["distance"]
+            # The kinds of columns found change it, by less than a factor of 2.
+            found, most = (bought.rounding(p, distance) for p in (self.purchase, self.asked))
+            events.append(_gaussian(distance, max(found, 2 * most)))
+        if self.asked.may_name:
+            events.append(Threshold(self.price["delta"]))
+        return _plan(*events)
+
+    def draw(self, plan: Plan[None], key: Key) -> Encoding:
+        """Estimate."""
+        charged = digest_of(seal(key))
+        return bought.buy(self.rows.columns, self.purchase, **self.price, key=key, charged=charged)
+
+
+def encode(
+    rows: Rows,
+    pipeline: Pipeline,
+    perform: Perform,
+    *,
+    left: Left | None = None,
+    feasible: bool = True,
+) -> Encoded:
+    """Return the preprocessing of a table, public or private.
+
+    Args:
+        rows: rows of the table.
+        pipeline: the steps and their settings.
+        perform: charges and draws.
+        left: the remaining ε of a ledger; None means all.
+        feasible: whether to refuse too few records, by their noisy number, which is charged.
+
+    Raises:
+        TooFewRecordsError: if records are too few; it says what would suffice.
+    """
+    purchase = pipeline.purchase([*rows.columns, pipeline.target])
+    if purchase.empty:
+        assert pipeline.public is not None
+        return Encoded(bought.public_encoding(pipeline.public))
+    left = left or Left(pipeline.distance)
+    mine = left.distance * math.sqrt(bought.SHARE)
+    distance = mine * math.sqrt(bought.COUNTS)
+    if feasible:
+        check(pipeline, purchase, left.distance)
+    first = perform(CountCells(rows, purchase, distance))
+    price: dict[str, Any] = {
+        "distance": mine * math.sqrt(1 - bought.COUNTS),
+        "delta": bought.NAMES * pipeline.delta,
+        "rows": left.rows,
+    }
+    wanted = first.purchase
+    if pipeline.hashed is None:
+        wanted = bought.hashed_if_few(wanted, first.records, **price)
+    need = first.purchase.need(left.distance)
+    if feasible:
+        spent = gaussian_guarantee(first.distance**2, pipeline.delta, first.rounding)
+        assert spent is not None
+        paid_for = f"counting the records spent {spent.epsilon:.2g} of ε"
+        _refuse_few(pipeline, wanted, first.records, need, left, paid_for)
+    second = perform(EstimateConstants(rows, purchase, wanted, price))
+    paid = (distance, price["distance"]) if purchase.queries else (distance,)
+    return Encoded(second, paid, first.records, need)
+
+
+def _plan(*events: Priced) -> Plan[None]:
+    what = "private preprocessing bounds and categories"
+    return Plan(kind="constants", what=what, events=events, settings=None)
+
+
+def check(pipeline: Pipeline, purchase: bought.Purchase, distance: float) -> None:
+    """Refuse a declared number of records that is too small, before any charge.
+
+    Args:
+        pipeline: the steps and their settings.
+        purchase: the queries, for unknown kinds of columns.
+        distance: the largest total μ.
+
+    Raises:
+        TooFewRecordsError: if records are too few; it says what would suffice.
+    """
+    if pipeline.expected_rows is not None:
+        kinds = tuple(bought.CATEGORY if k == bought.UNDECLARED else k for k in purchase.kinds)
+        least = replace(purchase, kinds=kinds, hashed=pipeline.hashed is not False)
+        need = 0 if purchase.empty else least.need(distance)
+        left = Left(distance)
+        _refuse_few(pipeline, purchase, pipeline.expected_rows, need, left, "Nothing was spent")
+
+
+def promising(pipeline: Pipeline, features: int, share: float, left: Left | None = None) -> None:
+    """Refuse intervals if the declared number of records is too small.
+
+    Args:
+        pipeline: the steps and their settings.
+        features: number of features of the model.
+        share: share of μ² for private preprocessing.
+        left: the remaining ε of a ledger; None means all.
+
+    Raises:
+        TooFewRecordsError: if records are too few; it says what would suffice.
+    """
+    settings, left = pipeline.chosen(), left or Left(pipeline.distance)
+    if isinstance(settings.route, NoisyScores):
+        delta = (1 - bought.NAMES if share else 1) * pipeline.delta
+        spent = 0.0
+        if share:
+            spent = pipeline.distance**2 - (1 - share) * left.distance**2
+        rest = route.Left(pipeline.epsilon, delta, spent, left.budget)
+        settings.route.plan(settings.model, features, rest)
+
+
+def _refuse_few(
+    pipeline: Pipeline,
+    purchase: bought.Purchase,
+    records: float,
+    need: int,
+    left: Left,
+    spent: str,
+) -> None:
+    """Raise TooFewRecordsError if preprocessing or intervals need more records."""
+    if records < bought.TOO_FEW * need:
+        raise TooFewRecordsError(_too_few(pipeline, purchase, records, need, left, spent))
+    rows = pipeline.expected_rows or min(max(records, FEWEST), MOST)
+    share = 0.0 if purchase.empty else bought.SHARE
+    known = replace(pipeline, expected_rows=rows)
+    promising(known, purchase.fewest_features, share, left)
+
+
+def _gaussian(distance: float, rounding: float) -> SampledGaussian:
+    return SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
+
+
+def _too_few(
+    pipeline: Pipeline,
+    purchase: bought.Purchase,
+    records: float,
+    need: int,
+    left: Left,
+    spent: str,
+) -> str:
+    ways = [
+        "public bounds and categories for these columns, which cost nothing (constants=, "
+        "--constants FILE)"
+    ]
+    most = (max(records, 0.0) * left.distance / bought.NEED) ** 2
+    if columns := bought.numbers_of(most):
+        ways.append(f"at most {several(columns, 'numeric column')} (drop=, --drop COLUMN)")
+    variance = (1.1 * need * left.distance / max(records, 1.0)) ** 2
+    epsilon = math.inf
+    if variance < largest_variance(HIGHEST, pipeline.delta):
+        epsilon = gaussian_epsilon(variance, (1 - bought.NAMES) * pipeline.delta)
+    if epsilon < (math.inf if left.budget is None else left.budget.epsilon):
+        ways.append(f"epsilon={epsilon:.2g} (--epsilon), if the ledger's budget allows it")
+    return (
+        f"about {max(records, 0):.0f} records are too few: ε = {pipeline.epsilon:g} needs about "
+        f"{need} to estimate bounds and categories of {several(len(purchase.bought), 'column')} "
+        f"privately. Options: {'; or '.join(ways)}. Nothing was fitted: {spent}"
+    )

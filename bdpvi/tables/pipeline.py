@@ -1,0 +1,305 @@
+"""The processing of a table before its fit: its rows, its preprocessing, and the price."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from bdpvi._ground import validate
+from bdpvi._ground.types import Budget, BudgetExceededError
+from bdpvi.bayesian.guarantees import WORST_CASE, Guarantee
+from bdpvi.datasets import bought
+from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.columns import Numeric
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.origin import declared
+from bdpvi.guides import GaussianGuide, MeanField
+from bdpvi.models.kinds import OfClasses, OfNumbers
+from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+from bdpvi.privacy.book import Book
+from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.left import SPENT, together
+from bdpvi.privacy.worst_case import gaussian_epsilon
+from bdpvi.programs.dpvi import DPVI
+from bdpvi.regression.objective import ObjectivePerturbation
+from bdpvi.regression.objective_plan import FEWEST, MOST, magnitude
+from bdpvi.tables.recipe import Recipe
+from bdpvi.tables.recommended import for_intervals, recommended, settings_for
+
+if TYPE_CHECKING:
+    from bdpvi.tables.rows import Encoded
+
+_DRAWS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """The processing of a table. All of it counts as public: do not choose it by the rows.
+
+    The fields are arguments of :func:`bdpvi.private`, which says what they are.
+    """
+
+    target: str
+    positive: object = None
+    epsilon: float
+    delta: float = 1e-5
+    draws: int = 1
+    base_rate: float | None = None
+    expected_rows: float | None = None
+    constants: Encoding | None = None
+    from_data: bool = False
+    drop: Sequence[str] = ()
+    categorical: Sequence[str] = ()
+    numeric: Sequence[str] = ()
+    hashed: bool | None = None
+    settings: Recipe | None = None
+    guide: type[GaussianGuide] | None = None
+    model: OfNumbers | OfClasses | None = None
+    classes: Sequence[object] = ()
+    exposure: str = ""
+    intervals: bool = False
+    guarantee: Guarantee | None = None
+    name: str = "data"
+    measuring: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        validate.epsilon(self.epsilon)
+        validate.probability("delta", self.delta)
+        validate.positive_int("draws", self.draws)
+        if self.base_rate is not None:
+            validate.probability("base_rate", self.base_rate)
+        if self.expected_rows is not None:
+            magnitude(self.expected_rows)
+        if self.model is not None:
+            self._check_model()
+        elif self.positive in (None, "") or read_cell(self.positive)[2]:
+            raise ValueError(
+                f"positive={self.positive!r}: say which value of {self.target!r} counts as 1; it "
+                "is not taken from the rows"
+            )
+        if self.intervals or self.model is not None:
+            what = "intervals" if self.model is None else f"{self.model.kind} regression"
+            for name in ("settings", "guide"):
+                if (value := getattr(self, name)) is not None:
+                    raise ValueError(f"{name}={value!r:.80}: a release for {what} takes none")
+            if self.guarantee is not None and self.guarantee.name != WORST_CASE:
+                raise ValueError(
+                    f"guarantee={self.guarantee.name}: a release for {what} has a worst case"
+                )
+        if self.from_data and self.constants is not None:
+            raise ValueError("from_data=True and constants were both given; give one")
+
+    def _check_model(self) -> None:
+        """Refuse options that do not suit the model."""
+        assert self.model is not None
+        for name in ("positive", "base_rate", "from_data"):
+            if (value := getattr(self, name)) not in (None, "", False):
+                raise ValueError(
+                    f"{name}={value!r}: a {self.model.kind} regression takes none; leave it out"
+                )
+        wanted = self.model.classes if isinstance(self.model, OfClasses) else 0
+        labels = [read_cell(one)[1] for one in self.classes]
+        if len(labels) != wanted or len({*labels} - {""}) != wanted:
+            raise ValueError(
+                f"classes={[*self.classes]!r}: a {self.model.kind} regression wants "
+                + (f"{wanted} different values of {self.target!r}" if wanted else "none")
+            )
+        if self.exposure and getattr(self.model, "exposure", 0) is not None:
+            raise ValueError(
+                f"exposure={self.exposure!r}: it goes with a model of counts that has no exposure "
+                f"of its own, not with {self.model!r:.80}"
+            )
+
+    @property
+    def scored(self) -> bool:
+        """Whether the route is noisy scores."""
+        if self.model is None:
+            return self.intervals
+        usual = isinstance(self.model, BayesianLinearRegression | BayesianPoissonRegression)
+        return usual and not self.exposure and getattr(self.model, "exposure", None) is None
+
+    @property
+    def trained(self) -> bool:
+        """Whether the route is private variational inference."""
+        return self.model is not None and not self.scored
+
+    @cached_property
+    def public(self) -> Encoding | None:
+        """The public preprocessing, with the exposure's column unchanged."""
+        if not self.exposure:
+            return self.constants
+        exposure = Numeric(self.exposure, mean=0.0, sd=1.0)
+        if self.constants is None:
+            return Encoding((exposure,), "The exposure as it is")
+        return replace(self.constants, columns=(*self.constants.columns, exposure))
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """The owner's declarations about the table, in words."""
+        known = {one.name for one in self.public.columns} if self.public else set()
+        numeric, categorical = (
+            tuple(one for one in some if one not in {*self.drop, *known})
+            for some in (self.numeric, self.categorical)
+        )
+        hashed = self.hashed
+        return declared(
+            positive=None if self.positive is None else read_cell(self.positive)[1],
+            classes=tuple(read_cell(one)[1] for one in self.classes),
+            numeric=numeric,
+            categorical=categorical,
+            categories=None if hashed is None else "hashed" if hashed else "counted",
+            columns_left_out=len(self.drop) or None,
+            exposure=self.exposure,
+            middle_of_the_target=getattr(self.model, "middle", None),
+            largest_of_the_target=getattr(self.model, "largest", None),
+            base_rate=self.base_rate,
+            rows=about(self.expected_rows),
+            settings=None if self.settings is None else "given",
+        )
+
+    @cached_property
+    def distance(self) -> float:
+        """Distance μ of the total, with private preprocessing."""
+        return gaussian_distance(self.epsilon, (1 - bought.NAMES) * self.delta)
+
+    def left(self, ledger: Ledger, before: Book) -> Left:
+        """Return the remaining ε of the ledger.
+
+        Args:
+            ledger: ledger of the table.
+            before: charges before this work.
+
+        Raises:
+            BudgetExceededError: if nothing remains, or ε is beyond the ledger's budget.
+            ValueError: if earlier charges have no worst-case price.
+        """
+        spent = 0.0
+        if before.entries:
+            found = together(before, self.delta, {})
+            if found is None:
+                raise ValueError(
+                    f"epsilon={self.epsilon:g}: an earlier release of this table has no "
+                    f"worst-case guarantee, so the remaining budget is unknown; {ledger.said()}"
+                )
+            spent = found.distance or math.sqrt(_variance(found.epsilon, self.delta))
+        rest = self.distance**2 - spent**2
+        if rest < SPENT * self.distance**2:
+            raise BudgetExceededError(
+                f"epsilon={self.epsilon:g} is already spent on this table; {ledger.said()}. ε is "
+                "the total of all releases, so a further one needs a larger ε"
+            )
+        limit = before.budget
+        if limit is not None:
+            whole = gaussian_epsilon(self.distance**2, (1 - bought.NAMES) * limit.delta)
+            if whole > limit.epsilon * (1 + 1e-9):
+                raise BudgetExceededError(
+                    f"epsilon={self.epsilon:g} at δ = {self.delta:g} is over the budget of "
+                    f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}"
+                )
+        return Left(math.sqrt(rest) / before.rows, before.rows, bool(spent), limit)
+
+    def purchase(self, header: Sequence[str]) -> bought.Purchase:
+        """Return the private preprocessing that a table with this header needs.
+
+        Raises:
+            ValueError: if an option, which it names, names a missing column.
+        """
+        names = [str(name).strip() for name in header]
+        if self.exposure and (self.exposure == self.target or self.exposure not in names):
+            raise ValueError(f"exposure={self.exposure!r} must be a column other than the target")
+        return bought.Purchase.of(
+            header,
+            target=self.target,
+            public=self.public,
+            drop=self.drop,
+            categorical=self.categorical,
+            numeric=self.numeric,
+            hashed=bool(self.hashed),
+        )
+
+    def chosen(self, left: Left | None = None, found: Encoded | None = None) -> Recipe:
+        """Return the settings of the fit, for the ε that remains after preprocessing.
+
+        They may depend on the noisy number of records; the charge does not
+        (:mod:`bdpvi.privacy.dominating`), except for draws from a guide: those are Gaussian,
+        and the total never exceeds a μ² fixed before (Smith and Thakurta 2022: fully adaptive
+        composition).
+
+        The default is objective perturbation. Draws from a guide replace it for a Bayesian
+        guarantee, which follows from leave-one-out fits; for several rows of one person, which
+        only Gaussian noise can price; and if a guide is given.
+
+        Args:
+            left: the remaining ε of the ledger; None means all.
+            found: the private preprocessing.
+        """
+        if self.settings is not None:
+            return self.settings
+        more: Any = {"draws": self.draws, "base_rate": self.base_rate}
+        known: Any = self.expected_rows
+        if counted := known is None and found is not None and found.records is not None:
+            known = min(max(found.records, FEWEST), MOST)
+        if self.scored or self.trained:
+            more["draws"] = _DRAWS if self.draws == 1 else self.draws
+        if self.trained:
+            model: Any = self.model
+            if found is not None:
+                model = replace(model, levels=found.encoding.one_hot)
+                if self.exposure:
+                    exposure = found.encoding.feature_names.index(self.exposure)
+                    model = replace(model, exposure=exposure)
+            training = DPVI(rows=self.expected_rows, draws=more["draws"])
+            return Recipe(model=model, route=training.of_rows(known) if counted else training)
+        if self.scored:
+            usual = for_intervals(expected_rows=self.expected_rows, **more)
+            scores: Any = usual.route
+            usual = replace(usual, route=scores.of_rows(known)) if counted else usual
+            return usual if self.model is None else replace(usual, model=self.model)
+        rows, paid = (left.rows if left else 1), (found.paid if found else ())
+        bayesian = self.guarantee is not None and self.guarantee.name != WORST_CASE
+        if self.guide is None and not bayesian and rows == 1:
+            recipe = recommended(
+                self.epsilon, delta=self.delta, expected_rows=self.expected_rows, **more
+            )
+            if self.expected_rows is None and found is not None and found.records is not None:
+                assert isinstance(recipe.route, ObjectivePerturbation)
+                route = recipe.route.of_rows(found.records)
+                recipe = replace(recipe, route=route)
+            return recipe
+        more |= {"guide": self.guide or MeanField, "expected_rows": known}
+        if not paid and (left is None or (not left.spent and rows == 1)):
+            return recommended(self.epsilon, delta=self.delta, **more)
+        whole = self.distance if left is None else left.distance
+        rest = whole**2 - math.fsum(one**2 for one in paid)
+        return settings_for(math.sqrt(rest), **more)
+
+
+def about(rows: float | None) -> str | None:
+    """Return a declared number of rows in words, rounded for publication."""
+    return None if rows is None else f"about {magnitude(rows):,.0f}"
+
+
+def _variance(epsilon: float, delta: float) -> float:
+    return largest_variance(epsilon, delta) if epsilon else 0.0
+
+
+@dataclass(frozen=True)
+class Left:
+    """The allowance of a work under its ledger.
+
+    Attributes:
+        distance: μ of one row.
+        rows: k, the most rows of one unit.
+        spent: whether there are earlier charges.
+        budget: budget of the ledger, if it has one.
+    """
+
+    distance: float
+    rows: int = 1
+    spent: bool = False
+    budget: Budget | None = None

@@ -1,0 +1,538 @@
+"""From a table to a model that may be shared: one pipeline, one ε for all outputs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bdpvi._ground import store
+from bdpvi._ground.schema import to_json
+from bdpvi._ground.types import Budget, PrivacyUtilityWarning
+from bdpvi.bayesian import storage
+from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, WorstCaseDP
+from bdpvi.bayesian.neighbours.route import Remove
+from bdpvi.bayesian.optimum.route import Optimum
+from bdpvi.bayesian.releases import Asked, carried_out
+from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.dataset import Dataset, People
+from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.origin import DECLARED, declared
+from bdpvi.datasets.reading import MULTILINE, read_table
+from bdpvi.datasets.tables import dataset_from_frame
+from bdpvi.datasets.units import at_most
+from bdpvi.privacy.book import ROW, checked
+from bdpvi.privacy.events import PerturbedObjective
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.places import Places
+from bdpvi.releases import intent, shared_file
+from bdpvi.releases.received import release_of
+from bdpvi.releases.transaction import Transaction
+from bdpvi.tables import encoded, files
+from bdpvi.tables.encoded import encode, read_rows
+from bdpvi.tables.pipeline import Left, Pipeline
+from bdpvi.tables.prepared import Prepared
+from bdpvi.tables.rows import Encoded, Rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bdpvi.bayesian.fit import Fit
+    from bdpvi.datasets.encoding import Encoding
+    from bdpvi.guides import GaussianGuide
+    from bdpvi.models.kinds import OfClasses, OfNumbers
+    from bdpvi.releases.released import Release
+    from bdpvi.tables.recipe import Recipe
+
+MODEL = "release.json"
+"""The file in the public folder."""
+LEDGER = "ledger.jsonl"
+"""The ledger's file in the secret folder, unless it is elsewhere."""
+
+
+def private(
+    table: pd.DataFrame | Dataset | str | os.PathLike[str],
+    *,
+    target: str = "",
+    positive: object = None,
+    epsilon: float,
+    delta: float = 1e-5,
+    draws: int = 1,
+    base_rate: float | None = None,
+    expected_rows: float | None = None,
+    constants: Encoding | None = None,
+    from_data: bool = False,
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    numeric: Sequence[str] = (),
+    hashed: bool | None = None,
+    settings: Recipe | None = None,
+    guide: type[GaussianGuide] | None = None,
+    model: OfNumbers | OfClasses | None = None,
+    classes: Sequence[object] = (),
+    exposure: str = "",
+    intervals: bool = False,
+    guarantee: Guarantee | None = None,
+    name: str = "",
+    measuring: Mapping[str, Any] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    secret: str | os.PathLike[str] | None = None,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    budget: Budget | None = None,
+    unit: str = ROW,
+    rows_per_unit: int = 1,
+    separator: str = ",",
+    multiline: bool = False,
+    progress: bool = True,
+) -> Release:
+    """Turn a table into a private model: private preprocessing, fit to all rows, charge, draw.
+
+    ε covers all outputs: the preprocessing of the columns, the number of records, and the draws, of
+    this call and of all earlier ones on this table. Public preprocessing costs nothing and leaves
+    all of ε to the fit. ε is worst-case, for one row added or removed, or all rows of one
+    unit.
+
+    Args:
+        table: a data frame, a CSV or Parquet file, or records with public preprocessing.
+        target: the column to predict, yes or no unless there is a ``model``. Rows with a blank
+            target are left out, independently of each other.
+        positive: the target value that counts as 1; all others count as 0.
+        epsilon: ε of everything spent on this table, including earlier charges.
+        delta: δ of the same.
+        draws: number of posterior samples.
+        base_rate: a public guess of the fraction of class 1.
+        expected_rows: N as declared by the owner, within a factor of 3; it is published, rounded
+            to 1, 2 or 5 times a power of ten. By default N is estimated privately.
+        constants: public preprocessing bounds of some or all columns, which cost nothing; others
+            are estimated privately.
+        from_data: consent to exact bounds, read from this table and published, which ε does not
+            cover.
+        drop: columns to leave out.
+        categorical, numeric: columns of public kind; other kinds are estimated privately.
+        hashed: whether categories are hashed instead of counted. None: hashed if few names
+            would be counted, by the noisy number of records.
+        settings: settings of the fit; by default those of :func:`bdpvi.recommended`.
+        guide: kind of guide to draw from, instead of objective perturbation.
+        model: a regression for numbers, counts or classes instead of yes and no. Rows with another
+            kind of target are left out, independently of each other. Linear and Poisson regression
+            use :class:`bdpvi.regression.NoisyScores`; others, and any with an exposure,
+            :class:`bdpvi.DPVI`.
+        classes: the target's public classes, in the order of an ordinal model.
+        exposure: column with each row's exposure, such as years at risk, for a model of counts;
+            used unchanged, at no price. Rows without a positive exposure are left out.
+        intervals: whether the release is for inference: coefficients with intervals that cover,
+            by :class:`bdpvi.regression.NoisyScores`. Then, and with a ``model``, the number of
+            draws has no price, and 1 means 1,000.
+        guarantee: as for :func:`bdpvi.release`.
+        name: name of the data in reports; by default that of the file or data set.
+        measuring: further options of :func:`bdpvi.datasets.dataset_from_frame`, with
+            ``from_data``.
+        out: new folder for :data:`MODEL`, which may be shared. Without it nothing is written.
+        secret: new folder for the work in progress; ``OUT.secret`` by default. Never share it.
+            After an interruption the same call resumes there and pays nothing twice. At the end it
+            holds a copy of the output, and the fit if draws are from a guide.
+        ledger: the table's ledger, or its file, which is created if missing. By default it lies
+            beside the table's file (:func:`beside`), so that another ``out`` still uses the same
+            ledger; for a data frame it lies in the secret folder.
+        budget: the total that may be spent on the table; by default ε and δ of the first call. Give
+            a larger one if later calls need more.
+        unit: the column that names persons, if the guarantee is for all rows of a person; it is not
+            used as a feature.
+        rows_per_unit: the most rows of each person to use, the first ones.
+        separator: separator of a CSV file.
+        multiline: whether quoted values may span several lines of it, which the receipt then
+            states; see :func:`bdpvi.datasets.reading.read_table`.
+        progress: whether to show progress bars.
+
+    Raises:
+        TooFewRecordsError: if a declared number of records is too small, before any charge; or if
+            the noisy number is, before further charges.
+        ValueError: if header, preprocessing or options are invalid; never because of a row.
+
+    Warns:
+        PrivacyUtilityWarning: if there are few records.
+
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"age": [*range(20, 70)] * 40, "sick": ["no", "yes"] * 1000})
+    >>> from bdpvi.datasets import constants_of
+    >>> public = constants_of({"source": "By law.", "age": [18, 80]})
+    >>> release = private(frame, target="sick", positive="yes", epsilon=1.0, constants=public)
+    >>> print(release.receipt)
+    worst-case DP ε = 1 (target) at δ = 1e-05, to add or remove one record
+    """
+    given = locals()
+    asked = {one.name: given[one.name] for one in fields(Pipeline)} | {"measuring": measuring or {}}
+    if not name:
+        del asked["name"]
+    work = Work.of(
+        table,
+        separator=separator,
+        multiline=multiline,
+        progress=progress,
+        out=out,
+        secret=secret,
+        ledger=ledger,
+        budget=budget,
+        unit=unit,
+        rows_per_unit=rows_per_unit,
+        **asked,
+    )
+    return work.released(Transaction(work.ledger)) if work.where is None else work.written()
+
+
+def beside(table: str | os.PathLike[str]) -> Path:
+    """Return the default path of the ledger for a table's file.
+
+    Links to the file are resolved: the same file has one ledger.
+
+    >>> beside("data/patients.csv").name
+    'patients.csv.ledger.jsonl'
+    """
+    path = Path(table).resolve()
+    return path.with_name(f"{path.name}.ledger.jsonl")
+
+
+def opened(ledger: str | os.PathLike[str], budget: Budget | None = None) -> Ledger:
+    """Return the ledger in a file, as :meth:`bdpvi.Ledger.at` does.
+
+    Raises:
+        ValueError: if it cannot be created, and as there.
+    """
+    try:
+        return Ledger.at(Path(ledger), budget=budget)
+    except OSError as error:
+        raise ValueError(
+            f"ledger={str(ledger)!r} cannot be made: {error}; give another file (--ledger)"
+        ) from error
+
+
+def places(
+    out: str | os.PathLike[str], secret: str | os.PathLike[str] | None = None
+) -> tuple[Path, Path]:
+    """Return the file that may be shared and the secret folder."""
+    folder = Path(out).with_name(f"{Path(out).name}.secret") if secret is None else Path(secret)
+    return Path(out) / MODEL, folder
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """A table and its processing.
+
+    Attributes:
+        table: the rows, raw or encoded.
+        pipeline: the steps and their settings.
+        people: the people in the table, with their ledger.
+        budget: the total that may be spent on them.
+        progress: whether to show progress bars.
+        multiline: whether records may span several lines of a file.
+        separator: separator between the values of a file.
+        where: paths of its files, if it has any.
+    """
+
+    table: pd.DataFrame | Dataset
+    pipeline: Pipeline
+    people: People = field(default_factory=People)
+    budget: Budget | None = None
+    progress: bool = True
+    multiline: bool = False
+    separator: str = ","
+    where: Places | None = None
+
+    @classmethod
+    def of(
+        cls,
+        table: pd.DataFrame | Dataset | str | os.PathLike[str],
+        *,
+        separator: str = ",",
+        multiline: bool = False,
+        progress: bool = True,
+        out: str | os.PathLike[str] | None = None,
+        secret: str | os.PathLike[str] | None = None,
+        ledger: Ledger | str | os.PathLike[str] | None = None,
+        budget: Budget | None = None,
+        unit: str = ROW,
+        rows_per_unit: int = 1,
+        **pipeline: Any,
+    ) -> Work:
+        """Read the table; arguments as for :func:`private`. A refusal leaves no ledger."""
+        checked(budget, unit, rows_per_unit)
+        if ledger is None and isinstance(table, str | os.PathLike):
+            ledger = beside(table)
+        kept = table.people.kept if ledger is None and isinstance(table, Dataset) else ledger
+        path = kept.path if isinstance(kept, Ledger) else None if kept is None else Path(kept)
+        where = None if out is None else _held(*places(out, secret), path)
+        people = People(unit=unit, rows_per_unit=rows_per_unit)
+        if isinstance(table, str | os.PathLike):
+            pipeline = {"name": Path(table).stem, **pipeline}
+            raw = not pipeline.get("from_data")
+            table = read_table(
+                table, separator=separator, multiline=multiline, text=raw, least=0 if raw else 1
+            )
+        if isinstance(table, Dataset):
+            pipeline |= {"target": "y", "name": table.name}
+            model = pipeline.get("model")
+            pipeline |= {} if model else {"positive": 1}
+            if classes := getattr(model, "classes", 0):
+                pipeline["classes"] = tuple(range(classes))
+            if pipeline.get("exposure"):
+                raise ValueError(
+                    "exposure: for encoded records it belongs to the model, as a column number"
+                )
+            people = table.people
+        elif unit != ROW:
+            table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
+        work = cls(
+            table, Pipeline(**pipeline), people, budget, progress, multiline, separator, where
+        )
+        work.check()
+        if ledger is not None:
+            people.share(ledger if isinstance(ledger, Ledger) else opened(ledger))
+        return work
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The raw rows that have a target."""
+        assert not isinstance(self.table, Dataset)
+        return read_rows(self.table, self.pipeline)
+
+    @cached_property
+    def records(self) -> Dataset | None:
+        """All records if encoded or with exact bounds; None if they are still to be encoded."""
+        pipeline = self.pipeline
+        if isinstance(self.table, Dataset):
+            return replace(self.table, preprocessing=self._noting(self.table.preprocessing))
+        if not pipeline.from_data:
+            return None
+        given = {"drop": pipeline.drop, "categorical": pipeline.categorical, **pipeline.measuring}
+        data = dataset_from_frame(
+            self.table, pipeline.target, positive=pipeline.positive, name=pipeline.name, **given
+        )
+        noted = self._noting(data.preprocessing)
+        return replace(data, preprocessing=noted, people=self.people)
+
+    def _noting(self, made: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the description of the records, with the declarations used to read them."""
+        said = self.pipeline.declared
+        said |= declared(separator=None if self.separator == "," else self.separator)
+        if isinstance(self.table, Dataset):  # its targets are 0 and 1, or numbers of classes
+            said = {name: one for name, one in said.items() if name not in ("positive", "classes")}
+        noted = {**made, DECLARED: {**said, **made.get(DECLARED, {})}}
+        return noted | ({MULTILINE: True} if self.multiline else {})
+
+    @property
+    def bayesian(self) -> bool:
+        """Whether the guarantee, as requested or by the settings, is not worst-case."""
+        if self.pipeline.guarantee is not None:
+            return self.pipeline.guarantee.name != WorstCaseDP.name
+        return not self.pipeline.chosen(self.whole).bounded
+
+    @property
+    def whole(self) -> Left:
+        """The whole allowance, before any charge."""
+        return Left(self.pipeline.distance, self.people.rows_per_unit)
+
+    @property
+    def solved(self) -> tuple[PerturbedObjective, ...]:
+        """The event of the last solved release, if there is one."""
+        events = [e for one in self.people.ledger.entries() for e in one.events or ()]
+        return tuple([e for e in events if isinstance(e, PerturbedObjective)][-1:])
+
+    def check(self) -> None:
+        """Check header, preprocessing and options before anything is charged or stored.
+
+        Raises:
+            ValueError: if one, which it names, is invalid.
+        """
+        if self.pipeline.trained and (rows := self.people.rows_per_unit) > 1:
+            raise ValueError(
+                f"rows_per_unit={rows}: training on Poisson batches has a known cost for one row "
+                "per person only; keep one row, or use a linear or Poisson model without "
+                "exposure"
+            )
+        if self.records is not None:
+            encoded.promising(self.pipeline, self.records.x.shape[1], 0.0)
+            return
+        model: Any = self.pipeline.model
+        if model is not None and (model.levels or getattr(model, "exposure", None) is not None):
+            raise ValueError(
+                f"model={model!r:.80}: column numbers are assigned during encoding, so leave "
+                "levels= and exposure= out of the model, and give exposure=NAME"
+            )
+        assert not isinstance(self.table, Dataset)
+        purchase = self.pipeline.purchase(list(with_text_names(self.table).columns))
+        encoded.check(self.pipeline, purchase, self.pipeline.distance)
+        if self.bayesian and not purchase.empty:
+            raise ValueError(
+                f"guarantee: a {BayesianDP.name} guarantee or a weaker one, requested or implied "
+                "by settings without clip and noise_scale, needs public bounds or categories for "
+                "all columns, as privately estimated ones are outputs too; give --constants, or "
+                "leave guarantee and settings out"
+            )
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of these people."""
+        found: Ledger = self.people.ledger
+        return found
+
+    def dataset(self, work: Transaction, left: Left) -> tuple[Dataset, Encoded | None]:
+        """Return all records, and how they were encoded unless the preprocessing is given."""
+        pipeline = self.pipeline
+        if self.records is not None:
+            return self.records, None
+        found = encode(self.rows, pipeline, work.perform, left=left)
+        meaning: dict[str, Any] = {"column": pipeline.target}
+        if pipeline.model is None:
+            positive = read_cell(pipeline.positive)[1]
+            meaning |= {"positive": positive, "negative": f"not {positive}"}
+        elif pipeline.classes:
+            meaning["classes"] = [read_cell(one)[1] for one in pipeline.classes]
+        data = Dataset(
+            found.encoding.whole(self.rows.columns),
+            torch.from_numpy(self.rows.y),
+            feature_names=found.encoding.feature_names,
+            name=pipeline.name,
+            preprocessing=self._noting({"encoding": found.encoding.to_dict(), "target": meaning}),
+            people=self.people,
+        )
+        return data, found
+
+    def released(self, work: Transaction, folder: Path | None = None) -> Release:
+        """Return the release: plan, charge and draw everything as one work.
+
+        Args:
+            work: a transaction on this table's ledger.
+            folder: secret folder to save a fit of a guide in; None saves none.
+        """
+        pipeline, ledger = self.pipeline, work.ledger
+        self._settle(ledger)
+        with ExitStack() as stack:
+            with ledger.locked():  # nobody spends between this check and the charge
+                left = pipeline.left(ledger, work.before())
+                if not self.bayesian:  # a Bayesian work only pays for draws
+                    all_of_it = f"ε = {pipeline.epsilon:g}"
+                    aside = work.reserved(pipeline.epsilon, pipeline.delta, all_of_it)
+                    stack.enter_context(aside)
+            if folder is not None and storage.is_fit(folder):
+                return self._drawn(files.load(folder), work)
+            fit, settings = self._fitted(work, left)
+            if folder is not None and not isinstance(fit, Prepared):
+                storage.save_fit_in(fit, folder, extra=to_json(settings))
+            return self._drawn(fit, work)
+
+    def _fitted(self, work: Transaction, left: Left) -> tuple[Fit | Prepared, Recipe]:
+        """Return the fit to all records; preprocessing is charged before it is estimated."""
+        pipeline = self.pipeline
+        data, found = self.dataset(work, left)
+        about = len(data) if found is None or found.records is None else max(found.records, 1.0)
+        if pipeline.delta * about >= 1:
+            warnings.warn(
+                f"delta={pipeline.delta:g} is at least 1/N = {1 / about:.2g}: publishing one row "
+                "at random would satisfy it too. Choose a smaller δ",
+                UserWarning,
+                stacklevel=4,
+            )
+        if found and (few := found.caution(pipeline.epsilon)):
+            warnings.warn(few, PrivacyUtilityWarning, stacklevel=4)
+        if found and (nameless := found.nameless(pipeline.categorical)):
+            warnings.warn(nameless, PrivacyUtilityWarning, stacklevel=4)
+        settings = pipeline.chosen(left, found)
+        panel = self.bayesian or settings.noise_scale is None
+        fit = settings.fit(
+            data,
+            neighbours=None if panel else Optimum(Remove(0)),
+            progress=self.progress,
+        )
+        fit.kept.name = work.name
+        return fit, settings
+
+    def _settle(self, ledger: Ledger) -> None:
+        """Set budget and unit, if there are no charges yet."""
+        budget = self.budget
+        if budget is None and ledger.budget is None and not ledger.entries():
+            budget = Budget(self.pipeline.epsilon, self.pipeline.delta)
+        people = self.people
+        ledger.settle(budget=budget, unit=people.unit, rows_per_unit=people.rows_per_unit)
+
+    def _drawn(self, fit: Fit | Prepared, work: Transaction) -> Release:
+        """Charge draws from a fit and return them."""
+        pipeline = self.pipeline
+        asked = Asked(
+            draws=pipeline.chosen().released,
+            epsilon=pipeline.epsilon,
+            delta=pipeline.delta,
+            guarantee=pipeline.guarantee,
+            work=work,
+        )
+        return carried_out(fit, asked)
+
+    def written(self) -> Release:
+        """Charge, fit and publish; resume if an earlier call was interrupted or has ended."""
+        kept, where = self.people.kept, self.where
+        assert where is not None
+        table, options = self.digests()
+        finished = not store.nothing_at(where.out)
+        with (
+            store.new_folder(where.out.parent),
+            store.held(where.secret),
+            nullcontext()
+            if finished
+            else store.claimed(where.out, room=shared_file.ROOM) as temporary,
+        ):
+            price = {"epsilon": self.pipeline.epsilon, "delta": self.pipeline.delta}
+            file = where.secret / intent.NAME
+            begun = intent.begun(
+                file,
+                table=table,
+                options=options,
+                charge=price,
+                ledger=where.ledger or where.secret / LEDGER,
+            )
+            if kept is None:
+                self.people.share(Ledger.at(where.secret / LEDGER))
+            self._settle(self.ledger)  # before its first line is remembered
+            self.ledger.remember(where.secret / intent.HEAD)
+            made: list[Release] = []
+
+            def content() -> bytes:
+                work = Transaction(self.ledger, begun.secret, begun.facts, kept=True)
+                made.append(self.released(work, where.secret))
+                return shared_file.release_bytes(made[0])
+
+            try:
+                output = begun.output(content)
+            except ValueError:
+                if kept is not None:  # refused without a charge: other works may use the folder
+                    begun.abandoned(self.ledger)
+                raise
+            if temporary is not None:
+                store.fill(temporary, output)
+            elif where.out.read_bytes() != output:
+                raise ValueError(f"{str(where.out)!r} exists already; nothing is overwritten")
+        if made:
+            return made[0]
+        spent = files.cost(where.secret, self.pipeline.delta)
+        return replace(release_of(where.out.read_bytes()), secret=spent)
+
+    def digests(self) -> tuple[str, str]:
+        """Return digests of the table and of the options."""
+        if isinstance(self.table, Dataset):
+            table = self.table.fingerprint()
+        else:
+            table = hashlib.sha256(self.table.to_csv().encode("utf-8", "replace")).hexdigest()
+        options = replace(self.pipeline, name="data")
+        return table, hashlib.sha256(repr(options).encode()).hexdigest()
+
+
+def _held(file: Path, secret: Path, ledger: Path | None) -> Places:
+    """Check the paths of a work against each other."""
+    output = intent.output_of(secret / intent.NAME)
+    return Places.of(out=file, secret=secret, ledger=ledger, output=output)

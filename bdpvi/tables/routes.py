@@ -1,0 +1,122 @@
+"""Charged and released in one go: data and an ε in, a release out, and no secret fit between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from bdpvi._ground import log, validate
+from bdpvi._ground.host import on_host
+from bdpvi.bayesian.fit import fit
+from bdpvi.bayesian.guarantees import Guarantee, WorstCaseDP
+from bdpvi.bayesian.releases import release
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.guides import Laplace
+from bdpvi.models.contract import Model
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.regression import BayesianLinearRegression
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.programs.dpvi import DPVI
+from bdpvi.programs.training import Training
+from bdpvi.regression.noisy_scores import NoisyScores
+from bdpvi.regression.objective import ObjectivePerturbation
+from bdpvi.releases.released import Release
+from bdpvi.releases.route import Route
+from bdpvi.releases.transaction import Transaction
+from bdpvi.tables.prepared import Prepared
+
+
+@log.step("private fit")
+@on_host
+def fit_private(
+    model: Model,
+    data: Dataset | tuple[object, object],
+    *,
+    epsilon: float,
+    delta: float = 1e-5,
+    route: Route[Any] | None = None,
+    guide: object = None,
+    guarantee: Guarantee | None = None,
+    ledger: Ledger | None = None,
+) -> Release:
+    """Charge, fit with noise, and release: in one go, as there is no secret fit to draw from.
+
+    The guarantee is worst-case, to add or remove one record, unless another is asked for: then the
+    release is a draw from the posterior, as of :func:`bdpvi.fit` and :func:`bdpvi.release`, and the
+    fit is forgotten.
+
+    Args:
+        model: what is fitted; all its hyper-parameters are public. Routes bound what a record does
+            on their own, so logistic regression has no weights of records here, unless it is for a
+            Bayesian guarantee.
+        data: the records, encoded by public constants or bought ones; or a pair (x, y) of which
+            :meth:`Dataset.of` makes them. One that the model cannot have, such as a label that is
+            no class, is left out, and the owner is told how many.
+        epsilon: ε that everything spent on the table may reach, this included.
+        delta: δ.
+        route: how, such as :class:`ObjectivePerturbation`; None takes the best that the model has.
+        guide: for routes that need one; by default of a draw :class:`bdpvi.guides.Laplace`.
+        guarantee: :class:`~bdpvi.bayesian.guarantees.BayesianDP` for a draw whose ε is certified,
+            by :class:`bdpvi.guides.Laplace` of :class:`BayesianLogisticRegression`.
+        ledger: what is charged; by default the one that came with ``data``.
+
+    Returns:
+        The release, with its receipt; :func:`bdpvi.save_release` writes it.
+
+    Raises:
+        BudgetExceededError: if the ledger's budget does not suffice; nothing is charged or drawn.
+        ValueError: if the route is not for this model, a route was given for a guarantee that is
+            not worst-case, or what was spent before leaves nothing of ``epsilon``; nothing is
+            charged or drawn.
+
+    >>> from bdpvi import datasets
+    >>> data = datasets.load_breast_cancer().train
+    >>> model = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
+    >>> release = fit_private(model, data, epsilon=1.0, route=ObjectivePerturbation(rows=500))
+    >>> print(release.receipt)
+    worst-case DP ε = 1 (target) at δ = 1e-05, to add or remove one record
+    >>> release.predict_proba(data.x[:2]).shape
+    torch.Size([2, 2])
+    """
+    validate.epsilon(epsilon)
+    validate.probability("delta", delta)
+    if not isinstance(data, Dataset):
+        if not (isinstance(data, tuple) and len(data) == 2):
+            raise ValueError(f"data must be a Dataset or a pair (x, y), got {type(data).__name__}")
+        x, y = data
+        if isinstance(x, Tensor) and isinstance(y, Tensor):
+            data = Dataset(x, y)
+        else:
+            data = Dataset.of(x, y)
+    if guarantee is not None and not isinstance(guarantee, WorstCaseDP):
+        if route is not None:
+            raise ValueError(
+                f"route={type(route).__name__} has a worst-case guarantee, not {guarantee.name}; "
+                "leave route or guarantee out"
+            )
+        guide = Laplace(model) if guide is None else guide
+        fitted = fit(model, guide, data, ledger=ledger, progress=False)
+        return release(fitted, epsilon=epsilon, delta=delta, guarantee=guarantee)
+    route = _usual(model) if route is None else route
+    prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)
+    found, work = prepared.route, None
+    if isinstance(found, Training) and found.checkpoint is not None:
+        if prepared.ledger.path is None:
+            raise ValueError(
+                f"checkpoint={str(found.checkpoint)!r} needs a ledger in a file, which outlives "
+                "this process as well: ledger=bdpvi.Ledger.at(path)"
+            )
+        secret = found.secret(prepared.model, data, epsilon, delta)
+        work = Transaction(prepared.ledger, secret, kept=True)
+        prepared.kept.name = work.name
+    return prepared.release(epsilon=epsilon, delta=delta, work=work)
+
+
+def _usual(model: Model) -> Route[Any]:
+    """Return the best route that a model has."""
+    if isinstance(model, BayesianLogisticRegression):
+        return ObjectivePerturbation()
+    if isinstance(model, BayesianLinearRegression):
+        return NoisyScores()
+    return DPVI()

@@ -1,0 +1,324 @@
+"""Scores of a release, for its owner only: cross-validation by simulated releases.
+
+These scores are computed from the rows and no ε covers them. A decision by them to publish or to
+run again reveals something that the guarantee does not cover.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import norm
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+from torch.distributions import Independent, Normal
+
+from bdpvi._ground import threads
+from bdpvi._ground.progress import Track, silent
+from bdpvi._ground.types import TooFewRecordsError
+from bdpvi.bayesian.optimum.elbo import Records
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.contract import predictive_means
+from bdpvi.models.logistic import BayesianLogisticRegression, ClippedBernoulli
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
+from bdpvi.programs.dpvi import DPVI
+from bdpvi.releases.released import Release
+from bdpvi.releases.route import Left, latents_of
+from bdpvi.tables.encoded import Unpaid, encode
+from bdpvi.tables.metrics import auc, fraction_correct, log_score
+from bdpvi.tables.private import Work
+from bdpvi.tables.rows import Encoded
+
+FOLDS, TURNS, FEWEST = 5, 20, 4
+"""Folds, the most repetitions of them, and the fewest simulated releases if time permits."""
+LOW, HIGH = 0.05, 0.95
+"""The displayed range: nine of ten simulated releases lie in it."""
+CLOSE = 0.01
+"""Simulation ends when the ends of all ranges have standard errors of at most this."""
+TIMES, SECONDS = 10.0, 30.0
+"""Time limit: this multiple of the release's time, or this many seconds, whichever is more."""
+NEAR, STEPS = 1e-3, 50
+"""A simulated fit ends when a step gains less than ``NEAR`` nats, or after ``STEPS`` steps."""
+RELEASE, RATE, OPEN = "a release like this", "always the base rate", "without privacy"
+MEASURES = ("AUC", "log score", "accuracy")
+CAUTION = (
+    "These scores are computed from the rows and no ε covers them: a decision based on them, "
+    "such as to publish or to run again, reveals information outside the guarantee"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of simulated releases. Secret.
+
+    Attributes:
+        values: one row per simulated release and prediction, with AUC (NaN if a fold has one
+            class), log score and accuracy.
+        ended: why the simulation ended.
+    """
+
+    values: pd.DataFrame
+    ended: str
+
+    @property
+    def previews(self) -> int:
+        """The number of simulated releases."""
+        return len(self.values.loc[[RELEASE]])
+
+    def table(self) -> pd.DataFrame:
+        """Return the median of each score, and its range over simulated releases."""
+        grouped = self.values.groupby(level="of", sort=False)
+        found = {
+            "median": grouped.median(),
+            LOW: grouped.quantile(LOW),
+            HIGH: grouped.quantile(HIGH),
+        }
+        return pd.concat(found, axis=1).swaplevel(axis=1)[list(MEASURES)]
+
+    def __str__(self) -> str:
+        table = self.table()
+        lines = [
+            f"{self.previews} simulated releases, each scored on held-out rows, {self.ended}; in "
+            f"brackets their {LOW:.0%} to {HIGH:.0%} quantiles:"
+        ]
+        width = max(map(len, table.index))
+        for name in table.index:
+            row = [
+                "{:s} {:.3f} ({:.3f} to {:.3f})".format(measure, *table.loc[name, measure])
+                for measure in MEASURES
+            ]
+            lines.append(f"  {name:{width}}  " + "  ".join(row))
+        return "\n".join([*lines, *self.warnings(), CAUTION])
+
+    def warnings(self) -> list[str]:
+        """Return warnings against the release, from the ranges."""
+        found = []
+        if self.previews < FOLDS * FEWEST:
+            found.append(
+                f"WARNING: {self.previews} simulated releases are few; the ranges are rough"
+            )
+        released, rate = (self.values.loc[[name]] for name in (RELEASE, RATE))
+        ranked = released["AUC"].dropna()
+        if not len(ranked):
+            found.append("WARNING: one class is too rare to compute an AUC")
+        elif (share := float((ranked <= 0.5).mean())) > LOW:
+            found.append(f"WARNING: {share:.0%} of the simulated releases have an AUC of ½ or less")
+        worse = (released["log score"].to_numpy() <= rate["log score"].to_numpy()).mean()
+        if worse > LOW:
+            found.append(
+                f"WARNING: {worse:.0%} of the simulated releases have a log score no better than "
+                "the base rate; more records, fewer columns, a larger ε or, where one class is "
+                "rare, a public --base-rate would help"
+            )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the table as JSON types, the number of simulated releases, and why they ended."""
+        table = self.table()
+        return {"previews": self.previews, "ended": self.ended} | {
+            str(name): {m: dict(zip(("median", "low", "high"), table.loc[name, m], strict=True))
+                        for m in MEASURES}
+            for name in table.index
+        }  # fmt: skip
+
+
+def patience(release: float) -> float:
+    """Return the time limit of the simulation, given the release's seconds.
+
+    >>> patience(1.6), patience(60.0)
+    (30.0, 600.0)
+    """
+    return max(TIMES * release, SECONDS)
+
+
+def previewed(
+    work: Work,
+    release: Release,
+    key: Key,
+    track: Track[Any] = silent,
+    *,
+    seconds: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> Scores | None:
+    """Score simulated releases like this one on held-out rows.
+
+    Five folds by secret coins, up to twenty times. Each repeats private preprocessing, fit and
+    draws, without a charge or storage. A simulated release's randomness follows from its number,
+    so stopping early changes no other.
+
+    Args:
+        work: the table and its processing.
+        release: the release, for its model and noise.
+        key: source of all randomness.
+        track: shows progress.
+        seconds: after the first, none begins that would likely end later than this.
+        clock: returns the time in seconds.
+
+    Returns:
+        The scores, or None where one takes too long (training, or the guide's own covariance).
+    """
+    if not isinstance(release.model, BayesianLogisticRegression):
+        return None
+    route = work.pipeline.chosen(work.whole).route
+    if isinstance(route, DPVI) or (release.receipt.noise_scale is None and route is None):
+        return None
+    found: list[tuple[Any, ...]] = []
+    start, ended = clock(), "the maximum number"
+    with threads.single():
+        for number in track(range(FOLDS * TURNS), "simulated releases"):
+            try:
+                found += _preview(work, release, number, key)
+            except TooFewRecordsError:  # a fifth of the records is held out
+                return None
+            done, spent = number + 1, clock() - start
+            if done < FOLDS * TURNS and spent * (done + 1) / done > seconds:
+                ended = f"as many as {seconds:.0f} s allow"
+                break
+            if done % FOLDS == 0 and done >= FOLDS * FEWEST and _error(found) <= CLOSE:
+                ended = f"enough for ranges with standard errors of at most {CLOSE:g}"
+                break
+    if not found:
+        return None
+    return Scores(pd.DataFrame(found, columns=["of", *MEASURES]).set_index("of"), ended)
+
+
+def _error(found: list[tuple[Any, ...]]) -> float:
+    """Return the largest standard error of an end of a range; NaN if one is not known.
+
+    It is √(p(1 − p)/n)/f for a sample quantile of order p, with the density f there (David and
+    Nagaraja 2003, Order Statistics, chapter 10), here that of a Gaussian: 2.11 σ/√n for 5 % and
+    95 %. Simulated releases share the table, so this is only the simulation error.
+    """
+    scores = np.array([row[1:] for row in found if row[0] == RELEASE], dtype=np.float64)
+    each = math.sqrt(LOW * (1 - LOW)) / norm.pdf(norm.ppf(LOW))
+    kept = [column[~np.isnan(column)] for column in scores.T]
+    errors = [each * one.std(ddof=1) / math.sqrt(len(one)) for one in kept if len(one) > 1]
+    return float(max(errors)) if len(errors) == len(kept) else math.nan
+
+
+def _preview(work: Work, release: Release, number: int, key: Key) -> list[tuple[Any, ...]]:
+    """Return the scores of one simulated release; none if its fold is empty or all records."""
+    model: Any = release.model
+    given = work.records
+    size = len(given) if given is not None else len(work.rows)
+    turn, fold = divmod(number, FOLDS)
+    held = (key.child("folds", turn).words(size) % np.uint64(FOLDS)).astype(int) == fold
+    if not 0 < held.sum() < size:
+        return []
+    own = key.child("preview", number)
+    train, test, bought = _parts(work, given, held, own)
+    draw = own.child("draw")
+    if work.pipeline.chosen(work.whole).route is None:
+        noise = release.receipt.noise_scale
+        assert noise is not None
+        drawn = _around(_mean(model, train), noise, len(release.samples), draw)
+    else:
+        drawn = _solved(work, model, train, bought, draw)
+    predictions = {
+        RELEASE: predictive_means(model, {"w": drawn}, test.x).mean(0),
+        RATE: torch.full_like(test.y, float(train.y.mean())),
+    }
+    if turn == 0:
+        predictions[OPEN] = _without_privacy(model, train, test.x)
+    return [(name, *_measured(value, test.y)) for name, value in predictions.items()]
+
+
+def _parts(
+    work: Work, given: Dataset | None, held: np.ndarray[Any, Any], key: Key
+) -> tuple[Dataset, Dataset, Encoded | None]:
+    """Return training and test records, with the fold's own preprocessing."""
+    if given is not None:
+        mask = torch.from_numpy(held)
+        return given.select(~mask), given.select(mask), None
+    rows = work.rows.select(np.flatnonzero(~held)), work.rows.select(np.flatnonzero(held))
+    found = encode(rows[0], work.pipeline, Unpaid(key.child("constants")), feasible=False)
+    train, test = (
+        Dataset(
+            found.encoding.whole(one.columns),
+            torch.from_numpy(one.y),
+            preprocessing={"encoding": found.encoding.to_dict()},
+        )
+        for one in rows
+    )
+    return train, test, found
+
+
+def _around(mean: Tensor, noise: float, draws: int, key: Key) -> Tensor:
+    """Return draws of a guide with public noise."""
+    spread = Independent(Normal(mean, torch.full_like(mean, noise)), 1)
+    return secure.sample(spread, draws, 1.0, None, secure.Lattice.beside(noise), key)
+
+
+def _solved(
+    work: Work,
+    model: BayesianLogisticRegression,
+    train: Dataset,
+    found: Encoded | None,
+    key: Key,
+) -> Tensor:
+    """Return the minima of a simulated release of these rows, after earlier charges."""
+    pipeline = work.pipeline
+    route: Any = pipeline.chosen(work.whole, found).route
+    if route.count:
+        route = route.of_rows(float(len(train)))
+    route = route.suited(model, train, None)
+    variance = math.fsum(one**2 for one in found.paid) if found else 0.0
+    left = Left(pipeline.epsilon, pipeline.delta, variance)
+    plan = route.plan(model, train.x.shape[1], left)
+    noise = max(e.noise_multiplier for e in (plan.event, *work.solved))
+    drawn = route.draw(model, train, plan.with_noise(noise), key)
+    return latents_of(drawn, route.draws, key)["w"]
+
+
+def _mean(model: BayesianLogisticRegression, data: Dataset) -> Tensor:
+    """Return the posterior's mode by Newton's method, which is close enough to the mean here.
+
+    Steps are halved until the log joint increases, as a tight clip leaves little curvature far out.
+    """
+    records = Records.of(model, data)
+    signed, bound, weight = records.x, records.bound.clamp(max=1), records.weight
+    precision = model.precision(signed.shape[1])
+    prior = -model.departure(signed.new_zeros(signed.shape[1]))
+    ones = torch.ones_like(bound)
+
+    def joint(mode: Tensor) -> float:
+        likelihood = weight @ ClippedBernoulli(signed @ mode, bound).log_prob(ones)
+        return float(likelihood - precision * (mode - prior).square().sum() / 2)
+
+    mode, height = prior, joint(prior)
+    for _ in range(STEPS):
+        slope = torch.sigmoid(-(signed @ mode))
+        curved = weight * slope * (1 - slope) * (slope < bound)
+        uphill = signed.T @ (weight * torch.minimum(slope, bound)) - precision * (mode - prior)
+        curvature = (signed.T * curved) @ signed + precision * torch.eye(len(mode)).double()
+        step = torch.linalg.solve(curvature, uphill)
+        gain, size = float(step @ uphill), 1.0
+        while joint(mode + size * step) < height and size > 1e-6:
+            size /= 2
+        mode = mode + size * step
+        height = joint(mode)
+        if gain < NEAR:
+            break
+    return mode
+
+
+def _without_privacy(model: BayesianLogisticRegression, train: Dataset, x: Tensor) -> Tensor:
+    """Return the probabilities of ordinary logistic regression on the same features."""
+    if len(torch.unique(train.y)) < 2:
+        return torch.full((len(x),), float(train.y.mean()), dtype=torch.float64)
+    usual = LogisticRegression(max_iter=1000).fit(model.design(train.x).numpy(), train.y.numpy())
+    return torch.from_numpy(usual.predict_proba(model.design(x).numpy())[:, 1])
+
+
+def _measured(probability: Tensor, y: Tensor) -> tuple[float, float, float]:
+    both = len(torch.unique(y)) == 2
+    ranked = float(auc(probability, y)) if both else math.nan
+    return ranked, float(log_score(probability, y)), float(fraction_correct(probability, y))

@@ -1,0 +1,222 @@
+"""Records with their ids, and the people they belong to."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdpvi._ground import validate
+from bdpvi._ground.outputs import several
+from bdpvi._ground.types import Budget, tell_owner
+
+_IDS = 2**28
+
+
+class People:
+    """The people in one table: everything computed from their records is charged to one ledger.
+
+    Attributes:
+        kept: the ledger, a :class:`bdpvi.privacy.ledger.Ledger`, once there is one.
+        unit, rows_per_unit: the unit of privacy: a row, or a value of this column; and the most
+            rows that one unit has.
+    """
+
+    def __init__(self, kept: Any = None, *, unit: str = "row", rows_per_unit: int = 1) -> None:
+        self.kept, self.unit, self.rows_per_unit = kept, unit, rows_per_unit
+
+    @property
+    def ledger(self) -> Any:
+        """The ledger; one in memory if there is none yet."""
+        if self.kept is None:
+            # Late: ledgers stand above records, and hold nothing of them.
+            made = import_module("bdpvi.privacy.ledger").Ledger
+            self.kept = made(unit=self.unit, rows_per_unit=self.rows_per_unit)
+        return self.kept
+
+    def share(self, ledger: Any, budget: Budget | None = None) -> None:
+        """Charge this ledger from now on; None means their own.
+
+        Raises:
+            ValueError: if another ledger has charges, or the ledger has another budget or
+                unit.
+        """
+        if ledger is not None and self.kept not in (None, ledger):
+            own = self.kept.book()
+            if ledger.id != own.id and (own.entries or own.marks):
+                raise ValueError(
+                    f"ledger={ledger.path or 'in memory'}: this table has one already, "
+                    f"{self.kept.path or 'in memory'}, and {self.kept.said()}. One table has one "
+                    "ledger: leave it out, or give it where the table is read"
+                )
+        self.kept = ledger or self.ledger
+        given = {"unit": self.unit, "rows_per_unit": self.rows_per_unit}
+        self.kept.settle(budget=budget, **given)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A table of records.
+
+    Each record with a number that is not finite is left out, and the owner is told how many: no
+    record decides whether there is a data set. Targets that are invalid for a model are left out
+    later, by fits and releases.
+
+    Attributes:
+        x: features, (N, d).
+        y: targets, (N,), or any shape per record that the model accepts.
+        ids: record ids, (N,) int64, unique; by default the positions among the given records. Every
+            selection keeps them, so that a record's costs add up over training runs.
+        feature_names: d names.
+        name: name of the data in tables and reports.
+        preprocessing: how raw columns became ``x``. It counts as public; reports list it.
+        people: the people of these records; a selection keeps them.
+
+    Warns:
+        PrivacyUtilityWarning: if records are left out, with their number. For the owner only.
+
+    Raises:
+        ValueError: if lengths differ, or ids repeat, are negative or 2²⁸ or more.
+
+    >>> data = Dataset(torch.zeros(3, 2), torch.tensor([0.0, 1.0, 1.0]))
+    >>> len(data), data.without(1).ids.tolist()
+    (3, [0, 2])
+    """
+
+    x: Tensor
+    y: Tensor
+    ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    feature_names: tuple[str, ...] = ()
+    name: str = "data"
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    people: People = field(default_factory=People, repr=False)
+
+    @property
+    def ledger(self) -> Any:
+        """The :class:`bdpvi.privacy.ledger.Ledger` of everything spent on the table."""
+        return self.people.ledger
+
+    def __post_init__(self) -> None:
+        if self.x.ndim != 2:
+            raise ValueError(
+                f"x must have shape (records, features), got {tuple(self.x.shape)}; "
+                "a single feature is x[:, None]"
+            )
+        validate.same_length("y", self.y, "x", self.x)
+        if len(self.ids) == 0:
+            object.__setattr__(self, "ids", torch.arange(len(self.x), device=self.x.device))
+        if not self.feature_names:
+            names = tuple(f"x{j}" for j in range(self.x.shape[1]))
+            object.__setattr__(self, "feature_names", names)
+        validate.same_length("ids", self.ids, "x", self.x)
+        if len(self.feature_names) != self.x.shape[1]:
+            raise ValueError(
+                f"feature_names has {several(len(self.feature_names), 'name')} for "
+                f"{several(self.x.shape[1], 'column')}"
+            )
+        validate.every("ids", self.ids, self.ids >= 0, "be at least 0")
+        if len(self.ids) and int(self.ids.max()) >= _IDS:
+            raise ValueError(
+                f"ids must be below {_IDS}, got {int(self.ids.max())}: every number up to the "
+                "largest gets a coin in each batch, so number the records from 0"
+            )
+        if len(torch.unique(self.ids)) != len(self.ids):
+            raise ValueError("ids must be unique: a record would be charged twice as two records")
+        if not (bool(self.x.isfinite().all()) and bool(self.y.isfinite().all())):
+            good = self.x.isfinite().all(dim=1)
+            good &= self.y.isfinite().reshape(len(self), -1).all(dim=1).to(good.device)
+            for name in ("x", "y", "ids"):
+                value = getattr(self, name)
+                object.__setattr__(self, name, value[good.to(value.device)])
+            tell_owner(int((~good).sum()), "record", "a value is not finite")
+
+    @classmethod
+    def of(
+        cls,
+        x: Any,
+        y: Any,
+        *,
+        feature_names: Sequence[str] | None = None,
+        name: str = "data",
+    ) -> Dataset:
+        """Return the records of arrays, frames, tensors or lists of numbers.
+
+        Columns of text and dates are refused: :func:`bdpvi.datasets.from_frame` encodes them. Each
+        record with a number that is not finite is left out, and the owner is told how many.
+
+        Args:
+            x: features, (N, d).
+            y: targets, (N,): 0 and 1, booleans, or whatever the model accepts. If x and y are both
+                pandas objects, they must have the same index.
+            feature_names: d names; by default the column names of a frame. They are published.
+            name: name of the data in tables and reports.
+
+        Raises:
+            ValueError: if an argument, which it names, is not numeric or has a wrong shape, and as
+                :class:`Dataset`.
+
+        >>> data = Dataset.of([[20.0, 1.0], [30.0, 0.0]], [True, False], feature_names=["a", "b"])
+        >>> data.x.dtype, data.y.tolist(), data.feature_names
+        (torch.float64, [1.0, 0.0], ('a', 'b'))
+        """
+        if hasattr(x, "loc") and hasattr(y, "loc") and not x.index.equals(y.index):
+            raise ValueError("y has another index than x: their rows may differ; y.loc[x.index]?")
+        names = getattr(x, "columns", ()) if feature_names is None else feature_names
+        texts = tuple(str(one).strip() for one in names)
+        if len(set(texts)) < len(texts):
+            twice = next(one for one in texts if texts.count(one) > 1)
+            raise ValueError(f"feature_names must differ, got {twice!r} more than once")
+        targets = validate.numbers("y", y)
+        if targets.ndim != 1:
+            raise ValueError(
+                f"y must have shape (records,), got {tuple(targets.shape)}; a column is y[:, 0]"
+            )
+        return cls(validate.numbers("x", x), targets, feature_names=texts, name=name)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def select(self, index: Tensor) -> Dataset:
+        """Return the records at ``index`` (positions or a boolean mask), with their ids."""
+        return replace(self, x=self.x[index], y=self.y[index], ids=self.ids[index])
+
+    def without(self, record_id: int) -> Dataset:
+        """Return the leave-one-out neighbour: the data without record ``record_id``."""
+        keep = self.ids != record_id
+        if bool(keep.all()):
+            raise ValueError(f"record_id={record_id} is not among the ids of {self.name}")
+        return self.select(keep)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float64) -> Dataset:
+        """Return the data on ``device``; features and targets become ``dtype``."""
+        return replace(
+            self,
+            x=self.x.to(device, dtype),
+            y=self.y.to(device, dtype),
+            ids=self.ids.to(device),
+        )
+
+    def of_people(self, people: People) -> Dataset:
+        """Return the data as records of these people, with their ledger."""
+        return replace(self, people=people)
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 digest of the records in the order of their ids. Not for publication."""
+        order = torch.argsort(self.ids.cpu())
+        digest = hashlib.sha256()
+        for values in (self.ids.cpu(), self.x.cpu().double(), self.y.cpu().double()):
+            digest.update(values[order].contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Training and test records of one table, with disjoint ids."""
+
+    train: Dataset
+    test: Dataset

@@ -1,0 +1,79 @@
+"""What is logged: steps and durations, and nothing that is secret."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from test_cli import run
+
+import bdpvi
+from bdpvi import Coupled, Dataset, Optimum, guides
+from bdpvi._ground import log, progress
+from bdpvi.bayesian.neighbours.route import Neighbours
+
+STEPS = ("fit", "neighbours (remove)", "release", "calibration", "accounting")
+SAID = re.compile(rf"({'|'.join(map(re.escape, STEPS))}) (begins|took \d+\.\d s)")
+
+
+@pytest.mark.parametrize("neighbours", [Coupled, Optimum])
+def test_steps_are_logged_and_nothing_else(
+    neighbours: Callable[[], Neighbours], data: Dataset, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = bdpvi.BayesianLogisticRegression(clip=0.1, prior_scale=0.1)
+    with caplog.at_level(logging.DEBUG, logger="bdpvi"):
+        fit = bdpvi.fit(
+            model,
+            guides.MeanField(model),
+            data,
+            training=bdpvi.Training(steps=5),
+            neighbours=neighbours(),
+            progress=False,
+        )
+        bdpvi.release(fit, epsilon=50, delta=1e-3)
+    found = [SAID.fullmatch(message) for message in caplog.messages]
+    assert all(found)
+    assert {one[1] for one in found if one} == set(STEPS)
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+    begun, ended = (sum(one[2].startswith(w) for one in found if one) for w in ("begins", "took"))
+    assert begun == ended
+
+
+def test_a_library_is_silent_by_itself() -> None:
+    code = "import logging, bdpvi; logging.getLogger('bdpvi').warning('heard')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_verbose_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("bdpvi")
+    before = (list(logger.handlers), logger.level)
+    command = ["demo", "--data", "breast-cancer", "--quiet", "--json", "--out", tmp_path / "demo"]
+    assert run("-v", *command) == 0
+    said, error = capsys.readouterr()
+    assert said.count("\n") == 1
+    assert error.splitlines()[0].endswith(" begins")
+    assert all(" INFO " in line for line in error.splitlines())
+    assert (logger.handlers, logger.level) == before
+    assert run(*command) == 0
+    assert not capsys.readouterr().err
+
+
+def test_log_lines_stand_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=60, _environ={})
+    monkeypatch.setattr(progress, "CONSOLE", terminal)
+    with log.shown():
+        for item in progress.bar(range(3), "work"):
+            with log.step(f"item {item}"):
+                pass
+    assert isinstance(terminal.file, io.StringIO)
+    rows = terminal.file.getvalue().replace("\r", "\n").splitlines()
+    assert sum("INFO" in row for row in rows) == 6
+    assert not [row for row in rows if "INFO" in row and "work" in row]

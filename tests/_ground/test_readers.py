@@ -1,0 +1,239 @@
+"""Files that were damaged or made up: refused by name, or read as what they say; nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damage import DEEP, damaged, rewritten
+from test_checkpoint import problem
+from test_cli import run
+from test_interrupted import COMPARE, TUNE
+
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset
+from bdpvi._ground import checkpoint, store
+from bdpvi._ground.progress import silent
+from bdpvi.bench.hyperparameters import FILE, load
+from bdpvi.guides import FullRank
+
+
+def check_file(
+    file: Path,
+    read: Callable[[], object],
+    change: Callable[[bytes, random.Random], bytes],
+    times: int,
+    *,
+    every: bool,
+) -> None:
+    """Read a file in many damaged forms; only ValueError that names it is taken for a refusal.
+
+    Args:
+        file: put back at the end.
+        read: reads it.
+        change: damages it.
+        times: so often.
+        every: whether each change must be refused, since a digest tells.
+    """
+    whole, chance, refused = file.read_bytes(), random.Random(f"{file.name} {change.__name__}"), 0
+    for _ in range(times):
+        content = change(whole, chance)
+        file.write_bytes(content)
+        try:
+            read()
+        except ValueError as error:
+            assert str(file) in str(error) or str(file.parent) in str(error)  # noqa: PT017
+            refused += 1
+        else:
+            assert not every or content == whole
+    file.write_bytes(whole)
+    read()
+    assert refused > times / 3
+
+
+@pytest.fixture
+def parts(data: Dataset, tmp_path: Path) -> tuple[Path, Callable[[], object]]:
+    """Return the folder of a checkpoint, and what goes on from it."""
+    p, route = problem(data), Coupled(chunk=30, checkpoint=tmp_path / "kept")
+    route.train(p, silent)
+    return tmp_path / "kept", lambda: route.train(p, silent)
+
+
+@pytest.mark.parametrize(
+    "name", ["fit.safetensors", "remove-000000000.safetensors", "remove-000000030.safetensors"]
+)
+def test_parts_of_a_checkpoint(name: str, parts: tuple[Path, Callable[[], object]]) -> None:
+    folder, go_on = parts
+    check_file(folder / name, go_on, damaged, 60, every=True)
+
+
+def test_settings_of_a_checkpoint(parts: tuple[Path, Callable[[], object]]) -> None:
+    folder, go_on = parts
+    check_file(folder / "settings.json", go_on, rewritten, 60, every=True)
+    check_file(folder / "settings.json", go_on, damaged, 60, every=False)
+    for content in (DEEP.encode(), b"[]", b"7", b"\xff", b""):
+        (folder / "settings.json").write_bytes(content)
+        with pytest.raises(ValueError, match=r"settings\.json"):
+            go_on()
+
+
+def test_state_of_a_fit_that_was_begun(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, p = tmp_path / "kept", problem(data)
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_EVERY", 0.0)
+        patch.setattr(Path, "unlink", lambda *_, **__: None)
+        Coupled(checkpoint=kept).train(p, silent)
+    (file,) = kept.glob("[!.]*begun*")
+    for other in kept.glob("*.safetensors"):
+        if other != file:
+            other.unlink()
+    monkeypatch.setattr("bdpvi.bayesian.neighbours.coupled._compared", interrupted)
+
+    def go_on() -> None:
+        with suppress(KeyboardInterrupt):
+            Coupled(checkpoint=kept).train(p, silent)
+        (kept / "fit.safetensors").unlink()
+
+    check_file(file, go_on, damaged, 60, every=True)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    ("command", "options", "files"),
+    [
+        (
+            "compare",
+            COMPARE,
+            ["settings.json", "cells/dp-gd@0.5.json", "cells/non-private@inf.json"],
+        ),
+        (
+            "tune",
+            TUNE,
+            [".trials/settings.json", ".trials/cells/journal.log"],
+        ),
+    ],
+)
+def test_cells(
+    command: str,
+    options: list[str],
+    files: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    assert run(command, *options, "--out", out) == 0
+    if command == "tune":  # begins anew from what bdpvi has, and leaves that as it is
+        out.unlink()
+        monkeypatch.setattr("bdpvi.bench.tuning.replacing", _nowhere)
+    monkeypatch.setattr("bdpvi.bench.report.write", lambda *_: None)
+    monkeypatch.setattr("bdpvi.bench.tuning.score", _scored)
+
+    def go_on() -> None:
+        if run(command, *options, "--out", out):
+            error = capsys.readouterr().err
+            assert error.count("\n") == 1
+            raise ValueError(error)
+
+    for name in files:
+        file = tmp_path / f"out{name}" if command == "tune" else out / name
+        for change in (rewritten, damaged) if file.suffix == ".json" else (damaged,):
+            check_file(file, go_on, change, 12, every=False)
+
+
+class _nowhere:
+    def __init__(self, path: Path) -> None:
+        self.path = path.with_name("nowhere")
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.path.unlink()
+
+
+def _scored(*_: Any) -> list[float]:
+    return [0.5]
+
+
+def test_hyperparameters(tmp_path: Path) -> None:
+    file = tmp_path / "h.json"
+    shutil.copy(FILE, file)
+    one = json.loads(file.read_text(encoding="utf-8"))["abalone"]
+    one["chosen"] = {"how": one["chosen"]["how"]}  # nothing else of it is read
+    file.write_text(json.dumps({"abalone": one}), encoding="utf-8")
+
+    def read() -> None:
+        chosen = load("abalone", file)
+        targets = [method for values in chosen.at.values() for method in values.values()]
+        for method in (*chosen.methods.values(), *targets):
+            assert isinstance(method.model, BayesianLogisticRegression)
+            FullRank(method.model)
+
+    check_file(file, read, rewritten, 150, every=False)
+    check_file(file, read, damaged, 40, every=False)
+    with pytest.raises(OSError, match="nowhere"):
+        load("abalone", tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("steps",), "many", "steps must be int, got 'many'"),
+        (("steps",), 0, "steps must be a whole number of at least 1"),
+        (("step_size",), True, "step_size must be .*None.*, got True"),
+        (("tail",), 1.5, r"tail must lie in \[0, 1\]"),
+        (("clip",), 10**400, "clip must be"),
+        (("model",), None, "model must be a JSON object, got None"),
+        (("model", "intercept"), 1, "model.intercept must be bool . None, got 1"),
+        (("model", "groups"), [[0, 0]], "groups must hold column numbers"),
+        (("model", "groups"), [0], "dp-gd"),
+        (("model", "limit"), "2", "model.limit must be .*None.*, got '2'"),
+    ],
+)
+def test_hyperparameters_have_types_and_ranges(
+    path: tuple[str, ...], value: Any, words: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "h.json"
+    content = json.loads(FILE.read_text(encoding="utf-8"))
+    entry = content["abalone"]["methods"]["dp-gd"]
+    for name in path[:-1]:
+        entry = entry[name]
+    entry[path[-1]] = value
+    file.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"h\.json.*{words}"):
+        load("abalone", file)
+
+
+def test_json_that_python_cannot_nest_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text(DEEP, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"deep\.json cannot be read"):
+        store.read_json(file)
+
+
+@pytest.mark.slow
+def test_everything_that_is_read_is_refused_or_read() -> None:
+    """Forty damaged inputs of each reader; the benchmark takes more than a thousand."""
+    script = Path(__file__).parents[2] / "benchmarks" / "damage.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--inputs", "640"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("faults: none\n")

@@ -1,0 +1,179 @@
+"""Wide tables on the optimum route: passes instead of a polynomial, and what they take."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from simulated import logistic_data
+from test_route import GUIDES, brute, optimum, outlier, problem, records
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from bdpvi._ground.progress import silent
+from bdpvi.bayesian.optimum import route
+from bdpvi.bayesian.optimum.elbo import Objective, Records, climb, start
+from bdpvi.bayesian.optimum.expansion import Expansion
+from bdpvi.bayesian.optimum.route import Optimum
+from bdpvi.bayesian.optimum.sizes import Size, free_memory, parameters_of, pays
+from bdpvi.guides import FullRank, GaussianGuide, MeanField
+
+
+def no_search(*_: object) -> None:
+    raise AssertionError("a search of its own for one neighbour")
+
+
+@pytest.mark.parametrize(
+    ("guide", "clip", "size"),
+    [(MeanField, None, 1.0), (MeanField, 0.5, 6.0), (FullRank, 0.2, 1.0)],
+)
+def test_wide_tables_are_answered_by_passes_alone(
+    guide: type[GaussianGuide], clip: float | None, size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = outlier(logistic_data(90, 40), 3, size)
+    here = optimum(data, guide, clip)
+    expansion = Expansion(here, 1e-12)
+    assert not expansion.tensors
+    monkeypatch.setattr(route, "search", no_search)
+    moves = Optimum().moves(expansion, records(here), -1.0)
+    distance = (moves.m.square().sum(0) + moves.y.square().sum(0)).sqrt()
+    order = distance.argsort().tolist()
+    for record in {order[0], order[45], order[-1], 3}:
+        m, y = expansion.coordinates.locate(brute(data.without(record), guide, clip, here))
+        away = torch.cat([moves.m[:, [record]] - m, moves.y[:, [record]] - y]).norm()
+        assert float(away) <= float(moves.error[record])
+        assert float(moves.error[record]) <= 3e-5 * max(float(distance[record]), expansion.typical)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_newton_steps_solve_with_the_records_own_curvature(
+    guide: type[GaussianGuide], sign: float
+) -> None:
+    here = optimum(logistic_data(60, 3), guide, None)
+    expansion = Expansion(here, 1e-12)
+    own = expansion.terms(records(here).select(slice(5)))
+    generator = torch.Generator().manual_seed(0)
+    gradient = torch.randn(len(expansion.jacobian), 5, generator=generator, dtype=torch.float64)
+    step, bent = own.newton(expansion.inverse, gradient, sign)
+    for i in range(5):
+        u = torch.block_diag(own.x[:, [i]], own.e[:, [i]])
+        d2, d3, d4 = own.slopes[2:5, i].tolist()
+        curvature = u @ torch.tensor([[d2, d3], [d3, d4]], dtype=torch.float64) @ u.T
+        exact = torch.linalg.solve(expansion.jacobian - sign * curvature, gradient[:, i])
+        torch.testing.assert_close(step[:, i], exact, rtol=1e-9, atol=1e-11)
+        left = gradient[:, i] - expansion.jacobian @ exact
+        torch.testing.assert_close(bent[i], left.norm(), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_the_priors_bound_holds_and_is_close_where_there_is_little_else(diagonal: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = 1e-3 * torch.randn(20, 3, generator=generator, dtype=torch.float64)
+    data = Records(x, torch.full((20,), math.inf, dtype=torch.float64), torch.ones_like(x[:, 0]))
+    here = climb(start(Objective(data, 4.0, diagonal)), 1e-13)[-1]
+    expansion = Expansion(here)
+    z = torch.randn(len(expansion.jacobian), 30, generator=generator, dtype=torch.float64)
+    z *= torch.logspace(-6, -1, 30, dtype=torch.float64) / z.norm(dim=0)
+    gradient = expansion.exact(z)[0] + expansion.gradient.unsqueeze(1) - expansion.fixed @ z
+    gradient[3:] += expansion.coordinates.entropy(z[3:])
+    # The optimum of these records is 0.
+    ratio = expansion._by_prior(z, gradient.norm(dim=0)) / z.norm(dim=0)
+    assert bool(((ratio >= 1) & (ratio < 6)).all())
+
+
+class Peak(TorchDispatchMode):
+    """Counts the bytes of tensors that are alive at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if _is(t)}
+        for tensor in filter(_is, tree_leaves(result)):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in given:
+                self.now += storage.nbytes()
+                weakref.finalize(storage, self._freed, storage.nbytes())
+        self.most = max(self.most, self.now)
+        return result
+
+    def _freed(self, size: int) -> None:
+        self.now -= size
+
+
+def _is(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+@pytest.mark.parametrize(("guide", "n", "d"), [(MeanField, 600, 90), (FullRank, 200, 40)])
+def test_the_estimate_has_the_order_of_magnitude(
+    guide: type[GaussianGuide], n: int, d: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # modes count in one thread
+    asked = problem(logistic_data(n, d), guide, 0.2)
+    with FlopCounterMode(display=False) as counter:
+        Optimum().train(asked, silent)
+    with Peak() as peak:
+        Optimum().train(asked, silent)
+    size = Size.of(n, n, d + 1, diagonal=guide is MeanField)
+    assert 1 / 10 < counter.get_total_flops() / size.operations < 10
+    assert 1 / 10 < peak.most / size.memory < 10
+
+
+def test_a_long_or_large_job_is_told_of_before_it_starts() -> None:
+    with pytest.warns(RuntimeWarning, match=r"full-rank .* 100 variables .* mean-field guide"):
+        Size.of(10**6, 10**6, 100, diagonal=False).check(100, diagonal=False, available=math.inf)
+
+
+def test_what_does_not_fit_is_refused_before_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert free_memory() > 2**20
+    monkeypatch.setattr(route, "free_memory", lambda: 1e6)
+    monkeypatch.setattr(route, "climb", no_search)
+    with pytest.raises(ValueError, match=r"GiB of memory, more than .* mean-field guide"):
+        Optimum().train(problem(logistic_data(60, 3), FullRank, 0.5), silent)
+    monkeypatch.undo()
+    monkeypatch.setattr(route, "climb", no_search)
+    with pytest.raises(ValueError, match=r"121 variables .* 7502 parameters.* mean-field guide"):
+        Optimum().train(problem(logistic_data(10, 120), FullRank, 0.5), silent)
+
+
+@pytest.mark.parametrize(
+    ("groups", "folder", "limit", "used"),
+    [
+        ("0::/user/job", "", "memory.max", "memory.current"),
+        ("4:memory:/user/job\n1:cpu:/", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ],
+)
+def test_free_memory_is_within_the_limits_of_all_control_groups(
+    tmp_path: Path, groups: str, folder: str, limit: str, used: str
+) -> None:
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    assert free_memory(tmp_path) == math.inf
+    write("proc/meminfo", "MemFree: 1 kB\nMemAvailable:    9 kB\n")
+    assert free_memory(tmp_path) == 9 * 1024
+    write("proc/self/cgroup", groups)
+    assert free_memory(tmp_path) == 9 * 1024
+    for group, most in ((f"{folder}/user/job", "max"), (f"{folder}/user", "8000")):
+        for name, text in ((limit, most), (used, "3000"), ("memory.stat", "inactive_file 200\n")):
+            write(f"sys/fs/cgroup/{group}/{name}", text)
+    assert free_memory(tmp_path) == 8000 - 3000 + 200
+
+
+def test_a_polynomial_is_formed_where_it_pays() -> None:
+    wide = parameters_of(500, diagonal=True)
+    assert not pays(2, 500, wide, 2000)
+    assert not pays(2, 500, wide, 10**9)  # a GiB
+    assert pays(2, 9, 18, 4177)
+    assert pays(3, 9, 18, 4177)
+    assert not pays(3, 30, 60, 500)

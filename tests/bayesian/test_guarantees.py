@@ -1,0 +1,624 @@
+"""What a release promises, attacked: public temperatures, every direction, low bits, seeds."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import mpmath
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from accounts import Accountant, bayes, evidence_of, worst_of
+from scipy import stats
+from scipy.special import ndtri
+from simulated import logistic_data
+from torch import Tensor
+from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
+
+import bdpvi
+from bdpvi import Dataset, Optimum
+from bdpvi.bayesian.accounting.accountant import Account
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, TypicalRecord, WorstCaseDP, on_grid
+from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
+from bdpvi.datasets import Encoding
+from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.datasets.dataset import People
+from bdpvi.guides import FullRank, MeanField
+from bdpvi.noise import secure
+from bdpvi.noise.secure import Lattice, total_variation
+from bdpvi.privacy.book import Charge, Origin
+from bdpvi.privacy.gaussian import equal_covariance
+from bdpvi.privacy.rounding import rounding_delta
+from bdpvi.privacy.worst_case import gaussian_epsilon, gaussian_guarantee, replace_one
+from bdpvi.releases.content import ORIGINS
+
+CLIP, SCALE, DELTA = 0.5, 0.3, 1e-5
+
+
+FOUND = bdpvi.privacy.Assumption.FOUND_FROM_DATA
+
+
+def bounded(data: Dataset, noise_scale: float | None = 1.0) -> bdpvi.Fit:
+    """Return a fit at the optimum of a clipped model, with a public noise scale."""
+    model = bdpvi.BayesianLogisticRegression(
+        clip=CLIP, prior_scale=SCALE, limit=2.0, intercept=True
+    )
+    guide = MeanField(model, noise_scale=noise_scale)
+    people = data.of_people(People())  # with a ledger of their own
+    return bdpvi.fit(model, guide, people, neighbours=Optimum(), progress=False)
+
+
+@pytest.fixture
+def fit(data: Dataset) -> bdpvi.Fit:
+    return bounded(data)
+
+
+def joined(data: Dataset, x: list[float], y: float) -> Dataset:
+    return Dataset(
+        torch.cat([data.x, torch.tensor([x], dtype=data.x.dtype)]),
+        torch.cat([data.y, torch.tensor([y], dtype=data.y.dtype)]),
+    )
+
+
+# --- temperatures ---------------------------------------------------------------------------------
+
+
+def test_worst_case_temperature_is_the_same_for_every_data_set(data: Dataset) -> None:
+    added = bounded(joined(data, [2.0, -2.0, 2.0], 1.0))
+    elsewhere = bounded(logistic_data(300, 3, seed=9))
+    temperatures = {
+        bdpvi.bayesian.calibrate(one, 3, epsilon=0.02).temperature
+        for one in (bounded(data), added, elsewhere)
+    }
+    assert len(temperatures) == 1
+    (tau,) = temperatures
+    # Against the closed form, found from the constants alone: μ² = k (C s²)² / (τ noise²).
+    variance = 3 * (CLIP * SCALE**2) ** 2 / tau
+    assert 0.998 * 0.02 <= gaussian_epsilon(variance, DELTA) <= 0.02
+    # Found on the panel, the temperature follows the added record.
+    searched = {bdpvi.bayesian.calibrate(one, 3, epsilon=0.02, guarantee=BayesianDP()) for one in (
+        bounded(data), elsewhere)}  # fmt: skip
+    assert len(searched) == 2
+
+
+def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
+    fit: bdpvi.Fit,
+) -> None:
+    released = bdpvi.release(
+        fit, 2, epsilon=0.3, accounting=bdpvi.bayesian.Accounting(conversion="cks")
+    )
+    assert released.cost.worst_case is not None
+    assert 0.999 * 0.3 <= worst_of(released.cost).epsilon <= 0.3
+    assert bayes(released.cost).epsilon <= worst_of(released.cost).epsilon
+    # By CKS 60 records are reliable at no ε of their own; the worst-case one implies the Bayesian.
+    assert bayes(released.cost).reliable
+    assert bayes(released.cost).epsilon == worst_of(released.cost).epsilon
+    assert released.receipt.bound.kind.value == "worst-case DP"
+    assert released.receipt.bound.epsilon == 0.3
+    assert released.receipt.source == "target"
+    assert released.receipt.bayesian is None
+    assert "to add or remove one record" in str(released.receipt)
+
+
+def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) -> None:
+    charge = bdpvi.bayesian.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
+    assert charge.origin is Origin.DATA
+    temperature = charge.temperature
+    assert temperature == on_grid(round(8 * math.log2(temperature)))
+    released = bdpvi.release(fit, charge, guarantee=BayesianDP())
+    assert released.receipt.bound.kind.value == "Bayesian DP"
+    assert "not certified: temperature read from the records: no δ covers it" in str(
+        released.receipt
+    )
+    assert released.cost.worst_case is None
+    assert "chosen from the data" in released.receipt.meaning
+    assert "none, as a temperature was found from the records" in str(released.cost)
+    assert fit.ledger.charges()[0].from_data
+    # From then on the fit has no worst-case guarantee, and is not said to have one.
+    with pytest.raises(ValueError, match="an earlier release had a temperature"):
+        bdpvi.release(fit, epsilon=0.4, guarantee=WorstCaseDP())
+    before = fit.ledger.entries()
+    with pytest.raises(ValueError, match="guarantee must be given"):
+        bdpvi.release(fit, temperature=1e6)
+    assert fit.ledger.entries() == before
+    later = bdpvi.release(fit, temperature=1e6, guarantee=BayesianDP())
+    assert later.receipt.bound.kind.value == "Bayesian DP"
+    assert later.cost.worst_case is None
+
+
+def test_the_temperature_of_a_calibration_is_remembered(fit: bdpvi.Fit) -> None:
+    found = bdpvi.bayesian.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
+    with pytest.raises(ValueError, match="these releases have none"):
+        bdpvi.release(fit, found, guarantee=WorstCaseDP())
+    released = bdpvi.release(fit, found, guarantee=BayesianDP())
+    assert FOUND in bayes(released.cost).assumptions
+
+
+def test_a_fit_without_bound_has_no_worst_case(data: Dataset) -> None:
+    with pytest.raises(ValueError, match="no public noise_scale"):
+        bdpvi.release(bounded(data, noise_scale=None), epsilon=1.0, guarantee=WorstCaseDP())
+
+
+def test_worst_case_releases_add_up(fit: bdpvi.Fit) -> None:
+    one = bdpvi.release(fit, epsilon=0.1).cost.worst_case
+    two = bdpvi.release(fit, 3, epsilon=0.2).cost.worst_case
+    assert one is not None
+    assert two is not None
+    charges = fit.ledger.charges()
+    variance = (CLIP * SCALE**2) ** 2 * sum(c.draws / c.temperature for c in charges)
+    assert two.epsilon == pytest.approx(gaussian_epsilon(variance, DELTA), rel=1e-3)
+    with pytest.raises(
+        bdpvi.BudgetExceededError,
+        match=r"epsilon=0\.1 is spent.*2 charges made before: 1 draw at",
+    ):
+        bdpvi.bayesian.calibrate(fit, epsilon=0.1)
+
+
+def test_a_budget_on_a_worst_case_release_does_not_look_at_the_data(
+    fit: bdpvi.Fit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Whether it is refused may depend on public numbers only: the worst-case ε decides.
+    found = bdpvi.bayesian.calibrate(fit, epsilon=0.11)
+    with pytest.raises(bdpvi.BudgetExceededError, match=r"worst-case DP ε = 0\.1"):
+        bdpvi.release(fit, found, epsilon=0.1)
+    assert bayes(bdpvi.cost(fit, planned=found)).epsilon <= 0.11
+
+
+# --- relation -------------------------------------------------------------------------------------
+
+
+def test_replacing_a_record_costs_more() -> None:
+    # N(0, 1) against N(μ, 1), by mpmath: δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ).
+    variance = 0.1
+    one = gaussian_guarantee(variance, DELTA)
+    assert one is not None
+    two = replace_one(one)
+    assert two is not None
+    assert (one.relation, two.relation) == ("add or remove", "replace")
+    for found, mu in ((one, math.sqrt(variance)), (two, 2 * math.sqrt(variance))):
+        eps = mpmath.mpf(found.epsilon)
+        delta = mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
+        assert float(delta) == pytest.approx(DELTA, rel=1e-6)
+    # Where only ε and δ are known, by group privacy.
+    plain = replace_one(replace(one, distance=None))
+    assert plain is not None
+    assert plain.epsilon == 2 * one.epsilon
+    assert plain.delta == pytest.approx((1 + math.exp(one.epsilon)) * DELTA)
+    with pytest.raises(ValueError, match="relation='replace'"):
+        replace_one(two)
+
+
+# --- every direction ------------------------------------------------------------------------------
+
+
+def test_a_thin_second_panel_decides_whether_an_answer_is_reliable() -> None:
+    """A light "remove" panel of 3,000 beside an "add" panel of 300 that one record decides."""
+    light = GaussianPairs(torch.ones(3000, 1).double(), torch.full((3000, 1), 0.01).double())
+    light.b2[:] *= torch.linspace(0.5, 1.0, 3000).double().unsqueeze(1)
+    thin = torch.full((300, 1), 1e-4).double()
+    thin[0] = 0.008
+    panels = (
+        Panel("remove", torch.arange(3000), light),
+        Panel("add", torch.arange(300), GaussianPairs(torch.ones(300, 1).double(), thin)),
+    )
+    for conversion in bdpvi.privacy.conversions.CONVERSIONS:
+        alone = Accountant(conversion=conversion)
+        alone.step(PosteriorDraws(panels[:1]))
+        both = Accountant(conversion=conversion)
+        both.step(PosteriorDraws(panels))
+        found = bayes(both.cost(1e-3))
+        assert bayes(alone.cost(1e-3)).reliable
+        assert "remove" in evidence_of(found).direction
+        assert not found.reliable
+        assert found.reason.startswith("in direction add")
+
+
+def test_reliable_everywhere_is_reliable() -> None:
+    light = GaussianPairs(
+        torch.ones(3000, 1).double(), torch.linspace(0.005, 0.01, 3000).double().unsqueeze(1)
+    )
+    panels = (Panel("remove", torch.arange(3000), light), Panel("add", torch.arange(3000), light))
+    accountant = Accountant()
+    accountant.step(PosteriorDraws(panels))
+    assert bayes(accountant.cost(1e-3)).reliable
+
+
+# --- single records -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("r", [1.0, 1.001])
+def test_exposure_of_single_records(r: float) -> None:
+    b2 = torch.linspace(1e-4, 0.04, 2000, dtype=torch.float64).unsqueeze(1)
+    pairs = GaussianPairs(torch.full_like(b2, r), b2)
+    accountant = Accountant()
+    accountant.step(PosteriorDraws((Panel("remove", torch.arange(2000), pairs),), draws=2))
+    found = accountant.exposure(1e-5)
+    for value, rank in ((found.largest, 1999), (found.most, 1979), (found.median, 999)):
+        variance = 2 * float(b2[rank])
+        exact = gaussian_epsilon(variance, 1e-5)
+        assert exact * (1 - 1e-3) <= value <= exact * (1.0001 if r == 1 else 1.25)
+    assert found.most <= found.certified <= found.largest
+    # 1 − γ of the binomial tolerance bound: rank with P(Bin(2000, 0.99) ≥ rank) ≤ γ.
+    rank = int(stats.binom.isf(1e-6, 2000, 0.99)) + 1
+    if r == 1:
+        exact = gaussian_epsilon(2 * float(b2[min(rank, 1999)]), 1e-5)
+        assert found.certified == pytest.approx(exact, rel=2e-3)
+    few = Accountant()
+    few.step(PosteriorDraws((Panel("remove", torch.arange(50), pairs.select(slice(50))),)))
+    assert few.exposure(1e-5).certified == math.inf
+
+
+@pytest.mark.parametrize("r", [1.0, 1.001])
+def test_records_removed_and_added_are_exposed_together(r: float) -> None:
+    def panel(kind: str, *b2: float) -> Panel:
+        column = torch.tensor(b2, dtype=torch.float64)[:, None]
+        return Panel(kind, torch.arange(len(b2)), GaussianPairs(torch.full_like(column, r), column))
+
+    panels = panel("remove", 0.01, 0.09, 0.02, 0.03, 0.04), panel("add", 0.25, 0.001, 0.05)
+    own = Account([PosteriorDraws(panels)]).per_record(1e-5)
+    apart = [Account([PosteriorDraws((one,))]).per_record(1e-5) for one in panels]
+    assert torch.equal(own, torch.cat(apart))
+    if r == 1:
+        assert own[5] == pytest.approx(gaussian_epsilon(0.25, 1e-5), rel=1e-6)
+    found = Account([PosteriorDraws(panels)]).exposure(1e-5)
+    assert (found.largest, found.median) == (float(own[5]), float(own.sort().values[3]))
+
+
+def test_counted_and_single_records_are_exposed_together() -> None:
+    ones = GaussianPairs(torch.ones(2, 1).double(), torch.tensor([[0.01], [0.04]]).double())
+    counted = Panel("remove", torch.arange(2), ones, counts=torch.tensor([9, 1]))
+    added = Panel(
+        "add",
+        torch.arange(3),
+        GaussianPairs(torch.ones(3, 1).double(), 0.09 * torch.ones(3, 1).double()),
+    )
+    found = Account([PosteriorDraws((counted, added))]).exposure(1e-5)
+    assert found.median == pytest.approx(gaussian_epsilon(0.01, 1e-5), rel=1e-6)  # 9 of 13
+    assert found.largest == pytest.approx(gaussian_epsilon(0.09, 1e-5), rel=1e-6)
+
+
+def test_panels_of_unequal_size_are_released_from_and_priced() -> None:
+    model, fresh = bdpvi.BayesianLogisticRegression(), logistic_data(12, 2, seed=1)
+    fresh = replace(fresh, ids=fresh.ids + 1000)
+    routes = bdpvi.Optimum(bdpvi.bayesian.Remove(), bdpvi.bayesian.Add(fresh))
+    guide = FullRank(model, noise_scale=0.3)
+    made = bdpvi.fit(model, guide, logistic_data(30, 2), neighbours=routes, progress=False)
+    exposed = bdpvi.release(made, epsilon=3.0).cost.exposure
+    assert exposed is not None
+    largest = max(float(one.pairs.b2.sum(1).max()) for one in made.panels)
+    temperature = made.ledger.charges(made.kept.name)[0].temperature
+    ideal = gaussian_epsilon(largest / temperature, 1e-5)
+    assert exposed.largest == pytest.approx(ideal, rel=1e-6)
+
+
+def test_the_price_of_a_release_has_the_exposure(fit: bdpvi.Fit) -> None:
+    spent = bdpvi.release(fit, epsilon=0.3).cost
+    assert spent.exposure is not None
+    assert spent.worst_case is not None
+    assert spent.exposure.median <= spent.exposure.most <= spent.exposure.largest
+    assert spent.exposure.largest <= worst_of(spent).epsilon * (1 + 1e-6)
+    assert "rarer than δ may be fully exposed" in bayes(spent).meaning
+
+
+def test_nothing_released_costs_nothing(fit: bdpvi.Fit) -> None:
+    found = bdpvi.cost(fit)
+    assert bayes(found).epsilon == 0
+    assert found.worst_case is not None
+    assert found.worst_case.epsilon == 0
+
+
+def test_a_delta_that_leaves_a_record_unprotected_is_warned_of(data: Dataset) -> None:
+    """60 records at δ = 1/50: one of them may be exposed altogether, and "reliable" be right.
+
+    A refusal would tell 60 records from 49.
+    """
+    fitted = bounded(data, noise_scale=None)
+    for call in (
+        lambda: bdpvi.cost(fitted, delta=0.02, planned=Charge(1, 5.0)),
+        lambda: bdpvi.release(fitted, temperature=5.0, delta=0.02, guarantee=BayesianDP()),
+        lambda: bdpvi.bayesian.calibrate(fitted, epsilon=3.0, delta=0.02, guarantee=BayesianDP()),
+    ):
+        with pytest.warns(UserWarning, match=r"delta=0\.02 is at least 1/N"):
+            call()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert bdpvi.release(fitted, temperature=5.0, delta=0.02).receipt.bound.delta == 0.02
+    # A worst-case δ is each record's own.
+    assert bdpvi.release(bounded(data), epsilon=0.3, delta=0.02).receipt.bound.delta == 0.02
+    with pytest.warns(UserWarning, match="at least 1/N"):
+        bdpvi.release(bounded(data), epsilon=0.3, delta=0.02, guarantee=BayesianDP())
+
+
+# --- receipts -------------------------------------------------------------------------------------
+
+
+def fields(value: object, path: str = "") -> list[str]:
+    """Return the paths of all fields, down to those whose origin is given as a whole."""
+    if isinstance(value, dict) and path not in ORIGINS:
+        return [f for k, v in value.items() for f in fields(v, f"{path}.{k}" if path else k)]
+    return [path]
+
+
+def test_every_field_of_the_public_file_has_an_origin(fit: bdpvi.Fit, tmp_path: Path) -> None:
+    every: list[Guarantee] = [WorstCaseDP(), BayesianDP(), TypicalRecord()]
+    found: set[str] = set()
+    for number, guarantee in enumerate(every):
+        released = bdpvi.release(fit, epsilon=0.3 + number, guarantee=guarantee)
+        bdpvi.save_release(released, tmp_path / f"{number}.json")
+        content = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
+        promised = {name: one for name, one in content["receipt"].items() if one is not None}
+        found |= set(fields({**content, "receipt": promised}))
+    assert found == set(ORIGINS)
+
+
+def test_the_public_file_is_the_same_for_neighbours_but_for_its_samples(
+    data: Dataset, tmp_path: Path
+) -> None:
+    texts = []
+    for number, one in enumerate((data, data.without(5), joined(data, [2.0, 2.0, 2.0], 0.0))):
+        named = replace(one, name="data", feature_names=data.feature_names)
+        released = bdpvi.release(bounded(named), 2, epsilon=0.3)
+        bdpvi.save_release(released, tmp_path / f"{number}.json")
+        content = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
+        del content["samples"], content["latents"]
+        texts.append(json.dumps(content))
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_an_epsilon_that_was_computed_is_rounded_up_and_says_so(data: Dataset) -> None:
+    model = bdpvi.BayesianLogisticRegression(clip=0.3)
+    fitted = bdpvi.fit(model, FullRank(model), data, neighbours=Optimum(), progress=False)
+    released = bdpvi.release(fitted, temperature=20.0)
+    assert released.receipt.source == "computed from the data, rounded up to two digits"
+    assert released.receipt.bound.epsilon == float(f"{released.receipt.bound.epsilon:.1e}")
+    assert (
+        0
+        <= released.receipt.bound.epsilon - bayes(released.cost).epsilon
+        <= 0.1 * bayes(released.cost).epsilon
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.update(format=1), "format must be 5, got 1: .* release again"),
+        (lambda c: c.pop("samples"), "samples must be"),
+        (lambda c: c.update(samples=[[1.0], [2.0, 3.0]]), "samples must be numbers"),
+        (lambda c: c.update(samples=[[math.nan]]), "it cannot be read as JSON: NaN is not JSON"),
+        (lambda c: c.update(latents={"w": {}}), "latents.w must be numbers"),
+        (lambda c: c.update(latents={"w": 1.0}), "latents"),
+        (lambda c: c["model"].update(clip="x"), r"model.clip must be float \| None, got 'x'"),
+        (lambda c: c.update(model={"nothing": 1}), "model"),
+        (lambda c: c["receipt"]["worst_case"].update(epsilon="1"), "receipt.worst_case.epsilon"),
+        (lambda c: c["receipt"]["worst_case"].update(epsilon=True), "receipt.worst_case.epsilon"),
+        (lambda c: c["receipt"]["worst_case"].pop("delta"), "worst_case.delta is missing"),
+        (lambda c: c["receipt"]["worst_case"].update(kind="Bayesian DP"), "worst_case.kind must"),
+        (lambda c: c["receipt"].update(bayesian=c["receipt"]["worst_case"]), "one of the three"),
+        (lambda c: c.update(feature_names=[1]), "feature_names"),
+        (lambda c: c.update(preprocessing=3), "preprocessing"),
+    ],
+)
+def test_a_changed_file_is_refused_by_name(
+    fit: bdpvi.Fit, tmp_path: Path, change: Callable[[dict[str, object]], object], message: str
+) -> None:
+    path = tmp_path / "release.json"
+    bdpvi.save_release(bdpvi.release(fit, epsilon=0.3), path)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        bdpvi.load_release(path)
+
+
+def test_mutated_files_are_value_errors(data: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "release.json"
+    columns = (Numeric("a", 1.0, 2.0), OneHot("b", ("x", "y")))
+    encoding = Encoding(columns, "Public.").to_dict()
+    fit = bounded(replace(data, preprocessing={"encoding": encoding}))
+    bdpvi.save_release(bdpvi.release(fit, epsilon=0.3), path)
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(400):
+        content = bytearray(whole)
+        for _ in range(rng.integers(1, 4)):
+            kind, at = rng.integers(3), int(rng.integers(len(content)))
+            if kind == 0:
+                content[at] = int(rng.integers(256))
+            elif kind == 1:
+                del content[at : at + int(rng.integers(1, 40))]
+            else:
+                content[at:at] = rng.choice([b"[" * 3000, b'"', b"1e999", b"null", b"-", b"}"])
+        path.write_bytes(bytes(content))
+        try:
+            loaded = bdpvi.load_release(path)
+            loaded.predict_proba(torch.zeros(2, len(loaded.feature_names)))
+            if loaded.encoding is not None:
+                loaded.encoding.apply(pd.DataFrame({"a": [1]}))
+        except ValueError:
+            pass
+
+
+# --- floating point -------------------------------------------------------------------------------
+
+
+def reachable(sample: float, mean: float, deviation: float) -> bool:
+    """Whether some uniform of 52 bits takes this mean to this very sample: Mironov's attack."""
+    near = stats.norm.cdf((sample - mean) / deviation) * 2.0**52
+    raw = np.floor(near) + np.arange(-64, 65)
+    normal = ndtri((raw + 0.5) * 2.0**-52)
+    return bool((mean + deviation * normal == sample).any())
+
+
+def test_low_bits_of_unrounded_samples_betray_the_mean_and_rounded_ones_do_not() -> None:
+    mean, other, deviation = 0.7310585786300049, 0.7510585786300049, 0.5
+    posterior = torch.distributions.Independent(
+        torch.distributions.Normal(torch.tensor([mean]).double(), deviation), 1
+    )
+    bare = secure.sample(posterior, 200)[:, 0].tolist()
+    assert all(reachable(y, float(posterior.mean), deviation) for y in bare)
+    excluded = sum(not reachable(y, other, deviation) for y in bare)
+    assert excluded > 100  # each of these samples rules D′ out, whatever ε says
+    lattice = Lattice.beside(deviation)
+    rounded = secure.sample(posterior, 200, lattice=lattice)[:, 0].tolist()
+    assert all(y == lattice.step * round(y / lattice.step) for y in rounded)
+    # Every point of the lattice within reach of one mean is within reach of the other, with nearly
+    # the probability of an exact Gaussian.
+    points = lattice.step * np.arange(-60, 140)
+    for centre in (mean, other):
+        assert ((points - centre) / deviation > -8).all()
+
+
+def test_the_largest_raw_value_is_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    for byte in (b"\x00", b"\xff"):
+        monkeypatch.setattr(os, "urandom", lambda n, byte=byte: byte * n)
+        draw = float(secure.standard_normal((1,))[0])
+        assert math.isfinite(draw)
+        assert abs(draw) < 8.3
+
+
+@pytest.mark.parametrize("bits", [6, 9, 12])
+@pytest.mark.parametrize("step", [0.125, 0.5])
+def test_total_variation_by_counting_every_draw(bits: int, step: float) -> None:
+    """A source of few bits, whose draws can all be counted, against exact cell probabilities."""
+    mean, deviation = 0.3, 1.3
+    normal = ndtri((np.arange(2**bits) + 0.5) * 2.0**-bits)
+    points = np.round((mean + deviation * normal) / step)
+    cells, counts = np.unique(points, return_counts=True)
+    low, high = (stats.norm.cdf(((cells + s) * step - mean) / deviation) for s in (-0.5, 0.5))
+    drawn = counts / 2**bits
+    exact = high - low
+    distance = 0.5 * (np.abs(drawn - exact).sum() + 1 - exact.sum())
+    one = torch.ones(1, dtype=torch.float64)
+    bound = total_variation(
+        Lattice(step, 64.0), mean * one, deviation * one, dense=False, bits=bits
+    )
+    assert distance <= bound
+    assert bound <= 60 * distance  # 1.5 · 2⁻ᵇ a boundary, where on average ¼ of that is moved
+
+
+def by_hand(
+    lattice: Lattice, mean: Tensor, deviation: Tensor, normals: int, bits: int = 52
+) -> mpmath.mpf:
+    """Return the bound that :func:`total_variation` states, each step in 50 digits."""
+    with mpmath.workdps(50):
+        g, half, total = mpmath.mpf(lattice.step), mpmath.mpf(2) ** -53, mpmath.mpf(0)
+        for mu, sigma in zip(mean.tolist(), deviation.tolist(), strict=True):
+            reach = mpmath.mpf("8.3") * mpmath.sqrt(normals) * sigma  # of the noise
+            moved = half * 2 * min(abs(mu), lattice.box)
+            total += 2 * moved / g + 2 * moved / (sigma * mpmath.sqrt(2 * mpmath.pi))
+            size = half * (normals + 12) * (mpmath.mpf("1.4") + mpmath.sqrt(normals - 1))
+            total += 2 * size * (sigma / g + mpmath.mpf("1.3"))
+            total += mpmath.mpf(2) ** -bits * (mpmath.mpf("1.5") * (2 * reach / g + normals) + 1)
+        return total
+
+
+@pytest.mark.parametrize("bits", [20, 40, 52])
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("box", [1.0, 1e6, math.inf])
+def test_total_variation_by_hand(bits: int, dense: bool, box: float) -> None:
+    lattice = Lattice(0.25, box)
+    mean = torch.tensor([0.3, -500.0, 2e5], dtype=torch.float64)
+    deviation = torch.tensor([0.5, 0.07, 2.0], dtype=torch.float64)
+    bound = total_variation(lattice, mean, deviation, dense=dense, bits=bits)
+    exact = by_hand(lattice, mean, deviation, 3 if dense else 1, bits)
+    assert bound == pytest.approx(float(exact), rel=1e-12)
+
+
+@pytest.mark.parametrize("guide", [MeanField, FullRank])
+@pytest.mark.parametrize(("ratio", "shift"), [(1.0, 0.0), (1.5, 40.0), (1.01, 2e4)])
+def test_rounding_error_by_hand_covers_every_neighbour_within_reach(
+    guide: type[MeanField | FullRank], ratio: float, shift: float
+) -> None:
+    own = guide(bdpvi.BayesianLogisticRegression.unweighted(), grid=2.0**-7)
+    mean = torch.tensor([3e4, -2.0, 0.0], dtype=torch.float64)
+    deviation = torch.tensor([0.3, 0.01, 1.7], dtype=torch.float64)
+    released: Distribution = MultivariateNormal(mean, deviation.square().diag())
+    normals = 3
+    if guide is MeanField:
+        released, normals = Independent(Normal(mean, deviation), 1), 1
+    draws, tau = 4, 6.25
+    found = rounding_error(own, released, Reach(ratio, shift), draws, tau)
+    lattice, root = own.lattice(tau), math.sqrt(tau)
+    assert lattice.step == 2.0**-6  # the power of two at or below 2.5 · 2⁻⁷
+    # The farthest neighbours: the widest, then the narrowest, as far away as the widest may be.
+    away = mean.abs() + shift * ratio * deviation
+    ends = [by_hand(lattice, away, root * f * deviation, normals) for f in (ratio, 1 / ratio)]
+    assert found == pytest.approx(draws * float(sum(ends)), rel=1e-12)
+    for f in torch.linspace(1 / ratio, ratio, 5).tolist():
+        for side in (-1, 1):
+            there = mean + side * shift * f * deviation
+            assert draws * by_hand(lattice, there, root * f * deviation, normals) <= found
+
+
+def test_the_reach_of_neighbours_is_that_of_the_farthest() -> None:
+    """Of covariances that are wider and narrower, and of means."""
+    r, b2 = (torch.tensor(one).double() for one in ([[1, 4], [1 / 16, 1]], [[1, 3], [0, 0]]))
+    nobody = GaussianPairs(r[:0], b2[:0])
+    assert Reach.of(GaussianPairs(r, b2), nobody) == (4.0, 2.0)
+    assert Reach.of(GaussianPairs(1 / r, b2), nobody) == (4.0, 2.0)
+    assert Reach.of(nobody) == (1.0, 0.0)
+
+
+def test_rounding_is_paid_for_at_every_epsilon() -> None:
+    assert rounding_delta(0.0, 3.0) == 0
+    exact = 1e-8 * (1 + math.e)
+    assert rounding_delta(1e-8, 0.2) == pytest.approx(exact)
+    found = gaussian_guarantee(0.01, DELTA, rounding=1e-8)
+    assert found is not None
+    at = float(equal_covariance(torch.tensor([0.01]).double(), found.epsilon))
+    assert at + (1 + math.exp(found.epsilon)) * 1e-8 <= DELTA
+    assert found.epsilon > gaussian_epsilon(0.01, DELTA)
+    assert gaussian_guarantee(0.01, DELTA, rounding=1e-5) is None
+    event = PosteriorDraws(
+        (Panel("remove", torch.arange(300), GaussianPairs(
+            torch.ones(300, 1).double(), torch.linspace(0.001, 0.002, 300).double()[:, None])),),
+        rounding=1e-7,
+    )  # fmt: skip
+    accountant = Accountant()
+    accountant.step(event)
+    without = Accountant()
+    without.step(replace(event, rounding=0.0))
+    assert bayes(accountant.cost(DELTA)).rounding == pytest.approx(1e-7 * (1 + math.e))
+    assert accountant.get_epsilon(delta=DELTA) == pytest.approx(
+        without.get_epsilon(delta=DELTA - 1e-7 * (1 + math.e)), rel=1e-9
+    )
+    assert accountant.get_delta(accountant.get_epsilon(delta=DELTA)) <= DELTA * (1 + 1e-9)
+    with pytest.raises(ValueError, match="does not cover the rounding"):
+        accountant.cost(1e-8)
+
+
+def test_the_lattice_and_its_price_are_public(data: Dataset) -> None:
+    one, two = bounded(data), bounded(logistic_data(500, 3, seed=3))
+    for temperature in (0.01, 1.0, 300.0):
+        assert one.guide.lattice(temperature) == two.guide.lattice(temperature)
+        prices = {
+            rounding_error(f.guide, f.released, Reach(1.0, 0.0), 5, temperature) for f in (one, two)
+        }
+        assert len(prices) == 1
+        assert max(prices) < 1e-9
+
+
+# --- experiments ----------------------------------------------------------------------------------
+
+
+def test_seeded_samples_are_no_release(fit: bdpvi.Fit, tmp_path: Path) -> None:
+    drawn = bdpvi.release(fit, temperature=3.0, generator=torch.Generator().manual_seed(0))
+    assert drawn.receipt.experiment
+    assert "EXPERIMENT" in str(drawn)
+    with pytest.raises(ValueError, match="experiment"):
+        bdpvi.save_release(drawn, tmp_path / "release.json")
+    assert list(tmp_path.iterdir()) == []
+    # The same noise at two temperatures would give the mean away.
+    with pytest.raises(ValueError, match="generator is in a state"):
+        bdpvi.release(fit, temperature=12.0, generator=torch.Generator().manual_seed(0))
+    assert len(fit.ledger.charges()) == 1

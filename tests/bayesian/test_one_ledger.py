@@ -1,0 +1,380 @@
+"""One table of people has one ledger: whatever is made of it, and wherever it is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mpmath
+import numpy as np
+import pandas as pd
+import pytest
+from accounts import bayes
+from simulated import logistic_data
+
+import bdpvi
+from bdpvi import Budget, BudgetExceededError, Dataset, Ledger
+from bdpvi._ground.chain import Head, proven, save
+from bdpvi.bayesian.guarantees import BayesianDP, WorstCaseDP
+from bdpvi.bayesian.storage import load_fit, save_fit
+from bdpvi.cli import main
+from bdpvi.datasets.dataset import People
+from bdpvi.guides import MeanField
+from bdpvi.privacy import Charge
+from bdpvi.privacy.book import Entry, Origin
+from bdpvi.tables import files
+from bdpvi.tables.private import beside
+
+MODEL = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0)
+DELTA = 1e-5
+
+
+def run(*arguments: object) -> int:
+    """Run the command line in this process; return its exit code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["bdpvi", *map(str, arguments)])
+        with pytest.raises(SystemExit) as leaving:
+            main()
+    return int(leaving.value.code or 0)
+
+
+@pytest.fixture
+def data() -> Dataset:
+    return logistic_data(60, 3)
+
+
+def fitted(data: Dataset, noise_scale: float = 1.0, **given: object) -> bdpvi.Fit:
+    guide = MeanField(MODEL, noise_scale=noise_scale)
+    return bdpvi.fit(MODEL, guide, data, progress=False, **given)  # type: ignore[arg-type]
+
+
+def loaded(folder: Path) -> bdpvi.Fit:
+    return load_fit(folder, MODEL, MeanField(MODEL, noise_scale=1.0))
+
+
+def delta_of(epsilon: float, variance: mpmath.mpf) -> mpmath.mpf:
+    """Return δ(ε) of a Gaussian mechanism in 50 digits (Balle and Wang 2018, Theorem 8)."""
+    epsilon, distance = mpmath.mpf(epsilon), mpmath.sqrt(variance)
+    above = mpmath.ncdf(distance / 2 - epsilon / distance)
+    return above - mpmath.exp(epsilon) * mpmath.ncdf(-distance / 2 - epsilon / distance)
+
+
+def worst(fit: bdpvi.Fit) -> bdpvi.Bound:
+    found = bdpvi.cost(fit).worst_case
+    assert found is not None
+    return found
+
+
+def test_two_fits_of_one_table_say_together_what_they_cost(data: Dataset) -> None:
+    one, two = fitted(data), fitted(data.to("cpu"), noise_scale=2.0)
+    bdpvi.release(one, 2, temperature=0.5)
+    bdpvi.release(two, 3, temperature=0.125)
+    assert worst(one).epsilon == worst(two).epsilon
+    # μ² = Σ k m / τ, with what a record moves at most, m: (C s² / noise)² and the fit's precision.
+    most = [mpmath.mpf(fit.panels[0].largest) for fit in (one, two)]
+    moved = 0.5 * 0.3**2
+    assert [float(m) for m in most] == pytest.approx([moved**2, moved**2 / 4], rel=1e-4)
+    with mpmath.workdps(50):
+        variance = most[0] * 2 / mpmath.mpf("0.5") + most[1] * 3 / mpmath.mpf("0.125")
+        assert delta_of(worst(one).epsilon, variance) == pytest.approx(DELTA, rel=1e-3)  # rounding
+        assert worst(one).distance == pytest.approx(float(mpmath.sqrt(variance)), rel=1e-12)
+    alone = fitted(data.of_people(People()))
+    bdpvi.release(alone, 2, temperature=0.5)
+    assert worst(alone).epsilon < worst(one).epsilon
+
+
+def test_what_is_spent_is_refused_with_what_was_charged_before(data: Dataset) -> None:
+    one, two = fitted(data), fitted(data)
+    bdpvi.release(one, epsilon=1.0)
+    with pytest.raises(BudgetExceededError, match=r"epsilon=1 is spent.*1 charge made"):
+        bdpvi.release(two, epsilon=1.0)  # no temperature in the hundreds of thousands
+    assert len(data.ledger.entries()) == 1
+    later = bdpvi.release(two, epsilon=1.4)
+    assert later.receipt.bound.epsilon == 1.4
+    assert 1.39 < worst(one).epsilon <= 1.4
+
+
+def test_one_budget_for_all_fits(data: Dataset) -> None:
+    one = fitted(data, ledger=Ledger(budget=Budget(1.0)))
+    two = fitted(data)
+    bdpvi.release(one, epsilon=0.8)
+    with pytest.raises(BudgetExceededError, match=r"over the budget of worst-case.*1 draw at"):
+        bdpvi.release(two, temperature=0.001)
+    with pytest.raises(ValueError, match="need a ledger of their own"):
+        data.ledger.settle(budget=Budget(2.0))
+    # A Bayesian ε of two fits is held against the budget too: it is below the worst case.
+    with pytest.raises(BudgetExceededError, match=r"over the budget of Bayesian DP ε = 0.01"):
+        bdpvi.release(two, epsilon=0.01, guarantee=BayesianDP())
+    with pytest.raises(BudgetExceededError, match=r"over the budget of Bayesian DP ε = 1"):
+        bdpvi.release(two, temperature=0.02, guarantee=BayesianDP())
+    bdpvi.release(two, temperature=2.0, guarantee=BayesianDP())
+    assert 0.7 < bayes(bdpvi.cost(one)).epsilon <= 1.0
+
+
+def test_a_bayesian_price_is_of_all_fits_of_the_table(data: Dataset) -> None:
+    one, two = fitted(data), fitted(data)
+    found = bdpvi.bayesian.calibrate(one, epsilon=0.5, guarantee=BayesianDP())
+    first = bdpvi.release(one, found, guarantee=BayesianDP())
+    alone = bayes(bdpvi.cost(one)).epsilon
+    assert bayes(bdpvi.cost(two)).epsilon == alone
+    found = bdpvi.bayesian.calibrate(two, epsilon=0.5, guarantee=BayesianDP())
+    second = bdpvi.release(two, found, guarantee=BayesianDP())
+    assert first.receipt.temperature is not None
+    assert second.receipt.temperature is not None
+    assert second.receipt.temperature > 10 * first.receipt.temperature
+    assert alone < bayes(bdpvi.cost(one)).epsilon == bayes(bdpvi.cost(two)).epsilon <= 0.5
+    with pytest.raises(ValueError, match="found from the data"):
+        bdpvi.release(two, epsilon=3.0, guarantee=WorstCaseDP())
+
+
+def test_a_fit_saved_twice_and_a_copied_folder_have_one_budget(
+    data: Dataset, tmp_path: Path
+) -> None:
+    fit = fitted(data, ledger=Ledger(budget=Budget(1.0)))
+    save_fit(fit, tmp_path / "a")
+    save_fit(fit, tmp_path / "b")
+    shutil.copytree(tmp_path / "a", tmp_path / "c")
+    bdpvi.release(loaded(tmp_path / "b"), epsilon=1.0)
+    for name in ("a", "b", "c"):
+        with pytest.raises(BudgetExceededError):
+            bdpvi.release(loaded(tmp_path / name), epsilon=1.0)
+    # Another fit of the same table, also after it was saved.
+    with pytest.raises(BudgetExceededError):
+        bdpvi.release(fitted(data), epsilon=1.0)
+    (tmp_path / "new").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / name).rename(tmp_path / "new" / name)
+    shutil.rmtree(tmp_path / "c")
+    assert len(loaded(tmp_path / "new" / "b").ledger.entries()) == 1  # moved together
+
+
+def test_replace_resets_nothing(data: Dataset) -> None:
+    fit = fitted(data)
+    bdpvi.release(fit, epsilon=1.0)
+    again = replace(fit, data_name="other")
+    assert again.ledger is fit.ledger
+    with pytest.raises(BudgetExceededError):
+        bdpvi.release(again, epsilon=1.0)
+    with pytest.raises(TypeError, match="ledger"):
+        replace(fit, ledger=Ledger())  # type: ignore[call-arg]
+
+
+def test_a_ledger_may_be_given_and_then_holds(data: Dataset, tmp_path: Path) -> None:
+    path = tmp_path / "people.jsonl"
+    bdpvi.release(fitted(data, ledger=Ledger.at(path)), epsilon=1.0)
+    another = logistic_data(60, 3)  # the same people, read anew
+    with pytest.raises(BudgetExceededError):
+        bdpvi.release(fitted(another, ledger=Ledger.at(path)), epsilon=1.0)
+    with pytest.raises(ValueError, match="this table has one already"):
+        fitted(data, ledger=Ledger())
+    with pytest.raises(BudgetExceededError):
+        bdpvi.release(fitted(data), epsilon=1.0)
+
+
+@pytest.mark.parametrize("by", ["head", "receipts"])
+def test_a_cut_or_an_old_ledger_is_noticed(data: Dataset, tmp_path: Path, by: str) -> None:
+    """By its head; or, where an old head was put back too, by the receipts in the fit's folder."""
+    words = {"head": "has lost lines", "receipts": r"lacks charge \d, whose receip"}
+    folder = tmp_path / "fit"
+    save_fit(fitted(data), folder)
+    old = (folder / "ledger.jsonl").read_bytes()
+    for _ in range(3):
+        bdpvi.release(loaded(folder), temperature=100.0)
+    whole = (folder / "ledger.jsonl").read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for content in (old, b"".join(lines[:-1]), whole[:-40]):
+        (folder / "ledger.jsonl").write_bytes(content)
+        if by == "receipts":
+            Head.of(proven(content)).write(folder / "ledger.jsonl.head")
+        with pytest.raises(ValueError, match=rf"ledger\.jsonl {words[by]}"):
+            loaded(folder)
+        assert run("ledger", "show", folder) == 2
+        assert run("ledger", "repair", folder) == 0  # the receipts say what was charged
+        assert (folder / "ledger.jsonl").read_bytes() == whole
+        loaded(folder)
+
+
+def test_a_folder_that_cannot_be_written_to_answers(data: Dataset, tmp_path: Path) -> None:
+    folder = tmp_path / "fit"
+    save_fit(fitted(data), folder)
+    bdpvi.release(loaded(folder), temperature=2.0)
+    before = sorted(folder.iterdir())
+    (folder / "ledger.jsonl.lock").unlink()
+    folder.chmod(0o500)
+    try:
+        assert worst(loaded(folder)).epsilon > 0
+    finally:
+        folder.chmod(0o700)
+    assert sorted(folder.iterdir()) == [p for p in before if p.name != "ledger.jsonl.lock"]
+
+
+TWISTS: dict[str, Callable[[float, Path], float]] = {
+    "float": lambda tau, _: float(tau),
+    "arithmetic": lambda tau, _: tau * 1.0,
+    "json": lambda tau, _: float(json.loads(json.dumps({"tau": tau}))["tau"]),
+    "numpy": lambda tau, _: np.float64(tau),
+    "frame": lambda tau, path: float(_through_csv(tau, path)),
+    "by hand": lambda tau, _: round(tau, 3),
+}
+
+
+def _through_csv(tau: float, path: Path) -> float:
+    pd.DataFrame({"tau": [tau]}).to_csv(path / "tau.csv")
+    return float(pd.read_csv(path / "tau.csv")["tau"][0])
+
+
+@pytest.mark.parametrize("name", TWISTS)
+def test_what_was_found_from_the_data_stays_so(data: Dataset, tmp_path: Path, name: str) -> None:
+    fit = fitted(data)
+    found = bdpvi.bayesian.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
+    assert found.origin is Origin.DATA
+    tau = TWISTS[name](found.temperature, tmp_path)
+    with pytest.raises(ValueError, match="these releases have none"):
+        bdpvi.release(fit, temperature=tau, guarantee=WorstCaseDP())
+    save_fit(fit, tmp_path / "fit")
+    released = bdpvi.release(loaded(tmp_path / "fit"), temperature=tau, guarantee=BayesianDP())
+    assert bdpvi.privacy.Assumption.FOUND_FROM_DATA in bayes(released.cost).assumptions
+    assert released.cost.worst_case is None
+    assert fit.ledger.charges()[0].origin is Origin.DATA
+
+
+def test_a_charge_is_no_number(data: Dataset) -> None:
+    found = bdpvi.bayesian.calibrate(fitted(data), epsilon=0.3)
+    assert found.origin is Origin.CONSTANTS
+    number: Any = found
+    for use in (lambda: number * 1.0, lambda: float(number), lambda: number + 1):
+        with pytest.raises(TypeError):
+            use()
+    with pytest.raises(ValueError, match="temperature must be a number, got Charge"):
+        bdpvi.release(fitted(data), temperature=found)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="found for another table's ledger"):
+        bdpvi.release(fitted(logistic_data(60, 3)), found)
+    with pytest.raises(ValueError, match="were both given"):
+        bdpvi.release(fitted(data), found, temperature=1.0)
+    assert bdpvi.release(fitted(data), found).receipt.bound.kind.value == "worst-case DP"
+    # A number that the owner chose is public until one was found from the data.
+    assert bdpvi.release(fitted(data), temperature=5.0).receipt.bound.kind.value == "worst-case DP"
+
+
+def test_a_release_after_a_thousand_charges_takes_as_long(data: Dataset, tmp_path: Path) -> None:
+    took = {}
+    for count in (10, 1_000):
+        fit = fitted(data.of_people(People()))
+        save_fit(fit, tmp_path / str(count))
+        fit = loaded(tmp_path / str(count))
+        bdpvi.release(fit, temperature=1e9)
+        one = fit.ledger.entries()[0]
+        book = fit.ledger.book()
+        assert fit.ledger.path is not None
+        save(
+            fit.ledger.path,
+            replace(book, entries=(one,) * count, file=type(book.file)()).content(),
+        )
+        fit = loaded(tmp_path / str(count))
+        start = time.process_time()
+        for _ in range(3):
+            bdpvi.release(fit, temperature=1e9)
+        took[count] = time.process_time() - start
+        assert worst(fit).distance == pytest.approx(
+            math.sqrt((count + 3) * (fit.panels[0].largest or 0) / 1e9), rel=1e-12
+        )
+    assert took[1_000] < 1.5 * took[10] + 0.3
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    age, dose = rng.normal(50, 10, 120), rng.normal(size=120)
+    sick = rng.random(120) < 1 / (1 + np.exp(-(age - 50) / 5 - dose))
+    frame = {"who": np.arange(120) // 3, "age": age, "dose": dose}
+    frame["sick"] = np.where(sick, "yes", "no")
+    pd.DataFrame(frame).to_csv(tmp_path / "patients.csv", index=False)
+    public = {"source": "By law.", "age": [18, 98], "dose": [-2, 2]}
+    (tmp_path / "public.json").write_text(json.dumps(public))
+    return tmp_path / "patients.csv"
+
+
+def private(table: Path, *more: object) -> int:
+    public = ("--constants", table.with_name("public.json"), "--no-scores", "--quiet")
+    given = ("--target", "sick", "--positive", "yes", *public)
+    return run("private", "--data", table, "--drop", "who", *given, *more)
+
+
+def test_a_new_out_starts_nothing_anew(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert private(table, "--epsilon", 1, "--out", tmp_path / "a") == 0
+    assert private(table, "--epsilon", 1, "--out", tmp_path / "b") == 2
+    assert "epsilon=1 is already spent on this table; 2 charges made" in capsys.readouterr().err
+    for nothing in ("b", "b.secret"):  # so that another ε may be asked for there
+        assert not (tmp_path / nothing).exists()
+    fit = tmp_path / "fit"
+    assert run("fit", "--data", table, "--target", "sick", "--out", fit, "--quiet") == 0
+    assert run("release", fit, "--epsilon", 1, "--out", tmp_path / "c.json") == 2
+    assert not (tmp_path / "c.json").exists()
+    # A ledger of its own is another table's, and the owner says so.
+    more = ("--ledger", tmp_path / "others.jsonl", "--out", tmp_path / "d")
+    assert private(table, "--epsilon", 1, *more) == 0
+
+
+def test_a_budget_is_for_all_that_follows(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert private(table, "--epsilon", 1, "--budget", 2, "--out", tmp_path / "a") == 0
+    assert private(table, "--epsilon", 2.5, "--out", tmp_path / "b") == 2
+    assert "over the budget of ε = 2" in capsys.readouterr().err
+    assert private(table, "--epsilon", 2, "--out", tmp_path / "c") == 0
+    total = files.cost(tmp_path / "c.secret", DELTA).worst_case
+    assert total is not None
+    assert 1.97 < total.epsilon <= 2
+    kinds = [one.kind for one in Ledger.at(beside(table)).entries()]
+    assert kinds == 2 * ["reserved", "constants", "release", "ended"]
+
+
+def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path) -> None:
+    more = ("--epsilon", 1, "--unit", "who", "--rows-per-unit", 3)
+    given = ("--target", "sick", "--positive", "yes", "--no-scores", "--quiet", *more)
+    public = ("--constants", table.with_name("public.json"), "--out", tmp_path / "a")
+    assert run("private", "--data", table, *given, *public) == 0
+    release = bdpvi.load_release(tmp_path / "a" / "release.json")
+    assert (
+        release.receipt.bound.neighbours
+        == "add or remove all records, at most 3, with one value of 'who'"
+    )
+    assert "all records, at most 3, with one value of 'who' added or" in release.receipt.meaning
+    fit = files.load(tmp_path / "a.secret")
+    assert [one.kind for one in fit.ledger.entries()] == ["reserved", "ended", "draws"]
+    (entry,) = fit.ledger.book().charges
+    assert entry.events is not None
+    with mpmath.workdps(50):
+        variance = 9 / mpmath.mpf(entry.events[0].noise_multiplier) ** 2  # type: ignore[union-attr]
+        assert delta_of(1.0, variance) == pytest.approx(DELTA, rel=2e-2)
+        assert delta_of(1.0, variance) <= DELTA
+    # Another unit needs another ledger.
+    assert private(table, "--epsilon", 2, "--out", tmp_path / "b") == 2
+    with pytest.raises(ValueError, match="covers one row"):
+        bdpvi.bayesian.calibrate(fit, epsilon=2.0, guarantee=BayesianDP())
+
+
+def test_units_in_python_keep_the_first_rows_of_each_person() -> None:
+    frame = pd.DataFrame({"who": list("aabbbc"), "age": range(6), "sick": [0, 1, 0, 1, 0, 1]})
+    options: dict[str, Any] = {"unit": "who", "rows_per_unit": 2, "test_fraction": 1e-9}
+    data = bdpvi.datasets.from_frame(frame, "sick", **options).train
+    assert len(data) == 5
+    assert (data.ledger.unit, data.ledger.rows_per_unit) == ("who", 2)
+    assert data.feature_names == ("age",)
+    other = Ledger(unit="row")
+    other.charge(Entry(kind="draws", charge=Charge(1, 1.0), events=None))
+    others = data.of_people(People(other, unit="who"))
+    with pytest.raises(ValueError, match="need a ledger of their own"):
+        bdpvi.fit(MODEL, MeanField(MODEL), others, progress=False)

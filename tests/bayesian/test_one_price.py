@@ -1,0 +1,90 @@
+"""One release has one price, whoever asks: the release, the fit, an accountant, a table, a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from accounts import bayes, evidence_of
+from simulated import logistic_data
+
+import bdpvi
+from bdpvi import Dataset, Optimum
+from bdpvi._ground.schema import to_json
+from bdpvi.bayesian import storage
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
+from bdpvi.cli import main
+from bdpvi.guides import MeanField
+from bdpvi.tables import files
+from bdpvi.tables.recipe import Recipe
+
+DRAWS, TEMPERATURE, DELTA = 3, 0.5, 1e-5
+MODEL = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0, intercept=True)
+
+
+def fitted(data: Dataset | bdpvi.Table) -> bdpvi.Fit:
+    return bdpvi.fit(
+        MODEL,
+        MeanField(MODEL, noise_scale=1.0),
+        data,
+        neighbours=Optimum(),
+        training=bdpvi.Training(device="cpu"),
+        progress=False,
+    )
+
+
+def event(fit: bdpvi.Fit) -> PosteriorDraws:
+    reach = Reach.of(*(panel.pairs for panel in fit.panels))
+    error = rounding_error(fit.guide, fit.released, reach, DRAWS, TEMPERATURE)
+    return PosteriorDraws(fit.panels, DRAWS, TEMPERATURE, rounding=error)
+
+
+def test_one_release_has_one_price(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = logistic_data(400, 3)
+    fit = fitted(data)
+    release = bdpvi.release(fit, DRAWS, temperature=TEMPERATURE)
+    prices = {"release": release.cost, "fit": bdpvi.cost(fit, delta=DELTA)}
+    prices["accountant"] = bdpvi.bayesian.cost_of([event(fit)], DELTA)
+    recipe = Recipe(model=MODEL, noise_scale=1.0)
+    storage.save_fit(fit, tmp_path / "fit", extra=to_json(recipe))
+    prices["file"] = bdpvi.cost(files.load(tmp_path / "fit"), delta=DELTA)
+    found = {name: (bayes(one).epsilon, bayes(one).reliable) for name, one in prices.items()}
+    worst = {name: one.worst_case and one.worst_case.epsilon for name, one in prices.items()}
+    monkeypatch.setattr("sys.argv", ["bdpvi", "cost", str(tmp_path / "fit"), "--json"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 0
+    printed = json.loads(capsys.readouterr().out)
+    found["command"] = printed["bayesian"]["epsilon"], printed["bayesian"]["reliable"]
+    worst["command"] = printed["worst_case"]["epsilon"]
+    for name in found:
+        epsilon, reliable = found[name]
+        assert epsilon == pytest.approx(found["fit"][0], rel=1e-14), name
+        assert reliable, name
+        assert worst[name] == pytest.approx(worst["fit"], rel=1e-14), name
+    assert found["fit"][0] < (worst["fit"] or 0.0)
+
+
+def test_a_table_on_the_disk_has_the_price_of_one_in_memory(tmp_path: Path) -> None:
+    data = logistic_data(400, 3)
+    rows = pd.DataFrame(data.x.numpy(), columns=list(data.feature_names)).assign(y=data.y.numpy())
+    rows.to_parquet(tmp_path / "table.parquet")
+    here, there = fitted(data), fitted(bdpvi.Table(tmp_path / "table.parquet", "y"))
+    found = []
+    for fit in (here, there):
+        bdpvi.release(fit, DRAWS, temperature=TEMPERATURE)
+        found.append(bdpvi.cost(fit, delta=DELTA))
+    one, other = found
+    assert one.worst_case is not None
+    assert other.worst_case is not None
+    assert other.worst_case.epsilon == pytest.approx(one.worst_case.epsilon, rel=1e-9)
+    first, second = (evidence_of(bayes(x)) for x in found)
+    assert (first.conversion, first.estimator) == (second.conversion, second.estimator)
+    assert first.failure_probability == second.failure_probability
+    # Counts round Σb² up by 0.14 % at most, and the grid of ε has steps of half a percent.
+    assert bayes(one).epsilon <= bayes(other).epsilon <= 1.006 * bayes(one).epsilon

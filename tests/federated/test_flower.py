@@ -1,0 +1,442 @@
+"""Flower: what leaves a client, what a server takes, and what it is charged."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accounts import path_of, worst_of
+
+pytest.importorskip("flwr")
+
+import flower_digits as fed
+import numpy as np
+import torch
+from flower_digits import CLIENTS, CLIP, SIZE, Nodes, Wire, client_app, first, rounds
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
+from flwr.supercore.task_identity import TaskIdentity
+
+import bdpvi.federated.flower
+from bdpvi._ground.types import Budget, BudgetExceededError
+from bdpvi.federated.federated import Federation
+from bdpvi.federated.flower import BayesianFedAvg, client_mod
+from bdpvi.federated.rounds import SERVER_OF_SUMS, Rounds
+from bdpvi.privacy.events import NormCounts
+from bdpvi.privacy.ledger import Ledger
+
+ROOT = Path(__file__).resolve().parents[2]
+BAD = 1003
+
+
+@pytest.fixture(autouse=True)
+def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages need a run and a node, which Flower's processes set."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def strategy(settings: Rounds, **named: Any) -> BayesianFedAvg:
+    return BayesianFedAvg(FedAvg(min_available_nodes=CLIENTS), Federation(settings, **named))
+
+
+def ran(settings: Rounds, wire: Wire, times: int = 1) -> tuple[BayesianFedAvg, Nodes]:
+    nodes, one = Nodes(client_app(settings), wire), strategy(settings)
+    one.start(nodes, first(), num_rounds=times)
+    return one, nodes
+
+
+def flat(arrays: ArrayRecord | None) -> torch.Tensor:
+    assert arrays is not None
+    return torch.from_numpy(np.concatenate([a.ravel() for a in arrays.to_numpy_ndarrays()]))
+
+
+def plain(message: Message, reply: Message) -> list[Message]:
+    return [reply]
+
+
+def test_it_learns_and_releases_weights_only() -> None:
+    settings = rounds(noise_multiplier=0.05)
+    nodes, one = Nodes(client_app(settings)), strategy(settings)
+    result = one.start(nodes, first(), num_rounds=6)
+    assert fed.accuracy(result.arrays) > 0.7
+    assert not result.train_metrics_clientapp
+    assert not result.evaluate_metrics_clientapp
+    assert {message.metadata.message_type for message, _ in nodes.sent} == {"train"}
+    assert one.refused == {}
+    assert one.federation.charged == 6
+    assert torch.equal(flat(one.arrays), flat(result.arrays))
+
+
+def test_a_client_sends_its_clipped_update_and_nothing_else() -> None:
+    one, nodes = ran(rounds(seed=0), plain)
+    assert one.released is not None
+    assert len(nodes.sent) == CLIENTS
+    for message, (reply,) in nodes.sent:
+        (arrays,) = reply.content.values()
+        sent = flat(message.content["arrays"]).double()
+        assert float((flat(arrays).double() - sent).norm()) == pytest.approx(CLIP, rel=1e-5)
+
+
+def test_the_mean_is_over_the_expected_number_and_the_noise_is_the_federations() -> None:
+    one, nodes = ran(rounds(client_rate=0.5, seed=1), plain)
+    total = sum(flat(reply.content["arrays"]).double() for _, (reply,) in nodes.sent)
+    again = Federation(rounds(client_rate=0.5, seed=1))
+    again.sampled(1)
+    noise = again.aggregate(1, []).update
+    assert noise is not None
+    assert 0 < len(nodes.sent) < CLIENTS
+    step = 0.5 * CLIP / 32 / (0.5 * CLIENTS)  # of the lattice that sums are rounded to
+    gap = flat(one.arrays) - total / (0.5 * CLIENTS) - noise
+    assert float(gap.abs().max()) <= step
+
+
+def reply_with(arrays: ArrayRecord, message: Message) -> Message:
+    return Message(RecordDict({"arrays": arrays}), reply_to=message)
+
+
+def altered(change: Callable[[dict[str, Array]], None]) -> Wire:
+    def wire(message: Message, reply: Message) -> list[Message]:
+        arrays = dict(reply.content["arrays"].items())
+        change(arrays)
+        return [reply_with(ArrayRecord(arrays), message)]
+
+    return wire
+
+
+def put(array: Any) -> Wire:
+    return altered(lambda arrays: arrays.update(bias=array))
+
+
+def nan(arrays: dict[str, Array]) -> None:
+    arrays["bias"] = Array(np.full(10, np.nan, dtype=np.float32))
+
+
+def stale(message: Message, reply: Message) -> list[Message]:
+    reply.metadata.group_id = "0"
+    return [reply]
+
+
+def stranger(message: Message, reply: Message) -> list[Message]:
+    reply.metadata.__dict__["_src_node_id"] = 7
+    return [reply]
+
+
+def huge() -> Array:
+    """Return an array whose own header promises more memory than there is."""
+    stream = BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": (10**15,)}
+    np.lib.format.write_array_header_1_0(stream, header)
+    return Array("float32", (10,), "numpy.ndarray", stream.getvalue() + bytes(40))
+
+
+FAULTS: dict[str, tuple[Wire, int, str]] = {
+    "dies": (lambda m, r: [], BAD, "lost: no answer"),
+    "fails": (lambda m, r: [Message(Error(3, "age 42"), reply_to=m)], BAD, "lost: error 3"),
+    "answers twice": (lambda m, r: [r, r], BAD, "answered twice"),
+    "not a number": (altered(nan), BAD, "not finite"),
+    "stale": (stale, BAD, "stale: answers round '0', not 1"),
+    "stranger": (stranger, 7, "was not asked"),
+    "other shape": (put(Array(np.zeros(11))), BAD, r"'bias' must be .* of shape \(10,\)"),
+    "integers": (put(Array(np.zeros(10, dtype=int))), BAD, "floating-point"),
+    "complex": (put(Array(np.zeros(10, dtype=complex))), BAD, "floating-point"),
+    "too large": (put(huge()), BAD, "floating-point"),
+    "pickled": (put(Array("object", (10,), "numpy.ndarray", b"cos\nsystem\n.")), BAD, "floating"),
+    "other names": (altered(lambda a: a.update(more=a.pop("bias"))), BAD, "names that were sent"),
+    "no arrays": (lambda m, r: [Message(RecordDict({}), reply_to=m)], BAD, "one record of arrays"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_bad_reply_counts_as_nothing_and_is_named(name: str) -> None:
+    fault, node, why = FAULTS[name]
+
+    def wire(message: Message, reply: Message) -> list[Message]:
+        return fault(message, reply) if message.metadata.dst_node_id == BAD else [reply]
+
+    one, _ = ran(rounds(seed=0), wire)
+    without, _ = ran(rounds(seed=0), lambda m, r: [r] if m.metadata.dst_node_id != BAD else [])
+    assert torch.equal(flat(one.arrays), flat(without.arrays))
+    assert set(one.refused) <= {BAD, node}
+    assert re.search(why, one.refused[node])
+    assert "42" not in str(one.refused)
+    assert one.federation.charged == 1
+
+
+def test_an_oversized_update_is_clipped_by_the_server() -> None:
+    def wire(message: Message, reply: Message) -> list[Message]:
+        large = [1e6 * (i + 1) * np.ones_like(a) for i, a in enumerate(first().to_numpy_ndarrays())]
+        record = ArrayRecord(dict(zip(first(), map(Array, large), strict=True)))
+        return [reply_with(record, message)] if message.metadata.dst_node_id == BAD else []
+
+    one, _ = ran(rounds(seed=0), wire)
+    nobody, _ = ran(rounds(seed=0), lambda m, r: [])
+    moved = float((flat(one.arrays) - flat(nobody.arrays)).norm()) * CLIENTS
+    assert one.released is not None
+    assert one.released.clipped == (3,)
+    assert moved == pytest.approx(CLIP, rel=0.1)  # both sums are rounded to the lattice
+    assert BAD not in one.refused
+
+
+def test_who_takes_part_never_changes_the_noise() -> None:
+    """The same seed adds the same noise to every set of participants, and secret noise has σ."""
+
+    def noise(settings: Rounds, come: int) -> torch.Tensor:
+        one, nodes = ran(settings, lambda m, r: [r] if m.metadata.dst_node_id < 1000 + come else [])
+        total = torch.zeros(SIZE, dtype=torch.float64)
+        for _, replies in nodes.sent:
+            total += sum(flat(reply.content["arrays"]).double() for reply in replies)
+        return flat(one.arrays).double() * CLIENTS - total
+
+    everybody = noise(rounds(seed=0), CLIENTS)
+    for come in (0, 1, 5):
+        assert (
+            float((noise(rounds(seed=0), come) - everybody).abs().max()) <= 0.5 * CLIP / 32 + 1e-5
+        )
+    for come in (0, CLIENTS):
+        drawn = torch.cat([noise(rounds(), come) for _ in range(4)])
+        error = 0.5 / (2 * len(drawn)) ** 0.5  # of an estimated standard deviation
+        assert float(drawn.std()) == pytest.approx(0.5 * CLIP, abs=5 * error)
+
+
+def test_an_empty_round_is_released_with_its_noise() -> None:
+    one, nodes = ran(rounds(client_rate=1e-9), plain)
+    assert nodes.sent == []
+    assert float(flat(one.arrays).abs().max()) > 0
+    assert one.federation.charged == 1
+
+
+def test_coins_are_our_own_and_secret() -> None:
+    """Python's generator, which Flower's sampling uses, has no say; every client has its coin."""
+    one = strategy(rounds(client_rate=0.3))
+    nodes = Nodes(client_app(one.federation.rounds))
+    asked = []
+    for number in range(60):
+        random.seed(0)
+        asked.append(len(list(one.configure_train(number, first(), ConfigRecord(), nodes))))
+    assert len(set(asked)) > 2
+    mean, deviation = 0.3 * CLIENTS * 60, (0.3 * 0.7 * CLIENTS * 60) ** 0.5
+    assert abs(sum(asked) - mean) < 6 * deviation
+
+
+def test_the_log_does_not_tell_who_took_part(caplog: pytest.LogCaptureFixture) -> None:
+    logs = []
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    try:
+        for come in (0, CLIENTS):
+            caplog.clear()
+            ran(rounds(client_rate=0.99), lambda m, r, come=come: [r][:come])  # type: ignore[misc]
+            logs.append([text for text in caplog.messages if "finished in" not in text])
+    finally:
+        logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert logs[0] == logs[1] != []
+
+
+def test_a_restarted_server_neither_loses_nor_doubles_a_charge(tmp_path: Path) -> None:
+    ledger = Ledger.at(tmp_path / "clients.jsonl")
+    settings = rounds(client_rate=0.9)
+    nodes = Nodes(client_app(settings))
+    one = strategy(settings, ledger=ledger)
+    one.start(nodes, first(), num_rounds=2)
+    (open_, *_) = one.configure_train(
+        3, one.arrays, ConfigRecord(), nodes
+    )  # the server dies in round 3
+    late = reply_with(open_.content["arrays"], open_)
+    assert sum(entry.count for entry in Ledger(ledger.path).entries()) == 3
+
+    assert ledger.path is not None
+    again = strategy(settings, ledger=Ledger(ledger.path))
+    again.start(Nodes(client_app(settings)), one.arrays, num_rounds=2)
+    assert again.federation.charged == 5
+    fresh = strategy(settings)
+    fresh.start(Nodes(client_app(settings)), first(), num_rounds=5)
+    assert again.worst_case(1e-3) == fresh.worst_case(1e-3)
+    assert path_of(again.cost(1e-3)).epsilon is not None
+
+    again.configure_train(1, one.arrays, ConfigRecord(), nodes)  # Flower counts from 1 again
+    again.aggregate_train(1, [late])
+    assert again.refused[late.metadata.src_node_id] == "stale: answers round '3', not 6"
+
+
+def test_what_it_reports() -> None:
+    one, _ = ran(rounds(), plain, times=2)
+    found, spent = one.worst_case(1e-3), one.cost(1e-3)
+    assert str(found).endswith("seen by the public, to add or remove one client)")
+    assert spent.worst_case == found
+    assert path_of(spent).epsilon <= found.epsilon
+    assert (path_of(spent).unit, path_of(spent).observer) == ("one client", "the public")
+    with pytest.raises(ValueError, match="adds all of the noise"):
+        one.worst_case(1e-3, observer=SERVER_OF_SUMS)
+    with pytest.raises(ValueError, match="record_rate"):
+        one.worst_case(1e-3, unit="record")
+
+
+class Many(Nodes):
+    """As many nodes as one likes."""
+
+    def get_node_ids(self) -> Any:
+        return range(1000, 1000 + self.many)
+
+    def __init__(self, app: Any, many: int) -> None:
+        super().__init__(app)
+        self.many = many
+
+
+def test_clients_that_moved_little_pay_less_on_the_path() -> None:
+    settings = Rounds(clients=300, size=4, clip=CLIP, noise_multiplier=4.0)
+
+    def small(message: Message, context: Context) -> Message:
+        (arrays,) = message.content["arrays"].to_numpy_ndarrays()
+        return reply_with(ArrayRecord([arrays + np.float32(0.05)]), message)  # of norm 0.1
+
+    start = ArrayRecord([np.zeros(4, dtype=np.float32)])
+    one = BayesianFedAvg(FedAvg(), Federation(settings))
+    one.start(Many(small, 300), start, num_rounds=2)
+    spent = one.cost(1e-3)
+    norms = NormCounts.none(torch.arange(300)).add(torch.full((300,), 0.1), steps=2)
+    assert spent == one.federation.cost(1e-3, norms=norms)
+    assert path_of(spent).epsilon < worst_of(spent).epsilon
+    plainly = BayesianFedAvg(FedAvg(), Federation(settings), watch=False)
+    plainly.start(Many(small, 300), start, num_rounds=2)
+    assert plainly.cost(1e-3).worst_case == spent.worst_case
+
+
+@pytest.mark.parametrize("kind", [FedAdam, FedProx])
+def test_other_strategies_see_the_noisy_mean_alone(kind: Any) -> None:
+    options = {"proximal_mu": 0.1} if kind is FedProx else {"eta": 0.1}
+    settings = rounds(noise_multiplier=0.05)
+    one = BayesianFedAvg(kind(**options), Federation(settings))
+    nodes = Nodes(client_app(settings))
+    result = one.start(nodes, first(), num_rounds=5)
+    assert fed.accuracy(result.arrays) > 0.5
+    config = nodes.sent[0][0].content["config"]
+    assert "server-round" in config
+    assert ("proximal-mu" in config) == (kind is FedProx)
+
+
+def test_the_budget_stops_it_and_leaves_the_weights() -> None:
+    one = strategy(rounds(noise_multiplier=4.0), ledger=Ledger(budget=Budget(1.0, 1e-3)))
+    with pytest.raises(BudgetExceededError):
+        one.start(Nodes(client_app(one.federation.rounds)), first(), num_rounds=50)
+    assert one.worst_case(1e-3).epsilon <= 1.0
+    assert flat(one.arrays).shape == (SIZE,)
+
+
+def test_nodes_beyond_the_fixed_number_are_not_asked() -> None:
+    one = strategy(rounds())
+    nodes = Many(client_app(rounds()), CLIENTS + 5)
+    one.start(nodes, first(), num_rounds=2)
+    assert {m.metadata.dst_node_id for m, _ in nodes.sent} == set(range(1000, 1000 + CLIENTS))
+
+
+def test_bad_arguments_are_named() -> None:
+    federation = Federation(rounds())
+    with pytest.raises(ValueError, match="strategy"):
+        BayesianFedAvg("FedAvg", federation)
+    with pytest.raises(ValueError, match="federation"):
+        BayesianFedAvg(FedAvg(), rounds())  # type: ignore[arg-type]
+    one = strategy(rounds())
+    with pytest.raises(ValueError, match="is not open"):
+        one.aggregate_train(1, [])
+    nodes = Nodes(client_app(rounds()))
+    with pytest.raises(ValueError, match="size=650 in Rounds, but the arrays have 3"):
+        one.configure_train(1, ArrayRecord([np.zeros(3)]), ConfigRecord(), nodes)
+    counter = ArrayRecord({"steps": Array(np.zeros(SIZE, dtype=int))})
+    with pytest.raises(ValueError, match=r"'steps'.*floating-point"):
+        one.configure_train(1, counter, ConfigRecord(), nodes)
+    assert one.federation.charged == 0
+
+
+def call(mod: Any, app: Any) -> Message:
+    message = Message(RecordDict({"arrays": first()}), 1000, "train", group_id="1")
+    return mod(message, Context(1, 1000, {}, RecordDict(), {}), app)
+
+
+def test_the_mod_keeps_what_an_exception_says_to_the_client() -> None:
+    def fails(message: Message, context: Context) -> Message:
+        raise KeyError("patient 17")
+
+    reply = call(client_mod(rounds()), fails)
+    assert reply.error.reason == "KeyError in the client, which keeps the text"
+
+
+def test_the_mod_adds_the_clients_share_of_the_noise() -> None:
+    settings = rounds(noise_multiplier=40.0, noise_shares=4)
+    same = call(client_mod(lambda context: settings), lambda m, c: reply_with(first(), m))
+    sent = flat(same.content["arrays"]).double()
+    error = 20.0 / (2 * SIZE) ** 0.5
+    assert float(sent.std()) == pytest.approx(40.0 / 4**0.5, abs=5 * error)
+
+
+def test_the_mod_lets_other_messages_pass() -> None:
+    mod = client_mod(rounds())
+    message = Message(RecordDict({}), 1000, "query")
+    answer = Message(RecordDict({"m": MetricRecord({"a": 1})}), reply_to=message)
+    assert mod(message, None, lambda m, c: answer) is answer
+
+
+def test_without_flower_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "flwr.app", None)
+    spec = importlib.util.spec_from_file_location("again", bdpvi.federated.flower.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(ImportError, match=r"pip install 'bdpvi\[flower\]'"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+SIMULATION = """
+import flower_digits as fed
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from bdpvi.federated.federated import Federation
+from bdpvi.federated.flower import BayesianFedAvg
+
+settings = fed.rounds(noise_multiplier=0.25, client_rate=0.9)
+server = ServerApp()
+
+@server.main()
+def main(grid, context):
+    strategy = BayesianFedAvg(FedAvg(min_available_nodes=10), Federation(settings))
+    result = strategy.start(grid, fed.first(), num_rounds=3, timeout=60)
+    print("accuracy", fed.accuracy(result.arrays), strategy.worst_case(1e-3), strategy.refused)
+
+resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 1}}
+run_simulation(server, fed.client_app(settings), 10, backend_config=resources)
+"""
+
+
+@pytest.mark.slow
+def test_flowers_own_simulation_runs_it(tmp_path: Path) -> None:
+    """In processes of Flower's and Ray's own, telemetry off."""
+    pytest.importorskip("ray")
+    off = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    where = {"FLWR_HOME": str(tmp_path), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", SIMULATION],
+        env={**os.environ, **off, **where}, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    (said,) = [row for row in done.stdout.splitlines() if row.startswith("accuracy")] or [""]
+    assert said, done.stderr[-3000:]
+    assert float(said.split()[1]) > 0.4
+    assert "to add or remove one client" in said
+    assert said.endswith(" {}")

@@ -1,0 +1,712 @@
+"""DP-SGD: one source for sampler, noise and price; resumed runs; refusals; an audit."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accounts import path_of, worst_of
+from scipy.stats import beta, binom, chi2, kstest, norm
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+
+from bdpvi import Budget, BudgetExceededError, Ledger, make_private
+from bdpvi.networks import DPSGDSettings
+from bdpvi.networks.preflight import make_gradients
+from bdpvi.networks.private import Private
+from bdpvi.noise.batches import Plan
+from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.worst_case import PrivacyLossAccountant, gaussian_epsilon
+from bdpvi.releases.noisy_sum import NoisySum
+
+Z, Q = 2.0, 0.1
+
+
+def simulated(records: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(records, 5, generator=generator)
+    return x, (x[:, 0] + x[:, 1] > 0).long()
+
+
+def run(module: nn.Module | None = None, optimizer: Any = None, **options: Any) -> Private:
+    torch.manual_seed(0)
+    module = module or nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Dropout(0.2), nn.Linear(4, 2))
+    optimizer = optimizer or torch.optim.Adam(module.parameters(), lr=0.1)
+    given: dict[str, Any] = {
+        "loss": F.cross_entropy, "data": simulated(400), "panel": simulated(100, seed=1),
+        "rate": Q, "max_grad_norm": 1.0, "noise_multiplier": Z, "seed": 0,
+    }  # fmt: skip
+    if "epsilon" in options:
+        given.pop("noise_multiplier")
+    given |= options
+    given.setdefault("records", len(given["data"][0]) if isinstance(given["data"], tuple) else 400)
+    named = {one.name for one in fields(DPSGDSettings)} & given.keys()
+    settings = DPSGDSettings(**{name: given.pop(name) for name in named})
+    return make_private(module, optimizer, **given, settings=settings)
+
+
+def weights(private: Private) -> Tensor:
+    return torch.cat([w.detach().flatten() for w in private.module.parameters()])
+
+
+def own_gradient(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Return the gradient of one record, over all weights, by a backward pass of its own."""
+    value = F.cross_entropy(module(x[None]), y[None])
+    return torch.cat([g.flatten() for g in torch.autograd.grad(value, [*module.parameters()])])
+
+
+def test_a_step_is_the_noisy_sum_over_the_expected_size() -> None:
+    """Everything written out once more: batch, clip, sum, divisor."""
+    module = nn.Linear(5, 2)
+    private = run(module, torch.optim.SGD(module.parameters(), lr=1.0), noise_multiplier=1e-6)
+    before = weights(private)
+    private.step()
+    x, y = (t[private.batch] for t in simulated(400))
+    before_module = copy.deepcopy(module)
+    nn.utils.vector_to_parameters(before, before_module.parameters())
+    total = torch.zeros_like(before)
+    for a, b in zip(x, y, strict=True):
+        g = own_gradient(before_module, a, b)
+        total += g / max(1.0, float(g.norm()))
+    expected = before - total / (Q * 400)  # the expected size, not len(x)
+    assert len(x) != Q * 400
+    torch.testing.assert_close(weights(private), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_noise_has_the_deviation_that_is_charged() -> None:
+    mechanism = NoisySum(rate=0.01, clip=0.3, noise_multiplier=1.7, size=200_000, records=5000)
+    parts = mechanism.means([torch.zeros(500, 300), torch.zeros(50_000)], 0)
+    assert [part.shape for part in parts] == [(500, 300), (50_000,)]
+    draws = torch.cat([part.flatten() for part in parts]) * (0.01 * 5000) / (0.3 * 1.7)
+    assert draws.dtype == torch.float64
+    assert kstest(draws, "norm").pvalue > 1e-6
+    low, high = chi2.interval(1 - 2e-6, len(draws))
+    assert low < float((draws**2).sum()) < high  # ± 1.5 % in variance, 0.8 % in σ
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_batches_are_poisson_samples(seed: int | None) -> None:
+    mechanism = NoisySum(rate=0.3, clip=1.0, noise_multiplier=1.0, size=1, records=1000, seed=seed)
+    sizes = [len(mechanism.batch(step)) for step in range(1000)]
+    low, high = binom.interval(1 - 2e-6, 1000 * 1000, 0.3)  # ± 0.8 %
+    assert low < sum(sizes) < high
+    variance = float(torch.tensor(sizes).double().var())
+    low, high = chi2.interval(1 - 2e-6, 999)
+    assert low < variance / (1000 * 0.3 * 0.7) * 999 < high  # not a fixed size
+
+
+def test_sampler_noise_and_price_have_one_source() -> None:
+    private = run()
+    private.step()
+    event = private.event()
+    assert (event.rate, event.noise_multiplier, event.steps) == (Q, Z, 1)
+    for name in ("rate", "clip", "noise_multiplier", "records", "seed"):
+        with pytest.raises(AttributeError):
+            setattr(private.mechanism, name, 1)
+    with pytest.raises(AttributeError):
+        private.mechanism = replace(private.mechanism, noise_multiplier=9.0)  # type: ignore[misc]
+
+
+def test_both_epsilons_stand_together() -> None:
+    private = run(seed=None)
+    for _ in range(5):
+        private.step()
+    spent = private.cost(1e-5)
+    assert isinstance(spent.worst_case, Bound)
+    assert worst_of(spent).epsilon == PrivacyLossAccountant().epsilon(Z, Q, 5, 1e-5)
+    assert str(spent.worst_case) in str(spent)
+    assert path_of(spent).epsilon <= worst_of(spent).epsilon
+    assert "not a guarantee about the algorithm" in str(spent)
+    assert spent.worst_case == private.worst_case(1e-5)
+    assert float(private.per_record(1e-5).max()) <= worst_of(spent).epsilon * (1 + 1e-9)
+    assert private.per_record(1e-5).shape == (100,)
+
+
+def test_a_seeded_run_says_that_it_is_an_experiment() -> None:
+    private = run()
+    private.step()
+    spent = private.cost(1e-5)
+    assert not worst_of(spent).reliable
+    for text in (str(private), str(spent), str(private.worst_case(1e-5)), worst_of(spent).reason):
+        assert "seeded" in text
+    assert "seeded" not in str(run(seed=None))
+
+
+def test_unseeded_runs_differ_and_seeded_ones_repeat() -> None:
+    found = []
+    for seed in (None, None, 4, 4):
+        private = run(seed=seed)
+        private.step()
+        found.append(weights(private))
+    assert not torch.equal(found[0], found[1])
+    assert torch.equal(found[2], found[3])
+
+
+def test_a_step_leaves_the_callers_random_numbers_alone() -> None:
+    private = run()
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    private.step()
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("mode", ["functorch", "ghost"])
+def test_a_resumed_run_is_the_same_to_the_bit(mode: str) -> None:
+    if mode == "ghost":
+        pytest.importorskip("opacus")
+    whole, first = run(grad_sample_mode=mode), run(grad_sample_mode=mode)
+    for _ in range(6):
+        whole.step()
+    for _ in range(3):
+        first.step()
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    first.step()  # what was saved does not change with it
+    file.seek(0)
+    second = run(grad_sample_mode=mode)
+    second.load_state_dict(torch.load(file, weights_only=True))
+    for _ in range(3):
+        second.step()
+    assert torch.equal(weights(second), weights(whole))
+    one, other = second.event().norms, whole.event().norms
+    assert one is not None
+    assert other is not None
+    assert torch.equal(one.counts, other.counts)
+    assert second.steps == 6
+
+
+def test_the_state_of_a_secret_run_holds_no_seed() -> None:
+    assert run(seed=None).state_dict()["mechanism"]["seed"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rate": 0.2}, "state was made with rate=0.1, and not"),
+        ({"noise_multiplier": 1.0}, "state was made with noise_multiplier=2.0, and not"),
+        ({"seed": 1}, "state was made with seed=0, and not"),
+        ({"panel": (*simulated(100, seed=1), torch.arange(100) + 7)}, "another panel"),
+        ({"module": nn.Linear(5, 2)}, "another module"),
+    ],
+)
+def test_a_state_of_another_run_is_refused(change: dict[str, Any], message: str) -> None:
+    private = run()
+    private.step()
+    other = run(**change)
+    before = weights(other)
+    with pytest.raises(ValueError, match=message):
+        other.load_state_dict(private.state_dict())
+    assert torch.equal(weights(other), before)
+    assert other.steps == 0
+
+
+def test_empty_batches_release_noise_and_are_charged() -> None:
+    private = run(rate=1e-9)
+    before = weights(private)
+    private.step()
+    assert len(private.batch) == 0
+    assert private.steps == 1
+    assert float((weights(private) != before).double().mean()) > 0.8
+
+
+def test_the_budget_refuses_before_anything_is_charged() -> None:
+    budget = Budget(PrivacyLossAccountant().epsilon(Z, Q, 3, 1e-5) + 1e-9, 1e-5)
+    private = run(ledger=Ledger(budget=budget))
+    for _ in range(3):
+        private.step()
+    before = weights(private)
+    with pytest.raises(BudgetExceededError, match="step 4"):
+        private.step()
+    assert private.steps == 3
+    assert torch.equal(weights(private), before)
+
+
+def test_epsilon_and_steps_give_the_noise() -> None:
+    private = run(epsilon=1.0, steps=4)
+    for _ in range(4):
+        private.step()
+    worst = private.cost(1e-5).worst_case
+    assert worst is not None
+    assert 0.99 < worst.epsilon <= 1.0
+    with pytest.raises(BudgetExceededError):
+        private.step()
+
+
+def test_norms_are_counted_at_the_level_above() -> None:
+    module = nn.Linear(5, 2)
+    x, y = simulated(100, seed=1)
+    private = run(module, torch.optim.SGD(module.parameters(), lr=0.1), max_grad_norm=2.0)
+    each = [own_gradient(module, a, b) for a, b in zip(x, y, strict=True)]
+    norms = torch.stack([g.norm() for g in each]).double() / 2.0
+    private.step()
+    counted = private.event().norms
+    assert counted is not None
+    at = counted.levels[counted.counts.argmax(1)]
+    assert bool((at >= norms.clamp(max=1.0)).all())
+    assert bool((at - norms.clamp(max=1.0) <= 1 / 64 + 1e-4).all())
+
+
+def poisoned(position: int) -> tuple[Tensor, Tensor]:
+    """Records of which one makes a gradient that is not a number, in training only."""
+    x, y = simulated(400)
+    x[position, 0] = 1e30  # finite itself, unlike its square
+    return x, y
+
+
+class Squares(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(x**2 - x**2)
+        return out
+
+
+MODES = ["functorch", "hooks", "ghost"]
+
+
+def in_mode(mode: str) -> str:
+    if mode != "functorch":
+        pytest.importorskip("opacus")
+    return mode
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_gradient_that_is_not_finite_counts_as_zero(mode: str) -> None:
+    """So a record can neither stop the run nor be told by whether it stopped."""
+    gradients = make_gradients(in_mode(mode), Squares(), F.cross_entropy, None, [simulated(8)])  # type: ignore[arg-type]
+    x, y = poisoned(7)
+    others = torch.arange(len(x)) != 7
+    assert gradients.norms((x, y))[7] == 0
+    found, expected = (
+        gradients.clipped_sum(batch, 0.1) for batch in ((x, y), (x[others], y[others]))
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    private = run(Squares(), data=poisoned(7), rate=1.0, grad_sample_mode=mode)
+    private.step()
+    assert 7 in private.batch.tolist()
+    assert bool(weights(private).isfinite().all())
+
+
+def test_weights_that_are_not_finite_are_said() -> None:
+    module = Squares()
+    private = run(module, torch.optim.SGD(module.parameters(), lr=float("inf")))
+    with pytest.raises(FloatingPointError, match="step 1 made a weight that is not finite"):
+        private.step()
+
+
+class Words(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(6, 3, max_norm=1.0)
+        nn.init.normal_(self.embedding.weight, std=scale)
+        self.out = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.embedding(x).mean(1))
+        return out
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("scale", [5.0, 0.01])
+def test_a_module_that_rewrites_its_weights_is_refused(mode: str, scale: float) -> None:
+    """Also where they have to grow before it does."""
+    x = torch.arange(400).remainder(6)[:, None].repeat(1, 2)
+    with pytest.raises(ValueError, match=r"changes its weight 'embedding.weight'|no gradients"):
+        run(
+            Words(scale), data=(x, x[:, 0].remainder(2)), panel=None,
+            grad_sample_mode=in_mode(mode),
+        )  # fmt: skip
+
+
+class Counting(nn.Linear):
+    """Changes a weight after some passes, when nobody looks any more."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes = getattr(self, "passes", 0) + 1
+        if self.passes > 60:
+            with torch.no_grad():
+                self.bias.add_(0)
+        return super().forward(x)
+
+
+def test_a_weight_that_changes_in_a_later_pass_ends_the_run() -> None:
+    private = run(Counting(5, 2), grad_sample_mode="functorch")
+
+    def train() -> None:
+        for _ in range(100):
+            private.step()
+
+    with pytest.raises(ValueError, match="the forward pass changed a weight"):
+        train()
+    with pytest.raises(ValueError, match="Do not release the network"):
+        private.step()
+
+
+def test_what_changes_between_steps_is_refused_uncharged() -> None:
+    private = run()
+    private.step()
+    first, *_ = private.module.parameters()
+    first.requires_grad_(False)
+    with pytest.raises(ValueError, match="other trainable weights"):
+        private.step()
+    first.requires_grad_(True)
+    private.step()
+    with torch.no_grad():
+        first.add_(1)
+    with pytest.raises(ValueError, match=r"changed outside step\(\)"):
+        private.step()
+    assert private.steps == 2
+
+
+def test_without_a_panel_there_is_the_worst_case_alone() -> None:
+    private, other = run(panel=None), run()
+    for one in (private, other):
+        for _ in range(3):
+            one.step()
+    spent = private.cost(1e-5)
+    assert spent.path is None
+    assert spent.worst_case == other.cost(1e-5).worst_case == private.worst_case(1e-5)
+    assert str(spent).endswith("no reference records, so no Bayesian ε")
+    for ask in (private.exposure, private.per_record):
+        with pytest.raises(ValueError, match="panel is None"):
+            ask(1e-5)
+    again = run(panel=None)
+    again.load_state_dict(private.state_dict())
+    assert again.worst_case(1e-5) == private.worst_case(1e-5)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(5, 2), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, z: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.one(x) + self.two(z), "extra": x}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_several_inputs_and_outputs_by_name(mode: str) -> None:
+    x, y = simulated(400)
+    z = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
+    private = run(
+        TwoInputs(), data=((x, z), y), panel=None, rate=0.3, grad_sample_mode=in_mode(mode),
+        loss=lambda out, y: F.cross_entropy(out["logits"], y),
+    )  # fmt: skip
+    joined = nn.Linear(8, 2)
+    some = torch.cat([x, z], 1)[:7], y[:7]
+    gradients = make_gradients(mode, joined, F.cross_entropy, None, [some])  # type: ignore[arg-type]
+    with torch.no_grad():
+        layers: list[Any] = [*private.module.children()]
+        joined.weight.copy_(torch.cat([layer.weight for layer in layers], 1))
+        joined.bias.copy_(layers[0].bias + layers[1].bias)
+    found = private._gradients.norms(((x, z), y))
+    expected = gradients.norms((torch.cat([x, z], 1), y))
+    # The joined layer has one bias, where the two have one each.
+    assert bool((found > expected).all())
+    private.step()
+
+
+@pytest.mark.parametrize(("kind", "name"), [(nn.GRU, "DPGRU"), (nn.RNN, "DPRNN")])
+def test_a_recurrent_layer_gets_a_hint_that_is_true(kind: Any, name: str) -> None:
+    layers = pytest.importorskip("opacus.layers")
+
+    class Recurrent(nn.Module):
+        def __init__(self, kind: Any) -> None:
+            super().__init__()
+            self.layer, self.out = kind(3, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.out(self.layer(x)[0][:, -1])
+            return out
+
+    x, y = torch.randn(400, 6, 3), torch.arange(400).remainder(2)
+    for mode in ("hooks", "ghost"):
+        with pytest.raises(ValueError, match=f"opacus.layers.{name} in the place of layer 'layer'"):
+            run(Recurrent(kind), data=(x, y), panel=None, grad_sample_mode=mode)
+    for mode in MODES:
+        replaced = Recurrent(getattr(layers, name))
+        run(replaced, data=(x, y), panel=None, grad_sample_mode=mode).step()
+
+
+@pytest.mark.parametrize("row", [0, 57, 399])
+def test_without_a_record_and_its_coins_training_is_the_same(
+    row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = simulated(400)
+    others = torch.arange(400) != row
+    coins = Plan._coins
+
+    def trained(data: tuple[Tensor, Tensor], deleted: bool) -> tuple[Tensor, list[Tensor]]:
+        def own(plan: Plan, step: int, limit: int) -> Any:
+            found = coins(plan, step, 400)
+            return np.delete(found, row) if deleted else found
+
+        monkeypatch.setattr(Plan, "_coins", own)
+        torch.manual_seed(
+            0
+        )  # one start; without dropout, whose coins are drawn one after the other.
+        module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
+        private = run(module, data=data, panel=None, records=400, rate=0.3)
+        chosen = []
+        for _ in range(4):
+            private.step()
+            chosen.append(private.batch)
+        return weights(private), chosen
+
+    poison = x.clone()
+    poison[row] = float("nan")  # is there, and counts as zero
+    with_it, there = trained((poison, y), False)
+    without, left = trained((x[others], y[others]), True)
+    torch.testing.assert_close(with_it, without)
+    kept = torch.arange(400)[others]
+    for one, other in zip(there, left, strict=True):
+        assert one[one != row].tolist() == kept[other].tolist()
+
+
+class Growing(Dataset[Any]):
+    def __init__(self) -> None:
+        self.size = 400
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return torch.randn(5), i % 2
+
+
+def test_data_that_change_their_length_are_refused_uncharged() -> None:
+    data = Growing()
+    private = run(data=data)
+    private.step()
+    data.size = 401
+    with pytest.raises(ValueError, match="data has 401 records and had 400"):
+        private.step()
+    assert private.steps == 1
+
+
+def test_a_dataset_trains_as_its_tensors_do() -> None:
+    class Items(Dataset[Any]):
+        def __init__(self, tensors: Sequence[Tensor]) -> None:
+            self.tensors = tensors
+
+        def __len__(self) -> int:
+            return len(self.tensors[0])
+
+        def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+            return self.tensors[0][i], self.tensors[1][i]
+
+    found = []
+    for data in (simulated(400), TensorDataset(*simulated(400)), Items(simulated(400))):
+        private = run(data=data)
+        private.step()
+        found.append(weights(private))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+class Centred(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+def behind(layer: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(5, 4), layer, nn.Linear(4, 2))
+
+
+def image(layer: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Unflatten(1, (1, 5)), layer, nn.Flatten(), nn.Linear(5, 2))
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+WHOLE = TensorDataset(*simulated(500))
+TIED = simulated(400)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"module": behind(nn.BatchNorm1d(4))}, r"layer '1' \(BatchNorm1d\).*GroupNorm"),
+        ({"module": behind(Centred())}, r"layer '1' \(Centred\), which mixes records"),
+        ({"module": image(nn.InstanceNorm1d(1, track_running_stats=True))}, "Instance.*buffer"),
+        ({"module": behind(nn.BatchNorm1d(4, track_running_stats=False)).eval()}, "BatchNorm1d"),
+        ({"module": nn.Linear(5, 2).requires_grad_(False)}, "module has no trainable weight"),
+        ({"module": nn.Linear(5, 2).bfloat16()}, "torch.bfloat16.*autocast"),
+        ({"loss": lambda out, y: F.cross_entropy(out - out.mean(0), y)}, "loss mixes records"),
+        ({"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0]))}, "loss mixes records"),
+        ({"loss": lambda out, y: out}, "loss has 2 values for one record"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm must be .* got 0.0"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier must be .* got 0.0"),
+        ({"noise_multiplier": None}, "give noise_multiplier, or both epsilon and steps"),
+        ({"noise_multiplier": None, "steps": 5}, "give noise_multiplier, or both"),
+        ({"rate": 0.0}, "rate must lie in .* got 0.0"),
+        ({"seed": -1}, "seed must be"),
+        ({"physical_batch": 0}, "physical_batch must be"),
+        ({"grad_sample_mode": "fast"}, "grad_sample_mode must be one of"),
+        ({"panel": simulated(99)}, "panel has 99 records; an estimate needs at least 100"),
+        ({"panel": tuple(t[:200] for t in TIED), "data": TIED}, "panel has 200 records of 200"),
+        ({"panel": Subset(WHOLE, range(300, 500)), "data": Subset(WHOLE, range(400))},
+         "panel has 100 records of the training data, such as id 300"),
+        ({"data": Subset(WHOLE, [1, 1, 2])}, "data has a record twice"),
+        ({"data": Stream()}, "data must be tensors .* with a length"),
+        ({"data": (torch.zeros(3, 5), torch.zeros(2))}, "data: y has 2 entries, x has 3"),
+        ({"data": torch.zeros(3, 5)}, "data must be tensors"),
+    ],
+)  # fmt: skip
+def test_bad_input_names_the_argument(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(**options)
+
+
+def test_an_optimiser_of_other_weights_is_refused() -> None:
+    module = behind(nn.Tanh())
+    with pytest.raises(ValueError, match="optimizer has 2 weights, 2 of the 4"):
+        run(module, torch.optim.SGD(module[0].parameters(), lr=0.1))
+    with pytest.raises(ValueError, match="optimizer=LBFGS"):
+        run(module, torch.optim.LBFGS(module.parameters()))
+
+
+def test_frozen_statistics_stay_frozen_in_training() -> None:
+    module = behind(nn.BatchNorm1d(4))
+    module[1].eval()
+    private = run(module)
+    private.step()
+    module.train()  # as loops do after a look at the test records
+    private.step()
+    assert not module[1].training
+    assert int(module.get_buffer("1.num_batches_tracked")) == 0
+
+
+def test_dropout_is_a_records_own_draw() -> None:
+    """Two copies of one record in one batch lose different units."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(5, 500), nn.Dropout(0.5), nn.Linear(500, 2))
+    x, y = simulated(1)
+    panel = x.expand(100, 5), y.expand(100)
+    private = run(module, panel=panel, max_grad_norm=100.0)
+    private.step()
+    norms = private.event().norms
+    assert norms is not None
+    assert len(norms.counts.unique(dim=0)) > 1
+
+
+def test_what_opacus_cannot_follow_is_said_beforehand() -> None:
+    pytest.importorskip("opacus")
+    module = behind(nn.BatchNorm1d(4))
+    module[1].eval()  # Opacus has no way with its buffers
+    with pytest.raises(ValueError, match=r"grad_sample_mode='ghost'.*try 'functorch'"):
+        run(module, grad_sample_mode="ghost")
+    run(module, grad_sample_mode="functorch").step()
+
+
+def test_without_opacus_its_modes_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opacus.grad_sample", None)
+    with pytest.raises(ImportError, match=r"bdpvi\[opacus\]"):
+        run(grad_sample_mode="hooks")
+
+
+def digits(seed: int) -> tuple[tuple[Tensor, Tensor], ...]:
+    """Return scikit-learn's digits: 1,100 to train, a panel of 347, 350 to test."""
+    bunch = load_digits()
+    x = torch.tensor(bunch.data / 16 - 0.5, dtype=torch.float32)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+    y = torch.tensor(bunch.target)[order]
+    return tuple(zip(x[order].split([1100, 347, 350]), y.split([1100, 347, 350]), strict=True))
+
+
+@pytest.mark.slow
+def test_digits_as_published_in_the_design() -> None:
+    accuracies = []
+    for seed in range(3):
+        train, panel, (x, y) = digits(seed)
+        torch.manual_seed(seed)
+        module = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+        optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+        private = run(module, optimizer, data=train, panel=panel, seed=seed)
+        for _ in range(300):
+            private.step()
+        accuracies.append(float((module(x).argmax(1) == y).double().mean()))
+    mean = sum(accuracies) / 3
+    assert abs(mean - 0.934) < 4 * math.sqrt(0.934 * 0.066 / 350 / 3)
+    worst = private.cost(1e-5).worst_case
+    assert worst is not None
+    assert worst.epsilon == pytest.approx(4.18, rel=0.01)
+
+
+CANARIES, AUDITED = 600, 10
+"""Canaries of an audit, each in the data or not by a coin, and steps of the audited run."""
+
+
+def audit(seed: int) -> tuple[float, float]:
+    """Return a lower bound on the ε of a run, and the ε that the run reports, at δ = 1e-5.
+
+    A logistic head on the digits. Every canary has a feature of its own, so that its gradients are
+    orthogonal to everybody else's. The attacker sees all weights, and adds up what each step moved
+    along a canary's clipped gradient. If the run is no worse than μ-Gaussian, a test for the canary
+    has error rates with μ ≥ Φ⁻¹(1 − false positives) − Φ⁻¹(false negatives) (Dong, Roth and Su
+    2022); Clopper and Pearson bound the rates, at 0.999 each.
+    """
+    (x, y), *_ = digits(0)
+    generator = torch.Generator().manual_seed(seed)
+    inside = torch.rand(CANARIES, generator=generator) < 0.5
+    canaries = torch.cat([torch.zeros(CANARIES, 64), 20 * torch.eye(CANARIES)], 1)
+    labels = torch.randint(10, (CANARIES,), generator=generator)
+    others = F.pad(x[:200], (0, CANARIES))
+    data = torch.cat([others, canaries[inside]]), torch.cat([y[:200], labels[inside]])
+    module = nn.Linear(64 + CANARIES, 10, bias=False)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    panel = F.pad(x[200:300], (0, CANARIES)), y[200:300]
+    noise = AUDITED**0.5  # μ = 1
+    private = run(
+        module, optimizer, data=data, panel=panel, rate=1.0, noise_multiplier=noise, seed=seed
+    )
+    score = torch.zeros(CANARIES)
+    for _ in range(AUDITED):
+        before = module.weight.detach().clone()
+        slopes = torch.softmax(canaries @ before.T, 1) - F.one_hot(labels, 10)  # each is clipped
+        private.step()
+        moved = (before - module.weight.detach()) * len(data[0])
+        score += ((slopes / slopes.norm(dim=1, keepdim=True)) * moved[:, 64:].T).sum(1)
+    guessed = score > AUDITED / 2
+    wrong = [int((guessed & ~inside).sum()), int((~guessed & inside).sum())]
+    among = [int((~inside).sum()), int(inside.sum())]
+    rates = [float(beta.ppf(0.999, k + 1, n - k)) for k, n in zip(wrong, among, strict=True)]
+    distance = max(float(norm.ppf(1 - rates[0]) - norm.ppf(rates[1])), 1e-3)
+    worst = private.cost(1e-5).worst_case
+    assert worst is not None
+    return gaussian_epsilon(distance**2, 1e-5), worst.epsilon
+
+
+@pytest.mark.whole
+def test_an_audit_never_finds_more_than_is_reported() -> None:
+    bounds = [audit(seed) for seed in range(20, 40)]
+    assert all(0.2 * reported < bound < reported for bound, reported in bounds)
+
+
+def test_an_audit_finds_noise_that_was_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halved(mechanism: NoisySum, total: list[Tensor], step: int) -> list[Tensor]:
+        own = replace(mechanism, noise_multiplier=mechanism.noise_multiplier / 2)
+        return means(own, total, step)
+
+    means = NoisySum.means
+    monkeypatch.setattr(NoisySum, "means", halved)
+    for seed in range(3):
+        bound, reported = audit(seed)
+        assert bound > reported

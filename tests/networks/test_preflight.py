@@ -1,0 +1,514 @@
+"""Networks drawn from torch's layers: each mode's gradients are autograd's, or it is refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from bdpvi import Ledger, make_private
+from bdpvi.networks import DPSGDSettings
+from bdpvi.networks.deep import nearest_power
+from bdpvi.networks.gradients import MARGIN
+from bdpvi.networks.private import Private
+from bdpvi.privacy import Assumption
+
+MODES = ("functorch", "hooks", "ghost")
+every = pytest.mark.parametrize("mode", MODES)
+LENGTH, WORDS, CLASSES = 4, 9, 3
+Batch = tuple[Any, Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _opacus(request: pytest.FixtureRequest) -> None:
+    callspec = getattr(request.node, "callspec", None)
+    if callspec and callspec.params.get("mode", "") in ("hooks", "ghost"):
+        pytest.importorskip("opacus")
+
+
+def private(module: nn.Module, data: Any, mode: str = "functorch", **options: Any) -> Private:
+    loss = options.pop("loss", F.cross_entropy)
+    rate = options.pop("rate", 0.5)
+    return make_private(
+        module, torch.optim.SGD(module.parameters(), lr=0.1), loss=loss, data=data, rate=rate,
+        max_grad_norm=1.0, noise_multiplier=1.0,
+        settings=DPSGDSettings(grad_sample_mode=mode, **options),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+# --------------------------------------------------------------------------- drawn networks
+
+
+class Mean(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(1)
+
+
+class Residual(nn.Module):
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.inside(x)
+        return out
+
+
+class First(nn.Module):
+    """The output of a layer that has several."""
+
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inside(x)[0]
+        return out
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inside = nn.MultiheadAttention(width, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inside(x, x, x, need_weights=False)[0]
+        return out
+
+
+class Products(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inside = nn.Bilinear(width, width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inside(x, x)
+        return out
+
+
+class Positions(nn.Module):
+    """A table that is looked up by position: its input has no row for each record."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(LENGTH, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.table(torch.arange(LENGTH))
+        return out
+
+
+class Steps(nn.Module):
+    """Steps before records inside, and after them outside: right where nobody counts rows."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inside = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inside(x.transpose(0, 1)).transpose(0, 1)
+        return out
+
+
+class Sum(nn.Module):
+    """A record sees all before it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(0)
+
+
+def flat(draw: random.Random, width: int) -> nn.Module:
+    """Return a layer from (B, width) to the same, or of a sequence (B, LENGTH, width)."""
+    norms = [nn.LayerNorm(width), nn.RMSNorm(width)]
+    kinds: list[Callable[[], nn.Module]] = [
+        lambda: nn.Linear(width, width, bias=draw.random() < 0.5),
+        lambda: draw.choice(norms),
+        lambda: draw.choice([nn.Tanh(), nn.GELU(), nn.SiLU(), nn.Softplus(), nn.ELU()]),
+        lambda: nn.PReLU(),
+        lambda: Products(width),
+        lambda: nn.Dropout(0.0),
+        lambda: Residual(nn.Sequential(nn.Linear(width, width), nn.Tanh())),
+    ]
+    return draw.choice(kinds)()
+
+
+def step(draw: random.Random, width: int) -> nn.Module:
+    """Return a layer from (B, LENGTH, width) to the same."""
+    kinds: list[Callable[[], nn.Module]] = [
+        lambda: Attention(width),
+        lambda: nn.TransformerEncoderLayer(width, 2, 8, 0.0, batch_first=True),
+        lambda: First(draw.choice([nn.LSTM, nn.GRU, nn.RNN])(width, width, batch_first=True)),
+        lambda: First(nn.GRU(width, width)),  # goes over the records
+        lambda: nn.Conv1d(LENGTH, LENGTH, 3, padding=1, groups=draw.choice([1, 2])),
+        lambda: nn.GroupNorm(2, LENGTH),
+        lambda: nn.InstanceNorm1d(LENGTH, affine=True),
+        lambda: Positions(width),
+        lambda: Steps(width),
+        lambda: Sum(),
+        lambda: flat(draw, width),
+    ]
+    return draw.choice(kinds)()
+
+
+def drawn(seed: int) -> tuple[nn.Module, Callable[[int], Batch]]:
+    """Return a network, and what makes records for it: numbers, images or words."""
+    draw, width = random.Random(seed), 4
+    torch.manual_seed(seed)
+    kind = draw.choice(["numbers", "images", "words", "words"])
+    if kind == "numbers":
+        parts = [nn.Linear(5, width), *(flat(draw, width) for _ in range(3))]
+    elif kind == "images":
+        parts = [
+            nn.Conv2d(2, 4, 3, stride=draw.choice([1, 2]), padding=1, groups=draw.choice([1, 2])),
+            draw.choice([nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True), nn.ReLU()]),
+            draw.choice([nn.ConvTranspose2d(4, 4, 2), nn.Conv2d(4, 4, 2), nn.Identity()]),
+            nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, width),
+        ]  # fmt: skip
+    else:
+        padding = draw.choice([None, None, 2])
+        bag = nn.EmbeddingBag(WORDS, width, mode="mean")
+        table = nn.Embedding(WORDS, width, padding_idx=padding)
+        many = [table, *(step(draw, width) for _ in range(2)), Mean()]
+        parts = draw.choice([[bag], many, many, many])
+    module = nn.Sequential(*parts, nn.Linear(width, CLASSES)).double()
+
+    def records(rows: int) -> Batch:
+        generator = torch.Generator().manual_seed(rows)
+        y = torch.randint(CLASSES, (rows,), generator=generator)
+        if kind == "words":
+            return torch.randint(WORDS, (rows, LENGTH), generator=generator), y
+        shape = (5,) if kind == "numbers" else (2, 5, 5)
+        return torch.randn(rows, *shape, generator=generator).double(), y
+
+    return module, records
+
+
+def by_autograd(module: nn.Module, batch: Batch) -> list[Tensor]:
+    """Return each record's gradient over all weights, as a batch of its own."""
+    found = []
+    for x, y in zip(*batch, strict=True):
+        value = F.cross_entropy(module(x[None]), y[None])
+        parts = torch.autograd.grad(value, list(module.parameters()))
+        found.append(torch.cat([part.flatten() for part in parts]))
+    return found
+
+
+def refused(module: nn.Module, batch: Batch, mode: str) -> str:
+    """Return the refusal, or "" after every record's own part was compared with autograd's."""
+    ledger = Ledger()
+    try:
+        made = private(copy.deepcopy(module), batch, mode, ledger=ledger, records=16)
+    except ValueError as error:
+        assert not ledger.entries()
+        return str(error)
+    x, y = batch
+    each = by_autograd(module, batch)
+    norms = torch.stack([one.norm() for one in each])
+    torch.testing.assert_close(made._gradients.norms(batch), norms, rtol=1e-6, atol=1e-9)
+    clip = float(norms.median())
+    whole = made._gradients.clipped_sum(batch, clip)
+    for at, one in enumerate(each):
+        others = torch.arange(len(y)) != at
+        left = made._gradients.clipped_sum((x[others], y[others]), clip)
+        part = torch.cat([(a - b).flatten() for a, b in zip(whole, left, strict=True)])
+        wanted = one * min(1.0, clip * (1 - MARGIN) / float(one.norm()))
+        torch.testing.assert_close(part, wanted, rtol=1e-6, atol=1e-6 * clip)
+    made.step()
+    return ""
+
+
+def holds(seeds: range) -> tuple[int, int]:
+    """Return how many networks and modes train, and how many are refused."""
+    trained = told = 0
+    for seed in seeds:
+        module, records = drawn(seed)
+        for mode in MODES:
+            said = refused(module, records(7), mode)
+            told, trained = told + bool(said), trained + (not said)
+            if said:
+                assert "layer '" in said, (seed, mode, said)
+                name = said.split("layer '")[1].split("'")[0]
+                module.get_submodule(name)
+    return trained, told
+
+
+@pytest.mark.filterwarnings("ignore")  # of Opacus, and of vmap that it is slow
+@pytest.mark.whole
+def test_gradients_are_those_of_autograd_or_the_layer_is_named() -> None:
+    pytest.importorskip("opacus")
+    trained, told = holds(range(30))
+    assert trained > 40
+    assert told > 10
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_of_many_networks() -> None:
+    pytest.importorskip("opacus")
+    trained, told = holds(range(1000, 1300))
+    assert trained > 400
+    assert told > 100
+
+
+# --------------------------------------------------------------------------- known faults
+
+
+class Seen(nn.Module):
+    """Keeps what its first input held at last, outside vmap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(3, CLASSES), nn.Linear(2, CLASSES)
+
+    def forward(self, one: Tensor, two: Tensor) -> Tensor:
+        out: Tensor = self.one(one) - 2 * self.two(two)
+        return out
+
+
+class Named(Dataset[Any]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, i: int) -> Any:
+        generator = torch.Generator().manual_seed(i)
+        two, one = torch.randn(2, generator=generator), torch.randn(3, generator=generator)
+        return {"two": two, "one": one}, i % CLASSES
+
+
+@every
+def test_inputs_by_name_stay_named(mode: str) -> None:
+    data = Named()
+    x = {name: torch.stack([data[i][0][name] for i in range(40)]) for name in ("two", "one")}
+    y = torch.arange(40) % CLASSES
+    module = Seen()
+    found = []
+    for source in (data, (x, y), ((x["one"], x["two"]), y)):
+        made = private(copy.deepcopy(module), source, mode, records=40, seed=0)
+        made.step()
+        found.append(nn.utils.parameters_to_vector(made.module.parameters()))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+def test_items_that_are_no_pairs_are_refused() -> None:
+    class Items(Named):
+        def __getitem__(self, i: int) -> Any:
+            x, y = super().__getitem__(i)
+            return {**x, "label": y}
+
+    with pytest.raises(ValueError, match="data has items of dict, and needs pairs"):
+        private(Seen(), Items())
+    with pytest.raises(ValueError, match="unexpected keyword argument 'third'"):
+        private(Seen(), ({"third": torch.zeros(9, 3)}, torch.zeros(9).long()))
+
+
+class Words(nn.Module):
+    def __init__(self, tied: bool = False, padding: int = 5) -> None:
+        super().__init__()
+        self.table = nn.Embedding(WORDS, 4, padding_idx=padding)
+        self.out = nn.Linear(4, WORDS, bias=False)
+        if tied:
+            self.out.weight = self.table.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        out: Tensor = self.out(self.table(words).mean(1))
+        return out
+
+
+def padded() -> Batch:
+    words = torch.randint(WORDS, (40, 6), generator=torch.Generator().manual_seed(0))
+    words[:, 3:] = 5
+    return words, words[:, 0]
+
+
+@every
+def test_a_padding_row_stays_put(mode: str) -> None:
+    """Autograd gives it no gradient; Opacus does, and counts it in the norm."""
+    module = Words()
+    if mode != "functorch":
+        with pytest.raises(ValueError, match=r"'table' \(Embedding\), whose gradients .* differ"):
+            private(module, padded(), mode)
+        return
+    made = private(module, padded(), mode)
+    others = module.table.weight[6].clone()
+    for _ in range(3):
+        made.step()
+    assert not module.table.weight[5].any()
+    assert not torch.equal(module.table.weight[6], others)
+
+
+def test_a_padding_row_that_is_tied_to_an_output_is_trained() -> None:
+    module = Words(tied=True)
+    made = private(module, padded())
+    made.step()
+    assert bool(module.table.weight[5].any())
+
+
+def test_a_weight_that_is_not_used_gets_no_noise() -> None:
+    module = nn.Linear(5, 3)
+    module.idle = nn.Parameter(torch.ones(2))
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    made = private(module, (x, torch.arange(40) % 3))
+    made.step()
+    assert module.idle.tolist() == [1.0, 1.0]
+    with pytest.raises(ValueError, match=r"\(Linear\)|no gradients"):
+        private(module, (x, torch.arange(40) % 3), "hooks")
+
+
+class Places(nn.Module):
+    """A table by position, as long as a batch of records that it is tried on might be."""
+
+    def __init__(self, places: int) -> None:
+        super().__init__()
+        self.table, self.out = nn.Embedding(places, 4), nn.Linear(4, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        places = torch.arange(self.table.num_embeddings)
+        out: Tensor = self.out((x[:, :, None] * self.table(places)).sum(1))
+        return out
+
+
+@every
+@pytest.mark.parametrize("places", [3, 4, 5, 7, 8])
+def test_a_table_by_position_trains_or_is_refused_uncharged(mode: str, places: int) -> None:
+    ledger = Ledger()
+    x = torch.randn(40, places, generator=torch.Generator().manual_seed(0))
+    data = x, torch.arange(40) % 3
+    if mode == "functorch":
+        private(Places(places), data, mode, ledger=ledger).step()
+        return
+    with pytest.raises(ValueError, match=r"layer 'table' \(Embedding\).*try 'functorch'"):
+        private(Places(places), data, mode, ledger=ledger, physical_batch=places, rate=1.0)
+    assert not ledger.entries()
+
+
+class Behind(nn.Module):
+    def __init__(self, mixing: nn.Module, width: int) -> None:
+        super().__init__()
+        self.mixing, self.out = mixing, nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.mixing(x))
+        return out
+
+
+@every
+@pytest.mark.parametrize("mixing", [Sum(), First(nn.GRU(5, 5)), First(nn.GRU(5, 5, num_layers=2))])
+def test_records_in_the_second_place_are_refused(mode: str, mixing: nn.Module) -> None:
+    """The first record sees no other; all others do."""
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match=r"layer 'mixing.*, which mixes records; records come f"):
+        private(Behind(mixing, 5), (x, torch.arange(40) % 3), mode)
+
+
+@pytest.mark.parametrize("mode", ["hooks", "ghost"])
+def test_rows_are_counted_in_every_step(mode: str) -> None:
+    class Later(nn.Module):
+        """Hands two rows over as one, once nobody looks."""
+
+        looked = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows = x if self.looked else x.reshape(-1, 2, 5)
+            out: Tensor = self.inside(rows).reshape(-1, 3)
+            return out
+
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    module = Later()
+    made = private(module, (x, torch.arange(40) % 3), mode, rate=1.0)
+    Later.looked = False
+    before = nn.utils.parameters_to_vector(module.parameters()).clone()
+    with pytest.raises(
+        ValueError, match="layer 'inside' has gradients of 20 records, and there are 40"
+    ):
+        made.step()
+    assert torch.equal(before, nn.utils.parameters_to_vector(module.parameters()))
+
+
+def test_no_record_is_looked_at_before_the_first_charge() -> None:
+    """Whether a network is refused follows from no value: not even one that breaks the module."""
+
+    pytest.importorskip("opacus")
+
+    class Picky(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inside = nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            assert bool(x.isfinite().all())
+            out: Tensor = self.inside(x)
+            return out
+
+    x = torch.full((200, 5), float("nan"))
+    private(Picky(), (x, torch.arange(200) % 3), "hooks", panel=(x[:100], torch.arange(100) + 3))
+
+
+def test_a_module_that_needs_other_values_has_an_example() -> None:
+    class From(nn.Module):
+        """Words are numbered from 10."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.out = nn.Embedding(WORDS, 4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.out(self.table(x - 10).mean(1))
+            return out
+
+    x = 10 + torch.randint(WORDS, (40, 6), generator=torch.Generator().manual_seed(0))
+    data = x, torch.arange(40) % 3
+    with pytest.raises(ValueError, match=r"on made-up records .*as settings.example"):
+        private(From(), data)
+    example = torch.arange(10, 16).repeat(5, 1), torch.arange(5) % 3
+    private(From(), data, example=example).step()
+
+
+# --------------------------------------------------------------------------- N
+
+
+@pytest.mark.parametrize("rows", [37, 40, 45])
+def test_the_number_of_records_has_no_part_in_a_step(rows: int) -> None:
+    """One step of weights in float64 gave N exactly, as the sum was divided by q N."""
+    x = torch.zeros(rows, 5, dtype=torch.float64)
+    module = nn.Linear(5, 3, bias=False).double()
+    made = private(module, (x, torch.arange(rows) % 3), rate=1.0, seed=1)
+    made.step()
+    assert made.mechanism.records == 32
+    other = private(
+        copy.deepcopy(module), (torch.zeros(33, 5).double(), torch.arange(33) % 3), rate=1.0, seed=1
+    )
+    other.step()
+    assert torch.equal(module.weight.grad, other.module.weight.grad)  # type: ignore[arg-type]
+
+
+def test_what_a_guarantee_assumes_of_the_number_of_records_is_said() -> None:
+    x, y = torch.randn(40, 5, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3
+    said = "power of two that is nearest to the number of records is public"
+    for declared in (None, 50):
+        made = private(nn.Linear(5, 3), (x, y), records=declared)
+        made.step()
+        for bound in (made.worst_case(1e-5), made.cost(1e-5).worst_case):
+            assert bound is not None
+            assert (said in bound.meaning) is (declared is None)
+            assert (Assumption.ROUNDED_SIZE in bound.assumptions) is (declared is None)
+        assert made.mechanism.records == (declared or 32)
+
+
+def test_the_nearest_power_is_so_in_ratio() -> None:
+    for rows in range(1, 200):
+        found = nearest_power(rows)
+        assert 1 / math.sqrt(2) <= found / rows <= math.sqrt(2)
+        assert found & (found - 1) == 0

@@ -1,0 +1,577 @@
+"""A model and a guide as a sum over records: against Pyro's own ELBO, closed forms, quadrature."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyro import poutine
+from pyro.infer import (
+    RenyiELBO,
+    Trace_ELBO,
+    TraceEnum_ELBO,
+    TraceMeanField_ELBO,
+    config_enumerate,
+)
+from pyro.infer.autoguide import (
+    AutoDelta,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+)
+from pyro.nn import PyroModule, PyroParam, PyroSample
+from torch import Tensor, nn
+from torch.distributions import constraints
+
+from bdpvi import guides
+from bdpvi.models.misfits import MisfitError
+from bdpvi.models.parameters import modules_of
+from bdpvi.noise.keys import Key
+from bdpvi.noise.streams import stir
+from bdpvi.programs.arguments import Arguments
+from bdpvi.programs.descent import Clip
+from bdpvi.programs.moments import moments
+from bdpvi.programs.program import Program
+from bdpvi.programs.reading import read
+
+N = 40
+
+
+@pytest.fixture(autouse=True)
+def in_double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    pyro.clear_param_store()
+    torch.manual_seed(0)
+    yield
+    pyro.clear_param_store()
+    torch.set_default_dtype(torch.float32)
+
+
+def table() -> tuple[Tensor, Tensor]:
+    x = torch.randn(N, 3)
+    x[:, 2] = torch.arange(N) % 4
+    return x, x[:, 0] + 0.5 * torch.randn(N)
+
+
+def plain(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    s = pyro.sample("s", dist.LogNormal(0.0, 1.0))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(x[:, :2] @ w, s), obs=y)
+
+
+def groups(x: Tensor, y: Tensor | None = None) -> None:
+    spread = pyro.sample("spread", dist.HalfNormal(1.0))
+    with pyro.plate("groups", 4):
+        effect = pyro.sample("effect", dist.Normal(0.0, spread))
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(effect[x[:, 2].long()] + x[:, 0] * weights[0], 1.0), obs=y)
+
+
+def several(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("count", dist.Poisson((x[:, 0] * w[0]).exp()), obs=x[:, 2])
+        with poutine.mask(mask=x[:, 1] > 0):
+            mean = torch.stack([x[:, 0] * w[0], x[:, 1] * w[1]], -1)
+            seen = None if y is None else torch.stack([y, -y], -1)
+            pyro.sample("pair", dist.Normal(mean, 1.0).to_event(1), obs=seen)
+
+
+class Network(PyroModule):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = PyroModule[nn.Linear](2, 3)
+        self.first.weight = PyroSample(dist.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+        self.last = PyroModule[nn.Linear](3, 1)
+        self.sigma = PyroParam(torch.tensor(0.7), constraint=constraints.positive)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        mean = self.last(torch.tanh(self.first(x[:, :2]))).squeeze(-1)
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(mean, self.sigma), obs=y)
+
+
+def with_parameter(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    s = pyro.param("s", torch.tensor(0.5), constraint=constraints.positive)
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(x[:, :2] @ w, s), obs=y)
+
+
+def by_hand(x: Tensor, y: Tensor | None = None) -> None:
+    loc = pyro.param("loc", torch.zeros(2))
+    scale = pyro.param("scale", torch.full((2,), 0.3), constraint=constraints.positive)
+    pyro.sample("w", dist.Normal(loc, scale).to_event(1))
+    pyro.sample("s", dist.LogNormal(pyro.param("a", torch.tensor(0.1)), 0.2))
+
+
+def argued(*args: Any) -> Arguments:
+    return Arguments.of(args, {})
+
+
+PAIRS: list[tuple[Any, Callable[[Any], Any]]] = [
+    (plain, AutoNormal),
+    (plain, AutoMultivariateNormal),
+    (plain, lambda model: AutoLowRankMultivariateNormal(model, rank=1)),
+    (plain, AutoDelta),
+    (plain, guides.MeanField),
+    (plain, guides.FullRank),
+    (plain, lambda _: by_hand),
+    (groups, AutoNormal),
+    (groups, AutoMultivariateNormal),
+    (several, AutoNormal),
+    (Network, AutoNormal),
+    (with_parameter, AutoNormal),
+]
+
+
+@pytest.mark.parametrize(("model", "guide"), PAIRS)
+def test_sums_of_single_records_are_the_gradient_of_pyros_elbo(model: Any, guide: Any) -> None:
+    model = model() if isinstance(model, type) else model
+    guide = guide(model)
+    x, y = table()
+    program = read(model, guide, Trace_ELBO(), argued(x, y))
+    torch.manual_seed(5)
+    draw = program.draw()
+    total = program.gradients(draw, (x, y)).sum(0)
+    program.backward(draw, total)
+    found = {name: value.grad.clone() for name, value in program.parameters.items()}  # type: ignore[union-attr]
+    torch.manual_seed(5)
+    loss = Trace_ELBO().differentiable_loss(model, guide, x, y)
+    values = list(program.parameters.values())
+    expected = torch.autograd.grad(loss, values, allow_unused=True)
+    for name, one in zip(program.parameters, expected, strict=True):
+        wanted = torch.zeros_like(found[name]) if one is None else one
+        torch.testing.assert_close(found[name], wanted, rtol=1e-8, atol=1e-8)
+    each = program.record_losses(draw, (x, y)).sum() + draw.public
+    torch.testing.assert_close(each, loss.detach(), rtol=1e-10, atol=1e-8)
+
+
+def by_size(x: Tensor, y: Tensor) -> None:
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("records", N, subsample_size=7) as at:
+        pyro.sample("y", dist.Normal(x[at, :2] @ w, 1.0), obs=y[at])
+
+
+def by_batch(x: Tensor, y: Tensor) -> None:
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("records", 1000, subsample=x):
+        pyro.sample("y", dist.Normal(x[:, :2] @ w, 1.0), obs=y)
+
+
+def by_length(x: Tensor, y: Tensor) -> None:
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("records", N):
+        pyro.sample("y", dist.Normal(x[:, :2] @ w, 1.0), obs=y)
+
+
+def one_by_one(x: Tensor, y: Tensor) -> None:
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    for i in pyro.plate("records", len(x)):
+        pyro.sample(f"y{i}", dist.Normal(x[i, :2] @ w, 1.0), obs=y[i])
+
+
+@pytest.mark.parametrize("model", [by_size, by_batch, by_length, one_by_one])
+def test_a_plates_size_has_no_part_in_a_record(model: Any) -> None:
+    x, y = table()
+    program = read(model, AutoNormal(model), Trace_ELBO(), argued(x, y))
+    draw = program.draw()
+    expected = -(y - x[:, :2] @ draw.latents.detach())[:, None] * x[:, :2]
+    torch.testing.assert_close(program.gradients(draw, (x, y)), expected)
+
+
+@config_enumerate  # type: ignore[untyped-decorator]
+def mixture(x: Tensor, y: Tensor | None = None) -> None:
+    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
+    with pyro.plate("parts", 3):
+        loc = pyro.sample("loc", dist.Normal(0.0, 2.0))
+    with pyro.plate("records", len(x)):
+        which = pyro.sample("which", dist.Categorical(weights))
+        pyro.sample("y", dist.Normal(loc[which], 1.0), obs=y)
+
+
+@config_enumerate  # type: ignore[untyped-decorator]
+def classes(x: Tensor, y: Tensor | None = None) -> None:
+    with pyro.plate("parts", 2):
+        loc = pyro.sample("loc", dist.Normal(torch.zeros(3), 2.0).to_event(1))
+    with pyro.plate("records", len(x), dim=-2):
+        which = pyro.sample("which", dist.Categorical(torch.tensor([0.3, 0.7])))
+        with pyro.plate("items", 3, dim=-1):
+            at = torch.arange(3)
+            seen = None if y is None else y[:, None] + x
+            pyro.sample("y", dist.Normal(loc[which, at], 1.0), obs=seen)
+
+
+@pytest.mark.parametrize("model", [mixture, classes])
+def test_enumerated_latents_are_summed_out_as_by_pyro(model: Any) -> None:
+    x, y = table()
+    guide = AutoNormal(poutine.block(model, hide=["which"]))
+    program = read(model, guide, TraceEnum_ELBO(), argued(x, y))
+    torch.manual_seed(5)
+    draw = program.draw()
+    program.backward(draw, program.gradients(draw, (x, y)).sum(0))
+    torch.manual_seed(5)
+    nesting = 2 if model is classes else 1
+    loss = TraceEnum_ELBO(max_plate_nesting=nesting).differentiable_loss(model, guide, x, y)
+    values = list(program.parameters.values())
+    for value, one in zip(values, torch.autograd.grad(loss, values), strict=True):
+        torch.testing.assert_close(value.grad, one, rtol=1e-8, atol=1e-8)
+
+
+class Factor(nn.Module):
+    """z ~ N(0, 1), y ~ N(az, 1), guide N(by, s²): the ELBO has a closed form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Parameter(torch.tensor(0.8))
+        self.b = nn.Parameter(torch.tensor(0.3))
+
+    def model(self, y: Tensor) -> None:
+        pyro.module("factor", self)
+        with pyro.plate("records", len(y)):
+            z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            pyro.sample("y", dist.Normal(self.a * z, 1.0), obs=y)
+
+    def guide(self, y: Tensor) -> None:
+        pyro.module("factor", self)
+        s = pyro.param("s", torch.tensor(0.5), constraint=constraints.positive)
+        with pyro.plate("records", len(y)):
+            pyro.sample("z", dist.Normal(self.b * y, s))
+
+
+def test_a_records_own_latents_are_drawn_from_its_own_guide() -> None:
+    factor, seen = Factor(), 1.7
+    y = torch.full((40_000,), seen)
+    program = read(factor.model, factor.guide, Trace_ELBO(), argued(y))
+    assert program.local
+    assert program.dim == 0
+    each = program.gradients(program.draw(), (y,))
+    a, b, s = 0.8, 0.3, 0.5
+    # −ELBO = ½(y − aby)² + ½a²s² + ½(b²y² + s²) − log s + constant
+    expected = {
+        "a": -(seen - a * b * seen) * b * seen + a * s**2,
+        "b": -(seen - a * b * seen) * a * seen + b * seen**2,
+        "s": (a**2 * s + s - 1 / s) * s,  # in log s
+    }
+    for at, name in enumerate(program.direct):
+        mean, error = float(each[:, at].mean()), float(each[:, at].std()) / math.sqrt(len(y))
+        assert abs(mean - expected[name.split("$")[-1]]) < 5 * error + 1e-9
+
+
+def test_moments_are_the_guides() -> None:
+    x, y = table()
+    program = read(plain, by_hand, Trace_ELBO(), argued(x, y))
+    mean, variances = moments(program)
+    torch.testing.assert_close(mean, torch.tensor([0.0, 0.0, 0.1]))
+    torch.testing.assert_close(variances, torch.tensor([0.09, 0.09, 0.04]))
+    pyro.clear_param_store()
+    guide = AutoMultivariateNormal(plain, init_scale=0.2)
+    program = read(plain, guide, Trace_ELBO(), argued(x, y))
+    _, covariance = moments(program)
+    torch.testing.assert_close(covariance, 0.04 * torch.eye(3))
+
+
+def dependent(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(pyro.param("loc", torch.zeros(2)), 0.3).to_event(1))
+    pyro.sample("s", dist.LogNormal(w[0], 0.2))
+
+
+def test_moments_refuse_sites_that_depend_on_each_other() -> None:
+    program = read(plain, dependent, Trace_ELBO(), argued(*table()))
+    with pytest.raises(ValueError, match="not Gaussian on the unconstrained scale"):
+        moments(program)
+
+
+# Refusals: the site is named, and what to do.
+
+
+class Normed(PyroModule):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(self.norm(x) @ w, 1.0), obs=y)
+
+
+def unobserved(x: Tensor, y: Tensor | None = None) -> None:
+    plain(x)
+
+
+def plateless(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    pyro.sample("y", dist.Normal(x @ w, 1.0).to_event(1), obs=y)
+
+
+OUTSIDE = torch.randn(N)
+
+
+def outside(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    with pyro.plate("records", N) as at:
+        pyro.sample("y", dist.Normal(w, 1.0), obs=OUTSIDE[at])
+
+
+def outside_whole(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(w, 1.0), obs=OUTSIDE)
+
+
+def prior_of_records(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(x.mean(), 1.0))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+
+def discrete(x: Tensor, y: Tensor | None = None) -> None:
+    k = pyro.sample("k", dist.Bernoulli(0.5))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(k, 1.0), obs=y)
+
+
+def branching(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    mean = w if float(x.sum()) > 3 else 2 * w
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def local(x: Tensor, y: Tensor | None = None) -> None:
+    with pyro.plate("records", len(x)):
+        z = pyro.sample("z", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(z, 1.0), obs=y)
+
+
+def entries(x: Tensor, y: Tensor | None = None) -> None:
+    loc = pyro.param("loc", torch.zeros(N))
+    with pyro.plate("records", N) as at:
+        pyro.sample("z", dist.Normal(loc[at], 1.0))
+
+
+def local_by_size(x: Tensor, y: Tensor | None = None) -> None:
+    with pyro.plate("records", N) as at:
+        z = pyro.sample("z", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(z, 1.0), obs=None if y is None else y[at])
+
+
+def gamma_guide(x: Tensor, y: Tensor | None = None) -> None:
+    pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    pyro.sample("s", dist.Gamma(2.0, 2.0))
+
+
+def half_guide(x: Tensor, y: Tensor | None = None) -> None:
+    pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+
+
+def guide_of_records(x: Tensor, y: Tensor | None = None) -> None:
+    pyro.sample("w", dist.Normal(x.mean(0)[:2], 1.0).to_event(1))
+    pyro.sample("s", dist.LogNormal(0.0, 1.0))
+
+
+REFUSED: list[tuple[Any, Any, str]] = [
+    (Normed, AutoNormal, r"layer '0.norm' \(BatchNorm1d\) mixes records: use GroupNorm"),
+    (unobserved, AutoNormal, "model observes no site: hand the targets over"),
+    (plateless, AutoNormal, "observed site 'y' is in no plate over the records"),
+    (outside, AutoNormal, "observed site 'y' does not follow from the arguments"),
+    (outside_whole, AutoNormal, "observed site 'y' has 40 entries for one record"),
+    (prior_of_records, AutoNormal, "latent site 'w' has a prior of the records"),
+    (discrete, lambda _: lambda x, y: None, "latent site 'k' is discrete and global"),
+    (branching, AutoNormal, "data-dependent control flow.*no if on a tensor's value"),
+    (local, AutoNormal, "latent site 'z' has parameters for single records in AutoNormal"),
+    (local_by_size, lambda _: entries, "parameter 'loc' has an entry for each record"),
+    (plain, lambda _: gamma_guide, "latent site 's' is Gamma in the guide"),
+    (plain, lambda _: half_guide, "latent site 's' is not in the guide"),
+    (plain, lambda _: guide_of_records, "latent site 'w' of the guide follows from records"),
+]
+
+
+@pytest.mark.parametrize(("model", "guide", "message"), REFUSED)
+def test_what_cannot_be_protected_is_refused_by_name(model: Any, guide: Any, message: str) -> None:
+    model = model() if isinstance(model, type) else model
+    with pytest.raises(ValueError, match=rf"(?s){message}"):
+        read(model, guide(model), Trace_ELBO(), argued(*table()))
+
+
+def test_losses_that_are_no_sum_over_records_are_refused() -> None:
+    with pytest.raises(ValueError, match="loss=RenyiELBO: a private step needs"):
+        read(plain, AutoNormal(plain), RenyiELBO(), argued(*table()))
+    with pytest.raises(ValueError, match="num_particles=3"):
+        read(plain, AutoNormal(plain), Trace_ELBO(num_particles=3), argued(*table()))
+    assert read(plain, AutoNormal(plain), TraceMeanField_ELBO(), argued(*table())).dim == 3
+
+
+def test_what_was_trained_before_is_refused() -> None:
+    x, y = table()
+    guide = AutoNormal(plain)
+    guide(x, y)
+    with pytest.raises(ValueError, match="this AutoNormal has been run"):
+        read(plain, guide, Trace_ELBO(), argued(x, y))
+    by_hand(x, y)
+    with pytest.raises(ValueError, match=r"is in Pyro's store already.*clear_param_store"):
+        read(plain, by_hand, Trace_ELBO(), argued(x, y))
+
+
+def two_plates(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    with pyro.plate("one", 1, dim=-2), pyro.plate("records", len(x), dim=-1):
+        pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def test_the_plate_is_asked_for_where_several_could_be_it() -> None:
+    with pytest.raises(ValueError, match="plate: 'one' and 'records' could each be"):
+        read(two_plates, AutoNormal(two_plates), Trace_ELBO(), argued(*table()))
+    pyro.clear_param_store()
+    made = read(two_plates, AutoNormal(two_plates), Trace_ELBO(), argued(*table()), "records")
+    assert made.plate == "records"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=6),
+    st.floats(1e-3, 1e3),
+    st.floats(0, 0.5),
+    st.floats(0, 1),
+)
+def test_no_record_moves_a_sum_by_more_than_1(
+    norms: list[float], bound: float, share: float, longer: float
+) -> None:
+    clip = Clip(bound=bound, share=share, longer=longer)
+    directions = torch.nn.functional.normalize(torch.randn(len(norms), 4), dim=1)
+    each = torch.tensor(norms).unsqueeze(1) * directions
+    whole = clip.parts(each, bound)
+    for i in range(len(norms)):
+        rest = clip.parts(torch.cat([each[:i], each[i + 1 :]]), bound)
+        assert float((whole - rest).norm()) <= 1 + 1e-9
+
+
+def test_the_clip_follows_the_quantile_it_is_told() -> None:
+    clip = Clip(bound=50.0, share=0.1, longer=0.2, batch=500.0)
+    norms = torch.rand(500, 1).sqrt() * 3  # a fifth is beyond 3 √0.8
+    bound = clip.bound
+    for _ in range(200):
+        bound = clip.next(bound, float(clip.parts(norms, bound)[-1]))
+    assert bound == pytest.approx(3 * math.sqrt(0.8), rel=0.03)
+
+
+def test_gradients_that_are_not_finite_count_as_zero() -> None:
+    x, y = table()
+    y[3] = math.nan
+    y[4] = math.inf
+    program: Program = read(plain, AutoNormal(plain), Trace_ELBO(), argued(x, y))
+    found = program.gradients(program.draw(), (x, y))
+    clip = Clip(bound=1.0)
+    good = torch.ones(N, dtype=torch.bool)
+    good[3:5] = False
+    torch.testing.assert_close(clip.parts(found, 1.0), clip.parts(found[good], 1.0))
+
+
+def test_misfits_come_together() -> None:
+    def both(x: Tensor, y: Tensor | None = None) -> None:
+        k = pyro.sample("k", dist.Bernoulli(0.5))
+        j = pyro.sample("j", dist.Bernoulli(0.5))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(k + j, 1.0), obs=y)
+
+    with pytest.raises(MisfitError) as found:
+        read(both, lambda x, y: None, Trace_ELBO(), argued(*table()))
+    assert len(found.value.misfits) == 2
+
+
+DECODER = nn.Linear(1, 2)
+
+
+def by_name(x: Tensor) -> Tensor:
+    found: Tensor = DECODER(x)
+    return found
+
+
+class Holding:
+    """A class of a user's own that holds a module."""
+
+    def __init__(self) -> None:
+        self.net = nn.Linear(1, 1)
+
+    def model(self, x: Tensor) -> Tensor:
+        return self.net(x)  # type: ignore[no-any-return]
+
+
+def test_modules_are_found_where_scripts_keep_them() -> None:
+    own, holding = nn.Linear(1, 1), Holding()
+
+    def closing(x: Tensor) -> Tensor:
+        return own(by_name(x))  # type: ignore[no-any-return]
+
+    assert modules_of(by_name) == [DECODER]
+    assert modules_of(closing) == [own]
+    assert modules_of(poutine.block(config_enumerate(by_name), hide=["z"])) == [DECODER]
+    assert modules_of(partial(closing, torch.ones(1)), own) == [own]
+    assert modules_of(holding.model) == [holding.net]
+    assert modules_of(own.forward) == [own]
+
+
+def components(x: Tensor, y: Tensor | None = None) -> None:
+    with pyro.plate("others", N):  # as many as records, by chance
+        mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
+    pyro.factor("soft", -mu.square().sum())
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(mu[0] + x[:, 0], 1.0), obs=y)
+
+
+def test_a_plate_of_as_many_entries_by_chance_is_none_over_records() -> None:
+    x, y = table()
+    program = read(components, AutoNormal(components), Trace_ELBO(), argued(x, y))
+    assert program.plate == "records"
+    assert program.sites[0].shape == (N,)
+    draw = program.draw()
+    found = program.gradients(draw, (x, y))
+    # what lies outside the plate, a factor too, is no part of a record
+    expected = torch.zeros(N, N)
+    expected[:, 0] = -(y - draw.latents.detach()[0] - x[:, 0])
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_parameter_of_two_names_is_trained_once() -> None:
+    network = nn.Linear(2, 1)
+
+    def twice(x: Tensor, y: Tensor | None = None) -> None:
+        pyro.module("one", network)
+        pyro.module("other", network)
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(network(x[:, :2]).squeeze(-1), 1.0), obs=y)
+
+    program = read(twice, lambda x, y: None, Trace_ELBO(), argued(*table()))
+    assert len(program.parameters) == 2
+
+
+def test_constants_must_stay_as_they_were() -> None:
+    x, y = table()
+    first = Arguments.of((x, y, 0.5), {})
+    first.check_same(Arguments.of((x, y, 0.5), {}))
+    with pytest.raises(ValueError, match="other non-tensor arguments than in the first call"):
+        first.check_same(Arguments.of((x, y, 1.0), {}))
+
+
+def test_random_numbers_of_a_key_take_all_its_bits() -> None:
+    key = Key.of_seed(1)
+    drawn = []
+    for one in (key, key, Key.of_seed(2)):
+        with torch.random.fork_rng():
+            stir(one, torch.device("cpu"))
+            drawn.append(torch.randn(5000))
+    assert torch.equal(drawn[0], drawn[1])
+    assert abs(float(torch.corrcoef(torch.stack(drawn[1:]))[0, 1])) < 5 / math.sqrt(5000)
+    assert abs(float(drawn[0].mean())) < 5 / math.sqrt(5000)
+    assert float(drawn[0].std()) == pytest.approx(1, abs=0.06)

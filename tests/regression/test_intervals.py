@@ -1,0 +1,309 @@
+"""The route of noisy scores: its price, its refusals, and what its releases say and keep."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pyro.infer import Predictive
+
+import bdpvi
+from bdpvi import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    BayesianPoissonRegression,
+    Budget,
+    BudgetExceededError,
+    Dataset,
+    Ledger,
+    Release,
+    TooFewRecordsError,
+    fit_private,
+)
+from bdpvi.datasets import Encoding
+from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.regression import NoisyScores
+from bdpvi.sklearn import PrivateLogisticRegression
+
+MODEL = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=5.0)
+MODELS: dict[str, Any] = {
+    "logistic": MODEL,
+    "linear": BayesianLinearRegression(largest=5.0),
+    "poisson": BayesianPoissonRegression(largest=10.0),
+}
+TRUTH = torch.tensor([1.0, -0.5, 0.0], dtype=torch.float64)
+
+
+def table(name: str = "logistic", n: int = 4000) -> Dataset:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 2, generator=g, dtype=torch.float64)
+    mean = x @ TRUTH[:2]
+    if name == "logistic":
+        y = (torch.rand(n, generator=g) < torch.sigmoid(mean)).double()
+    elif name == "poisson":
+        y = torch.poisson((mean / 2).exp(), generator=g)
+    else:
+        y = mean + 0.7 * torch.randn(n, generator=g, dtype=torch.float64)
+    return Dataset(x, y, feature_names=("a", "b"))
+
+
+REFUSED = ["reserved", "constants", "ended"]
+"""What was charged where there are too few records: their count, and nothing stays reserved."""
+
+
+@pytest.fixture(scope="module")
+def release() -> Release:
+    return fit_private(MODEL, table(), epsilon=1.0, route=NoisyScores())
+
+
+@pytest.mark.parametrize("rows", [None, 4000.0])
+def test_the_rounds_and_the_count_cost_what_was_asked_for(rows: float | None) -> None:
+    data = table()
+    found = fit_private(MODEL, data, epsilon=1.0, route=NoisyScores(rows=rows))
+    entries = data.ledger.book().charges
+    assert [one.kind for one in entries] == ["constants", "release"][rows is not None :]
+    assert not data.ledger.book().opened
+    total = data.ledger.worst_case(1e-5)
+    assert 0.998 <= total.epsilon <= 1.0
+    assert total.distance is not None  # a Gaussian mechanism: what it leaves is known
+    if rows is None:
+        shares = [one.events[0].noise_multiplier ** -2 for one in entries]
+        assert shares[0] / sum(shares) == pytest.approx(0.01, rel=0.01)
+    assert found.receipt.bound.kind.value == "worst-case DP"
+    assert found.receipt.bound.epsilon == 1.0
+
+
+def test_a_budget_refuses_and_a_charge_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, ledger = table(), Ledger(budget=Budget(0.5))
+    with pytest.raises(BudgetExceededError):
+        fit_private(MODEL, data, epsilon=1.0, route=NoisyScores(rows=4000), ledger=ledger)
+    assert ledger.entries() == ()
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        assert len(ledger.entries()) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bdpvi.regression.score_release.measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit_private(MODEL, data, epsilon=0.5, route=NoisyScores(rows=4000), ledger=ledger)
+    with pytest.raises(ValueError, match=r"epsilon=0\.5 cannot be reached .* 1 charge made"):
+        fit_private(MODEL, data, epsilon=0.5, route=NoisyScores(), ledger=ledger)
+    assert len(ledger.entries()) == 1
+
+
+def test_too_few_records_are_refused_for_no_more_than_their_count() -> None:
+    data = table(n=300)
+    with pytest.raises(
+        TooFewRecordsError, match=r"need about .* Options: epsilon=.* with rows=300"
+    ):
+        fit_private(MODEL, data, epsilon=0.2, route=NoisyScores(rows=300))
+    assert data.ledger.entries() == ()
+    with pytest.raises(TooFewRecordsError):
+        fit_private(MODEL, data, epsilon=0.2, route=NoisyScores())
+    assert [one.kind for one in data.ledger.entries()] == REFUSED
+
+
+def test_a_late_refusal_is_a_release_that_says_so() -> None:
+    found = fit_private(MODEL, table(n=300), epsilon=0.2, route=NoisyScores(rows=1e5))
+    assert found.estimate is not None
+    assert not found.estimate.reliable
+    text = str(found.summary())
+    assert "reliable: no" in text
+    assert "too few records" in text
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_releases_predict_and_are_kept_whole(name: str, tmp_path: Path) -> None:
+    data = table(name)
+    found = fit_private(MODELS[name], data, epsilon=1.0, route=NoisyScores(draws=200))
+    assert found.samples.shape == (200, 3 + (name == "linear"))
+    file = tmp_path / "release.json"
+    bdpvi.save_release(found, file)
+    back = bdpvi.load_release(file)
+    assert back.model == found.model
+    assert back.estimate == found.estimate
+    assert back.summary() == found.summary()
+    assert torch.equal(back.predict_mean(data.x[:9]), found.predict_mean(data.x[:9]))
+    more = back.with_draws(5000)
+    assert more.receipt.draws == len(more.samples) == 5000
+    assert found.estimate is not None
+    sd = found.estimate.spread.diagonal().sqrt()
+    error = (more.latents["w"].mean(0) - torch.tensor(found.estimate.mean).double()) / sd
+    assert float(error.abs().max()) < 4.5 / math.sqrt(5000)
+    assert torch.allclose(more.latents["w"].std(0), sd, rtol=0.06)
+    drawn = Predictive(found.model, found.latents)(data.x[:3])["y"]
+    assert drawn.shape == (200, 3)
+    pull = torch.corrcoef(torch.stack([found.predict_mean(data.x), data.y]))[0, 1]
+    assert float(pull) > 0.3
+
+
+def test_a_changed_estimate_is_refused(release: Release, tmp_path: Path) -> None:
+    bdpvi.save_release(release, tmp_path / "release.json")
+    content = json.loads((tmp_path / "release.json").read_text())
+    for change, said in (
+        ({"mean": [0.0]}, "must be of 1 weight"),
+        ({"covariance": [[1.0, 2.0, 0.0], [2.0, 1.0, 0.0], [0.0, 0.0, 1.0]]}, "eigenvalues"),
+        ({"sampling": [-1.0, 1.0, 1.0]}, "sampling must be finite and at least 0"),
+        ({"reliable": "yes"}, r"estimate\.reliable must be bool"),
+    ):
+        wrong = content | {"estimate": content["estimate"] | change}
+        (tmp_path / "wrong.json").write_text(json.dumps(wrong))
+        with pytest.raises(ValueError, match=said):
+            bdpvi.load_release(tmp_path / "wrong.json")
+    del content["estimate"]  # as earlier versions wrote it
+    (tmp_path / "old.json").write_text(json.dumps(content))
+    assert bdpvi.load_release(tmp_path / "old.json").estimate is None
+
+
+@pytest.mark.parametrize(
+    ("model", "guide", "said"),
+    [
+        (lambda x, y=None: None, None, "route=NoisyScores.. is for BayesianLogisticRegression"),
+        (BayesianLogisticRegression.unweighted(), None, "needs intercept=True"),
+        (MODEL, "guide", "guide='guide'"),
+    ],
+)
+def test_what_does_not_go_this_way_is_refused(model: Any, guide: Any, said: str) -> None:
+    data = table()
+    with pytest.raises(ValueError, match=said):
+        fit_private(model, data, epsilon=1.0, route=NoisyScores(), guide=guide)
+    with pytest.raises(ValueError, match="rows must be finite and positive, got -1"):
+        NoisyScores(rows=-1)
+    assert data.ledger.entries() == ()
+
+
+def test_targets_and_columns_are_checked_before_anything_is_charged() -> None:
+    data = table("linear")
+    with pytest.raises(ValueError, match="x has no columns"):
+        fit_private(MODELS["linear"], Dataset(data.x[:, :0], data.y), epsilon=1.0)
+    with pytest.raises(ValueError, match="largest must be a whole number"):
+        BayesianPoissonRegression(largest=2.5)
+    assert data.ledger.entries() == ()
+
+
+@pytest.mark.parametrize("kind", ["one class", "zeros", "collinear", "huge", "no rows"])
+def test_tables_of_any_content_give_a_release(kind: str) -> None:
+    data = table(n=1500)
+    x, y = data.x.clone(), data.y.clone()
+    if kind == "one class":
+        y[:] = 1
+    elif kind == "zeros":
+        x[:] = 0
+    elif kind == "collinear":
+        x[:, 1] = x[:, 0]
+    elif kind == "huge":
+        x *= 1e12
+    elif kind == "no rows":
+        x, y = x[:0], y[:0]
+    found = fit_private(MODEL, Dataset(x, y), epsilon=1.0, route=NoisyScores(rows=1e5))
+    assert bool(found.samples.isfinite().all())
+    assert str(found.summary(odds=True))
+
+
+def test_categories_have_a_base_level_and_units_their_odds() -> None:
+    g = torch.Generator().manual_seed(0)
+    n = 30_000
+    kinds = torch.multinomial(torch.tensor([0.5, 0.5, 0.0]), n, True, generator=g)
+    age = torch.randn(n, generator=g).double() * 10 + 40
+    logit = (age - 40) / 10 + 0.8 * (kinds == 1)
+    y = (torch.rand(n, generator=g) < torch.sigmoid(logit)).double()
+    columns = (Numeric("age", mean=40.0, sd=10.0), OneHot("kind", ("a", "b", "c")))
+    encoding = Encoding(columns, "By law.")
+    frame = pd.DataFrame({"age": age.numpy(), "kind": [("a", "b", "c")[i] for i in kinds]})
+    data = Dataset(
+        encoding.apply(frame),
+        y,
+        feature_names=encoding.feature_names,
+        preprocessing={"encoding": encoding.to_dict()},
+    )
+    found = fit_private(MODEL, data, epsilon=1.0, route=NoisyScores())
+    summary = found.summary(odds=True)
+    assert summary.reliable
+    rows = {one.name: one for one in summary.coefficients}
+    assert rows["kind=a"].note == "base level"
+    assert float(found.latents["w"][:, 1].abs().max()) == 0
+    assert rows["kind=c"].note == "dominated by privacy noise: mostly the prior"
+    assert rows["kind=c"].sd > 3
+    assert rows["kind=b"].note == ""
+    assert abs(rows["kind=b"].mean - 0.8) < 5 * rows["kind=b"].sd
+    assert rows["age"].scale == 10
+    assert rows["age"].ratio()[0] == pytest.approx(math.exp(rows["age"].mean))
+    assert rows["age"].ratio(per_unit=True)[2] == pytest.approx(math.exp(rows["age"].high / 10))
+    assert "per unit" in str(summary)
+
+
+def patients(n: int) -> tuple[pd.DataFrame, pd.Series]:
+    g = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": g.uniform(20, 80, n), "kind": g.choice(["a", "b"], n)})
+    chance = 1 / (1 + np.exp(-(frame["age"] - 50) / 15))
+    return frame, pd.Series(np.where(g.random(n) < chance, "yes", "no"), name="sick")
+
+
+def test_private_for_intervals_goes_on_and_pays_nothing_twice(tmp_path: Path) -> None:
+    frame, sick = patients(5000)
+    table = frame.assign(sick=sick)
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 2.0}
+    given |= {"intervals": True, "categorical": ("kind",), "numeric": ("age",)}
+    ledger = Ledger.at(tmp_path / "ledger.jsonl")
+    found = bdpvi.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
+    summary = found.summary()
+    age = summary.coefficients[0]
+    assert summary.reliable
+    assert age.name == "age"
+    assert abs(age.mean / age.scale - 1 / 15) < 5 * age.sd / age.scale
+    assert [one.note for one in summary.coefficients if one.name == "kind=a"] == ["base level"]
+    entries = len(ledger.entries())
+    (tmp_path / "one" / "release.json").unlink()  # as if it had been interrupted before
+    again = bdpvi.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
+    assert again.estimate == found.estimate
+    assert torch.equal(again.samples, found.samples)
+    assert len(ledger.entries()) == entries
+
+
+def test_private_for_intervals_refuses_after_the_count() -> None:
+    frame, sick = patients(600)
+    table, ledger = frame.assign(sick=sick), Ledger()
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 0.2}
+    given |= {"intervals": True, "numeric": ("age", "kind"), "progress": False}
+    with pytest.raises(TooFewRecordsError):
+        bdpvi.private(table, ledger=ledger, **given)
+    assert [one.kind for one in ledger.entries()] == REFUSED
+    with pytest.raises(ValueError, match="a release for intervals has a worst case"):
+        bdpvi.private(table, **given, guarantee=bdpvi.BayesianDP())
+
+
+def test_the_estimator_has_intervals_on_the_scale_of_x() -> None:
+    frame, sick = patients(4000)
+    x = frame[["age"]]
+    model = PrivateLogisticRegression(
+        epsilon=2.0, bounds=(20, 80), classes=("no", "yes"), intervals=True, expected_rows=4000
+    )
+    model.fit(x, sick)
+    low, high = model.coef_interval_[0]
+    assert low < model.coef_[0, 0] < high
+    assert high - low < 0.03
+    assert abs(model.coef_[0, 0] - 1 / 15) < 2.5 * (high - low)
+    assert model.summary_.coefficients[0].ratio(per_unit=True)[0] == pytest.approx(
+        math.exp(model.coef_[0, 0])
+    )
+    assert float((model.predict(x) == sick).mean()) > 0.65
+    plain = PrivateLogisticRegression(bounds=(20, 80), classes=("no", "yes")).fit(x, sick)
+    assert not hasattr(plain, "coef_interval_")
+
+
+def test_what_was_paid_on_the_way_is_a_path_and_no_guarantee() -> None:
+    found = fit_private(MODEL, table(), epsilon=1.0, route=NoisyScores())
+    cost = found.cost
+    assert cost.path is not None
+    assert cost.worst_case is not None
+    assert cost.bayesian is None
+    assert cost.path.epsilon < cost.worst_case.epsilon <= 1.0
+    assert "not a guarantee about the algorithm" in str(cost)
+    few = fit_private(MODEL, table(n=50), epsilon=1.0, route=NoisyScores(rows=1e5))
+    assert few.cost.path is None

@@ -1,0 +1,109 @@
+"""Summaries: of posteriors that know of the noise, and of draws, with what these leave out."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from scipy import stats
+from simulated import logistic_data
+
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Release, fit_private
+from bdpvi.guides import MeanField
+from bdpvi.regression import ObjectivePerturbation
+from bdpvi.releases.estimate import Estimate
+
+MODEL = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
+
+
+@pytest.fixture(scope="module")
+def minima() -> Release:
+    data = logistic_data(200, 2)
+    return fit_private(MODEL, data, epsilon=1.0, route=ObjectivePerturbation(draws=30))
+
+
+def known(release: Release, **changes: object) -> Release:
+    from dataclasses import replace
+
+    given: dict[str, object] = {
+        "mean": (1.0, -0.5, 0.0),
+        "covariance": ((0.04, 0.01, 0.0), (0.01, 0.09, 0.0), (0.0, 0.0, 0.0)),
+        "sampling": (0.15, 0.3, 0.0),
+        "reliable": True,
+        "notes": ("", "", "base level"),
+    }
+    return replace(release, estimate=Estimate(**(given | changes)))  # type: ignore[arg-type]
+
+
+def test_intervals_and_shares_are_those_of_the_normal_posterior(minima: Release) -> None:
+    summary = known(minima).summary(0.9)
+    one, two, three = summary.coefficients
+    law = stats.norm(1.0, 0.2)
+    assert (one.low, one.high) == pytest.approx((law.ppf(0.05), law.ppf(0.95)), rel=1e-9)
+    assert one.positive == pytest.approx(law.sf(0.0))
+    assert one.privacy == pytest.approx(0.25)
+    assert two.privacy == 0
+    assert three.note == "base level"
+    assert three.privacy is None
+    assert one.ratio() == pytest.approx(tuple(map(math.exp, (1.0, one.low, one.high))))
+    assert [c.name for c in summary.coefficients] == ["x0", "x1", "intercept"]
+    content = json.loads(json.dumps(summary.to_dict()))
+    assert content["coefficients"][0]["ratio"] == list(one.ratio())
+    frame = summary.to_frame()
+    assert frame.loc["x0", "ratio_high"] == one.ratio()[2]
+    text = str(summary)
+    assert text.startswith("90 % intervals; reliable: yes")
+    assert "odds ratio" not in text
+    assert "odds ratio" in str(known(minima).summary(odds=True))
+
+
+def test_the_noise_of_a_linear_model_has_its_interval(minima: Release) -> None:
+    noise = known(minima, log_scale=(0.0, 0.1)).summary().noise
+    assert noise == pytest.approx((1.0, math.exp(-0.196), math.exp(0.196)), rel=1e-3)
+
+
+def test_draws_have_quantiles_and_a_word_on_what_they_leave_out(minima: Release) -> None:
+    summary = minima.summary(0.5)
+    assert summary.reliable is None
+    values = minima.latents["w"].double()
+    first = summary.coefficients[0]
+    assert first.mean == pytest.approx(float(values[:, 0].mean()))
+    assert (first.low, first.high) == pytest.approx(
+        tuple(values[:, 0].quantile(torch.tensor([0.25, 0.75]).double()).tolist())
+    )
+    assert "privacy noise alone" in summary.reason
+    assert first.privacy is None
+    with pytest.raises(ValueError, match="each draw of this release costs"):
+        minima.with_draws(5)
+    with pytest.raises(ValueError, match="level must lie strictly between 0 and 1, got 95"):
+        minima.summary(95)
+
+
+def test_releases_of_a_secret_fit_say_that_noise_and_clip_are_not_in_it() -> None:
+    data = logistic_data(200, 2)
+    fit = bdpvi.recommended(1.0, guide=MeanField).fit(data, progress=False)
+    one = bdpvi.release(fit, 1, epsilon=0.5)
+    with pytest.raises(ValueError, match=r"a release of 1 draw has no intervals: at least 20"):
+        one.summary()
+    many = bdpvi.release(fit, 25, epsilon=1.0)
+    assert "nor the bias of a clip, of record weights or of a strong prior" in str(many.summary())
+
+
+def test_correlated_features_have_coefficients_of_their_own() -> None:
+    data = logistic_data(300, 2)
+    model = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0, correlation=0.5)
+    found = fit_private(model, data, epsilon=5.0, route=ObjectivePerturbation(draws=20))
+    summary, x = found.summary(), torch.tensor([[0.3, -0.2], [0.0, 0.0]], dtype=torch.float64)
+    logits = (model.design(x).double() @ found.latents["w"].double().T).mean(1)
+    slopes = torch.tensor([one.mean for one in summary.coefficients], dtype=torch.float64)
+    assert logits[0].item() == pytest.approx(float(x[0] @ slopes[:2] + slopes[2]), rel=1e-6)
+
+
+def test_a_forest_plot_is_drawn(minima: Release, tmp_path: Path) -> None:
+    for odds in (False, True):
+        path = known(minima).summary(odds=odds).plot(tmp_path / f"{odds}.png")
+        assert path.read_bytes().startswith(b"\x89PNG")

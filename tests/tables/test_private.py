@@ -1,0 +1,540 @@
+"""``bdpvi private``: one command, one ε for all that leaves the house."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import optimize, stats
+from simulated import logistic_data
+from test_cli import run
+
+import bdpvi
+from bdpvi.bayesian import storage
+from bdpvi.bayesian.guarantees import WorstCaseDP
+from bdpvi.bayesian.neighbours.route import Remove
+from bdpvi.bayesian.optimum.route import Optimum
+from bdpvi.datasets import constants_of
+from bdpvi.guides import FullRank, MeanField
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.cost import GIVEN, Assumption
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.releases import intent, shared_file
+from bdpvi.releases.transaction import Transaction
+from bdpvi.tables import files, scores
+from bdpvi.tables.private import Work
+from bdpvi.tables.scores import FEWEST, FOLDS, TURNS, Scores, previewed
+
+ROWS = 3_000
+"""Four times what ε = 1 needs for these columns: noise changes nothing of what is asserted."""
+
+
+def patients(rows: int = ROWS) -> pd.DataFrame:
+    """Return a table with blanks, an id, a category with one member, and a rare class."""
+    generator = np.random.default_rng(3)
+    age, dose = generator.normal(50, 12, rows), generator.normal(2, 1, rows)
+    sex = generator.choice(["F", "M"], rows)
+    odds = -4 + 0.1 * (age - 50) + (sex == "M") + 0.5 * dose
+    sick = np.where(generator.random(rows) < 1 / (1 + np.exp(-odds)), "yes", "no")
+    frame = pd.DataFrame(
+        {"id": np.arange(rows), "age": age, "dose": dose.round(2), "sex": sex, "sick": sick}
+    )
+    frame.loc[1, "age"] = np.nan
+    frame.loc[2, "sex"] = "hospice"
+    frame.loc[4, "sick"] = None
+    return frame
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("private") / "patients.csv"
+    patients().to_csv(path, index=False)
+    return path
+
+
+BOUGHT = ["reserved", "constants", "constants", "release", "ended"]
+"""What a release charges whose constants are bought."""
+
+
+def private(table: Path, out: Path, *more: object) -> int:
+    given = ("--target", "sick", "--positive", "yes", "--drop", "id", "--out", out, "--quiet")
+    if "--ledger" not in more:  # of other people each time
+        more += ("--ledger", out.with_name(f"{out.name}.ledger.jsonl"))
+    return run("private", "--data", table, *given, *more)
+
+
+def test_one_command_makes_a_model_that_may_be_shared(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "shared"
+    assert private(table, out, "--epsilon", 1, "--delta", 1e-8) == 0
+    said = capsys.readouterr().out
+    assert "worst-case DP ε = 1 (target)" in said
+    assert "no Bayesian ε" in said
+    assert "simulated releases" in said
+    assert "no ε covers them" in said
+    assert [path.name for path in out.iterdir()] == ["release.json"]
+    shared = (out / "release.json").read_text("utf-8")
+    release = bdpvi.load_release(out / "release.json")
+    assert "were estimated privately: ε covers them" in release.receipt.meaning
+    assert Assumption.BOUGHT_CONSTANTS in release.receipt.bound.assumptions
+    # Neither exact constants, nor one patient's category (let in with probability 1e-9), nor
+    # scores, nor the number of records.
+    encoding = release.encoding
+    assert encoding is not None
+    age = patients()["age"]
+    for name in ("hospice", "AUC", "log score", str(age.mean()), str(age.std())):
+        assert name not in shared
+    assert not re.search(rf"(?<![\d.]){ROWS}(?![\d.])", shared)  # as a number, not as digits of one
+    assert set(release.feature_names) >= {"age", "dose", "sex=F", "sex=M"}
+    # A blank, a stray text and an unknown category are predicted, not refused.
+    new = pd.DataFrame({"age": [np.nan, "old", 1e300], "dose": [1, 2, 3], "sex": ["X", None, "F"]})
+    assert release.predict_mean(new).between(0, 1).all()
+
+    # Nothing is left that tells more than the release: no rows, no fit, and no key.
+    secret, ledger = tmp_path / "shared.secret", tmp_path / "shared.ledger.jsonl"
+    assert {path.name for path in secret.iterdir()} == {
+        "intent.json", "intent.output", "ledger.head",
+    }  # fmt: skip
+    assert intent.read(secret / intent.NAME).key == b""
+    assert (secret / "intent.output").read_text("utf-8") == shared
+    entries = Ledger.at(ledger).entries()
+    assert [one.kind for one in entries] == BOUGHT
+    with pytest.raises(ValueError, match=r"has no fit.*another --out"):
+        files.load(secret)
+    capsys.readouterr()
+    assert run("cost", secret, "--delta", 1e-8, "--json") == 0
+    assert 0.97 < json.loads(capsys.readouterr().out)["worst_case"]["epsilon"] <= 1
+    # The budget is spent, and nothing is overwritten.
+    assert run("release", secret, "--epsilon", 2, "--delta", 1e-8, "--out", tmp_path / "m") == 2
+    assert "run the same command with a larger --epsilon" in capsys.readouterr().err
+    more: tuple[object, ...] = ("--epsilon", 2, "--delta", 1e-8, "--ledger", ledger)
+    assert private(table, tmp_path / "m", *more) == 2
+    assert "budget" in capsys.readouterr().err
+    assert private(table, out, "--epsilon", 1) == 2
+    assert "was begun with other options" in capsys.readouterr().err
+    assert Ledger.at(ledger).entries() == entries
+
+
+def test_json_keeps_public_and_secret_apart(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--epsilon", 1, "--no-scores", "--json")
+    assert private(table, tmp_path / "shared", *options) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert set(result) == {"public", "secret"}
+    assert result["public"]["receipt"]["worst_case"]["epsilon"] == 1
+    assert set(result["secret"]) == {"folder", "cost"}
+
+
+def test_what_it_would_take_follows_from_the_header(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = tmp_path / "header.csv"
+    header.write_text(",".join(patients().columns) + "\n")
+    found = []
+    for file in (table, header):
+        assert private(file, tmp_path / "shared", "--epsilon", 1, "--plan", "--json") == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert set(found[0]["bought"]) == {"age", "dose", "sex"}
+    assert 100 < found[0]["records_needed"] < ROWS / 2
+    assert [path.name for path in tmp_path.iterdir()] == ["header.csv"]
+
+
+def test_too_few_records_are_said_before_the_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "few.csv", tmp_path / "shared"
+    patients(60).to_csv(file, index=False)
+    for _ in range(2):  # the second time it is the same answer, from the same key
+        assert private(file, out, "--epsilon", 1) == 2
+        error = capsys.readouterr().err
+        assert "Options: public bounds and categories for these columns" in error
+        assert "--constants FILE" in error
+        assert "Nothing was fitted" in error
+        assert not out.exists()
+    constants = tmp_path / "constants.json"
+    public = {"source": "By law.", "age": [18, 98], "dose": [0, 4], "sex": ["F", "M"]}
+    constants.write_text(json.dumps(public))
+    assert private(file, tmp_path / "public", "--epsilon", 1, "--constants", constants) == 0
+
+
+def test_exact_constants_are_asked_for_and_named_everywhere(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--epsilon", 1, "--from-data", "--missing", "level", "--no-scores")
+    frame = patients().dropna(subset="sick")
+    frame.to_csv(tmp_path / "whole.csv", index=False)
+    assert private(tmp_path / "whole.csv", tmp_path / "shared", *more) == 0
+    said = capsys.readouterr().out
+    lines = [line for line in said.splitlines() if "worst-case" in line.lower()]
+    assert lines
+    assert all(GIVEN in line for line in lines if "ε =" in line)
+    release = bdpvi.load_release(tmp_path / "shared" / "release.json")
+    assert Assumption.CONSTANTS_FROM_TABLE in release.receipt.bound.assumptions
+    assert run("cost", tmp_path / "shared.secret") == 0
+    assert GIVEN in capsys.readouterr().out
+
+
+def test_a_bayesian_guarantee_needs_public_constants(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--epsilon", 1, "--guarantee", "bayesian", "--no-scores", "--json")
+    assert private(table, tmp_path / "one", *more) == 2
+    assert "needs public bounds or categories" in capsys.readouterr().err
+    constants = tmp_path / "constants.json"
+    public = {"source": "By law.", "age": [18, 98], "dose": [0, 4], "sex": ["F", "M"]}
+    constants.write_text(json.dumps(public))
+    assert private(table, tmp_path / "two", *more, "--constants", constants) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["public"]["receipt"]["bayesian"]["kind"] == "Bayesian DP"
+    assert result["secret"]["cost"]["bayesian"]["reliable"]
+
+
+def test_settings_that_can_be_no_worst_case_buy_nothing(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tuned.json"
+    tuned = {"model": {"clip": 1.0}, "noise_scale": None}
+    file.write_text(
+        json.dumps({"patients": {"chosen": {}, "methods": {"bdp-vi-full-rank": tuned}}})
+    )
+    options = ("--epsilon", 1, "--settings", f"{file}:bdp-vi-full-rank", "--no-scores")
+    assert private(table, tmp_path / "shared", *options) == 2
+    assert "needs public bounds or categories" in capsys.readouterr().err
+    assert not (tmp_path / "shared").exists()
+    assert not list(tmp_path.glob("*.ledger.jsonl"))  # a refused call leaves none
+
+
+def test_a_column_of_text_without_common_values_gets_a_hint() -> None:
+    frame = patients().assign(income=[f"{n:,}" for n in range(10_000, 10_000 + ROWS)])
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1, "drop": ["id"]}
+    with pytest.warns(bdpvi.PrivacyUtilityWarning, match=r"'income': mostly text.*\(1,234\)"):
+        bdpvi.private(frame, progress=False, **given)
+
+
+def test_a_table_without_rows_and_a_link_that_leads_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "header.csv").write_text("age,sick\n")
+    constants = tmp_path / "constants.json"
+    constants.write_text(json.dumps({"source": "By law.", "age": [18, 98]}))
+    given: tuple[object, ...] = ("--data", tmp_path / "header.csv", "--target", "sick")
+    given += ("--positive", "yes", "--epsilon", 1, "--constants", constants, "--no-scores")
+    assert run("private", *given, "--out", tmp_path / "none") == 0
+    release = bdpvi.load_release(tmp_path / "none" / "release.json")
+    assert release.predict_mean(pd.DataFrame({"age": [50]})).between(0, 1).all()
+    for name in ("out", "in.secret"):
+        (tmp_path / name).symlink_to(tmp_path / "nowhere")
+        capsys.readouterr()
+        assert run("private", *given, "--out", tmp_path / name.split(".")[0]) == 2
+        assert "is a link that leads nowhere" in capsys.readouterr().err
+
+
+def test_a_declared_base_rate_is_the_intercepts_prior_mean(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ("--epsilon", 1, "--base-rate", 0.2, "--no-scores")
+    assert private(table, tmp_path / "shared", *more) == 0
+    release = bdpvi.load_release(tmp_path / "shared/release.json")
+    assert isinstance(release.model, bdpvi.BayesianLogisticRegression)
+    assert release.model.intercept_mean == pytest.approx(np.log(0.25))
+    for given, words in (
+        (("--base-rate", 0), "base_rate must"),
+        (("--base-rate", 0.2, "--settings", "some.json"), "base_rate=0.2 goes with"),
+    ):
+        assert private(table, tmp_path / "other", "--epsilon", 1, *given) == 2
+        assert words in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
+
+
+def test_settings_that_were_tuned_are_taken(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = {"clip": 0.37, "prior_scale": 0.2}
+    tuned = {"model": model, "noise_scale": 0.3, "draws": 2}
+    file = tmp_path / "tuned.json"
+    file.write_text(
+        json.dumps({"patients": {"chosen": {}, "methods": {"bdp-vi-full-rank": tuned}}})
+    )
+    options = ("--epsilon", 1, "--settings", f"{file}:bdp-vi-full-rank", "--json", "--no-scores")
+    assert private(table, tmp_path / "shared", *options) == 0
+    receipt = json.loads(capsys.readouterr().out)["public"]["receipt"]
+    assert receipt["draws"] == 2
+    assert bdpvi.load_release(tmp_path / "shared" / "release.json").model.clip == 0.37  # type: ignore[attr-defined]
+    assert private(table, tmp_path / "x", "--epsilon", 1, "--settings", f"{file}:dp-gd") == 2
+    assert "method must be one of" in capsys.readouterr().err
+
+
+def test_after_an_interruption_the_same_draws_come_and_nothing_is_paid(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+
+    def interrupted(release: bdpvi.Release) -> bytes:
+        drawn.append(release.samples)
+        raise KeyboardInterrupt
+
+    more = ("--epsilon", 1, "--no-scores")
+    with monkeypatch.context() as patch:
+        patch.setattr(shared_file, "release_bytes", interrupted)
+        assert private(table, tmp_path / "shared", *more) == 130
+    assert not (tmp_path / "shared" / "release.json").exists()
+    secret = tmp_path / "shared.secret"
+    before = storage.open_ledger(secret).entries()
+    assert [one.kind for one in before] == BOUGHT
+    # Another option must not meet the old key: two draws with one noise would show the mean.
+    assert private(table, tmp_path / "shared", "--epsilon", 1.5, "--no-scores") == 2
+    assert private(table, tmp_path / "shared", *more) == 0
+    release = bdpvi.load_release(tmp_path / "shared" / "release.json")
+    assert release.samples.equal(drawn[0])
+    assert storage.open_ledger(secret).entries() == before
+    # A model that was lost is a copy of what is kept, and its cost is told again.
+    shared = tmp_path / "shared" / "release.json"
+    content = shared.read_bytes()
+    shared.unlink()
+    shared.parent.rmdir()
+    assert private(table, tmp_path / "shared", *more) == 0
+    assert shared.read_bytes() == content
+    assert storage.open_ledger(secret).entries() == before
+
+
+def test_what_is_interrupted_before_its_first_charge_goes_on(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a ledger that is new, whose first line the budget has just changed."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    more = ("--epsilon", 1, "--no-scores")
+    with monkeypatch.context() as patch:
+        patch.setattr("bdpvi.privacy.ledger.append", interrupted)
+        assert private(table, tmp_path / "shared", *more) == 130
+    ledger = tmp_path / "shared.ledger.jsonl"
+    assert Ledger(ledger).entries() == ()
+    assert private(table, tmp_path / "shared", *more) == 0
+    assert [one.kind for one in Ledger(ledger).entries()] == BOUGHT
+
+
+def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1, "drop": ["id"]}
+    for one in (patients(), table):
+        release = bdpvi.private(one, progress=False, **given)
+        assert release.receipt.bound.epsilon == 1
+    public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        named = patients().dropna(subset="sick")
+        bdpvi.private(named, progress=False, constants=public, **given)
+        bdpvi.private(logistic_data(500, 2), epsilon=1, progress=False)
+    with pytest.raises(ValueError, match="positive=None: say which value"):
+        bdpvi.private(patients(), target="sick", epsilon=1, progress=False)
+    with pytest.raises(ValueError, match="from_data=True and constants were both given"):
+        bdpvi.private(patients(), constants=public, from_data=True, **given)
+
+
+@pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_any_number_of_rows_is_released_with_public_constants(rows: int) -> None:
+    public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
+    frame = patients().iloc[:rows][["age", "sex", "sick"]]
+    release = bdpvi.private(
+        frame, target="sick", positive="yes", epsilon=1, constants=public, progress=False
+    )
+    assert str(release.receipt).startswith("worst-case DP ε = 1 (target)")
+
+
+def test_a_delta_that_would_allow_a_row_to_be_published_is_warned_of() -> None:
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "drop": ["id"], "epsilon": 1}
+    with pytest.warns(UserWarning, match=r"delta=0\.01 is at least 1/N = 0\.000"):
+        bdpvi.private(patients(), delta=0.01, progress=False, **given)
+
+
+def odd(frame: pd.DataFrame, row: int) -> pd.DataFrame:
+    """Return the table, one row of which is as odd as can be."""
+    frame, index = frame.astype(object).copy(), frame.index[row]
+    for name, value in (("age", 1e300), ("dose", "a lot"), ("sex", "=cmd()")):
+        frame.loc[index, name] = value
+    return frame
+
+
+@pytest.mark.parametrize("row", [0, 1, 2, 3, 4, ROWS // 2, ROWS - 1])
+def test_without_one_row_only_noise_differs_and_nothing_is_refused(row: int) -> None:
+    """Given the same key, what was bought is nearly the same, and all other rows are as before."""
+    frame = odd(patients(), row)
+    frame["sick"] = "no"
+    frame.loc[frame.index[row], "sick"] = "yes"  # the only one
+    less = frame.drop(index=frame.index[row])
+    public = constants_of({"source": "By law.", "age": [18, 98], "dose": [0, 4], "sex": ["F", "M"]})
+    for constants in (public, None):
+        given: dict[str, Any] = {"drop": ("id",), "constants": constants}
+        works = [
+            Work.of(one, target="sick", positive="yes", epsilon=1.0, progress=False, **given)
+            for one in (frame, less)
+        ]
+        data, other = (
+            work.dataset(Transaction(work.ledger, Key.of_seed(row)), work.whole)[0]
+            for work in works
+        )
+        kept = [i for i in range(len(data)) if not np.array_equal(data.y[i], 1)]
+        assert len(other) == len(kept)
+        assert data.feature_names == other.feature_names
+        x = data.x[kept]
+        if constants is None:  # bought ones are as public once they are bought
+            encoding = bdpvi.datasets.Encoding.from_dict(data.preprocessing["encoding"])
+            assert encoding.whole(works[1].rows.columns).equal(x)
+        else:
+            assert other.x.equal(x)
+        assert other.y.equal(data.y[kept])
+
+
+@pytest.fixture(scope="module")
+def previewable() -> tuple[Work, bdpvi.Release]:
+    work = Work.of(
+        patients(1500), target="sick", positive="yes", epsilon=2.0, drop=("id",), progress=False
+    )
+    return work, work.released(Transaction(work.ledger, Key.of_seed(0)))
+
+
+@pytest.fixture(scope="module")
+def whole(previewable: tuple[Work, bdpvi.Release]) -> Scores:
+    found = previewed(*previewable, Key.of_seed(1))
+    assert found is not None
+    return found
+
+
+def test_previews_have_a_range_of_each_measure(whole: Scores) -> None:
+    table = whole.table()
+    assert list(table.index) == ["a release like this", "always the base rate", "without privacy"]
+    assert (table["AUC"].loc["always the base rate"] == 0.5).all()
+    assert table["AUC"].loc["without privacy", "median"] > 0.75
+    low, high = (table["AUC"].loc["a release like this", at] for at in (0.05, 0.95))
+    assert low < table["AUC"].loc["a release like this", "median"] < high
+
+
+def test_previews_end_when_their_ranges_are_known(
+    previewable: tuple[Work, bdpvi.Release], whole: Scores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = whole
+    released = found.values.loc["a release like this"].to_numpy()
+    assert "enough for ranges with standard errors of at most 0.01" in str(found)
+    assert FOLDS * FEWEST <= found.previews == len(released) < FOLDS * TURNS
+    assert found.to_dict()["previews"] == found.previews
+    # The error of a Gaussian's 5 % quantile is 2.11 σ/√n; a turn earlier it was too large.
+    for number, enough in ((found.previews, True), (found.previews - FOLDS, False)):
+        error = 2.11 * released[:number].std(0, ddof=1).max() / np.sqrt(number)
+        assert number < FOLDS * FEWEST or (error < 0.01) == enough
+    monkeypatch.setattr(scores, "CLOSE", 0.0)
+    monkeypatch.setattr(scores, "TURNS", FEWEST + 1)
+    every = previewed(*previewable, Key.of_seed(1))
+    assert every is not None
+    assert every.previews == FOLDS * (FEWEST + 1)
+    assert "the maximum number" in str(every)
+
+
+@pytest.mark.parametrize(("seconds", "previews"), [(0.0, 1), (3.0, 1), (6.0, 2), (23.0, 7)])
+def test_previews_end_in_time_and_are_the_same_so_far(
+    previewable: tuple[Work, bdpvi.Release], whole: Scores, seconds: float, previews: int
+) -> None:
+    """A preview takes three seconds, by this clock."""
+    times = count(0, 3)
+    found = previewed(
+        *previewable, Key.of_seed(1), seconds=seconds, clock=lambda: float(next(times))
+    )
+    assert found is not None
+    assert found.previews == previews
+    pd.testing.assert_frame_equal(found.values, whole.values.iloc[: len(found.values)])
+    said = str(found)
+    assert f"as many as {seconds:.0f} s allow" in said
+    assert f"WARNING: {previews} simulated releases are few" in said
+
+
+def test_previews_wait_for_one_thread_alone(
+    previewable: tuple[Work, bdpvi.Release], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, own = [], scores._preview
+
+    def preview(*given: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return own(*given)
+
+    monkeypatch.setattr(scores, "_preview", preview)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        previewed(*previewable, Key.of_seed(1), seconds=0.0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert seen == [1]
+
+
+def test_five_positives_are_not_called_better_than_chance() -> None:
+    def said(auc: list[float], log_score: float) -> str:
+        rows = [("a release like this", one, log_score, 0.7) for one in auc]
+        rows += [("always the base rate", 0.5, -0.6, 0.7)] * len(auc)
+        values = pd.DataFrame(rows, columns=["of", "AUC", "log score", "accuracy"])
+        return "\n".join(Scores(values.set_index("of"), "all").warnings())
+
+    assert said([0.7] * 100, -0.55) == ""
+    assert "score no better than the base rate" in said([0.7] * 100, -0.61)
+    assert "6% of the simulated releases have an AUC of ½ or less" in said(
+        [0.7] * 94 + [0.4] * 6, -0.55
+    )
+    assert "too rare to compute an AUC" in said([float("nan")] * 5, -0.55)
+
+
+def delta(noise: float, epsilon: float) -> float:
+    """Return δ(ε) of the Gaussian mechanism, noise over sensitivity: Balle and Wang 2018."""
+    above, below = 0.5 / noise - epsilon * noise, -0.5 / noise - epsilon * noise
+    return float(stats.norm.cdf(above) - np.exp(epsilon + stats.norm.logcdf(below)))
+
+
+def price(noise: float) -> float:
+    """Return ε at δ = 1e-5."""
+    return float(optimize.brentq(lambda epsilon: delta(noise, epsilon) - 1e-5, 1e-3, 600))
+
+
+@pytest.mark.parametrize("draws", [1, 4])
+@pytest.mark.parametrize(
+    ("sensitivity", "clip", "prior_scale"),
+    [(0.000992, 0.099, 0.1), (0.9945**2, 1.0, 0.99), (0.9875**2, 1.0, 0.99)],
+)
+def test_recommended_settings_have_noise_of_a_tenth(
+    sensitivity: float, clip: float, prior_scale: float, draws: int
+) -> None:
+    """At prices from which an error of 1 %, in one direction or both, rounds to other digits."""
+    epsilon = price(0.1 / sensitivity / np.sqrt(draws))
+    settings: Any = bdpvi.recommended(epsilon, draws=draws, guide=FullRank)
+    assert settings.draws == draws
+    assert (settings.model.clip, settings.model.prior_scale) == (clip, prior_scale)
+
+
+def test_a_guide_that_knows_the_rows_goes_to_the_fit_without_privacy() -> None:
+    """The error that a draw has on average, root mean square, falls at the price asked for."""
+    errors = []
+    for rows in (1_000, 10_000, 100_000):
+        data = logistic_data(rows, 5, seed=1)
+        settings: Any = bdpvi.recommended(0.2, expected_rows=rows, guide=MeanField)
+        fit = settings.fit_guide(data, neighbours=Optimum(Remove(3)), progress=False)
+        release = bdpvi.release(fit, epsilon=0.2, guarantee=WorstCaseDP())
+        assert release.receipt.bound.epsilon <= 0.2
+        truth = torch.cat([torch.linspace(-1, 1, 5), torch.zeros(1)])
+        assert settings.noise_scale is not None
+        noise = 6**0.5 * settings.noise_scale
+        errors.append(float(torch.hypot((fit.posterior.mean - truth).norm(), torch.tensor(noise))))
+    assert errors[0] > 1.3 * errors[1] > 1.5 * errors[2]
+    assert errors[2] < 0.2
+    without: Any = bdpvi.recommended(0.2, guide=MeanField)
+    assert (without.model.clip, without.noise_scale) == (0.61, 0.1)
+    assert (settings.model.clip, settings.noise_scale) == (2.7, 0.047)

@@ -1,0 +1,472 @@
+"""What is charged and released in one go: the price is the event's, and is paid before a draw."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from simulated import logistic_data
+
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Budget, BudgetExceededError, Dataset
+from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
+from bdpvi.bayesian.releases import Asked, calibrate, carried_out, work_of
+from bdpvi.datasets import exact
+from bdpvi.guides import MeanField
+from bdpvi.noise.keys import Key
+from bdpvi.privacy import worst_case
+from bdpvi.privacy.book import Charge
+from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
+from bdpvi.privacy.ledger import Entry, Ledger
+from bdpvi.regression.objective import ObjectivePerturbation
+from bdpvi.regression.objective_plan import Rule
+from bdpvi.regression.perturbed_objective import WeightedObjective
+from bdpvi.releases.route import Left
+from bdpvi.tables.routes import fit_private
+
+MODEL = BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
+COUNTED = ["reserved", "constants", "release", "ended"]
+"""What a release charges whose rows are counted."""
+
+
+def test_the_price_is_the_events_and_the_target_is_met_from_below() -> None:
+    data, route = logistic_data(200, 3), ObjectivePerturbation(rows=2e4)
+    release = fit_private(MODEL, data, epsilon=1.0, route=route)
+    (entry,) = data.people.ledger.entries()
+    assert entry.events is not None
+    found = worst_case.epsilon(entry.events, 1e-5)
+    assert found is not None
+    assert 0.998 <= found.epsilon <= 1.0
+    assert data.people.ledger.worst_case(1e-5) == found
+    assert release.receipt.bound.epsilon == 1.0
+    assert release.receipt.bound.kind.value == "worst-case DP"
+    (event,) = entry.events
+    plan = route.plan(MODEL, 3, Left(1.0, 1e-5, 0.0))
+    assert isinstance(event, PerturbedObjective)
+    assert event == plan.with_noise(event.noise_multiplier).event
+
+
+def test_what_was_spent_before_counts() -> None:
+    data = logistic_data(100, 2)
+    constants = SampledGaussian(noise_multiplier=10.0)
+    data.people.ledger.charge(Entry(kind="constants", events=(constants,)))
+    route = ObjectivePerturbation(rows=1e5)
+    fit_private(MODEL, data, epsilon=1.0, route=route)
+    total = data.people.ledger.worst_case(1e-5)
+    assert total is not None
+    assert 0.998 <= total.epsilon <= 1.0
+    for one in (route, None):  # declared or not: nothing is counted in vain
+        with pytest.raises(ValueError, match=r"epsilon=1 cannot be reached .* 2 charges made"):
+            fit_private(MODEL, data, epsilon=1.0, route=one)
+    fit_private(MODEL, data, epsilon=3.0, route=route)
+    assert len(data.people.ledger.entries()) == 3
+    total = data.people.ledger.worst_case(1e-5)
+    assert total is not None
+    assert 2.99 <= total.epsilon <= 3.0
+
+
+def test_a_budget_refuses_before_anything_is_charged_or_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data, ledger = logistic_data(1000, 2), Ledger(budget=Budget(0.5))
+    monkeypatch.setattr("bdpvi.regression.objective.perturbed_minima", None)
+    with pytest.raises(BudgetExceededError, match=r"over the budget of ε = 0\.5"):
+        fit_private(MODEL, data, epsilon=1.0, ledger=ledger)
+    assert ledger.entries() == ()
+    monkeypatch.undo()
+    fit_private(MODEL, data, epsilon=0.5, ledger=ledger)
+    assert [one.kind for one in ledger.entries()] == COUNTED
+
+
+def test_settings_follow_from_the_noisy_number_of_rows_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    noise = np.array([4000.0])
+    monkeypatch.setattr(exact, "count_noise", lambda *_: noise)
+    release = fit_private(MODEL, logistic_data(1000, 2), epsilon=1.0)
+    assert "Settings assume about 5,000 rows, counted with noise" in release.receipt.about
+
+
+def test_it_is_charged_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = logistic_data(1000, 2)
+    count = exact.count_noise
+
+    def counted(*given: Any) -> Any:
+        assert [one.kind for one in data.people.ledger.entries()] == COUNTED[:2]
+        return count(*given)
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        assert [one.kind for one in data.people.ledger.entries()] == COUNTED
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exact, "count_noise", counted)
+
+    monkeypatch.setattr("bdpvi.regression.objective.perturbed_minima", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit_private(MODEL, data, epsilon=1.0)
+    assert [one.kind for one in data.people.ledger.entries()] == COUNTED
+
+
+def test_a_process_killed_at_its_draw_has_paid(tmp_path: Path) -> None:
+    script = f"""
+import os, signal
+from bdpvi.regression import objective
+from bdpvi.tables import routes
+from bdpvi.privacy.ledger import Ledger
+from bdpvi import BayesianLogisticRegression, Dataset
+import torch
+def killed(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+objective.perturbed_minima = killed
+data = Dataset(torch.zeros(5, 2), torch.ones(5))
+routes.fit_private(BayesianLogisticRegression(clip=0.5), data, epsilon=1.0,
+                   ledger=Ledger.at({str(tmp_path / "ledger.jsonl")!r}))
+"""
+    env = {**os.environ, "PYTHONPATH": str(Path(bdpvi.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", script], check=False, env=env)
+    assert done.returncode == -signal.SIGKILL
+    entries = Ledger.at(tmp_path / "ledger.jsonl").entries()
+    assert [one.kind for one in entries] == COUNTED
+
+
+def test_rows_of_one_person_have_no_price_together_and_are_refused() -> None:
+    data, ledger = logistic_data(50, 2), Ledger(unit="patient", rows_per_unit=2)
+    data.people.unit, data.people.rows_per_unit = "patient", 2
+    with pytest.raises(ValueError, match="rows_per_unit=2: a minimum of a perturbed objective"):
+        fit_private(MODEL, data, epsilon=1.0, ledger=ledger)
+    assert ledger.entries() == ()
+
+
+def test_a_release_is_saved_and_read_back(tmp_path: Path) -> None:
+    data = logistic_data(60, 3)
+    route = ObjectivePerturbation(rows=1e4)
+    release = fit_private(MODEL, (data.x, data.y), epsilon=2.0, route=route)
+    bdpvi.save_release(release, tmp_path / "release.json")
+    back = bdpvi.load_release(tmp_path / "release.json")
+    assert back.receipt == release.receipt
+    assert torch.equal(back.predict_proba(data.x), release.predict_proba(data.x))
+    assert json.loads((tmp_path / "release.json").read_text())["receipt"]["temperature"] is None
+
+
+@pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
+def test_neighbouring_tables_pay_the_same_and_differ_by_one_gradient() -> None:
+    """Whether there is a draw, and what it costs, does not depend on the records."""
+    data = logistic_data(20, 2)
+    plan = ObjectivePerturbation(rows=20).plan(MODEL, 2, Left(1.0, 1e-5, 0.0))
+    w = torch.tensor([5.0, 2.0, -9.0], dtype=torch.float64)
+    whole = WeightedObjective(plan, data.x, data.y).gradient(w)
+    for i in range(20):
+        less = data.without(i)
+        moved = whole - WeightedObjective(plan, less.x, less.y).gradient(w)
+        assert float(moved.norm()) <= plan.event.residual * plan.clip + 1e-12
+    tables = [data, data.without(3), data.select(data.ids < 1), data.select(data.ids < 0)]
+    prices = []
+    for records in tables:
+        alone = Dataset(records.x, records.y)
+        assert fit_private(MODEL, alone, epsilon=1.0).samples.shape == (1, 3)
+        prices.append(alone.people.ledger.entries()[0].events)
+    assert prices.count(prices[0]) == len(tables)
+
+
+def test_other_models_and_guides_are_refused_before_anything_is_charged() -> None:
+    data = logistic_data(30, 2)
+
+    def other(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+        """Return nothing."""
+
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("model observes no site", {"model": other}),
+        ("is for BayesianLogisticRegression", {"model": other, "route": ObjectivePerturbation()}),
+        ("takes no guide", {"guide": MeanField(MODEL)}),
+        ("epsilon must be", {"epsilon": 0}),
+        ("delta must lie", {"delta": 0}),
+        ("data must be a Dataset or a pair", {"data": data.x}),
+    ]
+    for words, changes in calls:
+        given = {"model": MODEL, "data": data, "epsilon": 1.0, **changes}
+        with pytest.raises(ValueError, match=words):
+            fit_private(given.pop("model"), given.pop("data"), **given)
+    assert data.people.ledger.entries() == ()
+
+
+def test_public_facts_and_several_minima() -> None:
+    """Declared rows change ridge and clip of the residual; an intercept may be left out."""
+    left = Left(0.2, 1e-5, 0.0)
+    few, many = (ObjectivePerturbation(rows=n).plan(MODEL, 10, left) for n in (300, 1e6))
+    assert few.ridge > many.ridge
+    assert few.event.residual == 0.5
+    assert many == replace(
+        ObjectivePerturbation(rows=1.2e6).plan(MODEL, 10, left), facts=many.facts
+    )
+    unknown = ObjectivePerturbation().plan(MODEL, 10, left)
+    assert unknown.event == many.event
+    assert ObjectivePerturbation(rule=Rule(scale=1.0)).plan(MODEL, 10, left).clip > many.clip
+    data = logistic_data(300, 3)
+    release = fit_private(
+        BayesianLogisticRegression.unweighted(),
+        data,
+        epsilon=2.0,
+        route=ObjectivePerturbation(draws=3),
+    )
+    assert release.samples.shape == (3, 3)
+    assert release.receipt.draws == 3
+    total = data.people.ledger.worst_case(1e-5)
+    assert total is not None
+    assert 1.996 <= total.epsilon <= 2.0
+
+
+def test_a_release_that_was_charged_is_made_again_from_its_key_and_settings() -> None:
+    """Also where the rows were counted, and where something else was charged since."""
+    data = logistic_data(3000, 3)
+    fit = bdpvi.recommended(1.0).fit(data)
+    assert isinstance(fit, bdpvi.tables.Prepared)
+    first, second = Key(bytes(32)), Key(bytes([1] * 32))
+
+    def asked(epsilon: float, secret: Key) -> bdpvi.Release:
+        """Return a release whose secret is kept."""
+        return carried_out(fit, Asked(epsilon=epsilon, work=work_of(fit, secret, "facts")))
+
+    one, other = asked(0.5, first), asked(1.0, second)
+    entries = data.ledger.entries()
+    assert [entry.kind for entry in entries] == 2 * COUNTED
+    again = asked(0.5, first)
+    assert again.samples.equal(one.samples)
+    assert again.receipt == one.receipt
+    assert asked(1.0, second).samples.equal(other.samples)
+    assert data.ledger.entries() == entries
+    # At another price, or from another secret, what was charged cannot be drawn again.
+    for epsilon, secret, words in (
+        (1.5, first, "at another cost"),
+        (1.0, Key.fresh(), "spent|be r"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            asked(epsilon, secret)
+    assert data.ledger.entries() == entries
+
+
+def test_rows_are_never_written_to_disk(tmp_path: Path) -> None:
+    fit = bdpvi.recommended(1.0).fit(logistic_data(1500, 3))
+    with pytest.raises(ValueError, match="only fits of a guide are saved"):
+        bdpvi.save_fit(fit, tmp_path / "fit")  # type: ignore[arg-type]
+    assert not (tmp_path / "fit").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda fit: calibrate(fit, epsilon=1.0),
+            "there is no temperature to calibrate",
+        ),
+        (lambda fit: bdpvi.release(fit), "epsilon=None: Every release is solved again"),
+        (lambda fit: bdpvi.release(fit, epsilon=1.0, temperature=2.0), "temperature=2.0: Every"),
+        (
+            lambda fit: bdpvi.release(fit, Charge(1, 2.0), epsilon=1.0),
+            "draws=Charge",
+        ),
+        (lambda fit: bdpvi.cost(fit, planned=Charge(1, 2.0)), "planned=Charge"),
+        (
+            lambda fit: bdpvi.release(fit, epsilon=1.0, guarantee=bdpvi.BayesianDP()),
+            "guarantee=Bayesian DP: the noise",
+        ),
+        (lambda fit: bdpvi.bayesian.preview(fit, 3), "epsilon=None"),
+    ],
+)
+def test_what_has_no_temperature_says_so(call: Any, words: str) -> None:
+    data = logistic_data(300, 2)
+    fit = bdpvi.recommended(1.0, expected_rows=1e5).fit(data)
+    with pytest.raises(ValueError, match=words):
+        call(fit)
+    assert data.ledger.entries() == ()
+    assert bdpvi.bayesian.preview(fit, 3, epsilon=2.0)["w"].shape == (3, 3)
+    assert str(bdpvi.cost(fit).worst_case).startswith("worst-case DP: ε = 0 ")
+    assert data.ledger.entries() == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"expected_rows": 9}, "rows must be from 10 to 1e12, got 9"),
+        ({"expected_rows": 2e12}, "rows must be from 10 to 1e12"),
+        ({"expected_rows": float("nan")}, "rows must be"),
+        ({"draws": 0}, "draws must be"),
+        ({"epsilon": 0}, "epsilon must be"),
+        ({"base_rate": 1.0}, "base_rate must"),
+    ],
+)
+def test_declared_facts_out_of_range_are_refused_before_anything_is_charged(
+    given: dict[str, Any], words: str
+) -> None:
+    data = logistic_data(100, 2)
+    with pytest.raises(ValueError, match=words):
+        bdpvi.private(data, **{"epsilon": 1.0, "progress": False, **given})
+    with pytest.raises(ValueError, match=words):
+        bdpvi.recommended(**{"epsilon": 1.0, **given})
+    assert data.ledger.entries() == ()
+
+
+def test_no_columns_are_refused_before_anything_is_charged() -> None:
+    data = Dataset(torch.zeros(100, 0).double(), torch.zeros(100).double())
+    with pytest.raises(ValueError, match="x has no columns"):
+        bdpvi.recommended(1.0).fit(data)
+    assert data.ledger.entries() == ()
+
+
+def test_several_rows_of_one_person_are_released_from_a_guide() -> None:
+    frame = pd.DataFrame(
+        {"who": np.arange(400) // 2, "age": np.arange(400.0), "sick": [0, 1] * 200}
+    )
+    given: dict[str, Any] = {"unit": "who", "rows_per_unit": 2, "numeric": ["age"]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bdpvi.PrivacyUtilityWarning)
+        release = bdpvi.private(
+            frame, target="sick", positive=1, epsilon=3.0, progress=False, **given
+        )
+    assert release.receipt.temperature is not None
+    assert "at most 2, with one value of 'who'" in release.receipt.bound.neighbours
+
+
+ODD = {
+    "one class": lambda x, y: (x, torch.ones_like(y)),
+    "rows of zeros": lambda x, y: (torch.zeros_like(x), y),
+    "collinear columns": lambda x, y: (x[:, :1].expand(-1, 3).contiguous(), y),
+    "features at 1e12": lambda x, y: (1e12 * x, y),
+    "no rows": lambda x, y: (x[:0], y[:0]),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("epsilon", [1e-3, 1.0, 100.0])
+def test_odd_tables_are_released(kind: str, epsilon: float) -> None:
+    data = logistic_data(500, 3)
+    made: Any = ODD[kind]
+    x, y = made(data.x, data.y)
+    recipe = bdpvi.recommended(epsilon, expected_rows=500)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bdpvi.PrivacyUtilityWarning)
+        release = bdpvi.release(recipe.fit(Dataset(x, y)), epsilon=epsilon)
+    assert bool(release.samples.isfinite().all())
+    assert bool(release.predict_mean(data.x).isfinite().all())
+
+
+def test_an_epsilon_that_drowns_everything_gives_the_declared_base_rate_and_says_so() -> None:
+    data = logistic_data(1000, 20)
+    fit = bdpvi.recommended(1e-4, base_rate=0.2, expected_rows=1e3).fit(data)
+    with pytest.warns(bdpvi.PrivacyUtilityWarning, match=r"smallest useful ε is about 0\.1;"):
+        release = bdpvi.release(fit, epsilon=1e-4)
+    assert float((release.predict_mean(data.x) - 0.2).abs().max()) < 0.02
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bdpvi.release(bdpvi.recommended(0.12, expected_rows=1e3).fit(data), epsilon=0.12)
+
+
+def log_score(chance: torch.Tensor, truth: torch.Tensor) -> float:
+    """Return the expected log score, by the chances that are true."""
+    return float((truth * chance.log() + (1 - truth) * (-chance).log1p()).mean())
+
+
+def test_a_share_grows_with_rows_and_with_epsilon() -> None:
+    """Of the truth's gain over the base rate; exactly logistic rows, mean of eight releases."""
+    truth = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    fresh = torch.randn(20_000, 5, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    chance = torch.sigmoid(fresh @ truth)
+    base = log_score(torch.full_like(chance, float(chance.mean())), chance)
+    most = log_score(chance, chance) - base
+    shares: dict[tuple[float, float], float] = {}
+    for rows in (1_000, 10_000, 100_000):
+        fit = bdpvi.recommended(1.0, expected_rows=rows).fit(logistic_data(rows, 5, seed=3))
+        assert isinstance(fit, bdpvi.tables.Prepared)
+        for epsilon in (0.05, 0.2, 1.0):
+            drawn = fit.previews(8, epsilon=epsilon, delta=1e-5, key=Key.of_seed(1))["w"]
+            model = fit.predicting(epsilon, 1e-5)
+            assert isinstance(model, BayesianLogisticRegression)
+            each = torch.sigmoid(model.design(fresh) @ drawn.T).T
+            gains = [(log_score(one, chance) - base) / most for one in each]
+            shares[rows, epsilon] = sum(gains) / len(gains)
+    for (size, epsilon), share in shares.items():
+        assert shares.get((10 * size, epsilon), 1.0) >= share - 0.02
+        assert all(shares[size, more] >= share - 0.02 for more in (0.2, 1.0) if more > epsilon)
+    assert shares[100_000, 1.0] > 0.995
+    assert shares[100_000, 0.05] > 0.98
+
+
+def test_a_random_record_pays_less_and_with_bought_constants_that_is_a_diagnostic() -> None:
+    data = logistic_data(3000, 3)
+    declared = bdpvi.recommended(1.0, expected_rows=1e5).fit(data)
+    bdpvi.release(declared, epsilon=1.0)
+    cost = bdpvi.cost(declared)
+    assert cost.worst_case is not None
+    assert cost.bayesian is not None
+    assert cost.path is None
+    # By hand: weights and norms of the rule, features cut at 4, as for 100,000 rows.
+    z = torch.cat([data.x.clamp(-4, 4), torch.full((3000, 1), 2.0).double()], 1)
+    norms, clip = z.norm(dim=1), 0.75 * math.sqrt(3 + 4)
+    weights = (clip / norms).clamp(max=1).minimum(1.5 * (clip / norms) ** 2)
+    (event,) = data.ledger.entries()[-1].events
+    weights *= 1 - 1e-9
+    lengths, bends = weights * norms / clip, weights * norms**2 / (1.5 * clip**2)
+    expected = bayesian_epsilon(event, lengths, bends, 1e-5)
+    assert cost.bayesian.epsilon == pytest.approx(expected, rel=1e-6)
+    assert cost.bayesian.epsilon < cost.worst_case.epsilon
+    assert Assumption.PANEL_REPRESENTS_POPULATION in cost.bayesian.assumptions
+    bdpvi.release(declared, epsilon=1.5)
+    assert bdpvi.cost(declared).bayesian is None
+
+    counted = bdpvi.recommended(1.0).fit(logistic_data(30_000, 3))
+    bdpvi.release(counted, epsilon=1.0)
+    cost = bdpvi.cost(counted)
+    assert cost.bayesian is None
+    assert cost.path is not None
+    assert "at δ = 1e-05: a diagnostic, not a guarantee" in str(cost)
+
+
+def test_what_a_random_record_pays_is_at_most_the_worst_case() -> None:
+    # All records are of the size that costs most; no ε of the estimates' grid is as small.
+    signs = torch.randint(0, 2, (100, 3), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+    x = 1.2724 * signs.double()  # with the intercept, of length 2.976, 3C/2
+    for rows in (100, None):
+        fit = bdpvi.recommended(1.0, expected_rows=rows).fit(
+            bdpvi.Dataset(x, (x[:, 0] > 0).double())
+        )
+        bdpvi.release(fit, epsilon=1.0)
+        cost = bdpvi.cost(fit)
+        found = cost.bayesian if rows else cost.path
+        assert found is not None
+        assert cost.worst_case is not None
+        assert found.epsilon == cost.worst_case.epsilon
+
+
+def test_a_bayesian_guarantee_takes_draws_from_the_posterior() -> None:
+    data = logistic_data(4000, 3)
+    model, asked = BayesianLogisticRegression(), bdpvi.BayesianDP(rows=4000)
+    ledger = bdpvi.Ledger()
+    release = fit_private(model, data, epsilon=1.0, guarantee=asked, ledger=ledger)
+    assert release.cost.bayesian is not None
+    assert release.cost.bayesian.certified
+    assert release.cost.bayesian.epsilon <= 1.0
+    assert release.receipt.temperature is not None
+    assert release.receipt.temperature >= 1.0
+    spent = release.cost.bayesian.epsilon
+    with pytest.raises(BudgetExceededError, match="over the budget"):  # its price is not forgotten
+        bdpvi.fit_private(model, data, epsilon=1.01 * spent, guarantee=asked, ledger=ledger)
+    with pytest.raises(ValueError, match="leave route or guarantee out"):
+        bdpvi.fit_private(
+            model,
+            data,
+            epsilon=1.0,
+            guarantee=asked,
+            route=ObjectivePerturbation(rows=4000),
+        )
