@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from bdpvi._ground import schema, store
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.cells import read_cell, read_cells
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
+from bdpvi.datasets.types import ANY, BOOLEAN, UNUSED, ColumnType, number_of, unfit
 
 Codes = NDArray[np.int64]
 OTHER = "other"
@@ -30,6 +32,8 @@ OTHER = "other"
 MOST_LEVELS = 1000
 _MOST_VALUES, _UNIFORM, _A_DECADE, _DECADES = 256, 64, 6, 4
 _MOST_CLAMPED = 0.05
+_OTHER_SPELLING = re.compile(r"[+-]?(0\d+\.?\d*|[\d.]+[eE][+-]?\d+)|\+\d.*")
+"""Numbers that are not in their usual spelling, such as codes may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,7 @@ class Domain:
         integer: whether numbers are whole.
         from_data: whether any of these were read from the rows, and so are not public.
         bought: whether they were estimated privately for a release; only its ε covers them.
+        type: the declared type of the column, by which cells are read and values are written.
 
     Raises:
         ValueError: naming the field at fault.
@@ -59,9 +64,12 @@ class Domain:
     integer: bool = False
     from_data: bool = False
     bought: bool = False
+    type: ColumnType | None = field(default=None, metadata={"absent": None})
 
     def __post_init__(self) -> None:
         bounds = self.bounds
+        if self.type is not None:
+            self._check_type(self.type)
         if (self.levels is None) == (bounds is None) or (self.low is None) != (self.high is None):
             raise ValueError(
                 f"give levels, or low and high, got levels={self.levels}, low={self.low}, "
@@ -81,7 +89,66 @@ class Domain:
                 f"levels must be 1 to {MOST_LEVELS} names and no integers, got {len(self.levels)}"
             )
         if len(self._places) != len(self.levels):
-            raise ValueError(f"levels must differ and not be blank, got {self.levels!r:.200}")
+            raise ValueError(
+                f"levels must differ and not be blank, got {self.levels!r:.200}; a declared kind, "
+                "such as category, takes them as written"
+            )
+
+    def _check_type(self, type: ColumnType) -> None:
+        for name, given, here in (
+            ("levels", type.names, self.levels),
+            ("low", type.low, self.low),
+            ("high", type.high, self.high),
+        ):
+            if given not in (None, here):
+                raise ValueError(f"type has {name}={given!r:.80}, and the domain {here!r:.80}")
+        if type.kind in UNUSED:
+            raise ValueError(f"kind={type.kind} has no levels or bounds: it is left out")
+        if type.kind != ANY and (self.levels is None) != (type.numeric):
+            raise ValueError(f"kind={type.kind} goes with {'bounds' if type.numeric else 'levels'}")
+
+    @classmethod
+    def of_type(cls, type: ColumnType, *, from_data: bool = False) -> Domain | None:
+        """Return the domain that a type declares, None if it has neither levels nor bounds.
+
+        >>> Domain.of_type(ColumnType(kind="boolean")).levels
+        ('False', 'True')
+        """
+        if type.names is None and type.low is None:
+            return None
+        return cls(
+            levels=type.names,
+            low=type.low,
+            high=type.high,
+            integer=type.whole,
+            from_data=from_data,
+            type=type,
+        )
+
+    def of(self, type: ColumnType | None) -> Domain:
+        """Return the domain with a declared type, whose numbers are whole if the type says so."""
+        if type is None:
+            return self
+        if self.bounds is None or not type.whole:
+            fine = type.step is not None and not float(type.step).is_integer()
+            return replace(self, type=type, integer=self.integer and not fine)
+        low, high = math.floor(self.bounds[0]), math.ceil(self.bounds[1])
+        return replace(self, type=type, low=float(low), high=float(high), integer=True)
+
+    @cached_property
+    def reading(self) -> ColumnType | None:
+        """The type by which cells are read, None where they are guessed.
+
+        Without a declared type it is that of names if levels differ in their spelling only, such as
+        7 and 007: guessed as numbers they would be one.
+        """
+        if self.type is not None or self.levels is None:
+            return self.type
+        labels = [read_cell(one)[1] for one in self.levels]
+        lossy = [one for one in self.levels if _OTHER_SPELLING.fullmatch(one.strip())]
+        if not lossy or len({*labels}) == len(labels) or not all(labels):
+            return None
+        return ColumnType(kind="category", levels=self.levels)
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -90,7 +157,7 @@ class Domain:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        labels = [read_cell(one)[1] for one in self.levels or ()]
+        labels = [read_cell(one, self.reading)[1] for one in self.levels or ()]
         return {label: place for place, label in enumerate(labels) if label}
 
     @cached_property
@@ -144,11 +211,11 @@ class Domain:
 
     def encode(self, values: pd.Series[Any]) -> tuple[Codes, str]:
         """Return the codes of values, (N,), and a note on invalid values, for the owner only."""
-        if values.dtype.kind in "iuf" and self.edges is not None:
-            numbers = values.to_numpy(dtype=np.float64)
+        if values.dtype.kind in "iuf" and self.edges is not None and self.type is None:
+            numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
             blank, numbers = np.isnan(numbers), np.where(np.isfinite(numbers), numbers, np.nan)
         else:
-            found = read_cells(values)
+            found = read_cells(values, self.reading)
             numbers, blank = found.numbers, found.blank
         if self.edges is None:
             places = np.array([self._places.get(n, self.cells + 1) for n in found.names] + [0])
@@ -176,8 +243,11 @@ class Domain:
     def decode(self, codes: Codes, random: np.random.Generator) -> pd.Series[Any]:
         """Return values for codes: levels in the schema's spelling, numbers uniform in cells."""
         if self.edges is None:
-            names = np.array([*(self.levels or ()), None, OTHER], dtype=object)
-            return pd.Series(names[codes], dtype=object)
+            levels = self.levels or ()
+            truth = {*levels} <= {*BOOLEAN} and (self.type is None or self.type.levels is None)
+            given = [one == BOOLEAN[1] for one in levels] if truth else levels
+            found = pd.Series(np.array([*given, None, OTHER], dtype=object)[codes], dtype=object)
+            return found.astype(bool) if truth and (codes < self.cells).all() else found
         inside = np.minimum(codes, self.cells - 1)
         low, high = self.edges[inside], self.edges[inside + 1]
         values = low + random.random(len(codes)) * (high - low)
@@ -185,6 +255,9 @@ class Domain:
         values = np.floor(values) if self.integer else values
         values = np.clip(values, *(self.bounds or (0.0, 0.0)))
         gone = codes >= self.cells
+        if self.type is not None and (self.type.step or self.type.kind == "date"):
+            found = self.type.written(np.where(gone, np.nan, values), *(self.bounds or (0.0, 0.0)))
+            return found.astype(np.int64) if self.integer and _numbers(found) else found
         if self.integer and not gone.any():
             return pd.Series(values.astype(np.int64))
         return pd.Series(np.where(gone, np.nan, values))
@@ -198,6 +271,7 @@ class Schema:
         columns: domains by name.
         source: where the bounds and levels come from, in words.
         left_out: columns of the table not in the schema, each with the reason, for the owner.
+        types: types of columns whose bounds or levels are not declared.
 
     Raises:
         ValueError: if there is no column, a name is blank, or a column is also left out.
@@ -210,15 +284,44 @@ class Schema:
     columns: Mapping[str, Domain]
     source: str
     left_out: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, ColumnType] = field(default_factory=dict, metadata={"absent": {}})
 
     def __post_init__(self) -> None:
-        if not self.columns:
+        if not self.columns and not self.types:
             raise ValueError("columns must have at least one entry")
-        for name in self.columns:
+        if both := sorted({*self.columns} & {*self.types}):
+            raise ValueError(f"types has {both[0]!r}, which is among the columns too")
+        for name in (*self.columns, *self.types):
             if name != name.strip() or not name:
                 raise ValueError(f"columns has the name {name!r}: blank, or with blanks around it")
-        if both := sorted(set(self.columns) & set(self.left_out)):
+        if both := sorted({*self.columns, *self.types} & {*self.left_out}):
             raise ValueError(f"left_out has {both[0]!r}, which is among the columns too")
+
+    @property
+    def read_by(self) -> dict[str, ColumnType]:
+        """The declared types of all columns that have one."""
+        of_domains = {name: one.type for name, one in self.columns.items()}
+        found = {**of_domains, **self.types}
+        return {name: one for name, one in found.items() if one is not None}
+
+    def in_file(
+        self, header: Sequence[str], decimal: str, thousands: str, date_format: str
+    ) -> Schema:
+        """Return the schema for a file whose numbers and dates are written in a certain way.
+
+        Columns without a type are then numbers or names, whichever a cell is by these signs.
+        """
+        signs = (decimal, thousands, date_format)
+        columns = {
+            name: one if one.type is None else replace(one, type=one.type.in_file(*signs))
+            for name, one in self.columns.items()
+        }
+        types = {name: one.in_file(*signs) for name, one in self.types.items()}
+        if (decimal, thousands) != (".", ""):
+            guess = ColumnType(kind=ANY).in_file(*signs)
+            columns = {name: one if one.type else one.of(guess) for name, one in columns.items()}
+            types = {name: guess for name in header if name not in columns} | types
+        return replace(self, columns=columns, types=types)
 
     @property
     def marked(self) -> tuple[str, ...]:
@@ -229,8 +332,10 @@ class Schema:
     def load(cls, path: str | os.PathLike[str]) -> Schema:
         """Read a JSON file such as {"source": "…", "columns": {"age": {"low": 0, "high": 110}}}.
 
-        The short form of :func:`bdpvi.datasets.constants_of` is accepted too: {"source": "…",
-        "age": [0, 110], "sex": ["F", "M"]}.
+        An entry with a ``kind`` has the fields of :class:`ColumnType`, such as {"kind": "code"} or
+        {"kind": "number", "decimal": ",", "step": 0.01, "low": 0, "high": 1000}; bounds of dates
+        may be days. The short form of :func:`bdpvi.datasets.constants_of` is accepted too:
+        {"source": "…", "age": [0, 110], "sex": ["F", "M"]}.
 
         Raises:
             ValueError: naming the file and the field that is missing, unknown or wrong.
@@ -251,11 +356,11 @@ class Schema:
         """
         if not store.nothing_at(Path(path)):
             raise ValueError(f"path={str(path)!r} exists already; choose another")
-        store.write(Path(path), store.json_text(schema.to_json(self), indent=1).encode())
+        store.write(Path(path), store.json_text(_flat(self), indent=1).encode())
 
     def check(self, header: Sequence[str]) -> None:
         """Raise ValueError unless a table with this header has every column exactly once."""
-        for name in self.columns:
+        for name in (*self.columns, *self.types):
             if (found := header.count(name)) != 1:
                 raise ValueError(
                     f"schema: its column {name!r} must be in the table once, there are {found}"
@@ -339,15 +444,61 @@ def _long(content: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(given.get("columns"), Mapping):
         source = given.pop("source", None)
         given = {"columns": given} | ({} if source is None else {"source": source})
-    return given | {"columns": {name: _entry(one) for name, one in given["columns"].items()}}
+    types, columns = dict(given.get("types", {})), {}
+    for name, one in given["columns"].items():
+        entry = _entry(name, one)
+        if isinstance(entry, ColumnType):
+            types[name] = schema.to_json(entry)
+        else:
+            columns[name] = entry
+    return given | {"columns": columns} | ({"types": types} if types else {})
 
 
-def _entry(given: Any) -> Any:
-    if not isinstance(given, list):
+def _entry(name: str, given: Any) -> Any:
+    """Return a column's entry in the long form; a type if it has neither levels nor bounds."""
+    if isinstance(given, list):
+        if len(given) == 2 and all(type(one) in (int, float) for one in given):
+            return {"low": given[0], "high": given[1]}
+        return {"levels": [str(one) if isinstance(one, bool) else one for one in given]}
+    if not isinstance(given, Mapping) or "kind" not in given:
         return given
-    if len(given) == 2 and all(type(one) in (int, float) for one in given):
-        return {"low": given[0], "high": given[1]}
-    return {"levels": [str(one) if isinstance(one, bool) else one for one in given]}
+    marks = {key: one for key, one in given.items() if key in ("from_data", "bought")}
+    kind = type_of({key: one for key, one in given.items() if key not in marks}, name)
+    domain = Domain.of_type(kind)
+    return kind if domain is None else schema.to_json(domain) | marks
+
+
+def type_of(given: Mapping[str, Any], name: str) -> ColumnType:
+    """Return the type that a column's entry in a file describes.
+
+    >>> type_of({"kind": "date", "low": "1970-01-02", "high": "1970-02-01"}, "born").high
+    31.0
+    """
+    values, since = dict(given), given.get("since", ColumnType.since)
+    for bound in ("low", "high"):
+        if given.get("kind") == "date" and isinstance(given.get(bound), str):
+            days, _, blank = ColumnType(kind="date", since=since).read(given[bound])
+            if blank:
+                raise ValueError(f"columns.{name}: {bound}={given[bound]!r} must be a day")
+            values[bound] = days
+    return schema.from_json(ColumnType, values, f"columns.{name}", partial=True)
+
+
+def _flat(made: Schema) -> dict[str, Any]:
+    """Return a schema for people to edit: each column is one entry, which has its type."""
+    content = schema.to_json(made)
+    content["columns"] = {
+        name: one
+        if "type" not in one
+        else one["type"] | {key: one[key] for key in ("from_data", "bought")}
+        | {key: one[key] for key in ("levels", "low", "high") if one[key] is not None}
+        for name, one in content["columns"].items()
+    } | content.pop("types", {})
+    return content  # type: ignore[no-any-return]
+
+
+def _numbers(values: pd.Series[Any]) -> bool:
+    return bool(values.dtype.kind == "f" and values.notna().all())
 
 
 def _outwards(bound: float) -> float:
