@@ -18,9 +18,11 @@ from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.fair import load_fair
 from bdpvi.datasets.magic import load_magic
-from bdpvi.datasets.schema import Domain, Schema
+from bdpvi.datasets.domain import Domain
+from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.spambase import load_spambase
 from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame
+from bdpvi.datasets.types import ColumnType
 
 #: Loaders of the public tables, by the data's names in reports.
 LOADERS: Mapping[str, Callable[[], Split]] = {
@@ -36,6 +38,7 @@ LOADERS: Mapping[str, Callable[[], Split]] = {
 
 __all__ = [
     "LOADERS",
+    "ColumnType",
     "Domain",
     "Encoding",
     "Schema",

@@ -22,7 +22,7 @@ from scipy.stats import norm
 from bdpvi.datasets import exact
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.cells import Cells, Columns, read_cell
-from bdpvi.datasets.schema import MOST_LEVELS, OTHER, Domain
+from bdpvi.datasets.domain import MOST_LEVELS, OTHER, Domain
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import LAW, WholeNormals

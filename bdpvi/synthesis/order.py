@@ -18,7 +18,8 @@ from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.measuring import repeated
 from bdpvi.datasets.origin import declared
-from bdpvi.datasets.schema import MOST_LEVELS, Domain, Schema
+from bdpvi.datasets.domain import MOST_LEVELS, Domain
+from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.units import at_most
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW, Priced, for_unit
