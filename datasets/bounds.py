@@ -145,7 +145,9 @@ def _levels(cells: Cells, deviation: float, delta: float, key: Key, rows: int) -
     given = LAW.deviation / secure.whole_parts(deviation)
     kept = counts > exact.threshold(given, delta, rows) + 0.5
     names = [(count, cells.names[at]) for count, at in zip(counts[kept], there[kept], strict=True)]
-    readable = [one for one in names if read_cell(one[1], cells.type)[1] == one[1]]  # without truncated names
+    readable = [
+        one for one in names if read_cell(one[1], cells.type)[1] == one[1]
+    ]  # without truncated names
     return tuple(sorted(name for _, name in sorted(readable, reverse=True)[:MOST_LEVELS]))
 
 

@@ -18,6 +18,7 @@ import pandas as pd
 from bdpvi._ground import schema, store
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.domain import MOST_LEVELS, Codes, Domain
+from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
 from bdpvi.datasets.types import ANY, ColumnType
 
@@ -63,24 +64,19 @@ class Schema:
         found = {**of_domains, **self.types}
         return {name: one for name, one in found.items() if one is not None}
 
-    def in_file(
-        self, header: Sequence[str], decimal: str, thousands: str, date_format: str
-    ) -> Schema:
-        """Return the schema for a file whose numbers and dates are written in a certain way.
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The declared kinds of columns, in words."""
+        return tuple(f"{name} ({one.kind})" for name, one in self.read_by.items())
 
-        Columns without a type are then numbers or names, whichever a cell is by these signs.
+    def of_header(self, header: Sequence[str]) -> dict[str, ColumnType]:
+        """Return the types of the columns of a table, which must have all that are named.
+
+        Raises:
+            ValueError: naming a column of the schema that the table lacks.
         """
-        signs = (decimal, thousands, date_format)
-        columns = {
-            name: one if one.type is None else replace(one, type=one.type.in_file(*signs))
-            for name, one in self.columns.items()
-        }
-        types = {name: one.in_file(*signs) for name, one in self.types.items()}
-        if (decimal, thousands) != (".", ""):
-            guess = ColumnType(kind=ANY).in_file(*signs)
-            columns = {name: one if one.type else one.of(guess) for name, one in columns.items()}
-            types = {name: guess for name in header if name not in columns} | types
-        return replace(self, columns=columns, types=types)
+        self.check(header)
+        return self.read_by
 
     @property
     def marked(self) -> tuple[str, ...]:
@@ -197,6 +193,30 @@ def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Sc
     return Schema(columns, source, left_out)
 
 
+def in_file(schema: Schema | None, header: Sequence[str], file: FileFormat) -> Schema | None:
+    """Return the types of a file's columns: declared ones, with the file's signs and date format.
+
+    Columns without a type are numbers or names, whichever a cell is by these signs, unless numbers
+    are written in the usual way.
+    """
+    columns: dict[str, Domain] = {}
+    types: dict[str, ColumnType] = {}
+    if schema is not None:
+        for name, one in schema.columns.items():
+            given = one.type and one.type.in_file(*file.signs)
+            columns[name] = replace(one, type=given)
+        types = {name: one.in_file(*file.signs) for name, one in schema.types.items()}
+    if not file.plain:
+        guess = ColumnType(kind=ANY).in_file(*file.signs)
+        columns = {name: one if one.type else one.of(guess) for name, one in columns.items()}
+        types = {name: guess for name in header if name not in columns} | types
+    if not columns and not types:
+        return None
+    out = {} if schema is None else schema.left_out
+    types = {name: one for name, one in types.items() if name not in out}
+    return Schema(columns, "" if schema is None else schema.source, out, types)
+
+
 def _long(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of a schema's file with short entries expanded."""
     given = dict(content)
@@ -249,7 +269,8 @@ def _flat(made: Schema) -> dict[str, Any]:
     content["columns"] = {
         name: one
         if "type" not in one
-        else one["type"] | {key: one[key] for key in ("from_data", "bought")}
+        else one["type"]
+        | {key: one[key] for key in ("from_data", "bought")}
         | {key: one[key] for key in ("levels", "low", "high") if one[key] is not None}
         for name, one in content["columns"].items()
     } | content.pop("types", {})

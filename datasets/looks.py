@@ -1,0 +1,82 @@
+"""What the owner should see of a table before anything is spent. It changes nothing released."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from bdpvi._ground.outputs import several
+from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.types import UNUSED, ColumnType, number_of, unfit
+
+_SHOWN = 8
+"""Most values of a target that are shown."""
+
+
+def tell_of_unfit(frame: pd.DataFrame, types: Mapping[str, ColumnType]) -> None:
+    """Warn the owner how many cells do not fit the declared type of their column."""
+    for name, one in types.items():
+        if one.kind not in UNUSED and name in frame and (count := unfit(frame[name], one)):
+            _tell(
+                f"column {name!r}: {several(count, 'cell')} of {len(frame)} do not fit kind "
+                f"{one.kind}, and count as blank"
+            )
+
+
+def tell_of_text(frame: pd.DataFrame, types: Mapping[str, ColumnType]) -> None:
+    """Warn the owner about text without a type that options would read.
+
+    >>> with warnings.catch_warnings(record=True) as said:
+    ...     tell_of_text(pd.DataFrame({"kg": ["70,5", "81,0"]}), {})
+    >>> str(said[0].message)[:66]
+    "for the owner only: column 'kg': 2 of 2 cells are numbers with a co"
+    """
+    lost = 0
+    for name in map(str, frame):
+        texts = frame[name][[isinstance(one, str) for one in frame[name].tolist()]]
+        counts = texts.astype(str).str.strip().value_counts()
+        lost += int(sum(n for one, n in counts.items() if "\ufffd" in str(one)))
+        comma = sum(n for one, n in counts.items() if _with_comma(str(one)))
+        if name not in types and 2 * comma > len(texts):
+            _tell(
+                f"column {name!r}: {comma} of {len(frame)} cells are numbers with a comma as "
+                "decimal sign, and are read as text; --decimal , (decimal=',') makes them numbers"
+            )
+    if lost:
+        _tell(
+            f"{several(lost, 'cell')} with characters that are not of the file's character set, "
+            "such as latin-1; --charset (charset=) names it"
+        )
+
+
+def tell_of_target(values: pd.Series[Any], type: ColumnType | None, positive: str) -> None:
+    """Warn the owner about several spellings of a yes/no target that count as not positive.
+
+    >>> with warnings.catch_warnings(record=True) as said:
+    ...     tell_of_target(pd.Series(["yes", "Yes", "no", "no"], name="sick"), None, "yes")
+    >>> str(said[0].message)[:84]
+    "for the owner only: target 'sick': counted as not 'yes': 'no' (2), 'Yes' (1). If one"
+    """
+    cells = read_cells(values, type)
+    counts = pd.Series(cells.codes[~cells.blank]).value_counts()
+    others = [(cells.names[at], n) for at, n in counts.items() if cells.names[at] != positive]
+    like = any(name.casefold() == positive.casefold() for name, _ in others)
+    if len(others) < 2 and not like:
+        return
+    listed = ", ".join(f"{name!r} ({count})" for name, count in others[:_SHOWN])
+    _tell(
+        f"target {values.name!r}: counted as not {positive!r}: {listed}"
+        f"{', …' if len(others) > _SHOWN else ''}. If one of them means {positive!r}, declare its "
+        "spellings in types (--types)"
+    )
+
+
+def _with_comma(text: str) -> bool:
+    return "," in text and number_of(text, ",", ".") is not None
+
+
+def _tell(words: str) -> None:
+    warnings.warn(f"for the owner only: {words} (secret)", UserWarning, stacklevel=4)
