@@ -15,10 +15,10 @@ from bdpvi.datasets.adult import load_adult
 from bdpvi.datasets.breast_cancer import load_breast_cancer
 from bdpvi.datasets.constants import constants_of, read_constants
 from bdpvi.datasets.dataset import Split
+from bdpvi.datasets.domain import Domain
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.fair import load_fair
 from bdpvi.datasets.magic import load_magic
-from bdpvi.datasets.domain import Domain
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.spambase import load_spambase
 from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame

@@ -23,11 +23,6 @@ FARTHEST = 1e12
 _MOST_BUCKETS = 2**16
 
 
-def _type() -> Any:
-    """Return the field for the declared type of a column, by which its cells are read."""
-    return field(default=None, kw_only=True, metadata={"absent": None})
-
-
 def label(value: object) -> str:
     """Return the name of a category; a number has the same name whether written as 1 or 1.0.
 
@@ -101,7 +96,7 @@ class Numeric:
     mean: float
     sd: float
     missing: bool = field(default=False, kw_only=True)
-    type: ColumnType | None = _type()
+    type: ColumnType | None = field(default=None, kw_only=True, metadata={"absent": None})
 
     def __post_init__(self) -> None:
         truth(self.name, self.missing)
@@ -178,7 +173,7 @@ class OneHot:
     name: str
     categories: tuple[str, ...]
     missing: bool = field(default=False, kw_only=True)
-    type: ColumnType | None = _type()
+    type: ColumnType | None = field(default=None, kw_only=True, metadata={"absent": None})
 
     def __post_init__(self) -> None:
         truth(self.name, self.missing)
@@ -225,7 +220,7 @@ class Hashed:
     name: str
     buckets: int = 64
     missing: bool = field(default=True, kw_only=True)
-    type: ColumnType | None = _type()
+    type: ColumnType | None = field(default=None, kw_only=True, metadata={"absent": None})
 
     def __post_init__(self) -> None:
         truth(self.name, self.missing)

@@ -17,7 +17,6 @@ from bdpvi.datasets.origin import Origin
 from bdpvi.datasets.schema import Schema, type_of
 from bdpvi.datasets.types import ColumnType
 
-
 _MARKED = (
     "column {name!r} is marked from_data, as read from the rows: write public bounds or levels "
     "there, and false"

@@ -10,7 +10,8 @@ import pandas as pd
 
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.cells import read_cells
-from bdpvi.datasets.types import UNUSED, ColumnType, number_of, unfit
+from bdpvi.datasets.spelling import number_of
+from bdpvi.datasets.types import UNUSED, ColumnType, unfit
 
 _SHOWN = 8
 """Most values of a target that are shown."""

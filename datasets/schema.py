@@ -14,13 +14,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from bdpvi._ground import schema, store
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.domain import MOST_LEVELS, Codes, Domain
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
-from bdpvi.datasets.types import ANY, ColumnType
+from bdpvi.datasets.types import ANY, BOOLEAN, UNUSED, ColumnType
+
+_CODE, _TRUTH = ColumnType(kind="code"), ColumnType(kind="boolean")
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,16 @@ class Schema:
         return tuple(f"{name} ({one.kind})" for name, one in self.read_by.items())
 
     def of_header(self, header: Sequence[str]) -> dict[str, ColumnType]:
-        """Return the types of the columns of a table, which must have all that are named.
+        """Return the types of a table's columns; only identifiers and text may be gone from it.
 
         Raises:
             ValueError: naming a column of the schema that the table lacks.
         """
-        self.check(header)
+        for name, one in self.read_by.items():
+            if one.kind not in (*UNUSED, ANY) and name not in header:
+                raise ValueError(
+                    f"types: its column {name!r} must be in the table once, there are 0"
+                )
         return self.read_by
 
     @property
@@ -146,7 +153,12 @@ class Schema:
         return pd.DataFrame({name: one.decode(codes[:, at], random) for at, (name, one) in pairs})
 
 
-def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Schema:
+def measured(
+    frame: pd.DataFrame,
+    source: str,
+    levels: Sequence[str] = (),
+    file: FileFormat | None = None,
+) -> Schema:
     """Return a draft from a table: observed bounds and levels, marked as read from the rows.
 
     Identifiers, dates and free text are left out, by the rules of
@@ -156,6 +168,7 @@ def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Sc
         frame: the table.
         source: source of the schema, in words.
         levels: columns whose values are names, even if they are numeric or numerous.
+        file: how the file was written, from which the table is, as text.
 
     Raises:
         ValueError: if no column remains.
@@ -169,28 +182,88 @@ def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Sc
     """
     columns, left_out = {}, {}
     for name in map(str, frame):
-        cells, named = read_cells(frame[name]), name in levels
-        there = cells.numbers[np.isfinite(cells.numbers)]
-        number = not named and 2 * len(there) > (~cells.blank).sum()
-        whole = bool((there == np.round(there)).all())
-        if number:
-            small = whole and np.abs(there).max() < 2**53
-            values = pd.Series(there.astype(np.int64) if small else there, name=name)
+        drafted = _drafted(frame[name], name in levels, file or FileFormat())
+        if isinstance(drafted, str):
+            left_out[name] = drafted
         else:
-            texts = np.array(cells.names, dtype=object)[cells.codes[~cells.blank]]
-            values = pd.Series(texts, name=name, dtype=object)
-        if found := objection(values, named, MOST_LEVELS if named else MOST_CATEGORIES):
-            left_out[name] = found.reason
-        elif called_identifier(name) and not named:
-            left_out[name] = f"column {name!r} is called an identifier"
-        elif number:
-            low, high = _outwards(-there.min()), _outwards(there.max())
-            columns[name] = Domain(low=-low, high=high, integer=whole, from_data=True)
-        else:
-            columns[name] = Domain(levels=cells.names or ("yes",), from_data=True)
+            columns[name] = drafted
     if not columns:
         raise ValueError("no column is left for a schema: " + "; ".join(left_out.values()))
     return Schema(columns, source, left_out)
+
+
+def _drafted(values: pd.Series[Any], named: bool, file: FileFormat) -> Domain | str:
+    """Return a column's observed domain, or why it is left out."""
+    name = str(values.name)
+    if (born := _dates(values, file)) is not None:
+        return born
+    guess = None if file.plain else ColumnType(kind=ANY).in_file(*file.signs)
+    cells = read_cells(values, guess)
+    there = cells.numbers[np.isfinite(cells.numbers)]
+    number = not named and 2 * len(there) > (~cells.blank).sum()
+    if number and _coded(values):
+        number, cells = False, read_cells(values, _CODE)
+    whole = bool((there == np.round(there)).all())
+    if number:
+        small = whole and np.abs(there).max() < 2**53
+        seen = pd.Series(there.astype(np.int64) if small else there, name=name)
+    else:
+        texts = np.array(cells.names, dtype=object)[cells.codes[~cells.blank]]
+        seen = pd.Series(texts, name=name, dtype=object)
+    coded = cells.type is _CODE
+    if found := objection(seen, named or coded, MOST_LEVELS if named else MOST_CATEGORIES):
+        return found.reason
+    if called_identifier(name) and not named:
+        return f"column {name!r} is called an identifier"
+    if number:
+        low, high = -_outwards(-there.min()), _outwards(there.max())
+        kind = _number_type(there, whole, guess)
+        return Domain(low=low, high=high, integer=whole, from_data=True, type=kind)
+    made = Domain(levels=cells.names or ("yes",), from_data=True, type=_CODE if coded else None)
+    return made.of(_TRUTH) if set(cells.names) == {*BOOLEAN} else made
+
+
+def _dates(values: pd.Series[Any], file: FileFormat) -> Domain | None:
+    """Return the observed days of a column, if a date format was given and most are dates."""
+    if not file.date_format:
+        return None
+    kind = ColumnType(kind="date", date_format=file.date_format)
+    cells = read_cells(values, kind)
+    days = cells.numbers[~cells.blank]
+    if 2 * len(days) <= (~read_cells(values).blank).sum() or not len(days):
+        return None
+    low, high = float(days.min()), float(days.max())
+    return Domain(low=low, high=high, integer=True, from_data=True, type=kind)
+
+
+def _coded(values: pd.Series[Any]) -> bool:
+    """Return whether text has numbers with leading zeros, as codes do."""
+    return bool(values.astype(str).str.strip().str.fullmatch(r"0\d+").any())
+
+
+def _number_type(
+    numbers: NDArray[np.float64], whole: bool, guess: ColumnType | None
+) -> ColumnType | None:
+    """Return the kind of a column of numbers, with the unit of its last digit if that is short."""
+    digits = next((n for n in range(1, 4) if (np.round(numbers, n) == numbers).all()), None)
+    if guess is None and (whole or digits is None):
+        return None
+    signs = guess or ColumnType(kind=ANY)
+    return ColumnType(
+        kind="integer" if whole else "number",
+        decimal=signs.decimal,
+        thousands=signs.thousands,
+        step=None if whole or digits is None else float(f"1e-{digits}"),
+    )
+
+
+def types_of(categorical: Sequence[str]) -> dict[str, ColumnType]:
+    """Return the types of columns that are declared to be names: a code keeps its spelling.
+
+    >>> types_of(["ward"])["ward"].read("01")[1], types_of(["ward"])["ward"].read("1.0")[1]
+    ('01', '1')
+    """
+    return dict.fromkeys(categorical, ColumnType(kind="category"))
 
 
 def in_file(schema: Schema | None, header: Sequence[str], file: FileFormat) -> Schema | None:
@@ -209,11 +282,11 @@ def in_file(schema: Schema | None, header: Sequence[str], file: FileFormat) -> S
     if not file.plain:
         guess = ColumnType(kind=ANY).in_file(*file.signs)
         columns = {name: one if one.type else one.of(guess) for name, one in columns.items()}
-        types = {name: guess for name in header if name not in columns} | types
+        types = {name: guess for name in header if name and name not in columns} | types
     if not columns and not types:
         return None
     out = {} if schema is None else schema.left_out
-    types = {name: one for name, one in types.items() if name not in out}
+    types = {name.strip(): one for name, one in types.items() if name.strip() not in out}
     return Schema(columns, "" if schema is None else schema.source, out, types)
 
 

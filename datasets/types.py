@@ -10,9 +10,9 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import date, datetime, timedelta
+from datetime import date
 from decimal import Decimal
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi.datasets.cells import BLANK, read_cell, read_cells, shown, spelt, text_of
+from bdpvi.datasets.spelling import check_date_format, check_signs, day_of, later, number_of
 
 ANY = "any"
 NUMBERS = ("number", "integer", "date")
@@ -30,9 +31,7 @@ KINDS = (*NUMBERS, *NAMES, *UNUSED, ANY)
 BOOLEAN = ("False", "True")
 _WORDS = (("false", "no", "n", "f", "0"), ("true", "yes", "y", "t", "1"))
 """What a cell of kind boolean may say, in lower case, unless spellings are declared."""
-_GROUPS = {"": "", " ": "[ \u00a0\u202f]", "'": "['\u2019]"}
 _PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?")
-_ISO = "%Y-%m-%d"
 _NOTHING = (math.nan, "", True)
 _FITS: dict[str, tuple[str, ...]] = {
     "levels": NAMES,
@@ -100,10 +99,9 @@ class ColumnType:
     def __post_init__(self) -> None:
         validate.choice("kind", self.kind, KINDS)
         for one in fields(self):
-            value = getattr(self, one.name)
-            if one.name in _FITS and value != one.metadata["absent"]:
-                if self.kind not in _FITS[one.name]:
-                    raise ValueError(f"{one.name}={value!r:.80} does not go with kind={self.kind}")
+            value, kinds = getattr(self, one.name), _FITS.get(one.name, KINDS)
+            if self.kind not in kinds and value != one.metadata["absent"]:
+                raise ValueError(f"{one.name}={value!r:.80} does not go with kind={self.kind}")
         if self.levels is not None:
             self._check_names("levels", self.levels)
             if self.kind == "boolean" and len(self.levels) != 2:
@@ -245,7 +243,7 @@ class ColumnType:
         return number, spelt(number), False
 
     def _date(self, value: object) -> tuple[float, str, bool] | None:
-        day = _day(value, self.date_format)
+        day = day_of(value, self.date_format)
         if day is None:
             return None
         days = float((day - date.fromisoformat(self.since)).days)
@@ -283,7 +281,7 @@ class ColumnType:
         """
         if self.kind == "date":
             first = date.fromisoformat(self.since)
-            days = [None if math.isnan(n) else _later(first, round(n)) for n in numbers.tolist()]
+            days = [None if math.isnan(n) else later(first, round(n)) for n in numbers.tolist()]
             if self.date_format is None:
                 return pd.Series(pd.to_datetime(pd.Series(days, dtype=object)))
             texts = [None if one is None else one.strftime(self.date_format) for one in days]
@@ -297,48 +295,6 @@ class ColumnType:
         return pd.Series(np.round(steps * self.step, max(0, -int(exponent))))
 
 
-def check_signs(decimal: str, thousands: str) -> None:
-    """Raise ValueError unless numbers can be written with these signs."""
-    validate.choice("decimal", decimal, (".", ","))
-    validate.choice("thousands", thousands, ("", ".", ",", " ", "'", "_"))
-    if decimal == thousands:
-        raise ValueError(f"thousands={thousands!r} is the decimal sign too")
-
-
-def check_date_format(date_format: str | None) -> None:
-    """Raise ValueError unless a day can be written and read in this format."""
-    if date_format:
-        day = date(2001, 12, 31)
-        if _day(_strftime(day, date_format), date_format) != day:
-            raise ValueError(
-                f"date_format={date_format!r} must have a year, a month and a day, such as %d.%m.%Y"
-            )
-
-
-def number_of(text: str, decimal: str = ".", thousands: str = "") -> float | None:
-    """Return the number that a text is, None if it is none.
-
-    >>> number_of("1.234,5", ",", "."), number_of("1.2", ","), number_of("1,23", ".", ",")
-    (1234.5, None, None)
-    """
-    if not _pattern(decimal, thousands).fullmatch(text):
-        return None
-    if thousands:
-        text = re.sub(_group(thousands), "", text)
-    return float(text.replace(decimal, "."))
-
-
-@lru_cache(maxsize=64)
-def _pattern(decimal: str, thousands: str) -> re.Pattern[str]:
-    whole = r"\d+" + (rf"|\d{{1,3}}(?:{_group(thousands)}\d{{3}})+" if thousands else "")
-    sign = re.escape(decimal)
-    return re.compile(rf"[+-]?(?:(?:{whole})(?:{sign}\d*)?|{sign}\d+)(?:[eE][+-]?\d+)?", re.ASCII)
-
-
-def _group(thousands: str) -> str:
-    return _GROUPS.get(thousands, re.escape(thousands))
-
-
 def _is_bool(value: object) -> bool:
     return isinstance(value, bool | np.bool_)
 
@@ -349,37 +305,6 @@ def _text(value: object) -> str:
         number = float(value) if abs(value) < 1e300 else math.inf  # type: ignore[operator]
         return spelt(number) if math.isfinite(number) else "∞"
     return text_of(value)
-
-
-def _day(value: object, date_format: str | None) -> date | None:
-    if isinstance(value, np.datetime64):
-        value = pd.Timestamp(value)
-    if isinstance(value, datetime):
-        return value.date()
-    if isinstance(value, date):
-        return value
-    text = text_of(value)
-    if date_format is None and text[10:11] in (" ", "T"):
-        text = text[:10]
-    try:
-        return datetime.strptime(text, date_format or _ISO).date()
-    except (ValueError, re.error):
-        return None
-
-
-def _strftime(day: date, date_format: str) -> str:
-    try:
-        return day.strftime(date_format)
-    except ValueError:
-        return ""
-
-
-def _later(first: date, days: int) -> date:
-    """Return the day so much later, or the first or last that the calendar has."""
-    try:
-        return first + timedelta(days=days)
-    except OverflowError:
-        return date.max if days > 0 else date.min
 
 
 def series_of(values: pd.Series[Any], type: ColumnType | None) -> pd.Series[Any]:

@@ -18,8 +18,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi.datasets.cells import read_cells
-from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.domain import OTHER, Codes, Domain
+from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.schema import Schema
 from bdpvi.synthesis.counts import Floats
 
