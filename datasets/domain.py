@@ -239,10 +239,14 @@ class Domain:
         """Return values for codes: levels in the schema's spelling, numbers uniform in cells."""
         if self.edges is None:
             levels = self.levels or ()
-            truth = {*levels} <= {*BOOLEAN} and (self.type is None or self.type.levels is None)
-            given = [one == BOOLEAN[1] for one in levels] if truth else levels
-            found = pd.Series(np.array([*given, None, OTHER], dtype=object)[codes], dtype=object)
-            return found.astype(bool) if truth and (codes < self.cells).all() else found
+            if {*levels} <= {*BOOLEAN} and (self.type is None or self.type.levels is None):
+                values = np.array(
+                    [*(one == BOOLEAN[1] for one in levels), None, None], dtype=object
+                )
+                known = bool((codes < self.cells).all())
+                return pd.Series(values[codes], dtype="bool" if known else "boolean")
+            names = np.array([*levels, None, OTHER], dtype=object)
+            return pd.Series(names[codes], dtype=object)
         inside = np.minimum(codes, self.cells - 1)
         low, high = self.edges[inside], self.edges[inside + 1]
         values = low + random.random(len(codes)) * (high - low)

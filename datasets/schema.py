@@ -70,7 +70,8 @@ class Schema:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The declared kinds of columns, in words."""
-        return tuple(f"{name} ({one.kind})" for name, one in self.read_by.items())
+        kinds = {name: one.kind for name, one in self.read_by.items()}
+        return tuple(f"{name} ({kind})" for name, kind in kinds.items() if kind != ANY)
 
     def of_header(self, header: Sequence[str]) -> dict[str, ColumnType]:
         """Return the types of a table's columns; only identifiers and text may be gone from it.

@@ -18,13 +18,13 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cell, read_cells
-from bdpvi.datasets.columns import label
 from bdpvi.datasets.dataset import Dataset, People, Split
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import tell_of_unfit
 from bdpvi.datasets.measuring import measured, whole
 from bdpvi.datasets.origin import DECLARED, declared
+from bdpvi.datasets.outcome import outcome
 from bdpvi.datasets.reading import MULTILINE, read_header, read_table
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
@@ -250,6 +250,8 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     frame = with_text_names(frame)
     types = {} if chosen.types is None else chosen.types.of_header(list(frame.columns))
     tell_of_unfit(frame, types)
+    if target in types and chosen.positive is not None:
+        chosen = replace(chosen, positive=read_cell(chosen.positive, types[target])[1])
     used = _used(frame, target, chosen)
     if chosen.constants is not None:
         return _by_constants(frame, target, chosen, chosen.constants.typed(types))
@@ -264,7 +266,7 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
         raise ValueError("the table has no rows" + " without a blank" * (chosen.missing == "drop"))
     problems = _blank_lines(frame, target, chosen)
     with _noted(problems):
-        y, meaning = _outcome(frame[target].dropna(), chosen.positive)
+        y, meaning = outcome(frame[target].dropna(), chosen.positive)
     with _noted(problems):
         encoding = measured(
             frame[used],
@@ -391,31 +393,6 @@ def _noted(problems: list[str]) -> Iterator[None]:
         yield
     except ValueError as error:
         problems += str(error).splitlines()
-
-
-def _outcome(
-    values: pd.Series[Any], positive: object
-) -> tuple[np.ndarray[Any, np.dtype[np.float64]], dict[str, str]]:
-    """Return y, (N,), and the target's values for 1 and 0."""
-    labels = values.map(label)
-    numbers = pd.to_numeric(labels, errors="coerce")
-    found = [str(v) for v in labels.unique()]
-    # Sort numbers as numbers, so that 1 is the positive of -1 and 1, and 10 of 9 and 10.
-    found.sort(key=(lambda v: (float(v), v)) if numbers.notna().all() else (lambda v: (0.0, v)))
-    if len(found) != 2:
-        some = ", ".join(map(repr, found[:8])) + (", …" if len(found) > 8 else "")
-        raise ValueError(
-            f"target={values.name!r} must have two different values, it has {len(found)}: {some}"
-        )
-    chosen = found[1] if positive is None else label(positive)
-    if chosen not in found:
-        raise ValueError(
-            f"positive={positive!r} is not a value of target {values.name!r}: {found[0]!r}, "
-            f"{found[1]!r}"
-        )
-    other = found[0] if chosen == found[1] else found[1]
-    meaning = {"column": str(values.name), "positive": chosen, "negative": other}
-    return np.asarray(labels == chosen, dtype=np.float64), meaning
 
 
 def _known(argument: str, names: Sequence[str], frame: pd.DataFrame) -> None:

@@ -130,7 +130,7 @@ class ColumnType:
                 raise ValueError(f"low={low} must be at most high={high}, both finite")
             if self.whole and not (float(low).is_integer() and float(high).is_integer()):
                 raise ValueError(f"low={low} and high={high} must be whole for kind={self.kind}")
-        check_signs(self.decimal or ".", self.thousands or "")
+        check_signs(*self.signs)
         if self.step is not None:
             validate.positive("step", self.step)
             if self.kind == "integer" and not float(self.step).is_integer():
@@ -166,6 +166,12 @@ class ColumnType:
         return self.kind in ("integer", "date")
 
     @property
+    def signs(self) -> tuple[str, str]:
+        """The decimal sign and the sign between groups of digits."""
+        groups = self.thousands or ""
+        return self.decimal or ("," if groups == "." else "."), groups
+
+    @property
     def names(self) -> tuple[str, ...] | None:
         """The levels; those of a Boolean are False and True unless it has its own."""
         return BOOLEAN if self.levels is None and self.kind == "boolean" else self.levels
@@ -184,10 +190,9 @@ class ColumnType:
             return replace(self, date_format=self.date_format or date_format or None)
         if self.kind not in _FITS["decimal"] or self.decimal is not None:
             return self
+        groups = self.thousands if self.thousands is not None else thousands or None
         return replace(
-            self,
-            decimal=None if decimal == "." else decimal,
-            thousands=self.thousands if self.thousands is not None else thousands or None,
+            self, decimal=decimal if groups or decimal != "." else None, thousands=groups
         )
 
     def read(self, value: object) -> tuple[float, str, bool]:
@@ -231,7 +236,7 @@ class ColumnType:
                 return float(value)  # type: ignore[arg-type]
             except (OverflowError, TypeError, ValueError):
                 return None
-        return number_of(_text(value), self.decimal or ".", self.thousands or "")
+        return number_of(_text(value), *self.signs)
 
     def _any(self, value: object) -> tuple[float, str, bool]:
         """Return a cell as without a type, but for the decimal sign."""

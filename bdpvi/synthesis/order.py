@@ -20,7 +20,7 @@ from bdpvi.datasets.domain import MOST_LEVELS, Domain
 from bdpvi.datasets.measuring import repeated
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.schema import Schema, types_of
-from bdpvi.datasets.types import NAMES, NUMBERS, UNUSED, ColumnType
+from bdpvi.datasets.types import ANY, NAMES, NUMBERS, UNUSED, ColumnType
 from bdpvi.datasets.units import at_most
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW, Priced, for_unit
@@ -160,7 +160,7 @@ class Order:
             types=tuple(
                 f"{name} ({one.kind})"
                 for name, one in self.types.items()
-                if name not in settings.categorical
+                if name not in settings.categorical and one.kind != ANY
             ),
             numeric=settings.numeric,
             categorical=settings.categorical,

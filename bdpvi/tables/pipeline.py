@@ -79,6 +79,7 @@ class Pipeline:
             validate.probability("base_rate", self.base_rate)
         if self.expected_rows is not None:
             magnitude(self.expected_rows)
+        self._check_labels()
         if self.model is not None:
             self._check_model()
         elif self.positive in (None, "") or read_cell(self.positive, self.target_type)[2]:
@@ -97,7 +98,6 @@ class Pipeline:
                 )
         if self.from_data and self.constants is not None:
             raise ValueError("from_data=True and constants were both given; give one")
-        self._check_labels()
 
     def _check_labels(self) -> None:
         """Refuse a positive value or classes that the target's declared levels lack."""
@@ -106,7 +106,7 @@ class Pipeline:
             return
         asked = [self.positive] if self.model is None else self.classes
         for value in asked:
-            if (label := type_.read(value)[1]) not in type_.names:
+            if value not in (None, "") and (label := type_.read(value)[1]) not in type_.names:
                 name = "positive" if self.model is None else "classes"
                 raise ValueError(
                     f"{name}={value!r}: types declares {type_.names} for the target "
