@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from bdpvi._ground import schema, store
 from bdpvi.datasets.cells import read_cells
-from bdpvi.datasets.domain import MOST_LEVELS, Codes, Domain
+from bdpvi.datasets.domain import MOST_LEVELS
+from bdpvi.datasets.domain import Codes as Codes
+from bdpvi.datasets.domain import Domain as Domain
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
 from bdpvi.datasets.types import ANY, BOOLEAN, UNUSED, ColumnType

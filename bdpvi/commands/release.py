@@ -279,11 +279,11 @@ def predict(
     """
     file = None if as_json else out
     with nullcontext() if file is None else store.claimed(file) as target:
-        file = {
+        written = {
             "separator": separator, "multiline": multiline, "charset": charset,
             "decimal": decimal, "thousands": thousands,
         }  # fmt: skip
-        loaded, table = _predicted(released, data, ids or [], unknown, file)
+        loaded, table = _predicted(released, data, ids or [], unknown, written)
         if target is not None:
             target.write_bytes(outputs.csv_text(table).encode())
         elif not as_json:

@@ -297,7 +297,8 @@ def test_spellings_of_the_target_are_shown_before_the_charge_and_change_nothing(
         assert int(split.train.y.sum() + split.test.y.sum()) == (said != "no").sum()
         assert split.train.preprocessing["target"]["positive"] == "yes"
         work = bdpvi.private(frame, positive="yes", types=types, progress=False, **options)
-        assert work.preprocessing["target"]["positive"] == "yes"
+        meaning: Any = work.preprocessing["target"]
+        assert meaning["positive"] == "yes"
     with pytest.raises(ValueError, match=r"positive='maybe': types declares \('no', 'yes'\)"):
         types = Schema(
             {"sick": Domain.of_type(ColumnType(kind="boolean", levels=("no", "yes")))},  # type: ignore[dict-item]
