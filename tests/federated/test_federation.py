@@ -287,7 +287,7 @@ def rounds_in(path: Path) -> int:
     return sum(one.count for one in Ledger(path).entries())
 
 
-def test_a_server_restarted_in_mid_training_loses_and_doubles_no_charge(tmp_path: Path) -> None:
+def test_a_restarted_server_loses_and_doubles_no_charge(tmp_path: Path) -> None:
     path = tmp_path / "clients.jsonl"
     first = Federation(rounds(), Ledger.at(path))
     for number in (1, 2):

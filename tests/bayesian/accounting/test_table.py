@@ -273,9 +273,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("words", DAMAGES)
-def test_losses_that_are_missing_are_refused_until_they_are_put_back(
-    words: str, tmp_path: Path
-) -> None:
+def test_lost_losses_are_refused_until_they_are_put_back(words: str, tmp_path: Path) -> None:
     path = tmp_path / "people.jsonl"
     before = epsilon(charged(losses(panel(ALL)), losses(panel(ALL, 1)), ledger=Ledger.at(path)))
     file = kept.file_of(path, "fit0")
