@@ -23,7 +23,8 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Entry
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.worst_case import GaussianAccountant, PrivacyLossAccountant, epsilon
+from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant
+from bdpvi.privacy.worst_case import epsilon
 
 F64 = torch.float64
 N, SIZE, C, Z, Q = 40, 3, 2.0, 1.5, 0.5
