@@ -240,11 +240,9 @@ class Domain:
         if self.edges is None:
             levels = self.levels or ()
             if {*levels} <= {*BOOLEAN} and (self.type is None or self.type.levels is None):
-                values = np.array(
-                    [*(one == BOOLEAN[1] for one in levels), None, None], dtype=object
-                )
+                truth = np.array([*(one == BOOLEAN[1] for one in levels), None, None], object)
                 known = bool((codes < self.cells).all())
-                return pd.Series(values[codes], dtype="bool" if known else "boolean")
+                return pd.Series(truth[codes], dtype="bool" if known else "boolean")
             names = np.array([*levels, None, OTHER], dtype=object)
             return pd.Series(names[codes], dtype=object)
         inside = np.minimum(codes, self.cells - 1)

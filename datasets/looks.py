@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from bdpvi._ground.outputs import several
@@ -62,8 +63,9 @@ def tell_of_target(values: pd.Series[Any], type: ColumnType | None, positive: st
     "for the owner only: target 'sick': counted as not 'yes': 'no' (2), 'Yes' (1). If one"
     """
     cells = read_cells(values, type)
-    counts = pd.Series(cells.codes[~cells.blank]).value_counts()
-    others = [(cells.names[at], n) for at, n in counts.items() if cells.names[at] != positive]
+    counts = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names)).tolist()
+    pairs = sorted(zip(cells.names, counts, strict=True), key=lambda pair: -pair[1])
+    others = [(name, count) for name, count in pairs if name != positive and count]
     like = any(name.casefold() == positive.casefold() for name, _ in others)
     if len(others) < 2 and not like:
         return

@@ -79,9 +79,10 @@ def read_table(
     values = several(len(header), "value")
     tell_owner(odd, "line", f"of {path} it has not {values}, or a quote that is not closed")
     frame = _frame(found, header, text, given)
-    as_is = [name for name in frame if str(name).strip() in written and not text]
+    as_is = [name for name in header if name in written and not text]
     if as_is:
-        frame[as_is] = _frame(found, header, True, given)[as_is]
+        texts = _frame(found, header, True, given)
+        frame = frame.assign(**{name: texts[name] for name in as_is})
     return frame
 
 
@@ -307,7 +308,7 @@ def _frame(lines: list[str], header: list[str], text: bool, file: FileFormat) ->
     if not text:
         signs = {"decimal": file.decimal, "thousands": file.thousands or None}
         try:
-            return pd.read_csv(io.StringIO(content), **given, **signs)  # type: ignore[no-any-return]
+            return pd.read_csv(io.StringIO(content), **(given | signs))  # type: ignore[no-any-return]
         except (pd.errors.ParserError, OverflowError):
             pass  # a number that pandas cannot hold: all values are then strings
     frame: pd.DataFrame = pd.read_csv(

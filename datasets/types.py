@@ -321,7 +321,7 @@ def series_of(values: pd.Series[Any], type: ColumnType | None) -> pd.Series[Any]
     if type is None:
         return values
     cells = read_cells(values, type)
-    given = {"index": values.index, "name": values.name}
+    given: dict[str, Any] = {"index": values.index, "name": values.name}
     unread = np.isnan(cells.numbers) & ~cells.blank
     if type.kind in NUMBERS or (type.kind == ANY and not unread.any()):
         return pd.Series(cells.numbers, **given)

@@ -119,6 +119,7 @@ def release(
     """
     import bdpvi
     from bdpvi.bayesian import releases
+    from bdpvi.bayesian.asked import Asked
     from bdpvi.privacy.places import Places
     from bdpvi.releases import shared_file
     from bdpvi.releases.intent import begun
@@ -157,7 +158,7 @@ def release(
             )
 
             def content() -> bytes:
-                wanted = releases.Asked(
+                wanted = Asked(
                     draws=draws,
                     temperature=temperature,
                     epsilon=epsilon,

@@ -29,7 +29,7 @@ from bdpvi.bench.baselines.scores import Clip, Scores, scores
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
 from bdpvi.privacy.cost import Cost, Outcome
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, WorstCaseAccountant
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def dpvi_runs(
         guide: a Gaussian guide for it.
         data: N records, on the device and of the dtype to train with.
         runs: one or more, trained side by side; each gets the result that it would get alone.
-            :func:`bdpvi.privacy.worst_case.calibrate` finds the noise multiplier for an ε.
+            :func:`bdpvi.privacy.sampled_steps.calibrate` finds the noise multiplier for an ε.
         settings: how to train.
         delta: δ of the privacy cost.
         accountant: computes the cost; by default with privacy loss distributions.
