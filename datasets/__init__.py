@@ -22,7 +22,6 @@ from bdpvi.datasets.magic import load_magic
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.spambase import load_spambase
 from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame
-from bdpvi.datasets.types import ColumnType
 
 #: Loaders of the public tables, by the data's names in reports.
 LOADERS: Mapping[str, Callable[[], Split]] = {
@@ -38,7 +37,6 @@ LOADERS: Mapping[str, Callable[[], Split]] = {
 
 __all__ = [
     "LOADERS",
-    "ColumnType",
     "Domain",
     "Encoding",
     "Schema",

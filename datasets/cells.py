@@ -25,7 +25,7 @@ _LONGEST = 200
 
 
 class Reads(Protocol):
-    """A declared way to read the cells of a column: :class:`bdpvi.datasets.ColumnType`."""
+    """A declared way to read the cells of a column: :class:`bdpvi.datasets.types.ColumnType`."""
 
     def read(self, value: object) -> tuple[float, str, bool]:
         """Return a cell's number, its label and whether it is blank."""

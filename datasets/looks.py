@@ -41,12 +41,17 @@ def tell_of_text(frame: pd.DataFrame, types: Mapping[str, ColumnType]) -> None:
         texts = frame[name][[isinstance(one, str) for one in frame[name].tolist()]]
         counts = texts.astype(str).str.strip().value_counts()
         lost += int(sum(n for one, n in counts.items() if "\ufffd" in str(one)))
-        comma = sum(n for one, n in counts.items() if _with_comma(str(one)))
-        if name not in types and 2 * comma > len(texts):
-            _tell(
-                f"column {name!r}: {comma} of {len(frame)} cells are numbers with a comma as "
-                "decimal sign, and are read as text; --decimal , (decimal=',') makes them numbers"
-            )
+        if name in types:
+            continue
+        groups = sum(n for one, n in counts.items() if _with_comma(str(one), ".", ","))
+        comma = sum(n for one, n in counts.items() if _with_comma(str(one), ",", ".")) - groups
+        for count, sign in ((comma, "decimal"), (groups, "thousands")):
+            if 2 * count > len(texts):
+                _tell(
+                    f"column {name!r}: {count} of {len(frame)} cells are numbers with a comma as "
+                    f"{sign} sign, and are read as text; make them numbers by --{sign} , "
+                    f"({sign}=',')"
+                )
     if lost:
         _tell(
             f"{several(lost, 'cell')} with characters that are not of the file's character set, "
@@ -77,8 +82,8 @@ def tell_of_target(values: pd.Series[Any], type: ColumnType | None, positive: st
     )
 
 
-def _with_comma(text: str) -> bool:
-    return "," in text and number_of(text, ",", ".") is not None
+def _with_comma(text: str, decimal: str, thousands: str) -> bool:
+    return "," in text and number_of(text, decimal, thousands) is not None
 
 
 def _tell(words: str) -> None:

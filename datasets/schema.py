@@ -260,15 +260,6 @@ def _number_type(
     )
 
 
-def types_of(categorical: Sequence[str]) -> dict[str, ColumnType]:
-    """Return the types of columns that are declared to be names: a code keeps its spelling.
-
-    >>> types_of(["ward"])["ward"].read("01")[1], types_of(["ward"])["ward"].read("1.0")[1]
-    ('01', '1')
-    """
-    return dict.fromkeys(categorical, ColumnType(kind="category"))
-
-
 def in_file(schema: Schema | None, header: Sequence[str], file: FileFormat) -> Schema | None:
     """Return the types of a file's columns: declared ones, with the file's signs and date format.
 

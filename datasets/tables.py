@@ -256,10 +256,8 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     if chosen.constants is not None:
         return _by_constants(frame, target, chosen, chosen.constants.typed(types))
     named = [name for name in used if name in types and types[name].kind in NAMES]
-    frame = pd.DataFrame(
-        {name: series_of(frame[name], types.get(name)) for name in map(str, frame)}
-    )
-    frame = pd.DataFrame({name: whole(frame[name]) for name in (*used, target)})
+    typed = {name: series_of(frame[name], types.get(name)) for name in (*used, target)}
+    frame = pd.DataFrame({name: whole(one) for name, one in typed.items()})
     rows = np.arange(len(frame))
     if chosen.missing == "drop":
         rows = np.flatnonzero(frame.notna().all(axis=1))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from decimal import Decimal
@@ -233,7 +233,7 @@ class ColumnType:
     def _number(self, value: object) -> float | None:
         if isinstance(value, int | float | np.number | Decimal):
             try:
-                return float(value)  # type: ignore[arg-type]
+                return float(value)
             except (OverflowError, TypeError, ValueError):
                 return None
         return number_of(_text(value), *self.signs)
@@ -312,6 +312,15 @@ def _text(value: object) -> str:
     return text_of(value)
 
 
+def types_of(categorical: Sequence[str]) -> dict[str, ColumnType]:
+    """Return the types of columns that are declared to be names: a code keeps its spelling.
+
+    >>> types_of(["ward"])["ward"].read("01")[1], types_of(["ward"])["ward"].read("1.0")[1]
+    ('01', '1')
+    """
+    return dict.fromkeys(categorical, ColumnType(kind="category"))
+
+
 def series_of(values: pd.Series[Any], type: ColumnType | None) -> pd.Series[Any]:
     """Return a column as its type reads it: numbers, or names with None for a blank.
 
@@ -324,7 +333,7 @@ def series_of(values: pd.Series[Any], type: ColumnType | None) -> pd.Series[Any]
     given: dict[str, Any] = {"index": values.index, "name": values.name}
     unread = np.isnan(cells.numbers) & ~cells.blank
     if type.kind in NUMBERS or (type.kind == ANY and not unread.any()):
-        return pd.Series(cells.numbers, **given)
+        return pd.Series(cells.numbers, dtype=np.float64, **given)
     names = np.array([*cells.names, None], dtype=object)
     return pd.Series(names[cells.codes], dtype=object, **given)
 
