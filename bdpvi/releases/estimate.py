@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,10 +14,12 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.models.contract import Model, transforms
+from bdpvi.models.contract import Model
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.events import SampledGaussian
+
+if TYPE_CHECKING:
+    from bdpvi.privacy.events import SampledGaussian
 
 BASE = "base level"
 """Note on the level that the others are compared with."""
@@ -167,6 +169,8 @@ class Gaussian:
             flat: (k, d).
             columns: number of features of a record.
         """
+        from bdpvi.models.traces import transforms  # late: it loads Pyro
+
         pieces = flat.split([math.prod(shape) for shape in self.sites.values()], dim=1)
         maps = transforms(model, flat.new_zeros(1, columns))
         named = zip(self.sites.items(), pieces, strict=True)

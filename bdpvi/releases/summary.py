@@ -14,13 +14,14 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import one_line, several
-from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import Model
 from bdpvi.releases.estimate import BASE, Estimate, Gaussian
 from bdpvi.releases.receipt import Receipt
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from bdpvi.datasets.encoding import Encoding
 
 FEWEST = 20
 """The fewest draws whose quantiles are shown."""

@@ -26,8 +26,8 @@ from bdpvi.bayesian.releases import carried_out
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.datasets.encoding import with_text_names
-from bdpvi.datasets.origin import DECLARED, declared
-from bdpvi.datasets.reading import MULTILINE, read_table
+from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
+from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import at_most
 from bdpvi.privacy.book import ROW, checked
