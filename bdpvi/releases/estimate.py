@@ -15,7 +15,6 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.models.contract import Model
-from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 
 if TYPE_CHECKING:
@@ -83,6 +82,8 @@ class Estimate:
             number: k.
             key: source of the draws; a fresh one by default.
         """
+        from bdpvi.noise import secure  # late, as draws are not always asked for
+
         key = key or Key.fresh()
         noise = secure.standard_normal(
             (validate.positive_int("draws", number), len(self.mean)), key.child("w")
@@ -154,6 +155,8 @@ class Gaussian:
             number: k.
             key: source of the draws; a fresh one by default.
         """
+        from bdpvi.noise import secure
+
         number = validate.positive_int("draws", number)
         noise = secure.standard_normal((number, len(self.mean)), key or Key.fresh())
         mean = torch.tensor(self.mean, dtype=torch.float64)
