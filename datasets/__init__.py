@@ -1,6 +1,7 @@
 """Tables, with the constants used to preprocess them.
 
-Public tables come from :data:`~bdpvi.datasets.loaders.LOADERS`; load your own by :func:`from_csv` and :func:`from_frame`.
+Public tables come from :data:`~bdpvi.datasets.loaders.LOADERS`; load your own by :func:`from_csv`
+and :func:`from_frame`.
 """
 
 from typing import TYPE_CHECKING

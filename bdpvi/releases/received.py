@@ -67,7 +67,10 @@ def _check_shapes(model: Known, latents: Mapping[str, torch.Tensor], shared: Sha
         validate.at_most(name, size, values + 1)  # before anything has that many
     for at in (one for group in getattr(model, "levels", ()) for one in group):
         validate.at_most("model.levels", at, features - 1)
-    wanted = shapes(model, features)
+    try:
+        wanted = shapes(model, features)
+    except ArithmeticError as error:  # a prior that is no number
+        raise ValueError(f"model: {error}") from error
     if found != wanted:
         raise ValueError(f"latents must have the shapes {wanted}, got {found}")
     if shared.estimate is not None and len(shared.estimate.mean) != wanted["w"][0]:
