@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/explanation/settings.md: what each setting does, on simulated patients.
+"""Draw the pictures of docs/explanation/settings.md and guide-settings.md, on simulated patients.
 
     python docs/draw_settings.py [--out docs/figures]
 

@@ -25,3 +25,7 @@ else:
     )
 
 __all__ = ["Accounting", "Add", "Panel", "Remove", "calibrate", "cost_of", "preview"]
+
+
+def __dir__() -> list[str]:
+    return __all__
