@@ -23,9 +23,9 @@ from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_n
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import tell_of_unfit
 from bdpvi.datasets.measuring import measured, whole
-from bdpvi.datasets.origin import DECLARED, declared
+from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.outcome import outcome
-from bdpvi.datasets.reading import MULTILINE, read_header, read_table
+from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
 from bdpvi.datasets.types import NAMES, UNUSED, series_of

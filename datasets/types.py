@@ -13,15 +13,17 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi.datasets.cells import BLANK, read_cell, read_cells, shown, spelt, text_of
 from bdpvi.datasets.spelling import check_date_format, check_signs, day_of, later, number_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ANY = "any"
 NUMBERS = ("number", "integer", "date")
@@ -284,6 +286,8 @@ class ColumnType:
         >>> day.written(np.array([0.0, np.nan]), 0, 9).tolist()
         ['01.01.1970', None]
         """
+        import pandas as pd
+
         if self.kind == "date":
             first = date.fromisoformat(self.since)
             days = [None if math.isnan(n) else later(first, round(n)) for n in numbers.tolist()]
@@ -324,9 +328,12 @@ def types_of(categorical: Sequence[str]) -> dict[str, ColumnType]:
 def series_of(values: pd.Series[Any], type: ColumnType | None) -> pd.Series[Any]:
     """Return a column as its type reads it: numbers, or names with None for a blank.
 
+    >>> import pandas as pd
     >>> series_of(pd.Series(["1,5", "?"]), ColumnType(kind="number", decimal=",")).tolist()
     [1.5, nan]
     """
+    import pandas as pd
+
     if type is None:
         return values
     cells = read_cells(values, type)
