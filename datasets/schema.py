@@ -260,6 +260,14 @@ def _number_type(
     )
 
 
+def _in_file(name: str, type: ColumnType, file: FileFormat) -> ColumnType:
+    """Return a column's type with the file's signs."""
+    try:
+        return type.in_file(*file.signs)
+    except ValueError as error:
+        raise ValueError(f"types: column {name!r}: {error}") from error
+
+
 def in_file(schema: Schema | None, header: Sequence[str], file: FileFormat) -> Schema | None:
     """Return the types of a file's columns: declared ones, with the file's signs and date format.
 
@@ -270,9 +278,8 @@ def in_file(schema: Schema | None, header: Sequence[str], file: FileFormat) -> S
     types: dict[str, ColumnType] = {}
     if schema is not None:
         for name, one in schema.columns.items():
-            given = one.type and one.type.in_file(*file.signs)
-            columns[name] = replace(one, type=given)
-        types = {name: one.in_file(*file.signs) for name, one in schema.types.items()}
+            columns[name] = replace(one, type=one.type and _in_file(name, one.type, file))
+        types = {name: _in_file(name, one, file) for name, one in schema.types.items()}
     if not file.plain:
         guess = ColumnType(kind=ANY).in_file(*file.signs)
         columns = {name: one if one.type else one.of(guess) for name, one in columns.items()}
