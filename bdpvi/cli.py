@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from bdpvi._ground import log, outputs, validate
-from bdpvi.commands import fit, ledger, options, private, release, summary, synthesize
+from bdpvi.commands import draft, fit, ledger, options, private, release, summary, synthesize
 from bdpvi.commands.command import Command
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ for command in (
     release.cost,
     release.predict,
     summary.summary,
-    synthesize.schema,
+    draft.schema,
     synthesize.synthesize,
     synthesize.sample,
 ):

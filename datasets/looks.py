@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bdpvi._ground.outputs import several
+from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.spelling import number_of
 from bdpvi.datasets.types import UNUSED, ColumnType, unfit
@@ -89,4 +90,4 @@ def _with_comma(text: str, decimal: str, thousands: str) -> bool:
 
 
 def _tell(words: str) -> None:
-    warnings.warn(f"for the owner only: {words} (secret)", UserWarning, stacklevel=4)
+    warnings.warn(f"for the owner only: {words} (secret)", PrivacyUtilityWarning, stacklevel=4)
