@@ -643,10 +643,6 @@ CASES: dict[str, Case] = {
         lambda: federated(guides.Laplace(BOUNDED)),
         lambda: federated(guides.FullRank(BOUNDED)),
     ),
-    "federated/federated_vi: use a lower": lambda t: (
-        lambda: federated(optim=pyro.optim.SGD({"lr": float("inf")})),
-        federated,
-    ),
     "releases/noisy_sum: use less noise": lambda t: (
         lambda: NoisySum(rate=0.5, clip=1.0, noise_multiplier=1e7, size=10**8, records=9),
         lambda: NoisySum(rate=0.5, clip=1.0, noise_multiplier=1e3, size=10**8, records=9),
