@@ -172,7 +172,8 @@ def test_a_record_of_a_traced_model_is_clipped_in_the_latents() -> None:
 
 
 def test_a_record_without_a_score_counts_as_zero_and_the_owner_is_told() -> None:
-    wild = Dataset(torch.tensor([[1e200, 0, 0], [1e100, 1.0, 0]]).double(), torch.zeros(2))
+    far = torch.tensor([[1e200, 0.0, 0.0], [1e100, 1.0, 0.0]], dtype=torch.float64)
+    wild = Dataset(far, torch.zeros(2))
     joined = Dataset(torch.cat([DATA.x, wild.x]), torch.cat([DATA.y, wild.y]))
     point = torch.tensor([0.5, -2.0, 1.0], dtype=torch.float64)
     rounds = settings(record_rate=1.0, clip=99.0)
