@@ -44,7 +44,7 @@ from bdpvi._ground.checkpoint import sealed
 from bdpvi._ground.types import Relation
 from bdpvi.bayesian import Remove
 from bdpvi.bayesian.mode.route import Mode
-from bdpvi.bench.baselines.dpvi import DPVISettings, dpvi_runs
+from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.cli import app
 from bdpvi.commands import synthesize
 from bdpvi.commands.options import WholeTable

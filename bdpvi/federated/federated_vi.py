@@ -150,6 +150,11 @@ class Server:
         self.updates = 0
 
     @property
+    def size(self) -> int:
+        """d, the number of latents."""
+        return self._program.size
+
+    @property
     def parameters(self) -> dict[str, Tensor]:
         """The guide's constrained parameters after all updates so far. They may be published."""
         return {name: value.detach() for name, value in self._values().items()}
@@ -168,9 +173,8 @@ class Server:
             ValueError: if ``total`` is not finite or has another size.
             FloatingPointError: if the guide stops being finite.
         """
-        size = self._program.size
-        if total.shape != (size,):
-            raise ValueError(f"total must have shape ({size},), got {tuple(total.shape)}")
+        if total.shape != (self.size,):
+            raise ValueError(f"total must have shape ({self.size},), got {tuple(total.shape)}")
         validate.finite("total", total)
         with isolated(self._like):
             move(self._program, self._optim, self._draw(), -total, self.updates)
@@ -286,7 +290,8 @@ def fit_federated(
 
     Args:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
-        guide: ``MeanField`` or ``FullRank`` of :mod:`bdpvi.guides`. Its start counts as public.
+        guide: ``MeanField``, ``LowRank`` or ``FullRank`` of :mod:`bdpvi.guides`. Its start counts
+            as public.
         clients: a table for each client, with the same columns. A table may be empty: refusing it
             would distinguish it from a neighbour with one record.
         federation: settings, and the ledger of clients. ``clip`` bounds a client's contribution,
@@ -324,11 +329,11 @@ def fit_federated(
     server = Server(
         model, guide, clients[0], rounds=rounds, optim=optim, seed=seed_of(settings.seed, 0)
     )
-    if settings.size != guide.dim:
+    if settings.size != server.size:
         raise ValueError(
             f"federation has size={settings.size}, but the model has "
-            f"{several(guide.dim, 'latent')}: make "
-            f"Rounds(size={guide.dim}, ...)"
+            f"{several(server.size, 'latent')}: make "
+            f"Rounds(size={server.size}, ...)"
         )
     there = [
         Client(model, data, settings, seed_of(settings.seed, number + 1))

@@ -24,7 +24,10 @@ from torch.distributions import transform_to
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.bayesian.inference.guide import Free, Reparameterised
-from bdpvi.bench.baselines.dpvi import (
+from bdpvi.bench.methods.moments import MomentsAccountant
+from bdpvi.bench.methods.runs import Run, Stream, Streams
+from bdpvi.bench.methods.scores import Batch, Clip, scores
+from bdpvi.bench.methods.variational import (
     DPVIGradient,
     DPVISettings,
     chain_rule,
@@ -33,9 +36,6 @@ from bdpvi.bench.baselines.dpvi import (
     row_chain,
     train,
 )
-from bdpvi.bench.baselines.noise import Run, Stream, Streams
-from bdpvi.bench.baselines.scores import Batch, Clip, scores
-from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.datasets.abalone import load_abalone
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.guides.gaussian import Pullback

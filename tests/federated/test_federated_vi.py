@@ -20,8 +20,8 @@ import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Ledger, Optimum
 from bdpvi._ground.types import Budget, BudgetExceededError, PrivacyUtilityWarning
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.bench.baselines.dpvi import DPVISettings, train
-from bdpvi.bench.baselines.noise import Run
+from bdpvi.bench.methods.runs import Run
+from bdpvi.bench.methods.variational import DPVISettings, train
 from bdpvi.datasets.dataset import People
 from bdpvi.federated.federated import Federation, Message, Released
 from bdpvi.federated.federated_vi import Client, FederatedFit, Server, blank, fit_federated, seed_of

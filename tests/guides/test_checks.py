@@ -16,8 +16,8 @@ from simulated import logistic_data
 from torch import Tensor
 
 import bdpvi
-from bdpvi.bench.baselines.dpvi import dpvi_runs
-from bdpvi.bench.baselines.noise import Run
+from bdpvi.bench.methods.runs import Run
+from bdpvi.bench.methods.variational import dpvi_runs
 from bdpvi.federated.federated_vi import Server
 from bdpvi.guides import Laplace, LowRank, MeanField
 from bdpvi.models.misfits import MisfitError

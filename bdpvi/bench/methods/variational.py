@@ -24,8 +24,8 @@ from bdpvi._ground.host import HOST, on_host
 from bdpvi.bayesian.inference.guide import Free, Reparameterised, check_steps
 from bdpvi.bayesian.inference.optimisers import check_elementwise, decay, fresh, fused
 from bdpvi.bayesian.inference.svi import default_optimiser, isolated
-from bdpvi.bench.baselines.noise import Run, Streams
-from bdpvi.bench.baselines.scores import Clip, Scores, scores
+from bdpvi.bench.methods.runs import Run, Streams
+from bdpvi.bench.methods.scores import Clip, Scores, scores
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
 from bdpvi.privacy.cost import Cost, Outcome
@@ -46,7 +46,7 @@ class DPVISettings:
         draws: number k of released samples, independent draws from the guide; None releases its
             mean.
         last: multiplies the optimiser's step for the last latent's parameters, as in
-            :class:`~bdpvi.bench.baselines.dp_gd.DPGDSettings`.
+            :class:`~bdpvi.bench.methods.descent.DPGDSettings`.
     """
 
     steps: int = 1000
