@@ -33,7 +33,7 @@ from bdpvi.datasets import mnist
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.rounds import Rounds
 from bdpvi.privacy.events import LEVELS, NormCounts, SampledGaussian
-from bdpvi.privacy.worst_case import GaussianAccountant, PrivacyLossAccountant, calibrate
+from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant, calibrate
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist.py"
 RECORDS, SHARDS, PANEL, CHUNK = 600, 2, 100, 100

@@ -30,7 +30,7 @@ from bdpvi.federated.federated_vi import FederatedFit, fit_federated
 from bdpvi.federated.rounds import Rounds
 from bdpvi.guides import MeanField
 from bdpvi.models.contract import predictive_means
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, calibrate
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, calibrate
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, limit=1.0)
 ROUNDS, RATE, RECORD_CLIP, DELTA, EPSILON = 100, 0.3, 2.0, 1e-5, 0.5

@@ -31,7 +31,7 @@ from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.bench.methods.runs import Run
 from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.guides import MeanField
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, WorstCaseAccountant
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.tables.metrics import accuracy
 
 ICML = "Triastcyn and Faltings, Bayesian Differential Privacy for Machine Learning, ICML 2020"

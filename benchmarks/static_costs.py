@@ -33,7 +33,7 @@ from bdpvi import datasets
 from bdpvi._ground.types import Scope
 from bdpvi.bayesian.accounting.accountant import Account, Accounting
 from bdpvi.privacy.events import NormCounts, SampledGaussian
-from bdpvi.privacy.worst_case import GaussianAccountant, calibrate
+from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
 
 DELTA = 1e-5
 EPSILONS = (0.1, 1.0)

@@ -27,7 +27,7 @@ from bdpvi.bayesian.accounting.reliability import reliable
 from bdpvi.bench.curves import COLOURS, Line, draw, plain_ticks
 from bdpvi.guides import MeanField
 from bdpvi.privacy.gaussian import equal_covariance
-from bdpvi.privacy.worst_case import gaussian_epsilon
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 
 DELTA = 1e-5
 DRAW = "posterior draw, certified Bayesian ε"

@@ -28,7 +28,7 @@ from bdpvi.bayesian.pricing import worst_case
 from bdpvi.guides import MeanField
 from bdpvi.models.contract import predictive_means
 from bdpvi.privacy.ledger import Charge
-from bdpvi.privacy.worst_case import GaussianAccountant, calibrate
+from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
 from bdpvi.tables.recipe import Recipe
 
 FEW = bdpvi.Optimum(bdpvi.bayesian.Remove(3))

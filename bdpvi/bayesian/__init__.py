@@ -7,8 +7,9 @@ from bdpvi._ground.lazy import lazy
 if TYPE_CHECKING:
     from bdpvi.bayesian.accounting.accountant import Accounting, cost_of
     from bdpvi.bayesian.accounting.panel import Panel
+    from bdpvi.bayesian.asked import calibrate
     from bdpvi.bayesian.neighbours.route import Add, Remove
-    from bdpvi.bayesian.releases import calibrate, preview
+    from bdpvi.bayesian.releases import preview
 else:
     __getattr__ = lazy(
         __name__,
@@ -16,7 +17,8 @@ else:
             "accounting.accountant": ("Accounting", "cost_of"),
             "accounting.panel": ("Panel",),
             "neighbours.route": ("Add", "Remove"),
-            "releases": ("calibrate", "preview"),
+            "asked": ("calibrate",),
+            "releases": ("preview",),
         },
     )
 

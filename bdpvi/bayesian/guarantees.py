@@ -32,7 +32,7 @@ from bdpvi.bayesian.pricing import (
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy.book import Charge, Origin
 from bdpvi.privacy.cost import Bound, Cost, Kind
-from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.left import SPENT
 
 BAYESIAN = Kind.BAYESIAN.value

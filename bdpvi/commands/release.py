@@ -108,6 +108,7 @@ def release(
     """
     import bdpvi
     from bdpvi.bayesian import releases
+    from bdpvi.bayesian.asked import Asked
     from bdpvi.privacy.places import Places
     from bdpvi.releases import shared_file
     from bdpvi.releases.intent import begun
@@ -146,7 +147,7 @@ def release(
             )
 
             def content() -> bytes:
-                wanted = releases.Asked(
+                wanted = Asked(
                     draws=draws,
                     temperature=temperature,
                     epsilon=epsilon,

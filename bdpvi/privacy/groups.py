@@ -8,7 +8,7 @@ from dataclasses import replace
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.privacy.cost import Bound, Kind
-from bdpvi.privacy.worst_case import gaussian_guarantee
+from bdpvi.privacy.gaussian_dp import gaussian_guarantee
 
 LARGEST = 700.0
 """The largest ε whose e^ε is a float."""

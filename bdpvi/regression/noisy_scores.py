@@ -18,8 +18,8 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.left import HIGHEST
-from bdpvi.privacy.worst_case import gaussian_epsilon
 from bdpvi.regression import score_release as noisy_scores
 from bdpvi.regression.objective_plan import rows_said
 from bdpvi.regression.score_families import Family, Linear, Logistic, Poisson

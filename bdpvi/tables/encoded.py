@@ -19,8 +19,8 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Book, Priced, digest_of
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
 from bdpvi.privacy.left import HIGHEST
-from bdpvi.privacy.worst_case import gaussian_epsilon, gaussian_guarantee
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective_plan import FEWEST, MOST
 from bdpvi.releases import route

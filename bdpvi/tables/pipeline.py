@@ -21,10 +21,9 @@ from bdpvi.models.kinds import OfClasses, OfNumbers
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.gaussian import largest_variance
-from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import SPENT, together
-from bdpvi.privacy.worst_case import gaussian_epsilon
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import FEWEST, MOST, magnitude

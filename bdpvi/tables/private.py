@@ -18,10 +18,11 @@ from bdpvi._ground import store
 from bdpvi._ground.schema import to_json
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
 from bdpvi.bayesian import storage
+from bdpvi.bayesian.asked import Asked
 from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, WorstCaseDP
 from bdpvi.bayesian.neighbours.route import Remove
 from bdpvi.bayesian.optimum.route import Optimum
-from bdpvi.bayesian.releases import Asked, carried_out
+from bdpvi.bayesian.releases import carried_out
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.datasets.encoding import with_text_names

@@ -7,7 +7,7 @@ import math
 from bdpvi._ground import validate
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.worst_case import GaussianAccountant, calibrate
+from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import magnitude

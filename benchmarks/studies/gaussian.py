@@ -25,7 +25,7 @@ from bdpvi.bench.curves import plain_ticks
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.privacy import conversions
 from bdpvi.privacy.conversions import INTEGER_ORDERS
-from bdpvi.privacy.worst_case import PrivacyLossAccountant
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from studies.distances import SampledDistances
 from studies.study import (
     BAYESIAN,

@@ -28,8 +28,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from bdpvi._ground.progress import Track
 from bdpvi.privacy.gaussian import equal_covariance
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from bdpvi.privacy.solve import root
-from bdpvi.privacy.worst_case import PrivacyLossAccountant
 from studies.study import DP, Finding, publish, sized
 
 Rows = NDArray[np.float64]

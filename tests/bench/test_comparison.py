@@ -55,7 +55,7 @@ from bdpvi.bench.summary import BEST, PAIRED, ratio_table, summarise
 from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.split import folds
 from bdpvi.privacy.cost import Cost, Outcome
-from bdpvi.privacy.worst_case import worst
+from bdpvi.privacy.gaussian_dp import worst
 from bdpvi.tables.metrics import MEASURES, calibration, expected_calibration_error, metrics
 
 ENTRIES: dict[str, dict[str, Any]] = {

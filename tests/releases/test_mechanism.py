@@ -30,7 +30,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import sum_rounding, sum_slack, sum_step
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.rounding import rounding_delta
-from bdpvi.privacy.worst_case import GaussianAccountant, PrivacyLossAccountant, guarantee
+from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant, guarantee
 from bdpvi.regression.objective_plan import Facts, plan
 from bdpvi.regression.perturbed_objective import perturbed_minima
 from bdpvi.releases.noisy_sum import NoisySum, deviation_for

@@ -23,7 +23,7 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.secure import sum_rounding
 from bdpvi.privacy.cost import Assumption, Cost, Outcome
 from bdpvi.privacy.events import NormCounts, SampledGaussian
-from bdpvi.privacy.worst_case import GaussianAccountant
+from bdpvi.privacy.sampled_steps import GaussianAccountant
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, WorstCaseAccountant
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.models.contract import Model
 from bdpvi.privacy.cost import Cost, Outcome
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, WorstCaseAccountant
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
 
 GUIDES = (MeanField, FullRank)
 """Guides in which a parameter moves only the latent of its own row, as :func:`chain_rule` needs."""
@@ -88,7 +88,7 @@ def dpvi_runs(
         guide: one of :data:`GUIDES`.
         data: N records, on the device and of the dtype to train with.
         runs: one or more, trained side by side; each gets the result that it would get alone.
-            :func:`bdpvi.privacy.worst_case.calibrate` finds the noise multiplier for an ε.
+            :func:`bdpvi.privacy.sampled_steps.calibrate` finds the noise multiplier for an ε.
         settings: how to train.
         delta: δ of the privacy cost.
         accountant: computes the cost; by default with privacy loss distributions.
