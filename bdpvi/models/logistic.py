@@ -238,6 +238,26 @@ class BayesianLogisticRegression:
         norms = torch.linalg.vector_norm(design, dim=1)
         return torch.full_like(norms, math.inf) if self.clip is None else self.clip / norms
 
+    def scores(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        """Return each record's gradient of its log-likelihood in w, (N, d), in closed form.
+
+        Args:
+            x: features, (N, features).
+            y: labels, (N,).
+            w: weights, (d,).
+
+        >>> x, y = torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.tensor([1.0, 0.0])
+        >>> BayesianLogisticRegression.unweighted().scores(x, y, torch.zeros(2))
+        tensor([[ 1.5000,  2.0000],
+                [-0.5000, -0.0000]])
+        """
+        from bdpvi.models.clipped import likelihood_slope  # loads Pyro
+
+        design = self.design(x)
+        signed = (2 * y - 1).unsqueeze(1) * design
+        slope = likelihood_slope(signed @ w, self.slope_bound(design)) * self.record_weights(design)
+        return slope.unsqueeze(1) * signed
+
     def priors(self, x: Tensor) -> dict[str, Prior]:
         """Return the prior of the weights ``w``, (d,), for features ``x``."""
         weights = x.shape[1] + bool(self.intercept)
