@@ -6,8 +6,9 @@ With weights ρ_t in proportion to 1/σ_t², t = Σ ρ_t(g_t + H̄_tβ_t) and A 
 
     t − Aβ ~ N(0, V),   V = B + (Σ 1/σ_t²)⁻¹ I + Σ_t τ_t²/2 (|d_t|² I + d_td_tᵀ)
 
-where V sums sampling variance B (the same records in all rounds), the noise of the scores and the noise of the matrices, of standard deviation τ on the diagonal and τ/√2 off it.
-d_t is the vector that H_t's noise multiplies: ρ_t(β − β_t)/2, and for the last round additionally
+where V sums sampling variance B (the same records in all rounds), the noise of the scores and the
+noise of the matrices, of standard deviation τ on the diagonal and τ/√2 off it. d_t is the vector
+that H_t's noise multiplies: ρ_t(β − β_t)/2, and for the last round additionally
 (β − β_T)/2 for each ρ. :func:`closed_form` iterates V at β's mean and spread to a fixed point:
 N(m, C) with C = (AV⁻¹A + P)⁻¹, where V gains Στ²/2 (tr C I + C) and P is the prior's precision.
 Rounds far from the mean are left out, because the trapezoid rule is inaccurate for them.

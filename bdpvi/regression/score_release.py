@@ -239,7 +239,10 @@ def _released(parts: Parts, x: Tensor, point: Tensor, multiplier: float, key: Ke
         rest = rest[1:]
     if parts.middle is None:
         return one
-    middle, noise = _symmetric(rest / weight / parts.middle_ratio, k), deviation / parts.middle_ratio
+    middle, noise = (
+        _symmetric(rest / weight / parts.middle_ratio, k),
+        deviation / parts.middle_ratio,
+    )
     return replace(one, middle=middle, middle_noise=noise)
 
 

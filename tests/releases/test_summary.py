@@ -87,8 +87,15 @@ def test_releases_of_a_secret_fit_say_that_noise_and_clip_are_not_in_it() -> Non
     data = logistic_data(200, 2)
     fit = bdpvi.recommended(1.0, guide=MeanField).fit(data, progress=False)
     one = bdpvi.release(fit, 1, epsilon=0.5)
-    with pytest.raises(ValueError, match=r"a release of 1 draw has no intervals: at least 20"):
-        one.summary()
+    points = one.summary()
+    assert points.reliable is None
+    assert {(row.sd, row.low, row.high, row.positive) for row in points.coefficients} == {
+        (None,) * 4
+    }
+    weights = one.latents["w"][0].tolist()
+    assert [row.mean for row in points.coefficients] == pytest.approx(weights)
+    assert str(points).startswith("point estimates, without intervals")
+    assert "too few draws were released for intervals" in str(points)
     many = bdpvi.release(fit, 25, epsilon=1.0)
     assert "nor the bias of a clip, of record weights or of a strong prior" in str(many.summary())
 
