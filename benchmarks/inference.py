@@ -128,9 +128,9 @@ def coverage(tables: int) -> None:
                     plain.append(((usual - target) / error).abs() < 1.96)
                     widths.append(sd / error)
                 hit, other = torch.stack(inside).double(), torch.stack(plain).double()
-                error = float(hit.mean(1).std()) / math.sqrt(tables)
+                of_it = float(hit.mean(1).std()) / math.sqrt(tables)
                 print(
-                    f"| {said} | {rows} | {epsilon:g} | {float(hit.mean()):.3f} | {error:.3f} | "
+                    f"| {said} | {rows} | {epsilon:g} | {float(hit.mean()):.3f} | {of_it:.3f} | "
                     f"{float(hit.mean(0).min()):.3f} | {float(hit[:, -1].mean()):.3f} | "
                     f"{float(other.mean()):.3f} | {float(torch.stack(widths).median()):.2f} |",
                     flush=True,

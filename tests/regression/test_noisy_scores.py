@@ -202,14 +202,15 @@ def test_the_sampling_variance_is_the_middle_where_it_exceeds_the_model_by_more_
         e = 3 * torch.randn(2, 2, generator=g, dtype=torch.float64)
         white = (vectors / values.sqrt()).T @ ((e + e.T) / 2) @ (vectors / values.sqrt())
         sizes.append(float(white.square().sum()))
-    noise = np.mean(sizes)
+    noise = float(np.mean(sizes))
     made = sampled(a, vectors, 2 * a, 3.0)  # of an excess of 1, whose square is 2
     assert torch.allclose(made, a * (2 - noise / 2), rtol=0.01)
 
 
 def test_a_wrong_model_has_intervals_that_cover() -> None:
     """Counts of variance μ + μ²/2, none near the bound: 300 intervals."""
-    inside, naive = [], []
+    inside: list[Tensor] = []
+    naive: list[Tensor] = []
     for seed in range(100):
         g = generator(seed)
         x = torch.randn(8000, 3, generator=g, dtype=torch.float64)

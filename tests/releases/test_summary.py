@@ -49,7 +49,8 @@ def test_intervals_and_shares_are_those_of_the_normal_posterior(minima: Release)
     assert two.privacy == 0
     assert three.note == "base level"
     assert three.privacy is None
-    assert one.ratio() == pytest.approx(tuple(map(math.exp, (1.0, one.low, one.high))))
+    ends = (1.0, one.low or 0.0, one.high or 0.0)
+    assert one.ratio() == pytest.approx(tuple(map(math.exp, ends)))
     assert [c.name for c in summary.coefficients] == ["x0", "x1", "intercept"]
     content = json.loads(json.dumps(summary.to_dict()))
     assert content["coefficients"][0]["ratio"] == list(one.ratio())
