@@ -331,16 +331,18 @@ _NONCE = "nonce of the run"
 
 def _identified(program: Program, model: Model, features: int) -> Tensor | None:
     """Return the linear combinations of latents that records identify, if the model knows them."""
-    sums = getattr(model, "identified", None)
+    sums: Any = getattr(model, "identified", None)
     if sums is None:
         return None
 
     def of_site(site: Site) -> Tensor:
         if site.name == "w":
-            return sums(features)  # type: ignore[no-any-return]
+            found: Tensor = sums(features)
+            return found
         return torch.eye(site.shape.numel(), dtype=torch.float64)
 
-    return torch.block_diag(*map(of_site, program.sites))
+    whole: Tensor = torch.block_diag(*[of_site(site) for site in program.sites])
+    return whole
 
 
 def _described(guide: Any) -> str:
