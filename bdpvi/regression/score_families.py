@@ -42,7 +42,7 @@ FREE = math.sqrt((11 + 5 * math.sqrt(5)) / 2)
 """A of logistic regression."""
 _HUBER = 2.5
 """κ in standard deviations of the residuals."""
-_FAR_OUT = 5.0
+_FAR_OUT = 8.0
 """Residuals of counts that are larger, in standard deviations, are cut in the sandwich."""
 _MIDDLE = 0.5
 ROBUST = math.hypot(1, _MIDDLE)
@@ -179,7 +179,7 @@ class Poisson:
         return Parts(score, w * slope, None, radius * b, free_poisson(b) / radius)
 
     def longest(self, radius: float, clip: float, variance: float) -> float:
-        """Return v: R times 5 standard deviations of a count, and at most R b."""
+        """Return v: R times 8 standard deviations of a count, and at most R b."""
         return radius * min(max(_FAR_OUT * math.sqrt(variance), 1.0), self.largest)
 
     def unit(self, columns: int, radius: float) -> float:

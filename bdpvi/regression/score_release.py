@@ -93,7 +93,7 @@ class ScorePlan:
 
         >>> plan = ScorePlan.of(Logistic(), 6, distance=0.0645)  # ε = 0.2 at δ = 1e-5
         >>> round(plan.signal(5000), 1)
-        7.3
+        6.6
         """
         unit = self.family.unit(self.columns, self.length)
         shares = [one / sum(self.family.shares[1:]) / 2 for one in self.family.shares[1:]]
