@@ -130,7 +130,8 @@ def private(
         exposure: column with each row's exposure, such as years at risk, for a model of counts;
             used unchanged, at no price. Rows without a positive exposure are left out.
         intervals: whether the release is for inference: coefficients with intervals that cover,
-            by :class:`bdpvi.regression.NoisyScores`. Then, and with a ``model``, the number of
+            by :class:`bdpvi.regression.NoisyScores` or, for many features,
+            :class:`bdpvi.DPVI`. Then, and with a ``model``, the number of
             draws has no price, and 1 means 1,000.
         guarantee: as for :func:`bdpvi.release`.
         name: name of the data in reports; by default that of the file or data set.

@@ -30,10 +30,10 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.programs.dpvi import DPVI
 from bdpvi.releases.released import Release
 from bdpvi.releases.route import Left, latents_of
 from bdpvi.tables.encoded import Unpaid, encode
+from bdpvi.tables.inference import Intervals
 from bdpvi.tables.metrics import auc, fraction_correct, log_score
 from bdpvi.tables.private import Work
 from bdpvi.tables.rows import Encoded
@@ -171,7 +171,7 @@ def previewed(
     if not isinstance(release.model, BayesianLogisticRegression):
         return None
     route = work.pipeline.chosen(work.whole).route
-    if isinstance(route, DPVI) or (release.receipt.noise_scale is None and route is None):
+    if release.guide is not None or (release.receipt.noise_scale is None and route is None):
         return None
     found: list[tuple[Any, ...]] = []
     start, ended = clock(), "the maximum number"
@@ -284,6 +284,8 @@ def _solved(
     """Return the minima of a simulated release of these rows, after earlier charges."""
     pipeline = work.pipeline
     route: Any = pipeline.chosen(work.whole, found).route
+    if isinstance(route, Intervals):  # the release is by noisy scores, as there is no guide
+        route = route.scores
     if route.count:
         route = route.of_rows(float(len(train)))
     route = route.suited(model, train, None)
