@@ -532,14 +532,6 @@ CASES: dict[str, Case] = {
         lambda: first_line(t, b"{"),
         lambda: first_line(t, b""),
     ),
-    "privacy/book: release draws from": lambda t: (
-        lambda: Ledger(**SPLIT).worst_case(1e-5, (SOLVED,)),
-        lambda: guided(persons()),
-    ),
-    "regression/objective: release draws from": lambda t: (
-        lambda: fit_private(LOGISTIC, persons(), epsilon=1.0),
-        lambda: guided(persons()),
-    ),
     "privacy/events: count each step": lambda t: (
         lambda: replace(GAUSSIAN, norms=NORMS, steps=11),
         lambda: replace(GAUSSIAN, norms=NORMS.add_largest(), steps=11),

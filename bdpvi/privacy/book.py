@@ -217,7 +217,7 @@ class Book:
         """The unit whose presence is hidden, in words."""
         if self.unit == ROW:
             return RECORD
-        return f"all records, at most {self.rows}, with one value of {self.unit!r}"
+        return f"all records, at most {self.rows}, of one person ({self.unit!r})"
 
     @property
     def charges(self) -> tuple[Entry, ...]:
@@ -348,7 +348,8 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
 
     For k rows a Gaussian mechanism of distance μ costs at most what one of distance kμ costs for
     one row (Dong, Roth and Su 2022, Theorem 2.14), and a choice of range η costs at most range kη.
-    A threshold already covers all rows of a unit.
+    A threshold already covers all rows of a unit. Objective perturbation is not here:
+    :func:`bdpvi.privacy.groups.row_by_row` prices it together with all other events.
 
     Args:
         events: with how often each was charged.
@@ -380,8 +381,8 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
             yield replace(one, draws=count * one.draws, rounding=count * one.rounding)
         elif isinstance(one, PerturbedObjective) and rows > 1:
             raise ValueError(
-                f"rows_per_unit={rows}: a minimum of a perturbed objective has no known cost for "
-                f"{rows} rows per unit; release draws from a fit instead"
+                f"rows_per_unit={rows}: a minimum of a perturbed objective has no event for "
+                f"{rows} rows per unit; bdpvi.privacy.left.together prices it"
             )
         elif isinstance(one, ExponentialMechanism):
             yield from [ExponentialMechanism(rows * one.range)] * count

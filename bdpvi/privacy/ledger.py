@@ -312,8 +312,7 @@ class Ledger:
     def check(self, event: Priced) -> None:
         """Raise ValueError unless all charges and this event have a total."""
         book = self.book()
-        before = book.merged if book.events else ()
-        common_neighbours((*before, *for_unit({event: 1}, book.rows)))
+        common_neighbours((*(book.events or ()), *for_unit({event: 1}, book.rows)))
 
     def said(self, without: str | None = None) -> str:
         """Return the earlier charges in words."""

@@ -231,8 +231,7 @@ class Pipeline:
         composition).
 
         The default is objective perturbation. Draws from a guide replace it for a Bayesian
-        guarantee, which follows from leave-one-out fits; for several rows of one person, which
-        only Gaussian noise can price; and if a guide is given.
+        guarantee, which follows from leave-one-out fits, and if a guide is given.
 
         Args:
             left: the remaining ε of the ledger; None means all.
@@ -262,7 +261,7 @@ class Pipeline:
             return usual if self.model is None else replace(usual, model=self.model)
         rows, paid = (left.rows if left else 1), (found.paid if found else ())
         bayesian = self.guarantee is not None and self.guarantee.name != WORST_CASE
-        if self.guide is None and not bayesian and rows == 1:
+        if self.guide is None and not bayesian:
             recipe = recommended(
                 self.epsilon, delta=self.delta, expected_rows=self.expected_rows, **more
             )

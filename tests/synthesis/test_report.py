@@ -257,7 +257,7 @@ def test_of_a_person_the_rows_that_are_counted_are_looked_at(
     frame.assign(who=np.arange(1200) % 400).to_csv(tmp_path / "people.csv", index=False)
     with pytest.warns(UserWarning, match="rows left out"):
         said = run(*given, "--unit", "who", "--rows-per-unit", "2")
-    assert "for all records, at most 2, with one value of 'who'" in said
+    assert "for all records, at most 2, of one person ('who')" in said
     content = json.loads((tmp_path / "shared.secret" / "report.json").read_text(encoding="utf-8"))
     assert sum(content["rows"][:2]) == 800
     assert content["rows"][1] % 2 == 0
