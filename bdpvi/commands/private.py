@@ -20,6 +20,7 @@ from bdpvi.commands.options import (
     Json,
     LedgerFile,
     Numeric,
+    OneRowPerPerson,
     Quiet,
     RowCount,
     RowsPerUnit,
@@ -144,6 +145,7 @@ def private(
     budget: BudgetOption = None,
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
+    one_row_per_person: OneRowPerPerson = False,
     settings: Settings = "",
     base_rate: BaseRate = None,
     rows: RowCount = None,
@@ -169,7 +171,8 @@ def private(
     or several classes, with intervals. After an interruption the same command goes on and pays
     nothing twice.
 
-    Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
+    Example: bdpvi private --data patients.csv --one-row-per-person --target sick --positive yes
+    --epsilon 1 --out shared
     """
     from bdpvi._ground.types import Budget
     from bdpvi.privacy.book import ROW
@@ -208,6 +211,7 @@ def private(
             "budget": None if budget is None else Budget(budget, delta),
             "unit": unit or ROW,
             "rows_per_unit": rows_per_unit,
+            "one_row_per_person": one_row_per_person,
         }
         _carry_out(table, given, scores=scores, quiet=quiet, as_json=as_json)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from bdpvi.commands.options import (
     LedgerFile,
     Multiline,
     Numeric,
+    OneRowPerPerson,
     Quiet,
     RowsPerUnit,
     Secret,
@@ -124,8 +124,9 @@ def synthesize(
     secret: Secret = None,
     ledger: LedgerFile = None,
     budget: BudgetOption = None,
-    unit: Unit = "row",
+    unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
+    one_row_per_person: OneRowPerPerson = False,
     test_fraction: quality.TestFraction = 0.1,
     no_report: quality.NoReport = False,
     groups: quality.Groups = None,
@@ -142,7 +143,8 @@ def synthesize(
     command goes on and pays nothing twice. The secret folder gets a report on what the rows are
     good for, for the owner of the table alone; the same command makes it again, and OUT stays.
 
-    Example: bdpvi synthesize --data patients.csv --target sick --epsilon 1 --out shared
+    Example: bdpvi synthesize --data patients.csv --one-row-per-person --target sick --epsilon 1
+    --out shared
     """
     import bdpvi
     from bdpvi._ground import progress
@@ -150,7 +152,9 @@ def synthesize(
     from bdpvi.datasets.origin import declared
     from bdpvi.datasets.reading import read_table
     from bdpvi.privacy.cost import Assumption
+    from bdpvi.privacy.book import ROW
     from bdpvi.privacy.places import Places
+    from bdpvi.releases import persons
     from bdpvi.releases.intent import HEAD, NAME, output_of
     from bdpvi.releases.transaction import Transaction
     from bdpvi.synthesis import Counts
@@ -158,6 +162,10 @@ def synthesize(
     from bdpvi.synthesis.released import Synthesis, of_bytes
     from bdpvi.tables.private import beside, places
 
+    unit = unit or ROW
+    persons.check_said(
+        data, unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person
+    )
     given: dict[str, Any] = {
         "schema": None if schema is None else _consented(schema, from_data),
         "target": target or None,
@@ -182,7 +190,7 @@ def synthesize(
     order = Order.of(list(used.columns), **given)  # refuse before anything is stored
     if not no_report:
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
-    _warn_of_dropped(frame.drop(columns=used.columns), unit)
+    persons.warn_of_repeats(frame.drop(columns=used.columns), unit, 2)
     track = progress.silent if quiet or as_json else progress.bar
     people = Table(data=str(data)).ledger(ledger)
     assert people is not None  # it is a file, not a public table
@@ -290,14 +298,6 @@ def _check(rows: int | None, tables: int) -> None:
     checked_rows("tables", tables)
     if rows is not None:
         checked_rows("rows", rows)
-
-
-def _warn_of_dropped(dropped: pd.DataFrame, unit: str) -> None:
-    from bdpvi.datasets.measuring import repeated
-    from bdpvi.synthesis.order import REPEATED
-
-    for name in repeated(dropped) if unit == "row" else ():
-        warnings.warn(REPEATED.format(name=name), stacklevel=2)
 
 
 @contextmanager

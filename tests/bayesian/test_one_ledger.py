@@ -309,7 +309,7 @@ def table(tmp_path: Path) -> Path:
 def private(table: Path, *more: object) -> int:
     public = ("--constants", table.with_name("public.json"), "--no-scores", "--quiet")
     given = ("--target", "sick", "--positive", "yes", *public)
-    return run("private", "--data", table, "--drop", "who", *given, *more)
+    return run("private", "--one-row-per-person", "--data", table, "--drop", "who", *given, *more)
 
 
 def test_a_new_out_starts_nothing_anew(

@@ -562,7 +562,7 @@ def test_every_command_that_reads_a_table_has_its_options(
 ) -> None:
     new = tmp_path / "new"
     options = ["--data", odd, "--target", "sick", "--separator", ";", "--out", new]
-    private = ["--epsilon", 1, "--positive", 1, "--from-data"]
+    private = ["--epsilon", 1, "--positive", 1, "--from-data", "--one-row-per-person"]
     options += private if command == "private" else []
     assert run(command, *options) == 2
     error = capsys.readouterr().err
