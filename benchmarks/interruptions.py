@@ -54,7 +54,15 @@ def command(kind: str, folder: Path) -> list[str]:
     if kind == "synthesize":
         given = ["--one-row-per-person", "--epsilon", "1", "--out", str(folder / "shared")]
         return [kind, *table, *given, "--quiet"]
-    given = ["--positive", "yes", "--epsilon", "1", "--one-row-per-person", "--no-scores", "--quiet"]
+    given = [
+        "--positive",
+        "yes",
+        "--epsilon",
+        "1",
+        "--one-row-per-person",
+        "--no-scores",
+        "--quiet",
+    ]
     return ["private", *table, *given, "--out", str(folder / "shared")]
 
 

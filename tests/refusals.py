@@ -35,7 +35,6 @@ from bdpvi import (
     Ledger,
     Optimum,
     Training,
-    fit_private,
     guides,
     make_private,
 )
@@ -333,6 +332,11 @@ def visits(model: Any, rows: int, **more: Any) -> Any:
         return bdpvi.private(table, unit="who", rows_per_unit=rows, **given, **more)
 
 
+def filed(t: Path, **more: Any) -> Any:
+    FRAME.assign(who=np.arange(2000) // 2).to_csv(t / "visits.csv", index=False)
+    return private(t / "visits.csv", constants=PUBLIC, **more)
+
+
 def kept(t: Path, model: Any) -> Any:
     if not (t / "r").exists():
         found = fitted(program(GOOD), records=40, neighbours=Coupled())
@@ -531,6 +535,13 @@ CASES: dict[str, Case] = {
     "privacy/book: put back the newest": lambda t: (
         lambda: first_line(t, b"{"),
         lambda: first_line(t, b""),
+    ),
+    "releases/persons: give unit=COLUMN": lambda t: (
+        lambda: filed(t),
+        lambda: (
+            filed(t, unit="who", rows_per_unit=3, ledger=t / "a"),
+            filed(t, one_row_per_person=True, drop=["who"], ledger=t / "b"),
+        ),
     ),
     "privacy/events: count each step": lambda t: (
         lambda: replace(GAUSSIAN, norms=NORMS, steps=11),

@@ -206,7 +206,8 @@ def work_of(fit: Fit | Refitted, secret: Key, facts: str | None = None) -> Trans
     name, kept = fit.kept.name, facts is not None
     if not isinstance(fit, Fit):
         name = f"{name}-{secret.work}"
-    return Transaction(fit.ledger, secret, facts or "", name, kept=kept)
+    what = f"release from a fit of {type(fit.model).__name__}"
+    return Transaction(fit.ledger, secret, facts or "", name, kept=kept, what=what)
 
 
 @dataclass(frozen=True, eq=False)

@@ -225,6 +225,7 @@ def _carry_out(
     as_json: bool,
 ) -> None:
     """Carry out the command and print its result."""
+    from bdpvi.releases.account import same_people
     from bdpvi.tables.private import Work, places
 
     public = table.data in options.TABLES
@@ -246,6 +247,9 @@ def _carry_out(
     where = {"out": file, "secret": folder}
     if not as_json:
         _report(released, where)
+        if not public:
+            assert work.ledger.path is not None
+            outputs.say(same_people(work.ledger.path))
     found = _scores(work, released, took) if scores else None
     if as_json:
         _print_json(released, where, found)

@@ -213,7 +213,8 @@ def synthesize(
                 kept, held_out = quality.kept_out(used, test_fraction, split, unit)
             for_persons(people, order.settings)
             people.remember(where.secret / HEAD)
-            work = Transaction(people, secret_key, begun.facts, alone=True, kept=True)
+            noted = {"what": "synthesize", "out": f"{where.out.name}/{COUNTS}"}
+            work = Transaction(people, secret_key, begun.facts, alone=True, kept=True, **noted)
             made = bdpvi.synthesize(kept, **given, work=work)
             if multiline:
                 made = quality.assuming(made, Assumption.RECORDS_ACROSS_LINES)
@@ -368,7 +369,9 @@ def _same(path: Path, content: bytes) -> None:
 
 def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
     from bdpvi._ground.schema import to_json
+    from bdpvi.releases.account import same_people
 
+    assert people.path is not None
     spent = people.worst_case(made.receipt.worst_case.delta)
     if as_json:
         secret = {
@@ -385,4 +388,5 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
         f"For the owner only: everything spent on this table: {spent}",
         f"Wrote {where['out']}: about {several(made.rows, 'row')}, which may be shared. Keep "
         f"{where['secret']}/ and {people.path} secret",
+        same_people(people.path),
     )

@@ -26,6 +26,7 @@ from bdpvi.privacy.events import (
     SampledGaussian,
     Threshold,
 )
+from bdpvi.privacy.note import Note
 
 FORMAT = 3
 ROW = "row"
@@ -98,6 +99,8 @@ class Entry:
             same key, at no further price.
         seal: hash of the key that all its randomness follows from. A ledger never contains the key
             itself.
+        note: when it was made and what for; two charges that differ in it alone are equal. None in
+            ledgers of earlier versions.
     """
 
     kind: str
@@ -107,6 +110,7 @@ class Entry:
     count: int = 1
     purpose: str = ""
     seal: str = ""
+    note: Note | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         validate.choice("kind", self.kind, KINDS)
@@ -144,7 +148,8 @@ class Entry:
         content["events"] = self.events and [
             {"event": type(one).__name__, **_fields(one)} for one in self.events
         ]
-        return content | {"count": self.count, "purpose": self.purpose, "seal": self.seal}
+        content |= {"count": self.count, "purpose": self.purpose, "seal": self.seal}
+        return content | ({"note": self.note.to_dict()} if self.note else {})
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Entry:
@@ -157,8 +162,13 @@ class Entry:
         charge = None
         if "draws" in rest:
             charge = Charge(*(rest.pop(name) for name in ("draws", "temperature", "origin")))
-        events = rest.pop("events")
-        return cls(charge=charge, events=None if events is None else _events(events), **rest)
+        events, note = rest.pop("events"), rest.pop("note", None)
+        return cls(
+            charge=charge,
+            events=None if events is None else _events(events),
+            note=None if note is None else Note(**note),
+            **rest,
+        )
 
 
 def digest_of(seal: str) -> str:

@@ -127,12 +127,11 @@ def row_by_row(events: Sequence[Priced], size: int, delta: float) -> Bound | Non
             return math.inf
         return log_delta + math.log(changes(found.epsilon, size)) - math.log(rest)
 
-    high = math.log(rest / changes(0.0, size))
-    low, step = high, 1.0
-    while (above := excess(low)) > 0:
+    low = high = math.log(rest / changes(0.0, size))
+    while (above := excess(low)) > 0:  # in short steps: rounding may use up a δ′ that is too small
         if math.isinf(above) or low < -LARGEST:
             return None
-        low, step = low - step, 2 * step
+        high, low = low, low - 1.25 * above - 1e-3
     at = low if low == high else float(brentq(excess, low, high, xtol=_PRECISION))
     while excess(at) > 0:
         at -= _PRECISION

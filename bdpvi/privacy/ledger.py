@@ -41,6 +41,7 @@ from bdpvi.privacy.book import (
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.distances import common_neighbours
 from bdpvi.privacy.left import together
+from bdpvi.privacy.note import Note
 
 __all__ = ["Charge", "Entry", "Ledger", "Origin"]
 
@@ -170,7 +171,7 @@ class Ledger:
             ValueError: if the file is damaged, or if this is a copy of a ledger in memory, such as
                 in a forked process, whose charges would be lost.
         """
-        self._write({"charge": entry.to_dict()})
+        self._write({"charge": replace(entry, note=entry.note or Note.now()).to_dict()})
 
     def mark(self, of: str) -> None:
         """Record, once, that a temperature of this fit was computed from the data."""

@@ -44,9 +44,7 @@ rows_per_unit=k (--unit COLUMN --rows-per-unit k) to protect all rows of a perso
 one_row_per_person=True (--one-row-per-person) if everybody has one row
     """
     if one_row_per_person and unit != ROW:
-        raise ValueError(
-            f"unit={unit!r} and one_row_per_person=True were both given; give one of them"
-        )
+        raise ValueError(f"unit={unit!r} and one_row_per_person=True were both given; give one")
     if isinstance(table, str | os.PathLike) and unit == ROW and not one_row_per_person:
         more = "" if rows_per_unit == 1 else f"rows_per_unit={rows_per_unit} needs unit=; "
         raise ValueError(

@@ -124,6 +124,13 @@ class Pipeline:
         return usual and not self.exposure and getattr(self.model, "exposure", None) is None
 
     @property
+    def what(self) -> str:
+        """The release in words, for the ledger."""
+        kind = "logistic" if self.model is None else self.model.kind
+        purpose = " with intervals" if self.intervals and self.model is None else ""
+        return f"private: {kind} regression of {self.target!r}{purpose}"
+
+    @property
     def trained(self) -> bool:
         """Whether the route is private variational inference."""
         return self.model is not None and not self.scored

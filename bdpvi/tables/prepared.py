@@ -108,6 +108,12 @@ class Prepared:
         return self.data.preprocessing
 
     @property
+    def what(self) -> str:
+        """A release in words, for the ledger."""
+        kind = getattr(self.model, "kind", type(self.model).__name__)
+        return f"fit_private: {kind} of {self.data_name!r}"
+
+    @property
     def experiment(self) -> bool:
         """Whether a public seed chose the rows, so that nothing may be released."""
         return bool(self.data.preprocessing.get(EXPERIMENT))
@@ -198,7 +204,8 @@ class Prepared:
         validate.probability("delta", delta)
         if work is None:
             secret = Key.fresh() if generator is None else self.kept.use_once(generator)
-            work = Transaction(self.ledger, secret, name=f"{self.kept.name}-{secret.work}")
+            name = f"{self.kept.name}-{secret.work}"
+            work = Transaction(self.ledger, secret, name=name, what=self.what)
         route = self.route if draws is None else self.route.with_draws(draws)
         what = work.reserved(epsilon, delta, f"ε = {epsilon:g}") if route.count else nullcontext()
         with what:

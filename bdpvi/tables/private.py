@@ -189,7 +189,9 @@ def private(
         one_row_per_person=one_row_per_person,
         **asked,
     )
-    return work.released(Transaction(work.ledger)) if work.where is None else work.written()
+    if work.where is not None:
+        return work.written()
+    return work.released(Transaction(work.ledger, what=work.pipeline.what))
 
 
 def beside(table: str | os.PathLike[str]) -> Path:
@@ -514,7 +516,14 @@ class Work:
             made: list[Release] = []
 
             def content() -> bytes:
-                work = Transaction(self.ledger, begun.secret, begun.facts, kept=True)
+                work = Transaction(
+                    self.ledger,
+                    begun.secret,
+                    begun.facts,
+                    kept=True,
+                    what=self.pipeline.what,
+                    out=f"{where.out.parent.name}/{where.out.name}",
+                )
                 made.append(self.released(work, where.secret))
                 return shared_file.release_bytes(made[0])
 

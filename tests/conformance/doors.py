@@ -267,7 +267,16 @@ def _release_command(place: Place, share: float) -> Bound:
 def _synthesize_command(*more: str) -> Callable[[Place, float], Bound]:
     def call(place: Place, share: float) -> Bound:
         given = ("--target", "sick", "--epsilon", share, "--delta", DELTA, *_drop("sick"))
-        run("synthesize", "--one-row-per-person", "--data", place.table, *given, "--quiet", *more, *_places(place))
+        run(
+            "synthesize",
+            "--one-row-per-person",
+            "--data",
+            place.table,
+            *given,
+            "--quiet",
+            *more,
+            *_places(place),
+        )
         return bdpvi.synthesis.load(place.out / "synthetic.json").receipt.worst_case
 
     return call

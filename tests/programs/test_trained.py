@@ -196,7 +196,15 @@ def test_a_killed_command_goes_on_and_pays_once(
     table = tmp_path / "people.csv"
     people(500).to_csv(table, index=False)
     given = ("--model", "ordinal", *OPTIONS["ordinal"], "--epsilon", 9, "--quiet", "--no-scores")
-    command = ("private", "--one-row-per-person", "--data", table, *given, "--out", tmp_path / "shared")
+    command = (
+        "private",
+        "--one-row-per-person",
+        "--data",
+        table,
+        *given,
+        "--out",
+        tmp_path / "shared",
+    )
     shorter(monkeypatch, 20)
     train = Training.draw
     monkeypatch.setattr(Training, "draw", killed)

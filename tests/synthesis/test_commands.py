@@ -183,7 +183,16 @@ def test_nothing_secret_lies_in_what_is_shared(people: Path, option: str, inside
 
 def test_a_secret_folder_is_of_one_table_and_of_one_command(people: Path) -> None:
     folder = people.parent
-    given = ["synthesize", "--one-row-per-person", "--data", people, "--drop", "name", "--out", folder / "shared"]
+    given = [
+        "synthesize",
+        "--one-row-per-person",
+        "--data",
+        people,
+        "--drop",
+        "name",
+        "--out",
+        folder / "shared",
+    ]
     run(*given, "--epsilon", "1")
     first = contents(folder / "shared")
     shutil.rmtree(folder / "shared")

@@ -58,7 +58,21 @@ def test_one_command_makes_predicts_and_summarises(
     other = "poisson" if name == "linear" else "linear"
     spoilt().drop(columns=other).to_csv(table, index=False)
     given = ["--target", name, "--model", name, *OPTIONS[name], "--categorical", "sex"]
-    assert run("private", "--one-row-per-person", "--data", table, *given, "--epsilon", 2, "--out", out, "--quiet") == 0
+    assert (
+        run(
+            "private",
+            "--one-row-per-person",
+            "--data",
+            table,
+            *given,
+            "--epsilon",
+            2,
+            "--out",
+            out,
+            "--quiet",
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert "worst-case DP ε = 2 (target)" in said
     assert ("rate ratio" in said) == (name == "poisson")

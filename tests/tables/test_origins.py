@@ -318,6 +318,7 @@ def test_a_synthesis_says_what_was_declared() -> None:
     settings = Counts(numeric=("age",), also=(("old", "much", "sick"),))
     made = bdpvi.synthesize(table, schema, epsilon=2.0, settings=settings)
     assert made.receipt.declared == {
+        "persons": "one row each",
         "kinds by the schema": "old, much, sick",
         "numeric": "age",
         "counted together": "old and much and sick",

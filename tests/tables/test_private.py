@@ -236,7 +236,10 @@ def test_a_table_without_rows_and_a_link_that_leads_nowhere(
     for name in ("out", "in.secret"):
         (tmp_path / name).symlink_to(tmp_path / "nowhere")
         capsys.readouterr()
-        assert run("private", "--one-row-per-person", *given, "--out", tmp_path / name.split(".")[0]) == 2
+        assert (
+            run("private", "--one-row-per-person", *given, "--out", tmp_path / name.split(".")[0])
+            == 2
+        )
         assert "is a link that leads nowhere" in capsys.readouterr().err
 
 
@@ -328,8 +331,8 @@ def test_what_is_interrupted_before_its_first_charge_goes_on(
 
 def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Path) -> None:
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1, "drop": ["id"]}
-    for one in (patients(), table):
-        release = bdpvi.private(one, progress=False, **given)
+    for one, persons in ((patients(), False), (table, True)):
+        release = bdpvi.private(one, progress=False, one_row_per_person=persons, **given)
         assert release.receipt.bound.epsilon == 1
     public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
     with warnings.catch_warnings():
