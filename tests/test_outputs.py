@@ -78,7 +78,8 @@ def test_a_hostile_table(hostile: Path, capsys: pytest.CaptureFixture[str]) -> N
     harmless("sample", made / "synthetic.json", "--out", folder / "more", capsys=capsys)
     target = ("--target", "sick", "--positive", IN_LINE)
     harmless("private", *given, *target, "--out", folder / "m", "--plan", capsys=capsys)
-    words = ("private", "--one-row-per-person", *given, *target, "--out", folder / "m", "--rows", 1000, "--no-scores",
+    words = ("private", "--one-row-per-person",
+             *given, *target, "--out", folder / "m", "--rows", 1000, "--no-scores",
              "--quiet", "--ledger", folder / "people.jsonl")  # fmt: skip
     first = harmless(*words, capsys=capsys)
     assert harmless(*words, capsys=capsys) == first  # said again, and nothing is paid
@@ -166,7 +167,8 @@ def test_a_screen_ends_no_release(screen: str, plain: Path) -> None:
     if screen == "full" and not Path("/dev/full").exists():
         pytest.skip("no device that is full")
     folder = plain.parent
-    words = ("synthesize", "--one-row-per-person", "--data", plain, "--epsilon", 1, "--numeric", "age",
+    words = ("synthesize", "--one-row-per-person",
+             "--data", plain, "--epsilon", 1, "--numeric", "age",
              "--out", folder / "made", "--ledger", folder / "people.jsonl")  # fmt: skip
     if screen == "closed":
         read, write = os.pipe()

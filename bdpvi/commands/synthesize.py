@@ -151,8 +151,8 @@ def synthesize(
     from bdpvi.datasets.encoding import with_text_names
     from bdpvi.datasets.origin import declared
     from bdpvi.datasets.reading import read_table
-    from bdpvi.privacy.cost import Assumption
     from bdpvi.privacy.book import ROW
+    from bdpvi.privacy.cost import Assumption
     from bdpvi.privacy.places import Places
     from bdpvi.releases import persons
     from bdpvi.releases.intent import HEAD, NAME, output_of

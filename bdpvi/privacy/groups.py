@@ -12,6 +12,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.privacy.events import Priced, Threshold
+from bdpvi.privacy.succession import changes
 from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.privacy.worst_case import gaussian_guarantee
 
@@ -74,30 +75,6 @@ def group(guarantee: Bound, size: int) -> Bound | None:
     return replace(guarantee, epsilon=epsilon, delta=delta, unit=unit) if delta < 1 else None
 
 
-def changes(epsilon: float, size: int) -> float:
-    """Return 1 + e^ε + … + e^{(k−1)ε}, rounded up: δ of k changes in succession, over that of one.
-
-    Args:
-        epsilon: ε of one change.
-        size: k.
-
-    >>> round(changes(0.0, 3), 9), round(changes(math.log(2), 3), 9)
-    (3.0, 7.0)
-    """
-    total = math.expm1(size * epsilon) / math.expm1(epsilon) if epsilon else float(size)
-    return total * (1 + 1e-12)
-
-
-def one_of(epsilon: float, delta: float, size: int) -> tuple[float, float]:
-    """Return the ε′ and δ′ of one row at which k rows together cost (ε, δ), by :func:`group`.
-
-    >>> at = one_of(1.0, 1e-5, 3)
-    >>> group(Bound(kind=Kind.WORST_CASE, epsilon=at[0], delta=at[1], by="a proof"), 3).delta
-    1e-05
-    """
-    return epsilon / size, delta / changes(epsilon / size, size)
-
-
 def row_by_row(events: Sequence[Priced], size: int, delta: float) -> Bound | None:
     """Return the joint guarantee for k rows of events priced for one row, at δ; None if none.
 
@@ -113,7 +90,7 @@ def row_by_row(events: Sequence[Priced], size: int, delta: float) -> Bound | Non
     >>> from bdpvi.privacy.events import PerturbedObjective
     >>> event = PerturbedObjective(noise_multiplier=12.5, curvature=0.3)
     >>> round(row_by_row([event], 3, 1e-5).epsilon, 2)
-    0.97
+    0.89
     """
     others = [one for one in events if not isinstance(one, Threshold)]
     rest = delta - math.fsum(one.delta for one in events if isinstance(one, Threshold))

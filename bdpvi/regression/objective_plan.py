@@ -29,11 +29,11 @@ from bdpvi.noise.secure import sum_rounding, sum_slack
 from bdpvi.privacy.dominating import within
 from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.gaussian import largest_variance
-from bdpvi.privacy.groups import one_of
 from bdpvi.privacy.perturbed_objective import calibrate
 from bdpvi.privacy.perturbed_objective import delta as delta_of
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.solve import smallest
+from bdpvi.privacy.succession import one_of
 
 CONSTANT = 2.0
 """The value of the intercept's column: a power of two, so that rescaling weights is exact."""
@@ -48,6 +48,8 @@ MANY = 1e5
 """Rows from which features are clipped at ±4, not ±2: clipping at 2 then costs more than noise."""
 MOST_RIDGE = 0.25
 """λ/N above which the ridge outweighs the records: their curvature in a feature is at most N/4."""
+_OF_PERSONS = 12.0
+"""A larger ε of several rows has the settings of this one: rounding would use up their δ."""
 _PRICES = (0.03, 0.05)
 FEWEST, MOST = 10.0, 1e12
 """Range of rows for which settings can be computed."""
@@ -199,7 +201,7 @@ def plan(
     noise for one draw, up to 3.7 % for several (:mod:`bdpvi.privacy.dominating`).
 
     For several rows of a person the settings are those of one row, at the ε and δ that group
-    privacy gives it (:func:`bdpvi.privacy.groups.one_of`).
+    privacy gives it (:func:`bdpvi.privacy.succession.one_of`).
 
     Args:
         facts: public facts about it.
@@ -224,7 +226,7 @@ def plan(
             f"variance={variance!r} uses up epsilon={epsilon!r}: it must be below {whole:.3g}"
         )
     if facts.together > 1:
-        epsilon, delta = one_of(epsilon, delta, facts.together)
+        epsilon, delta = one_of(min(epsilon, _OF_PERSONS), delta, facts.together)
         made = plan(
             replace(facts, together=1),
             epsilon=epsilon,

@@ -35,7 +35,16 @@ def test_a_file_is_not_read_before_it_is_said_whose_rows_they_are(
 ) -> None:
     unread = tmp_path / "unread.csv"
     unread.write_bytes(b"\xff\x00 no table")
-    given = ("--data", unread, "--target", "sick", "--epsilon", 1, "--out", tmp_path / "out")
+    given: tuple[object, ...] = (
+        "--data",
+        unread,
+        "--target",
+        "sick",
+        "--epsilon",
+        1,
+        "--out",
+        tmp_path / "out",
+    )
     given += ("--positive", "yes") if command == "private" else ()
     said = []
     for more in ((), ("--rows-per-unit", 3), ("--unit", "who", "--one-row-per-person")):
@@ -79,10 +88,9 @@ def test_the_receipt_says_that_a_row_is_a_person(visits: Path) -> None:
         "numeric": ["age"],
     }
     given |= {"expected_rows": 3000, "progress": False}
-    for table, more in (
-        (frame, {}),
-        (visits, {"one_row_per_person": True, "drop": ["patient_id"]}),
-    ):
+    options: dict[str, Any] = {"one_row_per_person": True, "drop": ["patient_id"]}
+    tables: list[tuple[Any, dict[str, Any]]] = [(frame, {}), (visits, options)]
+    for table, more in tables:
         receipt = bdpvi.private(table, **given, **more).receipt
         assert receipt.bound.neighbours == "add or remove one record"
         assert "persons: one row each" in receipt.meaning
@@ -114,5 +122,5 @@ def test_public_data_sets_need_neither() -> None:
     check_said("patients.csv", one_row_per_person=True)
     check_said(pd.DataFrame())
     check_said(bdpvi.datasets.load_breast_cancer().train)
-    with pytest.raises(ValueError, match="'patients.csv' may be of the same persons"):
+    with pytest.raises(ValueError, match=r"'patients\.csv' may be of the same persons"):
         check_said(Path("patients.csv"))
