@@ -27,13 +27,14 @@ from torch.nn import functional as F
 
 from bdpvi import datasets
 from bdpvi._ground.types import Relation
-from bdpvi.bayesian.accounting.accountant import Account, Accounting, cost_of
+from bdpvi.bayesian.accounting.accountant import Account, cost_of
 from bdpvi.bayesian.accounting.estimators import known_population
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.datasets import mnist
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.rounds import Rounds
 from bdpvi.privacy.events import LEVELS, NormCounts, SampledGaussian
-from bdpvi.privacy.worst_case import GaussianAccountant, PrivacyLossAccountant, calibrate
+from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant, calibrate
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist.py"
 RECORDS, SHARDS, PANEL, CHUNK = 600, 2, 100, 100

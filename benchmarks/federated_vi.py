@@ -23,14 +23,14 @@ from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset, datasets
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.bench.baselines.dpvi import DPVISettings, dpvi_runs
-from bdpvi.bench.baselines.noise import Run
+from bdpvi.bench.methods.runs import Run
+from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.federated_vi import FederatedFit, fit_federated
 from bdpvi.federated.rounds import Rounds
 from bdpvi.guides import MeanField
-from bdpvi.models.contract import predictive_means
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, calibrate
+from bdpvi.models.predictions import predictive_means
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, calibrate
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, limit=1.0)
 ROUNDS, RATE, RECORD_CLIP, DELTA, EPSILON = 100, 0.3, 2.0, 1e-5, 0.5

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from bdpvi import datasets
 from bdpvi.privacy.cost import Cost
-from bdpvi.privacy.worst_case import GaussianAccountant, calibrate
+from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
 
 DELTAS = (1e-5, 1e-10)
 SHARE = 1e-7

@@ -36,7 +36,7 @@ class RenyiAccountant:
     relation: ClassVar[str] = ADD_OR_REMOVE
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-        """Return ε; see :class:`~bdpvi.privacy.worst_case.WorstCaseAccountant`."""
+        """Return ε; see :class:`~bdpvi.privacy.sampled_steps.WorstCaseAccountant`."""
         SampledGaussian(noise_multiplier=noise_multiplier, rate=rate, steps=steps)  # checks them
         step = PoissonSampledDpEvent(rate, GaussianDpEvent(noise_multiplier))
         accountant = RdpAccountant(self.orders).compose(step, steps)

@@ -31,9 +31,10 @@ from torch.nn import functional as F
 import bdpvi
 from bdpvi import datasets
 from bdpvi._ground.types import Scope
-from bdpvi.bayesian.accounting.accountant import Account, Accounting
+from bdpvi.bayesian.accounting.accountant import Account
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.privacy.events import NormCounts, SampledGaussian
-from bdpvi.privacy.worst_case import GaussianAccountant, calibrate
+from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
 
 DELTA = 1e-5
 EPSILONS = (0.1, 1.0)

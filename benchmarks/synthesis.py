@@ -37,7 +37,7 @@ from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.schema import Codes, measured
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.synthesis import Counts, NoisyCounts, combine
 from bdpvi.synthesis.counts import Floats, Plan, count
 from bdpvi.synthesis.measures import Task, area, binned, read, scales, students, variation

@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BLANK = frozenset(
     {"", "na", "n/a", "#n/a", "#na", "<na>", "nan", "-nan", "null", "none", "nat", "?", "-", "."}
@@ -71,13 +73,22 @@ def read_cell(value: object, declared: Collection[str] = frozenset()) -> tuple[f
         if math.isnan(number):
             return math.nan, "", True
         return (number, _spelt(number), False) if math.isfinite(number) else (math.nan, "∞", False)
-    text = "" if value is None or value is pd.NA or value is pd.NaT else str(value).strip()
+    text = "" if _nothing(value) else str(value).strip()
     if text.lower() in BLANK and text not in declared:
         return math.nan, "", True
     if _NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
         return number, _spelt(number), False
     shown = "".join(c if c.isprintable() else "\ufffd" for c in text[:_LONGEST])
     return math.nan, shown, False
+
+
+def _nothing(value: object) -> bool:
+    """Whether a value is None or one of pandas' missing values."""
+    if isinstance(value, str):  # most cells: these need no pandas
+        return False
+    import pandas as pd
+
+    return value is None or value is pd.NA or value is pd.NaT
 
 
 def _spelt(number: float) -> str:
@@ -89,10 +100,13 @@ def _spelt(number: float) -> str:
 def read_cells(values: pd.Series[Any], declared: Collection[str] = frozenset()) -> Cells:
     """Read a column; ``declared`` as for :func:`read_cell`.
 
+    >>> import pandas as pd
     >>> cells = read_cells(pd.Series(["1", "1.0", "", "x"], name="a"))
     >>> cells.names, cells.codes.tolist()
     (('1', 'x'), [0, 0, -1, 1])
     """
+    import pandas as pd
+
     if pd.api.types.infer_dtype(values, skipna=False) == "string":  # read each spelling once
         at, texts = pd.factorize(values, use_na_sentinel=False)
         if len(texts) < len(values):

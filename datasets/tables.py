@@ -22,8 +22,8 @@ from bdpvi.datasets.columns import label
 from bdpvi.datasets.dataset import Dataset, People, Split
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.measuring import measured, whole
-from bdpvi.datasets.origin import DECLARED, declared
-from bdpvi.datasets.reading import MULTILINE, read_table
+from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
+from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
 from bdpvi.datasets.units import at_most
 from bdpvi.noise.keys import Key

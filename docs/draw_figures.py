@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/explanation/what-epsilon-means.md, and of the default release.
+"""Draw the pictures of ε in docs/explanation, and of the default release.
 
     PYTHONPATH=benchmarks python docs/draw_figures.py [--out docs/figures]
 
@@ -27,7 +27,7 @@ from bdpvi.bayesian.accounting.reliability import reliable
 from bdpvi.bench.curves import COLOURS, Line, draw, plain_ticks
 from bdpvi.guides import MeanField
 from bdpvi.privacy.gaussian import equal_covariance
-from bdpvi.privacy.worst_case import gaussian_epsilon
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 
 DELTA = 1e-5
 DRAW = "posterior draw, certified Bayesian ε"

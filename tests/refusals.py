@@ -18,7 +18,7 @@ import pytest
 import torch
 from model_refusals import GOOD, GUIDE, TABLE, program, stepped, svi
 from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoNormal
-from simulated import logistic_data, single
+from simulated import logistic_data
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset as Whole
@@ -43,7 +43,6 @@ from bdpvi._ground.checkpoint import sealed
 from bdpvi._ground.types import Relation
 from bdpvi.bayesian import Remove
 from bdpvi.bayesian.mode.route import Mode
-from bdpvi.bench.baselines.dpvi import DPVISettings, dpvi_runs
 from bdpvi.cli import app
 from bdpvi.commands import synthesize
 from bdpvi.commands.options import WholeTable
@@ -263,12 +262,6 @@ def promised(noise: float) -> Any:
     made = Federation(rounds(noise_multiplier=noise))
     made.sampled(1)
     return made.worst_case(1e-5)
-
-
-def by_dpvi(lr: float) -> Any:
-    settings = DPVISettings(steps=2, clip=1.0, optim=pyro.optim.SGD({"lr": lr}))
-    given = BOUNDED, guides.MeanField(BOUNDED), logistic_data(20, 3)
-    return single(dpvi_runs)(*given, settings=settings, noise_multiplier=2.0)
 
 
 def federated(guide: Any = None, size: int = 3, **more: Any) -> Any:
@@ -645,10 +638,6 @@ CASES: dict[str, Case] = {
     "bayesian/inference/guide: use FullRank": lambda t: (
         lambda: federated(guides.Laplace(BOUNDED)),
         lambda: federated(guides.FullRank(BOUNDED)),
-    ),
-    "federated/federated_vi: use a lower": lambda t: (
-        lambda: federated(optim=pyro.optim.SGD({"lr": float("inf")})),
-        federated,
     ),
     "releases/noisy_sum: use less noise": lambda t: (
         lambda: NoisySum(rate=0.5, clip=1.0, noise_multiplier=1e7, size=10**8, records=9),

@@ -74,7 +74,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "_ground/chain: restore the newest",
         "privacy/ledger: Restore it",
     ),
-    "bayesian/accounting/test_table.py::test_losses_that_are_missing_are_refused_until_they_are_put_back": (
+    "bayesian/accounting/test_table.py::test_lost_losses_are_refused_until_they_are_put_back": (
         "bayesian/accounting/kept: Put it back",
         "bayesian/accounting/kept: Put the newest",
     ),
@@ -102,7 +102,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "datasets/constants: write public bounds",
     ),
     "datasets/test_tables.py::test_other_separators": ("datasets/reading: try separator",),
-    "federated/test_federation.py::test_a_server_restarted_in_mid_training_loses_and_doubles_no_charge": (
+    "federated/test_federation.py::test_a_restarted_server_loses_and_doubles_no_charge": (
         "federated/federated: Make a new Federation",
         "federated/federated: draw next_round",
         "federated/federated: take next_round",
@@ -151,8 +151,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "guides/converted: Make a new one",
     ),
     "models/test_regressions.py::test_releases_are_kept_whole_and_say_what_weights_are": (
-        "models/contract: use predict_mean",
-        "models/contract: use predict_proba",
+        "models/predictions: use predict_mean",
+        "models/predictions: use predict_proba",
     ),
 }
 """Tests that carry remedies out, by the beginnings of these."""

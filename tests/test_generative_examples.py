@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bdpvi._ground.types import BudgetExceededError
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.worst_case import PrivacyLossAccountant
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from bdpvi.federated.federated_vi import Client
 from bdpvi.federated.rounds import Rounds
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression
 from bdpvi.tables.encoded import read_rows
 from bdpvi.tables.pipeline import Pipeline

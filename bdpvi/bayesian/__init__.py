@@ -5,19 +5,27 @@ from typing import TYPE_CHECKING
 from bdpvi._ground.lazy import lazy
 
 if TYPE_CHECKING:
-    from bdpvi.bayesian.accounting.accountant import Accounting, cost_of
+    from bdpvi.bayesian.accounting.accountant import cost_of
     from bdpvi.bayesian.accounting.panel import Panel
+    from bdpvi.bayesian.accounting.settings import Accounting
+    from bdpvi.bayesian.asked import calibrate
     from bdpvi.bayesian.neighbours.route import Add, Remove
-    from bdpvi.bayesian.releases import calibrate, preview
+    from bdpvi.bayesian.releases import preview
 else:
     __getattr__ = lazy(
         __name__,
         {
-            "accounting.accountant": ("Accounting", "cost_of"),
+            "accounting.accountant": ("cost_of",),
             "accounting.panel": ("Panel",),
+            "accounting.settings": ("Accounting",),
             "neighbours.route": ("Add", "Remove"),
-            "releases": ("calibrate", "preview"),
+            "asked": ("calibrate",),
+            "releases": ("preview",),
         },
     )
 
 __all__ = ["Accounting", "Add", "Panel", "Remove", "calibrate", "cost_of", "preview"]
+
+
+def __dir__() -> list[str]:
+    return __all__

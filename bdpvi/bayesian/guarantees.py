@@ -15,7 +15,7 @@ from typing import ClassVar, NoReturn, Protocol
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import BudgetExceededError
-from bdpvi.bayesian.accounting.accountant import Accounting
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.table import Table
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.mode.plan import planned_temperature
@@ -32,7 +32,7 @@ from bdpvi.bayesian.pricing import (
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy.book import Charge, Origin
 from bdpvi.privacy.cost import Bound, Cost, Kind
-from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.left import SPENT
 
 BAYESIAN = Kind.BAYESIAN.value

@@ -338,22 +338,16 @@ def _scores(work: Work, released: Release, took: float) -> Scores | None:
 
 def _report(released: Release, where: dict[str, Path]) -> None:
     outputs.say(f"Public: {released.receipt}", f"  {released.receipt.meaning}")
-    if _has_intervals(released):
-        outputs.say(*str(released.summary(odds=True)).split("\n"))
+    outputs.say(*str(released.summary(odds=True)).split("\n")[:-1])
     outputs.say(
         *f"For the owner only: {released.cost}".split("\n"),
         f"Wrote {where['out']}, which may be shared. Keep {where['secret']}/ secret",
     )
 
 
-def _has_intervals(released: Release) -> bool:
-    return released.estimate is not None or released.guide is not None
-
-
 def _print_json(released: Release, where: dict[str, Path], found: Scores | None) -> None:
     public: dict[str, Any] = {"out": where["out"], "receipt": released.receipt.to_dict()}
-    if _has_intervals(released):
-        public["summary"] = released.summary().to_dict()
+    public["summary"] = released.summary().to_dict()
     secret = {"folder": where["secret"], "cost": released.cost.to_dict()}
     if found is not None:
         secret["scores"] = found.to_dict()

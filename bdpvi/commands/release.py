@@ -108,6 +108,7 @@ def release(
     """
     import bdpvi
     from bdpvi.bayesian import releases
+    from bdpvi.bayesian.asked import Asked
     from bdpvi.privacy.places import Places
     from bdpvi.releases import shared_file
     from bdpvi.releases.intent import begun
@@ -146,7 +147,7 @@ def release(
             )
 
             def content() -> bytes:
-                wanted = releases.Asked(
+                wanted = Asked(
                     draws=draws,
                     temperature=temperature,
                     epsilon=epsilon,
@@ -312,8 +313,8 @@ def _columns(loaded: Release, features: Tensor) -> dict[str, Any]:
     import numpy as np
 
     from bdpvi import BayesianLogisticRegression
-    from bdpvi.models.contract import class_probabilities
     from bdpvi.models.kinds import OfClasses
+    from bdpvi.models.predictions import class_probabilities
 
     def spread(draws: Any) -> Any:
         return draws.std(0, ddof=1) if len(draws) > 1 else np.full(draws.shape[1], np.nan)

@@ -23,7 +23,7 @@ from bdpvi._ground.types import Relation
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.events import UNITS, NormCounts, SampledGaussian
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, calibrate
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, calibrate
 from bdpvi.releases.noisy_sum import BELOW, NoisySum
 
 

@@ -58,8 +58,8 @@ from bdpvi.privacy.loss_bounds import Array, Deltas
 from bdpvi.privacy.loss_distribution import deltas_together
 from bdpvi.privacy.perturbed_loss import Loss, gaussian_delta
 from bdpvi.privacy.perturbed_objective import reach
+from bdpvi.privacy.sampled_steps import LEAST_NOISE
 from bdpvi.privacy.solve import smallest
-from bdpvi.privacy.worst_case import LEAST_NOISE
 
 _POINTS = 50
 """Grid points per standard deviation of the loss: the gap below the lines costs 0.03 % noise."""

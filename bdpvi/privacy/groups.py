@@ -12,9 +12,9 @@ from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.privacy.events import Priced, Threshold
+from bdpvi.privacy.gaussian_dp import gaussian_guarantee
 from bdpvi.privacy.succession import changes
 from bdpvi.privacy.worst_case import epsilon as worst_case
-from bdpvi.privacy.worst_case import gaussian_guarantee
 
 LARGEST = 700.0
 """The largest ε whose e^ε is a float."""

@@ -238,7 +238,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         import torch
 
         import bdpvi
-        from bdpvi.bayesian.releases import Asked, Draws, drawn
+        from bdpvi.bayesian.asked import Asked
+        from bdpvi.bayesian.drawing import DrawSamples, drawn
         from bdpvi.privacy.ledger import Ledger
 
         kind, secret = self._guarantee(), work.secret
@@ -261,7 +262,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             guarantee=kind,
             generator=generator,
         )
-        draws = Draws(fitted, asked, kind, "release")
+        draws = DrawSamples(fitted, asked, kind, "release")
         plan, key, _ = work.charge(draws, last=True)
         return drawn(draws, plan, key)
 

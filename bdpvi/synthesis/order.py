@@ -22,7 +22,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW, Priced, for_unit
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.events import SampledGaussian, Threshold
-from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.persons import ONE_ROW, warn_of_repeats

@@ -21,10 +21,9 @@ from bdpvi.models.kinds import OfClasses, OfNumbers
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.gaussian import largest_variance
-from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import SPENT, together
-from bdpvi.privacy.worst_case import gaussian_epsilon
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import FEWEST, MOST, magnitude
@@ -263,9 +262,15 @@ class Pipeline:
             return Recipe(model=model, route=training.of_rows(known) if counted else training)
         if self.scored:
             usual = for_intervals(expected_rows=self.expected_rows, **more)
-            scores: Any = usual.route
-            usual = replace(usual, route=scores.of_rows(known)) if counted else usual
-            return usual if self.model is None else replace(usual, model=self.model)
+            either: Any = usual.route
+            usual = replace(usual, route=either.of_rows(known)) if counted else usual
+            if self.model is not None:
+                usual = replace(usual, model=self.model)
+            if found is None:
+                return usual
+            levels = "one_hot" if self.model is None else "levels"
+            told: Any = {levels: found.encoding.one_hot}
+            return replace(usual, model=replace(usual.model, **told))
         rows, paid = (left.rows if left else 1), (found.paid if found else ())
         bayesian = self.guarantee is not None and self.guarantee.name != WORST_CASE
         if self.guide is None and not bayesian:

@@ -18,15 +18,16 @@ from bdpvi._ground import store
 from bdpvi._ground.schema import to_json
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
 from bdpvi.bayesian import storage
+from bdpvi.bayesian.asked import Asked
 from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, WorstCaseDP
 from bdpvi.bayesian.neighbours.route import Remove
 from bdpvi.bayesian.optimum.route import Optimum
-from bdpvi.bayesian.releases import Asked, carried_out
+from bdpvi.bayesian.releases import carried_out
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.datasets.encoding import with_text_names
-from bdpvi.datasets.origin import DECLARED, declared
-from bdpvi.datasets.reading import MULTILINE, read_table
+from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
+from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import at_most
 from bdpvi.privacy.book import ROW, checked
@@ -130,7 +131,8 @@ def private(
         exposure: column with each row's exposure, such as years at risk, for a model of counts;
             used unchanged, at no price. Rows without a positive exposure are left out.
         intervals: whether the release is for inference: coefficients with intervals that cover,
-            by :class:`bdpvi.regression.NoisyScores`. Then, and with a ``model``, the number of
+            by :class:`bdpvi.regression.NoisyScores` or, for many features,
+            :class:`bdpvi.DPVI`. Then, and with a ``model``, the number of
             draws has no price, and 1 means 1,000.
         guarantee: as for :func:`bdpvi.release`.
         name: name of the data in reports; by default that of the file or data set.

@@ -7,10 +7,12 @@ import math
 from bdpvi._ground import validate
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.worst_case import GaussianAccountant, calibrate
+from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
+from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import magnitude
+from bdpvi.tables.inference import Intervals
 from bdpvi.tables.recipe import Recipe
 
 NOISE = 0.1
@@ -95,21 +97,27 @@ def for_intervals(
     base_rate: float | None = None,
     expected_rows: float | None = None,
 ) -> Recipe:
-    """Return settings for coefficients with intervals, by :class:`bdpvi.regression.NoisyScores`.
+    """Return settings for coefficients with intervals.
+
+    The route is :class:`bdpvi.regression.NoisyScores` for few features and :class:`bdpvi.DPVI` for
+    many, by public facts (:class:`bdpvi.tables.inference.Intervals`).
 
     Args:
         draws: number of posterior draws; any number has the same price.
         base_rate, expected_rows: as for :func:`recommended`.
 
-    >>> print(for_intervals(expected_rows=1e4))
-    noisy scores: worst-case, with intervals that account for sampling and privacy noise
+    >>> str(for_intervals(expected_rows=1e4)).partition(":")[0]
+    'noisy scores, or DPVI for many features'
     """
     mean = 0.0 if base_rate is None else _logit(base_rate)
     return Recipe(
         model=BayesianLogisticRegression.unweighted(
             intercept=True, intercept_mean=mean, prior_scale=WEAK_PRIOR_SCALE
         ),
-        route=NoisyScores(rows=expected_rows, draws=draws),
+        route=Intervals(
+            scores=NoisyScores(rows=expected_rows, draws=draws),
+            trained=DPVI(rows=expected_rows, draws=draws),
+        ),
     )
 
 

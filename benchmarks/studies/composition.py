@@ -16,7 +16,7 @@ from bdpvi.bayesian.accounting.record_costs import event_cost
 from bdpvi.bench.curves import plain_ticks
 from bdpvi.privacy.conversions import Orders
 from bdpvi.privacy.cost import Bound
-from bdpvi.privacy.worst_case import PrivacyLossAccountant
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from studies.compositions import ByHolder, ByPanel, Naive, composed
 from studies.distances import SampledDistances
 from studies.gaussian import DELTA, GAMMA, Array

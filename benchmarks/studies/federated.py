@@ -26,7 +26,7 @@ from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.bench.curves import plain_ticks
 from bdpvi.privacy.conversions import Orders, minimise_epsilon
 from bdpvi.privacy.events import LEVELS
-from bdpvi.privacy.worst_case import GaussianAccountant, PrivacyLossAccountant
+from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant
 from studies.study import DP, LINES, Finding, publish, sized
 
 DELTA = 1e-5

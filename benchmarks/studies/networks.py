@@ -27,7 +27,7 @@ from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.networks.deep import DPSGDSettings, make_private
 from bdpvi.privacy.conversions import Orders, minimise_epsilon
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, WorstCaseAccountant
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
 from studies.compositions import ByHolder
 from studies.study import DP, LINES, Finding, publish, sized
 

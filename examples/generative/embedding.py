@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from bdpvi import Ledger
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.transaction import Before, Plan, Transaction
 

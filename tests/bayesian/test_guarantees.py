@@ -38,8 +38,9 @@ from bdpvi.noise import secure
 from bdpvi.noise.secure import Lattice, total_variation
 from bdpvi.privacy.book import Charge, Origin
 from bdpvi.privacy.gaussian import equal_covariance
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
 from bdpvi.privacy.rounding import rounding_delta
-from bdpvi.privacy.worst_case import gaussian_epsilon, gaussian_guarantee, replace_one
+from bdpvi.privacy.worst_case import replace_one
 from bdpvi.releases.content import ORIGINS
 
 CLIP, SCALE, DELTA = 0.5, 0.3, 1e-5

@@ -21,7 +21,7 @@ from pyro.optim import Adam
 from simulated import logistic_data
 
 import bdpvi
-from bdpvi.bayesian import releases
+from bdpvi.bayesian import drawing
 from bdpvi.bayesian.fit import Kept
 from bdpvi.bayesian.guarantees import BayesianDP
 from bdpvi.bayesian.storage import load_fit, save_fit
@@ -222,7 +222,7 @@ def test_nobody_charges_between_check_and_charge(
         thread.start()
         came.append(done.wait(0.2))
 
-    monkeypatch.setattr(releases, "_check", checked)
+    monkeypatch.setattr(drawing, "_check", checked)
     fit.ledger.settle(budget=bdpvi.Budget(1.0))
     bdpvi.release(fit, 1)
     thread.join()

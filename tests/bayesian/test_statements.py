@@ -29,7 +29,7 @@ from bdpvi.datasets.dataset import People
 from bdpvi.privacy import Assumption
 from bdpvi.privacy.book import Charge
 from bdpvi.privacy.cost import Bound, Kind
-from bdpvi.privacy.worst_case import gaussian_epsilon
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.releases.shared_file import load_release, save_release
 
 MODEL = bdpvi.BayesianLogisticRegression()

@@ -26,6 +26,7 @@ import bdpvi
 from bdpvi._ground import chain, store
 from bdpvi._ground.chain import Head
 from bdpvi.bayesian import releases
+from bdpvi.bayesian.asked import Asked
 from bdpvi.bayesian.fit import Kept
 from bdpvi.bayesian.storage import load_fit, open_ledger, read_extra, save_fit
 from bdpvi.datasets.dataset import People
@@ -152,7 +153,7 @@ def test_where_the_head_finds_no_room_the_charge_stands_and_nothing_is_drawn(
 ) -> None:
     write = store.write
     fit, secret = loaded(folder), Key(bytes(32))
-    asked = releases.Asked(work=releases.work_of(fit, secret, "facts"))
+    asked = Asked(work=releases.work_of(fit, secret, "facts"))
     drawn = Mock(side_effect=secure.sample)
     # What draws cost each record is on the disk before they are charged, and the head after that.
     for without_room, charged in ((fit.kept.name, [2]), ("ledger.jsonl.head", [2, 1])):

@@ -15,10 +15,10 @@ from simulated import logistic_data, single
 from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset
-from bdpvi.bench.baselines.noise import Run
+from bdpvi.bench.methods.runs import Run
 from bdpvi.bench.methods.sgld import DPSGLDSettings, SGLDAccountant, dp_sgld_runs, gradient_variance
 from bdpvi.noise.batches import Plan
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, calibrate
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, calibrate
 from bdpvi.releases.noisy_sum import deviation_for
 
 MODEL = BayesianLogisticRegression.unweighted()

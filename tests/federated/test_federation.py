@@ -23,7 +23,8 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Entry
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.worst_case import GaussianAccountant, PrivacyLossAccountant, epsilon
+from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant
+from bdpvi.privacy.worst_case import epsilon
 
 F64 = torch.float64
 N, SIZE, C, Z, Q = 40, 3, 2.0, 1.5, 0.5
@@ -287,7 +288,7 @@ def rounds_in(path: Path) -> int:
     return sum(one.count for one in Ledger(path).entries())
 
 
-def test_a_server_restarted_in_mid_training_loses_and_doubles_no_charge(tmp_path: Path) -> None:
+def test_a_restarted_server_loses_and_doubles_no_charge(tmp_path: Path) -> None:
     path = tmp_path / "clients.jsonl"
     first = Federation(rounds(), Ledger.at(path))
     for number in (1, 2):

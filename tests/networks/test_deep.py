@@ -26,7 +26,8 @@ from bdpvi.networks.preflight import make_gradients
 from bdpvi.networks.private import Private
 from bdpvi.noise.batches import Plan
 from bdpvi.privacy.cost import Bound
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, gaussian_epsilon
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from bdpvi.releases.noisy_sum import NoisySum
 
 Z, Q = 2.0, 0.1

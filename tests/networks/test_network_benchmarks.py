@@ -14,12 +14,8 @@ from accounts import bayes, worst_of
 from torch import Tensor
 
 from bdpvi.privacy.events import NormCounts, SampledGaussian
-from bdpvi.privacy.worst_case import (
-    GaussianAccountant,
-    PrivacyLossAccountant,
-    calibrate,
-    gaussian_guarantee,
-)
+from bdpvi.privacy.gaussian_dp import gaussian_guarantee
+from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant, calibrate
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 DELTA = 1e-5

@@ -23,7 +23,8 @@ from bdpvi.networks.deep import BLOCK
 from bdpvi.networks.private import Private
 from bdpvi.privacy.book import Entry
 from bdpvi.privacy.events import SampledGaussian
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, epsilon
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
+from bdpvi.privacy.worst_case import epsilon
 
 Q, Z, DELTA = 0.1, 2.0, 1e-5
 

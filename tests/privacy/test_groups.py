@@ -14,7 +14,8 @@ from scipy.stats import norm
 from bdpvi.bayesian.accounting.answer import nothing
 from bdpvi.privacy import group
 from bdpvi.privacy.cost import Bound, Kind
-from bdpvi.privacy.worst_case import gaussian_guarantee, replace_one, worst
+from bdpvi.privacy.gaussian_dp import gaussian_guarantee, worst
+from bdpvi.privacy.worst_case import replace_one
 
 PRINTED = [
     (2.18, 0.898), (0.62, 0.650), (0.95, 0.721), (8.0, 0.9997), (0.51, 0.625), (0.76, 0.681),

@@ -30,11 +30,11 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
 from bdpvi.privacy.book import Charge, Entry, Origin, Priced, follow
 from bdpvi.privacy.events import SampledGaussian, Threshold
-from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.repair import repair
 from bdpvi.privacy.rounding import rounding_delta
-from bdpvi.privacy.worst_case import PrivacyLossAccountant
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from bdpvi.releases.steps import Steps
 from bdpvi.releases.transaction import Before, Plan, Transaction
 

@@ -21,8 +21,9 @@ from bdpvi.privacy.conversions import EPSILONS, INTEGER_ORDERS, position
 from bdpvi.privacy.cost import REPLACE
 from bdpvi.privacy.events import LEVELS, NormCounts, SampledGaussian
 from bdpvi.privacy.gaussian import equal_covariance
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.loss_distribution import Grid, Losses
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, gaussian_epsilon
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 
 F64 = torch.float64
 RATE, NOISE, STEPS = 0.01, 1.0, 500

@@ -23,14 +23,14 @@ from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.distances import variance_of
 from bdpvi.privacy.events import Event, ExponentialMechanism, Priced, SampledGaussian, Threshold
+from bdpvi.privacy.gaussian_dp import worst
 from bdpvi.privacy.loss_distribution import deltas_together, loss_interval
-from bdpvi.privacy.worst_case import (
+from bdpvi.privacy.sampled_steps import (
     GaussianAccountant,
     PrivacyLossAccountant,
     WorstCaseAccountant,
     calibrate,
     guarantee,
-    worst,
 )
 
 # rate, σ: ε of the moments accountant, of Rényi DP at α = 2 … 100, of privacy loss distributions

@@ -20,10 +20,10 @@ from torch import Tensor
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
 from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.perturbed_objective import calibrate, delta
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.worst_case import epsilon as epsilon_of
-from bdpvi.privacy.worst_case import gaussian_epsilon
 from bdpvi.regression.objective_plan import (
     CONSTANT,
     LAST,

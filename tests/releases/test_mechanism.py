@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from bdpvi import BayesianLogisticRegression
 from bdpvi._ground.types import Budget
-from bdpvi.bench.baselines.dp_gd import DPGDSettings, dp_gd_runs
-from bdpvi.bench.baselines.dpvi import DPVISettings, dpvi_runs
-from bdpvi.bench.baselines.noise import Run, Streams
+from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
+from bdpvi.bench.methods.runs import Run, Streams
 from bdpvi.bench.methods.sgld import DPSGLDSettings, dp_sgld_runs
+from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.federated_vi import Client
 from bdpvi.federated.rounds import Rounds
@@ -30,7 +30,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import sum_rounding, sum_slack, sum_step
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.rounding import rounding_delta
-from bdpvi.privacy.worst_case import GaussianAccountant, PrivacyLossAccountant, guarantee
+from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant, guarantee
 from bdpvi.regression.objective_plan import Facts, plan
 from bdpvi.regression.perturbed_objective import perturbed_minima
 from bdpvi.releases.noisy_sum import NoisySum, deviation_for

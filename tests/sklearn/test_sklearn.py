@@ -27,9 +27,9 @@ from bdpvi import PrivacyUtilityWarning, datasets
 from bdpvi.noise import secure
 from bdpvi.privacy.cost import GIVEN, Assumption
 from bdpvi.privacy.events import SampledGaussian
-from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.worst_case import epsilon, gaussian_epsilon
+from bdpvi.privacy.worst_case import epsilon
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression
 from bdpvi.sklearn import classes as of_classes
 

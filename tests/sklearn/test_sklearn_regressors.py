@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import bdpvi
 from bdpvi import PrivacyUtilityWarning
 from bdpvi.privacy.events import SampledGaussian
-from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.worst_case import epsilon
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLinearRegression, PrivatePoissonRegressor

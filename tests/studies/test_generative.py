@@ -12,7 +12,7 @@ from scipy import integrate, optimize, stats
 from studies import generative
 
 from bdpvi._ground.progress import silent
-from bdpvi.privacy.worst_case import PrivacyLossAccountant
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 
 
 @pytest.fixture(scope="module")

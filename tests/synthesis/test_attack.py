@@ -18,8 +18,7 @@ from bdpvi.datasets.units import at_most
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import WholeNormals
-from bdpvi.privacy.gaussian_room import gaussian_distance
-from bdpvi.privacy.worst_case import gaussian_guarantee
+from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_guarantee
 from bdpvi.synthesis.counts import Counts, NoisyCounts, Plan, count, merged
 from bdpvi.synthesis.network import network
 

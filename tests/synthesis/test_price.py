@@ -15,7 +15,7 @@ from bdpvi.datasets import Domain, Schema
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import LAW, WholeNormals
-from bdpvi.privacy.gaussian_room import gaussian_distance
+from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.synthesis import Counts, released
 from bdpvi.synthesis.counts import Plan
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -445,15 +444,41 @@ def test_previews_end_when_their_ranges_are_known(
     assert "the maximum number" in str(every)
 
 
+def slow(monkeypatch: pytest.MonkeyPatch, step: str, seconds: float) -> list[float]:
+    """Make a step of a preview last some seconds; return the time, which only it changes."""
+    time, own = [0.0], getattr(scores, step)
+
+    def taking(*given: Any) -> Any:
+        time[0] += seconds
+        return own(*given)
+
+    monkeypatch.setattr(scores, step, taking)
+    return time
+
+
+@pytest.mark.parametrize("step", ["_parts", "_solved"])
+def test_the_first_preview_ends_in_time_too(
+    previewable: tuple[Work, bdpvi.Release], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def unused(*given: Any) -> Any:
+        raise AssertionError
+
+    time = slow(monkeypatch, step, 100.0)
+    monkeypatch.setattr(scores, "_without_privacy", unused)
+    assert previewed(*previewable, Key.of_seed(1), seconds=99.0, clock=lambda: time[0]) is None
+
+
 @pytest.mark.parametrize(("seconds", "previews"), [(0.0, 1), (3.0, 1), (6.0, 2), (23.0, 7)])
 def test_previews_end_in_time_and_are_the_same_so_far(
-    previewable: tuple[Work, bdpvi.Release], whole: Scores, seconds: float, previews: int
+    previewable: tuple[Work, bdpvi.Release],
+    whole: Scores,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    previews: int,
 ) -> None:
-    """A preview takes three seconds, by this clock."""
-    times = count(0, 3)
-    found = previewed(
-        *previewable, Key.of_seed(1), seconds=seconds, clock=lambda: float(next(times))
-    )
+    """A preview takes three seconds, by this clock, all of them in its last step."""
+    time = slow(monkeypatch, "predictive_means", 3.0)
+    found = previewed(*previewable, Key.of_seed(1), seconds=seconds, clock=lambda: time[0])
     assert found is not None
     assert found.previews == previews
     pd.testing.assert_frame_equal(found.values, whole.values.iloc[: len(found.values)])

@@ -22,7 +22,8 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Budget, BudgetExceededError, Dataset
 from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
-from bdpvi.bayesian.releases import Asked, calibrate, carried_out, work_of
+from bdpvi.bayesian.asked import Asked, calibrate
+from bdpvi.bayesian.releases import carried_out, work_of
 from bdpvi.datasets import exact
 from bdpvi.guides import MeanField
 from bdpvi.noise.keys import Key

@@ -18,9 +18,10 @@ from bdpvi.bayesian.accounting.reliability import predicted_miss_rate, reliable,
 from bdpvi.privacy.conversions import EPSILONS, Orders, minimise_epsilon, position, split_delta
 from bdpvi.privacy.cost import Assumption, Bound, Cost, Kind, relation_of
 from bdpvi.privacy.evidence import Diagnostics, Evidence
+from bdpvi.privacy.gaussian_dp import worst
 from bdpvi.privacy.rounding import cap, rounding_delta
 from bdpvi.privacy.solve import first
-from bdpvi.privacy.worst_case import NOTHING, worst
+from bdpvi.privacy.worst_case import NOTHING
 
 MISSES = 0.01
 """A result is reliable if the misses predicted from skewness, summed over all estimates used, are

@@ -17,10 +17,10 @@ from bdpvi.privacy import conversions
 from bdpvi.privacy.conversions import EPSILONS, position
 from bdpvi.privacy.events import Event, SampledGaussian
 from bdpvi.privacy.gaussian import equal_covariance
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.inversion import Inversion, LogMgf, inversions
 from bdpvi.privacy.loss_distribution import deltas_on_grid, least_epsilons
 from bdpvi.privacy.worst_case import epsilon as worst_case_of
-from bdpvi.privacy.worst_case import gaussian_epsilon
 
 Draws = Sequence[tuple[PosteriorDraws, int]]
 """Releases of the same records, and the number of times that each was charged."""

@@ -41,7 +41,7 @@ def typical(account: Account, delta: float) -> Bound:
         ValueError: if the panel is too small, costs belong to a training path, or no ε of the grid
             is large enough.
 
-    >>> from bdpvi.privacy.events import PosteriorDraws
+    >>> from bdpvi.bayesian.accounting.draws import PosteriorDraws
     >>> from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
     >>> from bdpvi.bayesian.accounting.panel import Panel
     >>> b2 = torch.linspace(1e-3, 1e-2, 400, dtype=torch.float64)[:, None]

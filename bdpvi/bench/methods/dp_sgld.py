@@ -14,7 +14,7 @@ from bdpvi.bench.methods.pace import LIMIT, clip_of, pace
 from bdpvi.bench.methods.sgld import DPSGLDSettings, SGLDAccountant, dp_sgld_runs
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, WorstCaseAccountant
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
 
 
 @dataclass(frozen=True, kw_only=True)

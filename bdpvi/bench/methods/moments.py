@@ -34,7 +34,7 @@ class MomentsAccountant:
         validate.positive_int("largest_order", self.largest_order)
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-        """Return ε; see :class:`~bdpvi.privacy.worst_case.WorstCaseAccountant`."""
+        """Return ε; see :class:`~bdpvi.privacy.sampled_steps.WorstCaseAccountant`."""
         run = SampledGaussian(noise_multiplier=noise_multiplier, rate=rate, steps=steps)
         return minimise_epsilon(
             lambda order: steps * subsampled_gaussian_cost(1.0, run.noise_multiplier, rate, order),

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bdpvi.bench.baselines.noise import Run
-from bdpvi.privacy import worst_case
+from bdpvi.bench.methods.runs import Run
+from bdpvi.privacy import sampled_steps
 from bdpvi.privacy.cost import Outcome
-from bdpvi.privacy.worst_case import WorstCaseAccountant
+from bdpvi.privacy.sampled_steps import WorstCaseAccountant
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class NoisyTraining:
     train: Callable[..., Sequence[Outcome]]
 
     def calibrate(self, epsilon: float) -> float:
-        """Return the noise multiplier; see :func:`bdpvi.privacy.worst_case.calibrate`."""
+        """Return the noise multiplier; see :func:`bdpvi.privacy.sampled_steps.calibrate`."""
         if math.isinf(epsilon):
             return 0.0
-        return worst_case.calibrate(
+        return sampled_steps.calibrate(
             self.accountant, epsilon=epsilon, delta=self.delta, rate=self.rate, steps=self.steps
         )
 

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.accountant import Account
+from bdpvi.bayesian.asked import calibrate
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE, BayesianDP, WorstCaseDP
 from bdpvi.bayesian.neighbours.route import Remove
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.pricing import table, worst_case
-from bdpvi.bayesian.releases import calibrate, preview
+from bdpvi.bayesian.releases import preview
 from bdpvi.bench.methods.method import CLIPS, MODEL_SPACE, Prepared
 from bdpvi.bench.methods.pace import LIMIT
 from bdpvi.bench.methods.temperature import COLDEST, bayesian, reliable_from, within

@@ -18,12 +18,12 @@ import torch
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.bayesian.inference.svi import isolated
-from bdpvi.bench.baselines.noise import Run, Streams
-from bdpvi.bench.baselines.scores import Clip, euclidean, scores
+from bdpvi.bench.methods.runs import Run, Streams
+from bdpvi.bench.methods.scores import Clip, euclidean, scores
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
 from bdpvi.privacy.cost import REPLACE, Cost, Outcome
-from bdpvi.privacy.worst_case import PrivacyLossAccountant, WorstCaseAccountant
+from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class SGLDAccountant:
     relation: ClassVar[str] = REPLACE
 
     def epsilon(self, noise_multiplier: float, rate: float, steps: int, delta: float) -> float:
-        """Return ε; see :class:`~bdpvi.privacy.worst_case.WorstCaseAccountant`."""
+        """Return ε; see :class:`~bdpvi.privacy.sampled_steps.WorstCaseAccountant`."""
         sigma = validate.positive("noise_multiplier", noise_multiplier)
         rate = validate.rate("rate", rate)
         epsilon = (
@@ -136,7 +136,7 @@ def dp_sgld_runs(
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
         data: N records, on the device and of the dtype to train with.
         runs: one or more, side by side; each gets the result that it would get alone. The noise
-            multiplier σ means K = (Lσ/q)²; :func:`bdpvi.privacy.worst_case.calibrate` finds it
+            multiplier σ means K = (Lσ/q)²; :func:`bdpvi.privacy.sampled_steps.calibrate` finds it
             for an ε, with :class:`SGLDAccountant` as the authors did. If Langevin dynamics needs
             more noise, the larger noise is accounted for.
         settings: how to sample.

@@ -19,10 +19,10 @@ from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_rounding
-from bdpvi.privacy import worst_case
+from bdpvi.privacy import sampled_steps, worst_case
 from bdpvi.privacy.cost import Cost, Outcome
 from bdpvi.privacy.events import SampledGaussian
-from bdpvi.privacy.worst_case import GaussianAccountant
+from bdpvi.privacy.sampled_steps import GaussianAccountant
 
 BEND = 0.1
 """Half the second derivative of −log σ, taken as constant: in truth 1/8 at 0 and 0.05 at 2."""
@@ -107,7 +107,7 @@ class PreparedStatistics:
         """Return the noise multiplier of both sums together."""
         if math.isinf(epsilon):
             return 0.0
-        return worst_case.calibrate(
+        return sampled_steps.calibrate(
             GaussianAccountant(), epsilon=epsilon, delta=self.delta, rate=1.0, steps=1
         )
 

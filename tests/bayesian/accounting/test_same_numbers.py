@@ -21,12 +21,9 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.federated.rounds import OBSERVERS, Rounds
 from bdpvi.privacy.events import NormCounts, SampledGaussian
-from bdpvi.privacy.worst_case import (
-    GaussianAccountant,
-    PrivacyLossAccountant,
-    gaussian_guarantee,
-    replace_one,
-)
+from bdpvi.privacy.gaussian_dp import gaussian_guarantee
+from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant
+from bdpvi.privacy.worst_case import replace_one
 
 F64 = torch.float64
 WRITTEN = Path(__file__).with_name("same_numbers.json")

@@ -18,7 +18,7 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.kept import RecordLosses
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.table import Table, total
-from bdpvi.privacy import worst_case
+from bdpvi.privacy import gaussian_dp, worst_case
 from bdpvi.privacy.book import Charge, Entry, Priced
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.events import (
@@ -139,7 +139,7 @@ def test_gaussian_mechanisms_join_every_records_product() -> None:
     joined = bayes(cost_of([draws(one), draws(constant)], DELTA)).epsilon
     found = epsilon(charged(losses(one), others=(GAUSSIAN,)))
     assert found == pytest.approx(joined, rel=1e-9)
-    assert found > max(epsilon(charged(losses(one))), worst_case.gaussian_epsilon(1 / 400, DELTA))
+    assert found > max(epsilon(charged(losses(one))), gaussian_dp.gaussian_epsilon(1 / 400, DELTA))
     # A choice by noisy scores is no worse than a Gaussian mechanism, and counts as that.
     chosen = ExponentialMechanism(0.05 / math.sqrt(math.pi / 8))
     assert epsilon(charged(losses(one), others=(chosen,))) == pytest.approx(found, rel=1e-6)
@@ -273,9 +273,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("words", DAMAGES)
-def test_losses_that_are_missing_are_refused_until_they_are_put_back(
-    words: str, tmp_path: Path
-) -> None:
+def test_lost_losses_are_refused_until_they_are_put_back(words: str, tmp_path: Path) -> None:
     path = tmp_path / "people.jsonl"
     before = epsilon(charged(losses(panel(ALL)), losses(panel(ALL, 1)), ledger=Ledger.at(path)))
     file = kept.file_of(path, "fit0")

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.host import HOST
-from bdpvi.bench.baselines.scores import Batch
+from bdpvi.bench.methods.scores import Batch
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.noise import secure
 from bdpvi.noise.batches import Plan
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Bound
-from bdpvi.privacy.worst_case import WorstCaseAccountant, guarantee
+from bdpvi.privacy.sampled_steps import WorstCaseAccountant, guarantee
 from bdpvi.releases.noisy_sum import deviation_for
 
 
@@ -85,7 +85,7 @@ class Streams:
     >>> noisy = streams.noisy(torch.zeros(2, 3), clip=1.0)
     >>> noisy.shape, bool((noisy[1] == 2 * noisy[0]).all())
     (torch.Size([2, 3]), True)
-    >>> from bdpvi.privacy.worst_case import PrivacyLossAccountant
+    >>> from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
     >>> print(streams.prices(PrivacyLossAccountant(), delta=1e-5)[0])
     worst-case DP: ε = 1.685 at δ = 1e-05 (privacy loss distribution, to add or remove one record)
     """

@@ -16,12 +16,12 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.bayesian.inference.svi import isolated
-from bdpvi.bench.baselines.noise import Run, Streams
-from bdpvi.bench.baselines.scores import Clip, euclidean, scores
+from bdpvi.bench.methods.runs import Run, Streams
+from bdpvi.bench.methods.scores import Clip, euclidean, scores
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
 from bdpvi.privacy.cost import Cost, Outcome
-from bdpvi.privacy.worst_case import GaussianAccountant
+from bdpvi.privacy.sampled_steps import GaussianAccountant
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,8 @@ def dp_gd_runs(
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
         data: N records, on the device and of the dtype to train with.
         runs: one or more, trained side by side; each gets the result that it would get alone.
-            :func:`bdpvi.privacy.worst_case.calibrate` with a
-            :class:`~bdpvi.privacy.worst_case.GaussianAccountant` finds the noise multiplier for
+            :func:`bdpvi.privacy.sampled_steps.calibrate` with a
+            :class:`~bdpvi.privacy.sampled_steps.GaussianAccountant` finds the noise multiplier for
             an ε.
         settings: how to train.
         delta: δ of the privacy cost.

@@ -1,0 +1,182 @@
+"""Draws from a guide, as a mechanism that is charged before it draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bdpvi._ground import log
+from bdpvi._ground.types import Budget, BudgetExceededError
+from bdpvi.bayesian import guarantees, pricing, promised
+from bdpvi.bayesian.accounting.settings import Accounting
+from bdpvi.bayesian.asked import Asked
+from bdpvi.bayesian.fit import Fit
+from bdpvi.bayesian.guarantees import Guarantee
+from bdpvi.noise import secure
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.book import Charge
+from bdpvi.privacy.cost import Assumption, Cost, Kind
+from bdpvi.releases import basis
+from bdpvi.releases.released import Release
+from bdpvi.releases.transaction import Before, Plan
+
+ADVICE = (
+    "Fit again with the clip and noise scale of bdpvi.recommended(1.0), the defaults of `bdpvi "
+    "fit`: they bound the cost of every record. Models other than logistic regression need a "
+    "higher temperature"
+)
+"""Remedy for an ε whose estimate is not reliable."""
+
+
+@dataclass(frozen=True, eq=False)
+class DrawSamples:
+    """Posterior samples from a guide that stays secret.
+
+    Attributes:
+        fit: the fit.
+        asked: number and price of the draws.
+        guarantee: their guarantee.
+        step: the name of this release of the fit.
+    """
+
+    fit: Fit
+    asked: Asked
+    guarantee: Guarantee
+    step: str
+
+    def plan(self, before: Before) -> Plan[tuple[Charge, Cost]]:
+        """Return the draws with their temperature, and the total cost with them.
+
+        Raises:
+            BudgetExceededError: if ε or the ledger's budget does not suffice.
+            ValueError: as :func:`release`.
+        """
+        fit, asked, guarantee = self.fit, self.asked, self.guarantee
+        made = before.made and before.made.charge
+        if asked.epsilon is not None:
+            guarantees.check_unit(fit, guarantee.name)
+        charge = made or asked.charge(fit, guarantee)
+        planned = None if made else charge
+        read = charge.from_data or asked.epsilon is not None or fit.ledger.budget is not None
+        read = read and guarantee.name != guarantees.WORST_CASE
+        total = cost_with(fit, asked.delta, planned, asked.accounting, guarantee)
+        price = guarantee.price(total)  # refuses draws without one
+        if read:  # records decide whether there is a release, which no public number bounds
+            total = replace(total, worst_case=None)
+        if asked.generator is None:
+            promised.warn(total, price)
+        if not made:
+            if asked.epsilon is not None:
+                promised.check(price, asked.epsilon)
+            for limit in filter(None, (asked.limit(guarantee), fit.ledger.budget)):
+                known = total if limit.delta == asked.delta else None
+                _check(limit, guarantee, fit, charge, asked.accounting, known)
+            if asked.generator is not None:
+                fit.kept.use_once(asked.generator)
+        return Plan(
+            kind="draws",
+            what=f"draws={charge.draws} at temperature={charge.temperature:.6g}",
+            events=None if read else pricing.priced(fit, charge),
+            settings=(charge, total),
+            charge=charge,
+            within=True,
+            losses=pricing.losses_of(fit, charge),
+            assumptions=(
+                *price.assumptions,
+                *[Assumption.RELEASE_AFTER_CERTIFICATE] * read,
+            ),
+        )
+
+    def draw(self, plan: Plan[tuple[Charge, Cost]], key: Key) -> Tensor:
+        """Return the samples, (k, d), on the lattice."""
+        charge, _ = plan.settings
+        lattice = self.fit.guide.lattice(charge.temperature)
+        return secure.sample(
+            self.fit.released,
+            charge.draws,
+            charge.temperature,
+            self.asked.generator,
+            lattice,
+            key,
+        )
+
+
+def drawn(draws: DrawSamples, plan: Plan[tuple[Charge, Cost]], key: Key) -> Release:
+    """Return the release of charged draws."""
+    fit, asked, (charge, total) = draws.fit, draws.asked, plan.settings
+    samples = draws.draw(plan, key)
+    bound = draws.guarantee.price(total).assuming(*plan.assumptions)
+    aimed = asked.epsilon
+    if bound.kind is Kind.WORST_CASE and asked.limit(draws.guarantee):
+        aimed = None
+    noted = basis.published(fit.preprocessing, fit.ledger.entries())
+    return Release(
+        samples=samples,
+        latents=unpack(fit, samples),
+        receipt=promised.receipt(fit, charge, bound, aimed, asked.generator is not None, noted),
+        model=fit.model,
+        feature_names=fit.feature_names,
+        preprocessing=noted,
+        secret=total,
+    )
+
+
+@log.step("accounting")
+def cost_with(
+    fit: Fit,
+    delta: float,
+    planned: Charge | None,
+    accounting: Accounting | None,
+    guarantee: Guarantee | None = None,
+) -> Cost:
+    """Return :func:`cost`, with the requested guarantee."""
+    kind = None if guarantee is None else Kind(guarantee.name)
+    mean = Kind.BAYESIAN if pricing.usual_kind(fit) is not Kind.WORST_CASE else Kind.WORST_CASE
+    pricing.check_delta(fit, delta, kind or mean)
+    found = pricing.total(fit, delta, planned, accounting, kind)
+    bayesian = found.bayesian
+    if bayesian is None or bayesian.evidence is None:
+        return found
+    exposure = pricing.table(fit, planned, accounting).exposure(delta)
+    if not bayesian.reliable:
+        bayesian = replace(bayesian, reason=f"{bayesian.reason}. {ADVICE}")
+    return replace(found, bayesian=bayesian, exposure=exposure)
+
+
+_CHEAPER = {
+    guarantees.WORST_CASE: "",
+    guarantees.BAYESIAN: ". Fewer draws, a higher temperature that is public, more records, fewer "
+    "columns or a stronger prior cost less; so does objective perturbation at small ε",
+    guarantees.TYPICAL: ". Fewer draws or a higher temperature cost less",
+}
+"""Remedies for an ε that is too large."""
+
+
+def _check(
+    limit: Budget,
+    guarantee: Guarantee,
+    fit: Fit,
+    charge: Charge,
+    accounting: Accounting | None,
+    known: Cost | None,
+) -> None:
+    """Raise unless the total, ``charge`` included, is within the limit.
+
+    Its cost at the limit's δ is ``known``, or computed now.
+    """
+    ledger = fit.ledger
+    total = known or pricing.total(fit, limit.delta, charge, accounting, Kind(guarantee.name))
+    price = guarantee.price(total)
+    what = f"draws={charge.draws} at temperature={charge.temperature:.6g}"
+    if price.epsilon > limit.epsilon:
+        raise BudgetExceededError(
+            f"{what} would bring the total to {total}, over the budget of {guarantee.name} ε = "
+            f"{limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}{_CHEAPER[guarantee.name]}"
+        )
+
+
+def unpack(fit: Fit, samples: Tensor) -> dict[str, Tensor]:
+    """Return the model's latent variables, each (k, ...)."""
+    return torch.vmap(fit.guide.unpack)(samples)
