@@ -35,7 +35,6 @@ from bdpvi import (
     Ledger,
     Optimum,
     Training,
-    fit_private,
     guides,
     make_private,
 )
@@ -328,6 +327,11 @@ def visits(model: Any, rows: int, **more: Any) -> Any:
         return bdpvi.private(table, unit="who", rows_per_unit=rows, **given, **more)
 
 
+def filed(t: Path, **more: Any) -> Any:
+    FRAME.assign(who=np.arange(2000) // 2).to_csv(t / "visits.csv", index=False)
+    return private(t / "visits.csv", constants=PUBLIC, **more)
+
+
 def kept(t: Path, model: Any) -> Any:
     if not (t / "r").exists():
         found = fitted(program(GOOD), records=40, neighbours=Coupled())
@@ -527,13 +531,12 @@ CASES: dict[str, Case] = {
         lambda: first_line(t, b"{"),
         lambda: first_line(t, b""),
     ),
-    "privacy/book: release draws from": lambda t: (
-        lambda: Ledger(**SPLIT).worst_case(1e-5, (SOLVED,)),
-        lambda: guided(persons()),
-    ),
-    "regression/objective: release draws from": lambda t: (
-        lambda: fit_private(LOGISTIC, persons(), epsilon=1.0),
-        lambda: guided(persons()),
+    "releases/persons: give unit=COLUMN": lambda t: (
+        lambda: filed(t),
+        lambda: (
+            filed(t, unit="who", rows_per_unit=3, ledger=t / "a"),
+            filed(t, one_row_per_person=True, drop=["who"], ledger=t / "b"),
+        ),
     ),
     "privacy/events: count each step": lambda t: (
         lambda: replace(GAUSSIAN, norms=NORMS, steps=11),

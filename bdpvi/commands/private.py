@@ -20,6 +20,7 @@ from bdpvi.commands.options import (
     Json,
     LedgerFile,
     Numeric,
+    OneRowPerPerson,
     Quiet,
     RowCount,
     RowsPerUnit,
@@ -144,6 +145,7 @@ def private(
     budget: BudgetOption = None,
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
+    one_row_per_person: OneRowPerPerson = False,
     settings: Settings = "",
     base_rate: BaseRate = None,
     rows: RowCount = None,
@@ -169,7 +171,8 @@ def private(
     or several classes, with intervals. After an interruption the same command goes on and pays
     nothing twice.
 
-    Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
+    Example: bdpvi private --data patients.csv --one-row-per-person --target sick --positive yes
+    --epsilon 1 --out shared
     """
     from bdpvi._ground.types import Budget
     from bdpvi.privacy.book import ROW
@@ -208,6 +211,7 @@ def private(
             "budget": None if budget is None else Budget(budget, delta),
             "unit": unit or ROW,
             "rows_per_unit": rows_per_unit,
+            "one_row_per_person": one_row_per_person,
         }
         _carry_out(table, given, scores=scores, quiet=quiet, as_json=as_json)
 
@@ -221,6 +225,7 @@ def _carry_out(
     as_json: bool,
 ) -> None:
     """Carry out the command and print its result."""
+    from bdpvi.releases.account import same_people
     from bdpvi.tables.private import Work, places
 
     public = table.data in options.TABLES
@@ -241,6 +246,9 @@ def _carry_out(
     where = {"out": file, "secret": folder}
     if not as_json:
         _report(released, where)
+        if not public:
+            assert work.ledger.path is not None
+            outputs.say(same_people(work.ledger.path))
     found = _scores(work, released, took) if scores else None
     if as_json:
         _print_json(released, where, found)

@@ -121,7 +121,8 @@ class NoisyScores:
         """
         variance = largest_variance(left.epsilon, left.delta) - left.variance
         rows = self.rows or 0.0
-        made = ScorePlan.of(family_of(model), features + 1, math.sqrt(variance), rows)
+        distance = math.sqrt(variance) / left.rows
+        made = ScorePlan.of(family_of(model), features + 1, distance, rows)
         if self.rows is not None and made.signal(rows) < self.least:
             raise TooFewRecordsError(_too_few(made, rows, left, self.least))
         return made

@@ -41,8 +41,8 @@ def recommended(
     They reveal nothing about the table. The default is objective perturbation, whose estimate
     converges to the non-private fit as records are added (:mod:`bdpvi.regression.objective_plan`).
     Its noise and shrinkage follow from the whole ε at the time of a release. With a ``guide``,
-    draws are from the guide: for a Bayesian guarantee in addition to the worst case, for several
-    rows of one person, or to study the guide.
+    draws are from the guide: for a Bayesian guarantee in addition to the worst case, or to study
+    the guide.
 
     With a guide, settings follow from ε, δ and the number of draws. One record moves the mean by
     at most clip · prior_scale²; the release needs this much noise times a factor from ε and δ. The

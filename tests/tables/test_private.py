@@ -67,7 +67,7 @@ def private(table: Path, out: Path, *more: object) -> int:
     given = ("--target", "sick", "--positive", "yes", "--drop", "id", "--out", out, "--quiet")
     if "--ledger" not in more:  # of other people each time
         more += ("--ledger", out.with_name(f"{out.name}.ledger.jsonl"))
-    return run("private", "--data", table, *given, *more)
+    return run("private", "--one-row-per-person", "--data", table, *given, *more)
 
 
 def test_one_command_makes_a_model_that_may_be_shared(
@@ -229,13 +229,16 @@ def test_a_table_without_rows_and_a_link_that_leads_nowhere(
     constants.write_text(json.dumps({"source": "By law.", "age": [18, 98]}))
     given: tuple[object, ...] = ("--data", tmp_path / "header.csv", "--target", "sick")
     given += ("--positive", "yes", "--epsilon", 1, "--constants", constants, "--no-scores")
-    assert run("private", *given, "--out", tmp_path / "none") == 0
+    assert run("private", "--one-row-per-person", *given, "--out", tmp_path / "none") == 0
     release = bdpvi.load_release(tmp_path / "none" / "release.json")
     assert release.predict_mean(pd.DataFrame({"age": [50]})).between(0, 1).all()
     for name in ("out", "in.secret"):
         (tmp_path / name).symlink_to(tmp_path / "nowhere")
         capsys.readouterr()
-        assert run("private", *given, "--out", tmp_path / name.split(".")[0]) == 2
+        assert (
+            run("private", "--one-row-per-person", *given, "--out", tmp_path / name.split(".")[0])
+            == 2
+        )
         assert "is a link that leads nowhere" in capsys.readouterr().err
 
 
@@ -327,8 +330,8 @@ def test_what_is_interrupted_before_its_first_charge_goes_on(
 
 def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Path) -> None:
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1, "drop": ["id"]}
-    for one in (patients(), table):
-        release = bdpvi.private(one, progress=False, **given)
+    for one, persons in ((patients(), False), (table, True)):
+        release = bdpvi.private(one, progress=False, one_row_per_person=persons, **given)
         assert release.receipt.bound.epsilon == 1
     public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
     with warnings.catch_warnings():
