@@ -37,6 +37,7 @@ for command in (
     draft.schema,
     synthesize.synthesize,
     synthesize.sample,
+    ledger.account,
 ):
     app.command(cls=Command)(command)
 for name in ("demo", "compare", "tune"):  # by name: nothing else depends on this room
