@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from bdpvi.datasets.breast_cancer import load_breast_cancer
     from bdpvi.datasets.constants import constants_of, read_constants
     from bdpvi.datasets.dataset import Split
+    from bdpvi.datasets.domain import Domain
     from bdpvi.datasets.encoding import Encoding
     from bdpvi.datasets.fair import load_fair
     from bdpvi.datasets.loaders import LOADERS
-    from bdpvi.datasets.schema import Domain, Schema
+    from bdpvi.datasets.schema import Schema
     from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame
 else:
     __getattr__ = lazy(
@@ -30,10 +31,11 @@ else:
             "breast_cancer": ("load_breast_cancer",),
             "constants": ("constants_of", "read_constants"),
             "dataset": ("Split",),
+            "domain": ("Domain",),
             "encoding": ("Encoding",),
             "fair": ("load_fair",),
             "loaders": ("LOADERS",),
-            "schema": ("Domain", "Schema"),
+            "schema": ("Schema",),
             "tables": ("dataset_from_frame", "from_csv", "from_frame"),
         },
         packages=("abalone", "adult", "columns", "mnist", "reading", "split"),

@@ -328,7 +328,9 @@ def buy(
             spread = HALF_NORMAL * max(spread, _LEAST)
         made[name] = Numeric(name, centre + scale * mean, scale * spread)
     given, origin = purchase.public, Origin.BOUGHT_HERE if charged else Origin.FROM_THIS_TABLE
-    columns = tuple(made[name] for name in purchase.names)
+    columns = tuple(
+        replace(made[name], type=made[name].type or table[name].type) for name in purchase.names
+    )
     charges = [charged] * bool(charged)
     if given is None:
         return Encoding(columns, SOURCE, unknown="other").of([origin], charges)

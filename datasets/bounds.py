@@ -22,7 +22,7 @@ from scipy.stats import norm
 from bdpvi.datasets import exact
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.cells import Cells, Columns, read_cell
-from bdpvi.datasets.schema import MOST_LEVELS, OTHER, Domain
+from bdpvi.datasets.domain import MOST_LEVELS, OTHER, Domain
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import LAW, WholeNormals
@@ -145,7 +145,9 @@ def _levels(cells: Cells, deviation: float, delta: float, key: Key, rows: int) -
     given = LAW.deviation / secure.whole_parts(deviation)
     kept = counts > exact.threshold(given, delta, rows) + 0.5
     names = [(count, cells.names[at]) for count, at in zip(counts[kept], there[kept], strict=True)]
-    readable = [one for one in names if read_cell(one[1])[1] == one[1]]  # without truncated names
+    readable = [
+        one for one in names if read_cell(one[1], cells.type)[1] == one[1]
+    ]  # without truncated names
     return tuple(sorted(name for _, name in sorted(readable, reverse=True)[:MOST_LEVELS]))
 
 

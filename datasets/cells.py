@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +26,27 @@ _LONGEST = 200
 """Largest length of a category's name."""
 
 
+class Reads(Protocol):
+    """A declared way to read the cells of a column: :class:`bdpvi.datasets.types.ColumnType`."""
+
+    def read(self, value: object) -> tuple[float, str, bool]:
+        """Return a cell's number, its label and whether it is blank."""
+
+
 class Cells(NamedTuple):
     """A column's cells.
 
     Attributes:
         numbers: (N,) float64, NaN where a cell is not a finite number.
-        names: distinct labels, sorted; 1 and 1.0 have the same label.
+        names: distinct labels, sorted; 1 and 1.0 have the same label unless a type was declared.
         codes: (N,) each cell's index in ``names``, -1 for a blank.
+        type: the declared type by which they were read, if any.
     """
 
     numbers: NDArray[np.float64]
     names: tuple[str, ...]
     codes: NDArray[np.int64]
+    type: Any = None
 
     @property
     def blank(self) -> NDArray[np.bool_]:
@@ -53,16 +62,21 @@ Columns = Mapping[str, Cells]
 """A table's columns."""
 
 
-def read_cell(value: object, declared: Collection[str] = frozenset()) -> tuple[float, str, bool]:
+def read_cell(
+    value: object, type: Reads | None = None, *, declared: Collection[str] = frozenset()
+) -> tuple[float, str, bool]:
     """Return a cell's number, its label and whether it is blank.
 
     Args:
         value: the cell's value.
-        declared: strings that are values although they look like blanks.
+        type: the column's declared type, which alone decides; without one the cell is guessed.
+        declared: strings that are values although they look like blanks, if there is no type.
 
     >>> read_cell(" 1.50 "), read_cell(7), read_cell("M"), read_cell("n/a")
     ((1.5, '1.5', False), (7.0, '7', False), (nan, 'M', False), (nan, '', True))
     """
+    if type is not None:
+        return type.read(value)
     if isinstance(value, bool | np.bool_):
         return math.nan, str(bool(value)), False
     if isinstance(value, int | float | np.number):
@@ -72,33 +86,47 @@ def read_cell(value: object, declared: Collection[str] = frozenset()) -> tuple[f
             number = math.inf
         if math.isnan(number):
             return math.nan, "", True
-        return (number, _spelt(number), False) if math.isfinite(number) else (math.nan, "∞", False)
-    text = "" if _nothing(value) else str(value).strip()
+        return (number, spelt(number), False) if math.isfinite(number) else (math.nan, "∞", False)
+    text = text_of(value)
     if text.lower() in BLANK and text not in declared:
         return math.nan, "", True
     if _NUMBER.fullmatch(text) and math.isfinite(number := float(text)):
-        return number, _spelt(number), False
-    shown = "".join(c if c.isprintable() else "\ufffd" for c in text[:_LONGEST])
-    return math.nan, shown, False
+        return number, spelt(number), False
+    return math.nan, shown(text), False
 
 
-def _nothing(value: object) -> bool:
-    """Whether a value is None or one of pandas' missing values."""
+def text_of(value: object) -> str:
+    """Return a cell as text, without blanks around it; "" for None and pandas' NA."""
     if isinstance(value, str):  # most cells: these need no pandas
-        return False
+        return value.strip()
     import pandas as pd
 
-    return value is None or value is pd.NA or value is pd.NaT
+    return "" if value is None or value is pd.NA or value is pd.NaT else str(value).strip()
 
 
-def _spelt(number: float) -> str:
+def shown(text: str) -> str:
+    """Return the label of a text: at most 200 printable characters."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text[:_LONGEST])
+
+
+def spelt(number: float) -> str:
+    """Return the shortest spelling of a finite number.
+
+    >>> spelt(7.0), spelt(0.5)
+    ('7', '0.5')
+    """
     if number.is_integer() and abs(number) < 1e15:
         return str(int(number))
     return repr(number)
 
 
-def read_cells(values: pd.Series[Any], declared: Collection[str] = frozenset()) -> Cells:
-    """Read a column; ``declared`` as for :func:`read_cell`.
+def read_cells(
+    values: pd.Series[Any],
+    type: Reads | None = None,
+    *,
+    declared: Collection[str] = frozenset(),
+) -> Cells:
+    """Read a column; ``type`` and ``declared`` as for :func:`read_cell`.
 
     >>> import pandas as pd
     >>> cells = read_cells(pd.Series(["1", "1.0", "", "x"], name="a"))
@@ -110,25 +138,27 @@ def read_cells(values: pd.Series[Any], declared: Collection[str] = frozenset()) 
     if pd.api.types.infer_dtype(values, skipna=False) == "string":  # read each spelling once
         at, texts = pd.factorize(values, use_na_sentinel=False)
         if len(texts) < len(values):
-            return read_cells(pd.Series(texts, dtype=object), declared).select(at)
-    kept: dict[tuple[type, Any], tuple[float, str, bool]] = {}
-    found = []
+            found = read_cells(pd.Series(texts, dtype=object), type, declared=declared)
+            return found.select(at)
+    kept: dict[tuple[Any, Any], tuple[float, str, bool]] = {}
+    each: list[tuple[float, str, bool]] = []
     for value in values.tolist():
         try:
-            key = (type(value), value)
+            key = (value.__class__, value)
             one = kept.get(key)
             if one is None:
-                one = kept[key] = read_cell(value, declared)
+                one = kept[key] = read_cell(value, type, declared=declared)
         except TypeError:  # lists and dictionaries are not hashable
-            one = read_cell(str(value), declared)
-        found.append(one)
-    names = tuple(sorted({label for _, label, blank in found if not blank}))
+            one = read_cell(str(value), type, declared=declared)
+        each.append(one)
+    names = tuple(sorted({label for _, label, blank in each if not blank}))
     places = {name: place for place, name in enumerate(names)}
-    codes = [-1 if blank else places[label] for _, label, blank in found]
-    numbers = np.array([one[0] for one in found], dtype=np.float64)
-    return Cells(numbers, names, np.array(codes, dtype=np.int64))
+    codes = [-1 if blank else places[label] for _, label, blank in each]
+    numbers = np.array([one[0] for one in each], dtype=np.float64)
+    return Cells(numbers, names, np.array(codes, dtype=np.int64), type)
 
 
-def read_columns(frame: pd.DataFrame) -> Columns:
-    """Read a table whose column names are strings."""
-    return {str(name): read_cells(frame[name]) for name in frame}
+def read_columns(frame: pd.DataFrame, types: Mapping[str, Reads] | None = None) -> Columns:
+    """Read a table whose column names are strings, columns of a declared type by it."""
+    given = types or {}
+    return {str(name): read_cells(frame[name], given.get(str(name))) for name in frame}

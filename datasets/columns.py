@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.cells import Cells, read_cell, read_cells
+from bdpvi.datasets.types import ColumnType
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,13 +60,15 @@ def known(column: Column, values: pd.Series[Any]) -> Floats:
     if isinstance(column, Hashed):
         return column.encode(values)
     names: tuple[str, ...] = getattr(column, "categories", ())
-    cells = read_cells(values, frozenset(names))
+    cells = read_cells(values, column.type, declared=frozenset(names))
     if not isinstance(column, OneHot | Ordinal):
         with np.errstate(over="ignore"):
             features = (cells.numbers - column.mean) / column.sd
         return np.asarray(np.where(np.isfinite(features), features, np.nan))[:, None]
-    places = {_spelt(read_cell(name, names)[1]): float(at) for at, name in enumerate(names)}
-    each = (places.get(_spelt(name), np.nan) for name in cells.names)
+    labels = (read_cell(name, column.type, declared=names)[1] for name in names)
+    spelt = _spelt if column.type is None else str
+    places = {spelt(name): float(at) for at, name in enumerate(labels)}
+    each = (places.get(spelt(name), np.nan) for name in cells.names)
     at = np.array([*each, np.nan])[cells.codes]
     if isinstance(column, Ordinal):
         return np.asarray((at - column.mean) / column.sd)[:, None]
@@ -89,7 +92,8 @@ def some(values: tuple[str, ...], most: int = 8) -> str:
 class Numeric:
     """A standardised number: one feature, (value - mean) / sd.
 
-    ``missing`` says whether a blank is a separate value; see :class:`Encoding`.
+    ``missing`` says whether a blank is a separate value; see :class:`Encoding`. ``type`` is the
+    declared type by which cells are read, if any.
     """
 
     kind: ClassVar[str] = "numeric"
@@ -97,6 +101,7 @@ class Numeric:
     mean: float
     sd: float
     missing: bool = field(default=False, kw_only=True)
+    type: ColumnType | None = field(default=None, kw_only=True, metadata={"absent": None})
 
     def __post_init__(self) -> None:
         truth(self.name, self.missing)
@@ -177,6 +182,7 @@ class OneHot:
     name: str
     categories: tuple[str, ...]
     missing: bool = field(default=False, kw_only=True)
+    type: ColumnType | None = field(default=None, kw_only=True, metadata={"absent": None})
 
     def __post_init__(self) -> None:
         truth(self.name, self.missing)
@@ -203,7 +209,8 @@ class OneHot:
     def encode_cells(self, cells: Cells) -> Floats:
         """Return the features, (N, categories + 2): also ``other``, and whether it is a blank."""
         width = len(self.categories)
-        places = {read_cell(name)[1]: place for place, name in enumerate(self.categories)}
+        each = enumerate(self.categories)
+        places = {read_cell(name, self.type)[1]: place for place, name in each}
         # The last index is for the code -1.
         known = [*(places.get(one, width) for one in cells.names), width + 1]
         places_of = np.array(known, dtype=np.int64)[cells.codes]
@@ -222,6 +229,7 @@ class Hashed:
     name: str
     buckets: int = 64
     missing: bool = field(default=True, kw_only=True)
+    type: ColumnType | None = field(default=None, kw_only=True, metadata={"absent": None})
 
     def __post_init__(self) -> None:
         truth(self.name, self.missing)
@@ -235,7 +243,7 @@ class Hashed:
 
     def encode(self, values: pd.Series[Any]) -> Floats:
         """Return the features, (N, buckets), NaN where the value is blank."""
-        cells = read_cells(values)
+        cells = read_cells(values, self.type)
         features = self.encode_cells(cells)[:, :-1]
         features[cells.blank] = np.nan
         return features

@@ -11,8 +11,16 @@ from typing import Any
 
 from bdpvi._ground.store import read_shared
 from bdpvi.datasets.columns import Column, Numeric, OneHot, label
+from bdpvi.datasets.domain import Domain
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.origin import Origin
+from bdpvi.datasets.schema import Schema, type_of
+from bdpvi.datasets.types import ColumnType
+
+_MARKED = (
+    "column {name!r} is marked from_data, as read from the rows: write public bounds or levels "
+    "there, and false"
+)
 
 
 def read_constants(path: str | os.PathLike[str]) -> Encoding:
@@ -76,21 +84,51 @@ def constants_of(values: Mapping[str, Any]) -> Encoding:
     return made.of(Origin.FROM_ANOTHER_RELEASE if one else Origin.PUBLIC for one in bought)
 
 
+def constants_in(types: Schema) -> Encoding | None:
+    """Return the encoding that the bounds and levels of a schema describe; None without any.
+
+    Raises:
+        ValueError: naming a column whose bounds or levels are marked as read from the rows.
+
+    >>> age = Domain(low=18, high=67)
+    >>> constants_in(Schema({"age": age}, "By law.")).columns[0].mean
+    42.5
+    """
+    if not types.columns:
+        return None
+    made = Encoding(
+        tuple(_of_domain(name, one) for name, one in types.columns.items()), types.source
+    )
+    bought = {one.bought for one in types.columns.values()}
+    return made.of(Origin.FROM_ANOTHER_RELEASE if one else Origin.PUBLIC for one in bought)
+
+
+def _of_domain(name: str, domain: Domain) -> Column:
+    if domain.from_data:
+        raise ValueError(_MARKED.format(name=name))
+    if domain.bounds is None:
+        return OneHot(name, domain.levels or (), type=domain.reading)
+    return _between(name, *domain.bounds, domain.type)
+
+
+def _between(name: str, low: float, high: float, type: ColumnType | None = None) -> Numeric:
+    if not low < high:
+        raise ValueError(f"column {name!r}: bounds must be [low, high], got [{low:g}, {high:g}]")
+    return Numeric(name, (low + high) / 2, (high - low) / math.sqrt(12), type=type)
+
+
 def _column(name: str, entry: object) -> Column:
+    if isinstance(entry, dict) and "kind" in entry:
+        return _typed(name, dict(entry))
     if isinstance(entry, dict) and {"low", "high", "levels"} & set(entry):  # a schema's entry
         if entry.get("from_data"):
-            raise ValueError(
-                f"column {name!r} is marked from_data, as read from the rows: write public bounds "
-                "or levels there, and false"
-            )
+            raise ValueError(_MARKED.format(name=name))
         entry = entry.get("levels") or [entry.get("low"), entry.get("high")]
     if isinstance(entry, dict) and set(entry) == {"mean", "sd"}:
         return Numeric(name, _number(name, entry["mean"]), _number(name, entry["sd"]))
     if isinstance(entry, list) and len(entry) == 2 and all(_is_number(v) for v in entry):
         low, high = (_number(name, one) for one in entry)
-        if not low < high:
-            raise ValueError(f"column {name!r}: bounds must be [low, high], got {entry!r}")
-        return Numeric(name, (low + high) / 2, (high - low) / math.sqrt(12))
+        return _between(name, low, high)
     if isinstance(entry, list) and all(isinstance(v, str | bool) for v in entry):
         if not entry:
             raise ValueError(f"column {name!r} must have at least one category, got []")
@@ -99,6 +137,20 @@ def _column(name: str, entry: object) -> Column:
         f'column {name!r} must be [low, high], {{"mean": …, "sd": …}} or a list of texts, '
         f"got {entry!r:.80}"
     )
+
+
+def _typed(name: str, entry: dict[str, Any]) -> Column:
+    """Return the column of an entry with a kind, which needs bounds or levels here."""
+    if entry.pop("from_data", False):
+        raise ValueError(_MARKED.format(name=name))
+    entry.pop("bought", None)
+    domain = Domain.of_type(type_of(entry, name))
+    if domain is None:
+        raise ValueError(
+            f"column {name!r} has a kind and neither levels nor low and high: add them, or give "
+            "the file as types (--types)"
+        )
+    return _of_domain(name, domain)
 
 
 def _is_number(value: object) -> bool:

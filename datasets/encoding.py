@@ -25,6 +25,7 @@ from bdpvi._ground.schema import from_json, to_json
 from bdpvi.datasets.cells import Columns, read_cells, read_columns
 from bdpvi.datasets.columns import Column, OneHot, Ordinal, distinct, known, label, some
 from bdpvi.datasets.origin import Origin
+from bdpvi.datasets.types import ColumnType, series_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,6 +136,16 @@ class Encoding:
         return (*column.features, *filter(None, (other, missing)))
 
     @property
+    def types(self) -> dict[str, ColumnType]:
+        """The declared types of columns, by which their cells are read."""
+        return {one.name: one.type for one in self.columns if one.type is not None}
+
+    def typed(self, types: Mapping[str, ColumnType]) -> Encoding:
+        """Return the encoding whose columns are read by these types, others as before."""
+        columns = (replace(one, type=types.get(one.name, one.type)) for one in self.columns)
+        return replace(self, columns=tuple(columns))
+
+    @property
     def origins(self) -> tuple[Origin, ...]:
         """All origins of the constants, the least covered first."""
         return (self.origin, *self.besides)
@@ -184,7 +195,7 @@ class Encoding:
         """
         frame = with_text_names(frame)
         if self.unknown == "other":
-            return self.whole(read_columns(frame)), {}
+            return self.whole(read_columns(frame, self.types)), {}
         parts: list[NDArray[np.float64]] = []
         counts: dict[str, int] = {}
         problems, unknown = [], []
@@ -197,7 +208,7 @@ class Encoding:
                 parts.append(np.zeros((len(frame), width + column.missing)))
                 counts[column.name] = len(frame)
                 continue
-            values = frame[column.name]
+            values = series_of(frame[column.name], column.type)
             try:
                 features = column.encode(values)
             except ValueError as error:
@@ -236,7 +247,7 @@ class Encoding:
         """
         frame = with_text_names(frame)
         if self.unknown == "other":
-            return self.whole(read_columns(frame)), np.full(len(frame), True), {}
+            return self.whole(read_columns(frame, self.types)), np.full(len(frame), True), {}
         absent = tuple(c.name for c in self.columns if c.name not in frame.columns)
         if absent and self.unknown == "refuse":
             help_ = "unknown='base' (--unknown base) would make its features 0"
@@ -251,7 +262,7 @@ class Encoding:
             odd = np.asarray(np.isnan(features[:, 0]))
             features[odd] = 0.0
             if column.missing:
-                blank = read_cells(frame[column.name]).blank & odd
+                blank = read_cells(frame[column.name], column.type).blank & odd
                 features, odd = np.column_stack([features, blank]), odd & ~blank
             parts.append(features)
             if self.unknown == "refuse":

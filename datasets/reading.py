@@ -10,10 +10,10 @@ import csv
 import importlib.util
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.formats import Bytes, FileFormat, in_charset
 
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = (",", ";", "\t", "|")
@@ -36,21 +37,20 @@ _CHUNK = 1 << 20
 def read_table(
     path: str | os.PathLike[str],
     *,
-    separator: str = ",",
     text: bool = False,
     least: int = 1,
-    multiline: bool = False,
+    written: Collection[str] = (),
+    **file: Any,
 ) -> pd.DataFrame:
-    """Read a CSV file with a header line, UTF-8, or a Parquet file (``.parquet``, ``.pq``).
+    """Read a CSV file with a header line, or a Parquet file (``.parquet``, ``.pq``).
 
     Args:
         path: the file.
-        separator: the character between the values of a CSV file; a tab may be written ``"tab"``.
         text: return the values of a CSV file as written, a blank as an empty string.
         least: fewest rows accepted.
-        multiline: whether quoted values may span several lines of a CSV file. One line can then
-            join others to itself, so a guarantee is about records as delimited by the quotes; line
-            breaks in values become spaces.
+        written: columns whose values are returned as written, without ``text`` too.
+        file: fields of :class:`FileFormat`; ``separator=";"`` reads a file with semicolons. The
+            signs of numbers matter without ``text`` only.
 
     Warns:
         PrivacyUtilityWarning: about lines that are left out because they have more or fewer values
@@ -58,28 +58,38 @@ def read_table(
 
     Raises:
         ValueError: naming the file: an empty file, a header without rows, a repeated name, a header
-            that is not UTF-8 or has an unclosed quote, another separator; a Parquet file that
-            cannot be read, or a missing pyarrow.
+            that is not of the character set or has an unclosed quote, another separator; a Parquet
+            file that cannot be read, or a missing pyarrow.
         OSError: if the file cannot be opened.
     """
+    given = FileFormat(**file)
     if Path(path).suffix.lower() in _PARQUET:
         return _parquet(path, least)
-    separator = _separator(separator)
-    with open(path, "rb") as file:
-        blocks = _blocks(file)
+    separator = _separator(given.separator)
+    with open(path, "rb") as opened:
+        blocks = _blocks(in_charset(opened, given.charset))
         header = _header(next(blocks)[0], str(path), separator)
         lines = chain.from_iterable(blocks)
-        split = _split_across if multiline else _split
+        split = _split_across if given.multiline else _split
         found, odd = split(lines, separator, len(header))
     if len(found) < least:
         raise ValueError(f"{path} has a header but no rows")
     values = several(len(header), "value")
     tell_owner(odd, "line", f"of {path} it has not {values}, or a quote that is not closed")
-    return _frame(found, header, text)
+    frame = _frame(found, header, text, given)
+    as_is = [name for name in header if name in written and not text]
+    if as_is:
+        texts = _frame(found, header, True, given)
+        frame = frame.assign(**{name: texts[name] for name in as_is})
+    return frame
 
 
-def read_header(path: str | os.PathLike[str], *, separator: str = ",") -> list[str]:
+def read_header(path: str | os.PathLike[str], **file: Any) -> list[str]:
     """Return the column names of a CSV or Parquet file without reading any row.
+
+    Args:
+        path: the file.
+        file: fields of :class:`FileFormat`.
 
     Raises:
         ValueError: if it has no header.
@@ -92,9 +102,10 @@ def read_header(path: str | os.PathLike[str], *, separator: str = ",") -> list[s
             return list(parquet.read_schema(path).names)
         except (ArrowException, OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{path} is not a readable Parquet file: {error}") from error
-    with open(path, "rb") as file:
-        first = next(_blocks(file))[0]
-    return _names(first, str(path), _separator(separator))
+    given = FileFormat(**file)
+    with open(path, "rb") as opened:
+        first = next(_blocks(in_charset(opened, given.charset)))[0]
+    return _names(first, str(path), _separator(given.separator))
 
 
 def read_numbers(
@@ -126,7 +137,7 @@ def _separator(separator: str) -> str:
     return found
 
 
-def _blocks(file: BinaryIO) -> Iterator[list[str]]:
+def _blocks(file: Bytes) -> Iterator[list[str]]:
     """Yield the first line, then the others block by block; bytes that are not UTF-8 are replaced.
 
     All lines end like the first: a lone carriage return in a row does not end it.
@@ -154,7 +165,7 @@ def _lines(content: bytes) -> list[str]:
     return content.decode(errors="replace").translate(_ODD).split("\n")
 
 
-def _more(file: BinaryIO) -> bytes:
+def _more(file: Bytes) -> bytes:
     """Return the next block of bytes, which never splits a line ending."""
     found = file.read(_CHUNK)
     while found.endswith(b"\r") and (more := file.read(1)):
@@ -183,9 +194,15 @@ def _names(line: str, path: str, separator: str) -> list[str]:
     try:
         line.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{path} is not a readable CSV file: its header is not UTF-8") from error
+        raise ValueError(
+            f"{path} is not a readable CSV file: its header is not UTF-8; name its character set, "
+            "such as latin-1 or utf-16 (--charset)"
+        ) from error
     if "\0" in line:
-        raise ValueError(f"{path} is not a readable CSV file: its header has a NUL")
+        raise ValueError(
+            f"{path} is not a readable CSV file: its header has a NUL; is its character set "
+            "utf-16 (--charset)?"
+        )
     found = _values(line, separator)
     if found is None:
         raise ValueError(
@@ -270,7 +287,7 @@ def _records(rows: Iterator[list[str]]) -> Iterator[list[str] | None]:
             return
 
 
-def _frame(lines: list[str], header: list[str], text: bool) -> pd.DataFrame:
+def _frame(lines: list[str], header: list[str], text: bool, file: FileFormat) -> pd.DataFrame:
     """Return the table of split lines; pandas parses the values without quoting rules."""
     given: dict[str, Any] = {
         "sep": _BETWEEN,
@@ -287,8 +304,9 @@ def _frame(lines: list[str], header: list[str], text: bool) -> pd.DataFrame:
         return pd.DataFrame({name: pd.Series([], dtype=object) for name in header})
     content = "\n".join(lines) + "\n"
     if not text:
+        signs = {"decimal": file.decimal, "thousands": file.thousands or None}
         try:
-            return pd.read_csv(io.StringIO(content), **given)  # type: ignore[no-any-return]
+            return pd.read_csv(io.StringIO(content), **(given | signs))  # type: ignore[no-any-return]
         except (pd.errors.ParserError, OverflowError):
             pass  # a number that pandas cannot hold: all values are then strings
     frame: pd.DataFrame = pd.read_csv(

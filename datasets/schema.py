@@ -1,8 +1,6 @@
-"""A schema: public bounds and levels of a table's columns, and the grid of codes they define.
+"""A schema: public bounds, levels and types of a table's columns, and the codes they define.
 
-A schema is fixed before the rows are seen. It gives every cell of any table a code, so that
-neighbouring tables have the same codes and no row is ever refused: values out of range are clamped,
-unreadable values and unknown levels become :data:`OTHER`, and a blank is a separate level.
+A schema is fixed before the rows are seen; see :mod:`bdpvi.datasets.domain`.
 """
 
 from __future__ import annotations
@@ -10,8 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,174 +17,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi._ground import schema, store
-from bdpvi._ground.outputs import several
-from bdpvi.datasets.cells import read_cell, read_cells
+from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.domain import MOST_LEVELS
+from bdpvi.datasets.domain import Codes as Codes
+from bdpvi.datasets.domain import Domain as Domain
+from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
+from bdpvi.datasets.types import ANY, BOOLEAN, UNUSED, ColumnType
 
-Codes = NDArray[np.int64]
-OTHER = "other"
-"""Name of unknown levels in rows; among numbers they are blanks."""
-MOST_LEVELS = 1000
-_MOST_VALUES, _UNIFORM, _A_DECADE, _DECADES = 256, 64, 6, 4
-_MOST_CLAMPED = 0.05
-
-
-@dataclass(frozen=True, kw_only=True)
-class Domain:
-    """The possible values of one column: either levels, or numbers between two bounds.
-
-    Codes are indices of levels or of the grid's cells, then one for blanks and one for
-    :data:`OTHER`.
-
-    Attributes:
-        levels: names, in any spelling that a table may have; 1 and 1.0 are the same.
-        low, high: bounds, both possible values.
-        integer: whether numbers are whole.
-        from_data: whether any of these were read from the rows, and so are not public.
-        bought: whether they were estimated privately for a release; only its ε covers them.
-
-    Raises:
-        ValueError: naming the field at fault.
-
-    >>> Domain(low=0, high=110, integer=True).size, Domain(levels=("F", "M")).size
-    (113, 4)
-    """
-
-    levels: tuple[str, ...] | None = None
-    low: float | None = None
-    high: float | None = None
-    integer: bool = False
-    from_data: bool = False
-    bought: bool = False
-
-    def __post_init__(self) -> None:
-        bounds = self.bounds
-        if (self.levels is None) == (bounds is None) or (self.low is None) != (self.high is None):
-            raise ValueError(
-                f"give levels, or low and high, got levels={self.levels}, low={self.low}, "
-                f"high={self.high}"
-            )
-        if bounds is not None:
-            if not -math.inf < bounds[0] <= bounds[1] < math.inf:
-                raise ValueError(f"low={self.low} must be at most high={self.high}, both finite")
-            if self.integer and not all(float(one).is_integer() for one in bounds):
-                raise ValueError(
-                    f"low={self.low} and high={self.high} must be whole numbers, as integer=True"
-                )
-            return
-        assert self.levels is not None
-        if self.integer or not 1 <= len(self.levels) <= MOST_LEVELS:
-            raise ValueError(
-                f"levels must be 1 to {MOST_LEVELS} names and no integers, got {len(self.levels)}"
-            )
-        if len(self._places) != len(self.levels):
-            raise ValueError(f"levels must differ and not be blank, got {self.levels!r:.200}")
-
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        """Both bounds; None for levels."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        labels = [read_cell(one)[1] for one in self.levels or ()]
-        return {label: place for place, label in enumerate(labels) if label}
-
-    @cached_property
-    def edges(self) -> NDArray[np.float64] | None:
-        """Left ends of the grid's cells and the end of the last cell; None for levels.
-
-        Up to 256 whole numbers have one cell each. Other ranges have 64 cells of equal width, and
-        six cells per decade from the bound nearest to 0, or on both sides of 0 if the bounds
-        straddle it; the bounds and 0 have their own cells.
-        """
-        if self.bounds is None:
-            return None
-        low, high = self.bounds
-        if self.integer and high - low < _MOST_VALUES:
-            return np.arange(low, high + 2)
-        span = high - low
-        decades = max(_DECADES, math.log10(span)) if self.integer and span else _DECADES
-        away = span * 10.0 ** -(np.arange(1, round(_A_DECADE * decades) + 1) / _A_DECADE)
-        if low < 0 < high:
-            finer = np.concatenate([-away, away])
-        else:
-            finer = low + away if abs(low) <= abs(high) else high - away
-        inside = np.concatenate([np.linspace(low, high, _UNIFORM + 1), finer])
-        inside = np.ceil(inside) if self.integer else inside
-        alone = [at for at in (low, 0.0, high) if low <= at <= high]
-        past = [at + 1.0 if self.integer else math.nextafter(at, math.inf) for at in alone]
-        inside = inside[(inside >= low) & (inside <= high)]
-        return np.unique(np.concatenate([inside, alone, past]))
-
-    @property
-    def cells(self) -> int:
-        """Number of levels, or of cells of the grid."""
-        return len(self.levels) if self.edges is None else len(self.edges) - 1  # type: ignore[arg-type]
-
-    @property
-    def size(self) -> int:
-        """Number of codes, including those for blanks and :data:`OTHER`."""
-        return self.cells + 2
-
-    @property
-    def shares(self) -> NDArray[np.float64]:
-        """Default share of each code: equal shares, so that small numbers are more likely.
-
-        Single points among numbers that are not whole, and the last two codes, have share 0.
-        """
-        wide = np.ones(self.cells)
-        if self.edges is not None and not self.integer:
-            wide = (np.diff(self.edges) > 2 * np.spacing(self.edges[:-1])).astype(np.float64)
-        wide = wide if wide.any() else np.ones(self.cells)
-        return np.concatenate([wide / wide.sum(), [0.0, 0.0]])
-
-    def encode(self, values: pd.Series[Any]) -> tuple[Codes, str]:
-        """Return the codes of values, (N,), and a note on invalid values, for the owner only."""
-        if values.dtype.kind in "iuf" and self.edges is not None:
-            numbers = values.to_numpy(dtype=np.float64)
-            blank, numbers = np.isnan(numbers), np.where(np.isfinite(numbers), numbers, np.nan)
-        else:
-            found = read_cells(values)
-            numbers, blank = found.numbers, found.blank
-        if self.edges is None:
-            places = np.array([self._places.get(n, self.cells + 1) for n in found.names] + [0])
-            codes = np.where(blank, self.cells, places[found.codes]).astype(np.int64)
-            unseen = sorted({found.names[c] for c in found.codes[codes == self.cells + 1]})
-            count = int((codes == self.cells + 1).sum())
-            some = several(count, "value")
-            return codes, f"{some} no level, such as {unseen[0]!r}" if count else ""
-        low, high = self.bounds or (0.0, 0.0)
-        near = np.clip(np.nan_to_num(numbers), low, high)
-        near = np.round(near) if self.integer else near
-        codes = np.searchsorted(self.edges, near, side="right") - 1
-        codes = np.where(np.isnan(numbers), self.cells + 1, codes)
-        codes = np.where(blank, self.cells, codes).astype(np.int64)
-        said = []
-        if clamped := int(((numbers < low) | (numbers > high)).sum()):
-            many = ", more than 5 %: are the bounds right?" * (
-                clamped > _MOST_CLAMPED * len(numbers)
-            )
-            said.append(f"{several(clamped, 'value')} out of range and clamped{many}")
-        if unread := int((codes == self.cells + 1).sum()):
-            said.append(f"{several(unread, 'value')} no number")
-        return codes, "; ".join(said)
-
-    def decode(self, codes: Codes, random: np.random.Generator) -> pd.Series[Any]:
-        """Return values for codes: levels in the schema's spelling, numbers uniform in cells."""
-        if self.edges is None:
-            names = np.array([*(self.levels or ()), None, OTHER], dtype=object)
-            return pd.Series(names[codes], dtype=object)
-        inside = np.minimum(codes, self.cells - 1)
-        low, high = self.edges[inside], self.edges[inside + 1]
-        values = low + random.random(len(codes)) * (high - low)
-        values = np.minimum(values, np.nextafter(high, -math.inf))  # rounding may reach the end
-        values = np.floor(values) if self.integer else values
-        values = np.clip(values, *(self.bounds or (0.0, 0.0)))
-        gone = codes >= self.cells
-        if self.integer and not gone.any():
-            return pd.Series(values.astype(np.int64))
-        return pd.Series(np.where(gone, np.nan, values))
+_CODE, _TRUTH = ColumnType(kind="code"), ColumnType(kind="boolean")
 
 
 @dataclass(frozen=True)
@@ -198,6 +36,7 @@ class Schema:
         columns: domains by name.
         source: where the bounds and levels come from, in words.
         left_out: columns of the table not in the schema, each with the reason, for the owner.
+        types: types of columns whose bounds or levels are not declared.
 
     Raises:
         ValueError: if there is no column, a name is blank, or a column is also left out.
@@ -210,15 +49,44 @@ class Schema:
     columns: Mapping[str, Domain]
     source: str
     left_out: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, ColumnType] = field(default_factory=dict, metadata={"absent": {}})
 
     def __post_init__(self) -> None:
-        if not self.columns:
+        if not self.columns and not self.types:
             raise ValueError("columns must have at least one entry")
-        for name in self.columns:
+        if both := sorted({*self.columns} & {*self.types}):
+            raise ValueError(f"types has {both[0]!r}, which is among the columns too")
+        for name in (*self.columns, *self.types):
             if name != name.strip() or not name:
                 raise ValueError(f"columns has the name {name!r}: blank, or with blanks around it")
-        if both := sorted(set(self.columns) & set(self.left_out)):
+        if both := sorted({*self.columns, *self.types} & {*self.left_out}):
             raise ValueError(f"left_out has {both[0]!r}, which is among the columns too")
+
+    @property
+    def read_by(self) -> dict[str, ColumnType]:
+        """The declared types of all columns that have one."""
+        of_domains = {name: one.type for name, one in self.columns.items()}
+        found = {**of_domains, **self.types}
+        return {name: one for name, one in found.items() if one is not None}
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The declared kinds of columns, in words."""
+        kinds = {name: one.kind for name, one in self.read_by.items()}
+        return tuple(f"{name} ({kind})" for name, kind in kinds.items() if kind != ANY)
+
+    def of_header(self, header: Sequence[str]) -> dict[str, ColumnType]:
+        """Return the types of a table's columns; only identifiers and text may be gone from it.
+
+        Raises:
+            ValueError: naming a column of the schema that the table lacks.
+        """
+        for name, one in self.read_by.items():
+            if one.kind not in (*UNUSED, ANY) and name not in header:
+                raise ValueError(
+                    f"types: its column {name!r} must be in the table once, there are 0"
+                )
+        return self.read_by
 
     @property
     def marked(self) -> tuple[str, ...]:
@@ -229,8 +97,10 @@ class Schema:
     def load(cls, path: str | os.PathLike[str]) -> Schema:
         """Read a JSON file such as {"source": "…", "columns": {"age": {"low": 0, "high": 110}}}.
 
-        The short form of :func:`bdpvi.datasets.constants_of` is accepted too: {"source": "…",
-        "age": [0, 110], "sex": ["F", "M"]}.
+        An entry with a ``kind`` has the fields of :class:`ColumnType`, such as {"kind": "code"} or
+        {"kind": "number", "decimal": ",", "step": 0.01, "low": 0, "high": 1000}; bounds of dates
+        may be days. The short form of :func:`bdpvi.datasets.constants_of` is accepted too:
+        {"source": "…", "age": [0, 110], "sex": ["F", "M"]}.
 
         Raises:
             ValueError: naming the file and the field that is missing, unknown or wrong.
@@ -251,11 +121,11 @@ class Schema:
         """
         if not store.nothing_at(Path(path)):
             raise ValueError(f"path={str(path)!r} exists already; choose another")
-        store.write(Path(path), store.json_text(schema.to_json(self), indent=1).encode())
+        store.write(Path(path), store.json_text(_flat(self), indent=1).encode())
 
     def check(self, header: Sequence[str]) -> None:
         """Raise ValueError unless a table with this header has every column exactly once."""
-        for name in self.columns:
+        for name in (*self.columns, *self.types):
             if (found := header.count(name)) != 1:
                 raise ValueError(
                     f"schema: its column {name!r} must be in the table once, there are {found}"
@@ -286,7 +156,12 @@ class Schema:
         return pd.DataFrame({name: one.decode(codes[:, at], random) for at, (name, one) in pairs})
 
 
-def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Schema:
+def measured(
+    frame: pd.DataFrame,
+    source: str,
+    levels: Sequence[str] = (),
+    file: FileFormat | None = None,
+) -> Schema:
     """Return a draft from a table: observed bounds and levels, marked as read from the rows.
 
     Identifiers, dates and free text are left out, by the rules of
@@ -296,6 +171,7 @@ def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Sc
         frame: the table.
         source: source of the schema, in words.
         levels: columns whose values are names, even if they are numeric or numerous.
+        file: how the file was written, from which the table is, as text.
 
     Raises:
         ValueError: if no column remains.
@@ -309,28 +185,110 @@ def measured(frame: pd.DataFrame, source: str, levels: Sequence[str] = ()) -> Sc
     """
     columns, left_out = {}, {}
     for name in map(str, frame):
-        cells, named = read_cells(frame[name]), name in levels
-        there = cells.numbers[np.isfinite(cells.numbers)]
-        number = not named and 2 * len(there) > (~cells.blank).sum()
-        whole = bool((there == np.round(there)).all())
-        if number:
-            small = whole and np.abs(there).max() < 2**53
-            values = pd.Series(there.astype(np.int64) if small else there, name=name)
+        drafted = _drafted(frame[name], name in levels, file or FileFormat())
+        if isinstance(drafted, str):
+            left_out[name] = drafted
         else:
-            texts = np.array(cells.names, dtype=object)[cells.codes[~cells.blank]]
-            values = pd.Series(texts, name=name, dtype=object)
-        if found := objection(values, named, MOST_LEVELS if named else MOST_CATEGORIES):
-            left_out[name] = found.reason
-        elif called_identifier(name) and not named:
-            left_out[name] = f"column {name!r} is called an identifier"
-        elif number:
-            low, high = _outwards(-there.min()), _outwards(there.max())
-            columns[name] = Domain(low=-low, high=high, integer=whole, from_data=True)
-        else:
-            columns[name] = Domain(levels=cells.names or ("yes",), from_data=True)
+            columns[name] = drafted
     if not columns:
         raise ValueError("no column is left for a schema: " + "; ".join(left_out.values()))
     return Schema(columns, source, left_out)
+
+
+def _drafted(values: pd.Series[Any], named: bool, file: FileFormat) -> Domain | str:
+    """Return a column's observed domain, or why it is left out."""
+    name = str(values.name)
+    if (born := _dates(values, file)) is not None:
+        return born
+    guess = None if file.plain else ColumnType(kind=ANY).in_file(*file.signs)
+    cells = read_cells(values, guess)
+    there = cells.numbers[np.isfinite(cells.numbers)]
+    number = not named and 2 * len(there) > (~cells.blank).sum()
+    if number and _coded(values):
+        number, cells = False, read_cells(values, _CODE)
+    whole = bool((there == np.round(there)).all())
+    if number:
+        small = whole and np.abs(there).max() < 2**53
+        seen = pd.Series(there.astype(np.int64) if small else there, name=name)
+    else:
+        texts = np.array(cells.names, dtype=object)[cells.codes[~cells.blank]]
+        seen = pd.Series(texts, name=name, dtype=object)
+    coded = cells.type is _CODE
+    if found := objection(seen, named or coded, MOST_LEVELS if named else MOST_CATEGORIES):
+        return found.reason
+    if called_identifier(name) and not named:
+        return f"column {name!r} is called an identifier"
+    if number:
+        low, high = -_outwards(-there.min()), _outwards(there.max())
+        kind = _number_type(there, whole, guess)
+        return Domain(low=low, high=high, integer=whole, from_data=True, type=kind)
+    made = Domain(levels=cells.names or ("yes",), from_data=True, type=_CODE if coded else None)
+    return made.of(_TRUTH) if set(cells.names) == {*BOOLEAN} else made
+
+
+def _dates(values: pd.Series[Any], file: FileFormat) -> Domain | None:
+    """Return the observed days of a column, if a date format was given and most are dates."""
+    if not file.date_format:
+        return None
+    kind = ColumnType(kind="date", date_format=file.date_format)
+    cells = read_cells(values, kind)
+    days = cells.numbers[~cells.blank]
+    if 2 * len(days) <= (~read_cells(values).blank).sum() or not len(days):
+        return None
+    low, high = float(days.min()), float(days.max())
+    return Domain(low=low, high=high, integer=True, from_data=True, type=kind)
+
+
+def _coded(values: pd.Series[Any]) -> bool:
+    """Return whether text has numbers with leading zeros, as codes do."""
+    return bool(values.astype(str).str.strip().str.fullmatch(r"0\d+").any())
+
+
+def _number_type(
+    numbers: NDArray[np.float64], whole: bool, guess: ColumnType | None
+) -> ColumnType | None:
+    """Return the kind of a column of numbers, with the unit of its last digit if that is short."""
+    digits = next((n for n in range(1, 4) if (np.round(numbers, n) == numbers).all()), None)
+    if guess is None and (whole or digits is None):
+        return None
+    signs = guess or ColumnType(kind=ANY)
+    return ColumnType(
+        kind="integer" if whole else "number",
+        decimal=signs.decimal,
+        thousands=signs.thousands,
+        step=None if whole or digits is None else float(f"1e-{digits}"),
+    )
+
+
+def _in_file(name: str, type: ColumnType, file: FileFormat) -> ColumnType:
+    """Return a column's type with the file's signs."""
+    try:
+        return type.in_file(*file.signs)
+    except ValueError as error:
+        raise ValueError(f"types: column {name!r}: {error}") from error
+
+
+def in_file(schema: Schema | None, header: Sequence[str], file: FileFormat) -> Schema | None:
+    """Return the types of a file's columns: declared ones, with the file's signs and date format.
+
+    Columns without a type are numbers or names, whichever a cell is by these signs, unless numbers
+    are written in the usual way.
+    """
+    columns: dict[str, Domain] = {}
+    types: dict[str, ColumnType] = {}
+    if schema is not None:
+        for name, one in schema.columns.items():
+            columns[name] = replace(one, type=one.type and _in_file(name, one.type, file))
+        types = {name: _in_file(name, one, file) for name, one in schema.types.items()}
+    if not file.plain:
+        guess = ColumnType(kind=ANY).in_file(*file.signs)
+        columns = {name: one if one.type else one.of(guess) for name, one in columns.items()}
+        types = {name: guess for name in header if name and name not in columns} | types
+    if not columns and not types:
+        return None
+    out = {} if schema is None else schema.left_out
+    types = {name.strip(): one for name, one in types.items() if name.strip() not in out}
+    return Schema(columns, "" if schema is None else schema.source, out, types)
 
 
 def _long(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -339,15 +297,58 @@ def _long(content: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(given.get("columns"), Mapping):
         source = given.pop("source", None)
         given = {"columns": given} | ({} if source is None else {"source": source})
-    return given | {"columns": {name: _entry(one) for name, one in given["columns"].items()}}
+    types, columns = dict(given.get("types", {})), {}
+    for name, one in given["columns"].items():
+        entry = _entry(name, one)
+        if isinstance(entry, ColumnType):
+            types[name] = schema.to_json(entry)
+        else:
+            columns[name] = entry
+    return given | {"columns": columns} | ({"types": types} if types else {})
 
 
-def _entry(given: Any) -> Any:
-    if not isinstance(given, list):
+def _entry(name: str, given: Any) -> Any:
+    """Return a column's entry in the long form; a type if it has neither levels nor bounds."""
+    if isinstance(given, list):
+        if len(given) == 2 and all(type(one) in (int, float) for one in given):
+            return {"low": given[0], "high": given[1]}
+        return {"levels": [str(one) if isinstance(one, bool) else one for one in given]}
+    if not isinstance(given, Mapping) or "kind" not in given:
         return given
-    if len(given) == 2 and all(type(one) in (int, float) for one in given):
-        return {"low": given[0], "high": given[1]}
-    return {"levels": [str(one) if isinstance(one, bool) else one for one in given]}
+    marks = {key: one for key, one in given.items() if key in ("from_data", "bought")}
+    kind = type_of({key: one for key, one in given.items() if key not in marks}, name)
+    domain = Domain.of_type(kind)
+    return kind if domain is None else schema.to_json(domain) | marks
+
+
+def type_of(given: Mapping[str, Any], name: str) -> ColumnType:
+    """Return the type that a column's entry in a file describes.
+
+    >>> type_of({"kind": "date", "low": "1970-01-02", "high": "1970-02-01"}, "born").high
+    31.0
+    """
+    values, since = dict(given), given.get("since", ColumnType.since)
+    for bound in ("low", "high"):
+        if given.get("kind") == "date" and isinstance(given.get(bound), str):
+            days, _, blank = ColumnType(kind="date", since=since).read(given[bound])
+            if blank:
+                raise ValueError(f"columns.{name}: {bound}={given[bound]!r} must be a day")
+            values[bound] = days
+    return schema.from_json(ColumnType, values, f"columns.{name}", partial=True)
+
+
+def _flat(made: Schema) -> dict[str, Any]:
+    """Return a schema for people to edit: each column is one entry, which has its type."""
+    content = schema.to_json(made)
+    content["columns"] = {
+        name: one
+        if "type" not in one
+        else one["type"]
+        | {key: one[key] for key in ("from_data", "bought")}
+        | {key: one[key] for key in ("levels", "low", "high") if one[key] is not None}
+        for name, one in content["columns"].items()
+    } | content.pop("types", {})
+    return content  # type: ignore[no-any-return]
 
 
 def _outwards(bound: float) -> float:

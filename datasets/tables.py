@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,17 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cell, read_cells
-from bdpvi.datasets.columns import label
 from bdpvi.datasets.dataset import Dataset, People, Split
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.looks import tell_of_unfit
 from bdpvi.datasets.measuring import measured, whole
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
-from bdpvi.datasets.reading import read_table
+from bdpvi.datasets.outcome import outcome
+from bdpvi.datasets.reading import read_header, read_table
+from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
+from bdpvi.datasets.types import NAMES, UNUSED, series_of
 from bdpvi.datasets.units import at_most
 from bdpvi.noise.keys import Key
 
@@ -53,6 +57,9 @@ class TableOptions:
             and ``categorical`` have no effect. No row is then refused: a row with a blank or an
             unknown value is left out unless another option says how to treat it, and the owner is
             told how many rows were.
+        types: declared types of columns, which alone decide how their cells are read. Columns of
+            identifiers and text are left out. Bounds and levels there have no further effect:
+            ``constants`` takes them from the same file.
         name: the data's name in reports.
 
     Raises:
@@ -66,6 +73,7 @@ class TableOptions:
     missing: str = "refuse"
     unknown: str | None = None
     constants: Encoding | None = None
+    types: Schema | None = None
     name: str = "data"
 
     def __post_init__(self) -> None:
@@ -80,6 +88,7 @@ class TableOptions:
         named = () if self.constants else tuple(n for n in self.categorical if n not in self.drop)
         return declared(
             positive=None if self.positive is None else read_cell(self.positive)[1],
+            types=() if self.types is None else self.types.kinds,
             categorical=named,
             columns_left_out=len(self.drop) or None,
             missing=None if self.missing == "refuse" else self.missing,
@@ -165,8 +174,7 @@ def from_csv(
     path: str | os.PathLike[str],
     target: str,
     *,
-    separator: str = ",",
-    multiline: bool = False,
+    file: FileFormat | None = None,
     **options: Any,
 ) -> Split:
     """Read a CSV or Parquet file by :func:`read_table` and split it by :func:`from_frame`.
@@ -174,23 +182,28 @@ def from_csv(
     Args:
         path: the file.
         target: the yes/no column.
-        separator, multiline: see :func:`read_table`. Every guarantee names the assumption that
-            ``multiline`` makes.
+        file: how it is written; its fields may be given instead, as ``separator=";"``. Every
+            guarantee names the assumption that ``multiline`` makes.
         options: see :func:`from_frame`; ``name`` is by default the file's name.
 
     Raises:
         ValueError: as in :func:`read_table` and :func:`from_frame`.
         OSError: if the file cannot be opened.
     """
+    given = {one.name: options.pop(one.name) for one in fields(FileFormat) if one.name in options}
+    file = replace(file or FileFormat(), **given)
     constants = options.get("constants") is not None  # each value is then read by itself
-    frame = read_table(
-        path, separator=separator, multiline=multiline, text=constants, least=1 - constants
-    )
-    split = from_frame(frame, target, **{"name": Path(path).stem, **options})
-    if separator != ",":
-        said = {**split.train.preprocessing[DECLARED], **declared(separator=separator)}
+    types = options.get("types")
+    if constants or types is not None:
+        types = in_file(types, read_header(path, **vars(file)), file)
+    written = () if types is None else types.read_by
+    frame = read_table(path, text=constants, least=1 - constants, written=written, **vars(file))
+    options = {"name": Path(path).stem, **options, "types": types}
+    split = from_frame(frame, target, **options)
+    if file.declared:
+        said = {**split.train.preprocessing[DECLARED], **declared(**file.declared)}
         split = noted(split, DECLARED, said)
-    return noted(split, MULTILINE) if multiline else split
+    return noted(split, MULTILINE) if file.multiline else split
 
 
 def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Dataset:
@@ -235,10 +248,16 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     """
     chosen = TableOptions(**options)
     frame = with_text_names(frame)
+    types = {} if chosen.types is None else chosen.types.of_header(list(frame.columns))
+    tell_of_unfit(frame, types)
+    if target in types and chosen.positive is not None:
+        chosen = replace(chosen, positive=read_cell(chosen.positive, types[target])[1])
     used = _used(frame, target, chosen)
     if chosen.constants is not None:
-        return _by_constants(frame, target, chosen, chosen.constants)
-    frame = pd.DataFrame({name: whole(frame[name]) for name in (*used, target)})
+        return _by_constants(frame, target, chosen, chosen.constants.typed(types))
+    named = [name for name in used if name in types and types[name].kind in NAMES]
+    typed = {name: series_of(frame[name], types.get(name)) for name in (*used, target)}
+    frame = pd.DataFrame({name: whole(one) for name, one in typed.items()})
     rows = np.arange(len(frame))
     if chosen.missing == "drop":
         rows = np.flatnonzero(frame.notna().all(axis=1))
@@ -247,17 +266,18 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
         raise ValueError("the table has no rows" + " without a blank" * (chosen.missing == "drop"))
     problems = _blank_lines(frame, target, chosen)
     with _noted(problems):
-        y, meaning = _outcome(frame[target].dropna(), chosen.positive)
+        y, meaning = outcome(frame[target].dropna(), chosen.positive)
     with _noted(problems):
         encoding = measured(
             frame[used],
             encoding=chosen.encoding,
-            categorical=chosen.categorical,
+            categorical=[*chosen.categorical, *named],
             level=chosen.missing == "level",
             unknown=chosen.unknown or "refuse",
         )
         if not problems:
             x, counts = encoding.counted(frame)
+            encoding = encoding.typed(types)
     if problems:
         raise ValueError("\n".join(problems))
     if counts:
@@ -286,13 +306,15 @@ def _by_constants(
             "preprocessing must not depend on the rows"
         )
     encoding = _adapted(constants, chosen)
-    cells = read_cells(frame[target])
-    positive = read_cell(chosen.positive)[1]
+    of_target = None if chosen.types is None else chosen.types.read_by.get(target)
+    cells = read_cells(frame[target], of_target)
+    positive = read_cell(chosen.positive, of_target)[1]
     names = np.array([*(name == positive for name in cells.names), False], dtype=np.float64)
     x, good, counts = encoding.kept(frame)
     good &= ~cells.blank
     if chosen.missing == "drop":
-        blank = [read_cells(frame[c.name]).blank for c in encoding.columns if c.name in frame]
+        there = [c for c in encoding.columns if c.name in frame]
+        blank = [read_cells(frame[c.name], c.type).blank for c in there]
         good &= ~np.any([cells.blank, *blank], axis=0)
     tell_owner(
         int((~good).sum()),
@@ -325,7 +347,8 @@ def _used(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list[str]:
     _known("drop", chosen.drop, frame)
     _known("categorical", chosen.categorical, frame)
     if chosen.constants is None:
-        used = [str(c) for c in frame if c != target and c not in chosen.drop]
+        out = {target, *chosen.drop, *_unused(chosen)}
+        used = [str(c) for c in frame if c not in out]
         if not used:
             raise ValueError("no column is left to be a feature")
         return used
@@ -334,6 +357,11 @@ def _used(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list[str]:
         if both := [name for name in names if name in listed]:
             raise ValueError(f"{argument}={both[0]!r} is among the columns of constants")
     return [name for name in listed if name in frame.columns]
+
+
+def _unused(chosen: TableOptions) -> list[str]:
+    types = {} if chosen.types is None else chosen.types.read_by
+    return [name for name, one in types.items() if one.kind in UNUSED]
 
 
 def _adapted(constants: Encoding, chosen: TableOptions) -> Encoding:
@@ -365,31 +393,6 @@ def _noted(problems: list[str]) -> Iterator[None]:
         yield
     except ValueError as error:
         problems += str(error).splitlines()
-
-
-def _outcome(
-    values: pd.Series[Any], positive: object
-) -> tuple[np.ndarray[Any, np.dtype[np.float64]], dict[str, str]]:
-    """Return y, (N,), and the target's values for 1 and 0."""
-    labels = values.map(label)
-    numbers = pd.to_numeric(labels, errors="coerce")
-    found = [str(v) for v in labels.unique()]
-    # Sort numbers as numbers, so that 1 is the positive of -1 and 1, and 10 of 9 and 10.
-    found.sort(key=(lambda v: (float(v), v)) if numbers.notna().all() else (lambda v: (0.0, v)))
-    if len(found) != 2:
-        some = ", ".join(map(repr, found[:8])) + (", …" if len(found) > 8 else "")
-        raise ValueError(
-            f"target={values.name!r} must have two different values, it has {len(found)}: {some}"
-        )
-    chosen = found[1] if positive is None else label(positive)
-    if chosen not in found:
-        raise ValueError(
-            f"positive={positive!r} is not a value of target {values.name!r}: {found[0]!r}, "
-            f"{found[1]!r}"
-        )
-    other = found[0] if chosen == found[1] else found[1]
-    meaning = {"column": str(values.name), "positive": chosen, "negative": other}
-    return np.asarray(labels == chosen, dtype=np.float64), meaning
 
 
 def _known(argument: str, names: Sequence[str], frame: pd.DataFrame) -> None:

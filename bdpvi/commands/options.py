@@ -15,6 +15,7 @@ import typer
 if TYPE_CHECKING:
     from bdpvi._ground.types import Budget
     from bdpvi.datasets.dataset import Split
+    from bdpvi.datasets.formats import FileFormat
     from bdpvi.noise.keys import Key
     from bdpvi.privacy.ledger import Ledger
     from bdpvi.tables.recipe import Recipe
@@ -37,6 +38,34 @@ Multiline = Annotated[
         "--multiline",
         help="Quoted values may span several lines of a CSV file. One line can then merge others "
         "into its record, and the receipt says so; by default a record is one line.",
+    ),
+]
+Decimal = Annotated[str, typer.Option(help="Decimal sign of a CSV file's numbers: . or ,")]
+Thousands = Annotated[
+    str,
+    typer.Option(
+        help="Sign between groups of three digits in a CSV file: , . _ ' or a blank.",
+        show_default=False,
+    ),
+]
+Charset = Annotated[
+    str, typer.Option(help="Character set of a CSV file: utf-8, utf-16, latin-1 or cp1252.")
+]
+DateFormat = Annotated[
+    str,
+    typer.Option(
+        help="How dates are written in columns whose kind --types says is date: %d.%m.%Y for "
+        "31.12.2001. By default 2001-12-31.",
+        show_default=False,
+    ),
+]
+Types = Annotated[
+    Path | None,
+    typer.Option(
+        help="JSON file with the kinds of columns, and public bounds and levels of some: "
+        '{"source": "Form 7", "columns": {"weight": {"kind": "number", "step": 0.1}, "postcode": '
+        '{"kind": "code"}}}. The kind alone decides how a cell is read, also in new rows.',
+        show_default=False,
     ),
 ]
 _UNKNOWN = (
@@ -192,8 +221,20 @@ class Table:
         ),
     ] = None
     encoding: Annotated[str, typer.Option(help=_ENCODING)] = "onehot"
+    types: Types = None
     separator: Separator = ","
     multiline: Multiline = False
+    charset: Charset = "utf-8"
+    decimal: Decimal = "."
+    thousands: Thousands = ""
+    date_format: DateFormat = ""
+
+    @property
+    def file(self) -> FileFormat:
+        """How a CSV file is written."""
+        from bdpvi.datasets.formats import FileFormat
+
+        return FileFormat(**{one.name: getattr(self, one.name) for one in fields(FileFormat)})
 
     @property
     def name(self) -> str:
@@ -220,6 +261,8 @@ class Table:
         given = {name: value for name, value in vars(self).items() if value not in ("", None)}
         if self.constants:
             given["constants"] = datasets.read_constants(self.constants)
+        if self.types:
+            given["types"] = datasets.Schema.load(self.types)
         if unit:
             given |= {"unit": unit, "rows_per_unit": rows_per_unit}
         elif rows_per_unit != 1:

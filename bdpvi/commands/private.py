@@ -231,8 +231,7 @@ def _carry_out(
     public = table.data in options.TABLES
     work = Work.of(
         table.split(options.PUBLIC_SEED).train if public else table.data,
-        separator=table.separator,
-        multiline=table.multiline,
+        file=table.file,
         progress=not quiet and not as_json,
         **given,
     )
@@ -308,6 +307,8 @@ def _given(table: WholeTable, from_data: bool) -> dict[str, Any]:
     }
     if table.constants:
         given["constants"] = datasets.read_constants(table.constants)
+    if table.types:
+        given["types"] = datasets.Schema.load(table.types)
     if from_data:
         names = ("missing", "encoding") + (("unknown",) if table.unknown else ())
         given["measuring"] = {name: getattr(table, name) for name in names}
@@ -358,14 +359,16 @@ def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None
     """Print the plan, from the header only."""
     from bdpvi.datasets import bought
     from bdpvi.datasets.reading import read_header
+    from bdpvi.datasets.schema import in_file
     from bdpvi.tables.pipeline import Pipeline
 
     if table.data in options.TABLES:
         raise ValueError(
             f"plan: the preprocessing of {table.data} is public, so nothing is estimated privately"
         )
-    pipeline = Pipeline(**given)
-    purchase = pipeline.purchase(read_header(table.data, separator=table.separator))
+    header = read_header(table.data, **vars(table.file))
+    pipeline = Pipeline(**given | {"types": in_file(given.get("types"), header, table.file)})
+    purchase = pipeline.purchase(header)
     need = 0 if purchase.empty or pipeline.from_data else purchase.need(pipeline.distance)
     facts = {
         "epsilon": pipeline.epsilon,

@@ -15,7 +15,18 @@ import typer
 from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import options
-from bdpvi.commands.options import Delta, Folder, Json, Multiline, Separator, Settings, Unknown
+from bdpvi.commands.options import (
+    Charset,
+    Decimal,
+    Delta,
+    Folder,
+    Json,
+    Multiline,
+    Separator,
+    Settings,
+    Thousands,
+    Unknown,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,6 +263,9 @@ def predict(
     unknown: Unknown = "",
     separator: Separator = ",",
     multiline: Multiline = False,
+    charset: Charset = "utf-8",
+    decimal: Decimal = ".",
+    thousands: Thousands = "",
     out: Annotated[
         Path | None, typer.Option(help="CSV file for the predictions; default standard output.")
     ] = None,
@@ -266,9 +280,11 @@ def predict(
     """
     file = None if as_json else out
     with nullcontext() if file is None else store.claimed(file) as target:
-        loaded, table = _predicted(
-            released, data, ids or [], unknown, {"separator": separator, "multiline": multiline}
-        )
+        written = {
+            "separator": separator, "multiline": multiline, "charset": charset,
+            "decimal": decimal, "thousands": thousands,
+        }  # fmt: skip
+        loaded, table = _predicted(released, data, ids or [], unknown, written)
         if target is not None:
             target.write_bytes(outputs.csv_text(table).encode())
         elif not as_json:
@@ -287,7 +303,9 @@ def _predicted(
     import pandas as pd
 
     from bdpvi import datasets
-    from bdpvi.datasets.encoding import said
+    from bdpvi.datasets.encoding import said, with_text_names
+    from bdpvi.datasets.formats import FileFormat
+    from bdpvi.datasets.looks import tell_of_unfit
     from bdpvi.releases import shared_file
 
     loaded = shared_file.load_release(released)
@@ -298,7 +316,11 @@ def _predicted(
         )
     if unknown:
         encoding = replace(encoding, unknown=unknown)
-    features, counts = encoding.counted(datasets.reading.read_table(data, **reading))
+    signs = FileFormat(**reading).signs
+    encoding = encoding.typed({n: one.in_file(*signs) for n, one in encoding.types.items()})
+    rows = datasets.reading.read_table(data, written=encoding.types, **reading)
+    tell_of_unfit(with_text_names(rows), encoding.types)
+    features, counts = encoding.counted(rows)
     if counts:
         outputs.complain(f"not known, taken for the column's mean: {said(counts)}")
     parts = [_columns(loaded, part) for part in features.split(_AT_A_TIME)]

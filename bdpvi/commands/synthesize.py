@@ -15,6 +15,9 @@ from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
 from bdpvi.commands.options import (
     BudgetOption,
+    Charset,
+    DateFormat,
+    Decimal,
     Delta,
     Json,
     LedgerFile,
@@ -26,6 +29,7 @@ from bdpvi.commands.options import (
     Secret,
     Separator,
     Table,
+    Thousands,
     Unit,
 )
 
@@ -70,21 +74,29 @@ def schema(
     categorical: Categorical = None,
     separator: Separator = ",",
     multiline: Multiline = False,
+    charset: Charset = "utf-8",
+    decimal: Decimal = ".",
+    thousands: Thousands = "",
+    date_format: DateFormat = "",
 ) -> None:
     """Draft a schema from a table, for the owner to replace what is read from its rows.
 
     Every column is marked "from_data": true. Write public bounds and levels in, and false.
-    Identifiers, dates and free text are listed under "left_out", with the reason. Keep the draft
-    secret until then.
+    Identifiers, free text, and dates without --date-format are listed under "left_out", with the
+    reason. Keep the draft secret until then. The same file is that of --types.
     """
     from bdpvi.datasets.encoding import with_text_names
+    from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.reading import read_table
     from bdpvi.datasets.schema import measured
 
-    read = read_table(data, separator=separator, multiline=multiline, text=True)
-    frame = with_text_names(read)
+    file = FileFormat(
+        separator=separator, multiline=multiline, charset=charset, decimal=decimal,
+        thousands=thousands, date_format=date_format,
+    )  # fmt: skip
+    frame = with_text_names(read_table(data, text=True, **vars(file)))
     source = "Write here where these bounds are from."
-    drafted = measured(_without(frame, drop), source, categorical or ())
+    drafted = measured(_without(frame, drop), source, categorical or (), file)
     drafted.save(out)
     outputs.say(
         f"{out}: {several(len(drafted.columns), 'column')}, all with bounds or levels read from "
@@ -100,7 +112,9 @@ def synthesize(
     schema: Annotated[
         Path | None,
         typer.Option(
-            help="File with public bounds and levels of columns. Bounds and levels of other "
+            "--schema",
+            "--types",
+            help="File with kinds, public bounds and levels of columns. Bounds and levels of other "
             "columns are estimated privately.",
             show_default=False,
         ),
@@ -132,6 +146,10 @@ def synthesize(
     groups: quality.Groups = None,
     separator: Separator = ",",
     multiline: Multiline = False,
+    charset: Charset = "utf-8",
+    decimal: Decimal = ".",
+    thousands: Thousands = "",
+    date_format: DateFormat = "",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -149,8 +167,10 @@ def synthesize(
     import bdpvi
     from bdpvi._ground import progress
     from bdpvi.datasets.encoding import with_text_names
+    from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.origin import declared
-    from bdpvi.datasets.reading import read_table
+    from bdpvi.datasets.reading import read_header, read_table
+    from bdpvi.datasets.schema import in_file
     from bdpvi.privacy.book import ROW
     from bdpvi.privacy.cost import Assumption
     from bdpvi.privacy.places import Places
@@ -166,8 +186,14 @@ def synthesize(
     persons.check_said(
         data, unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person
     )
+    file = FileFormat(
+        separator=separator, multiline=multiline, charset=charset, decimal=decimal,
+        thousands=thousands, date_format=date_format,
+    )  # fmt: skip
+    known = None if schema is None else _consented(schema, from_data)
+    kept_header = [one for one in read_header(data, **vars(file)) if one not in (drop or ())]
     given: dict[str, Any] = {
-        "schema": None if schema is None else _consented(schema, from_data),
+        "schema": in_file(known, kept_header, file),
         "target": target or None,
         "epsilon": epsilon,
         "delta": delta,
@@ -184,8 +210,7 @@ def synthesize(
     output = output_of(folder / NAME)
     where = Places.of(out=out, secret=folder, ledger=path, shared=out, output=output)
     _check(rows, tables)
-    read = read_table(data, separator=separator, multiline=multiline, text=True, least=0)
-    frame = with_text_names(read)
+    frame = with_text_names(read_table(data, text=True, least=0, **vars(file)))
     used = _without(frame, drop).reset_index(drop=True)
     order = Order.of(list(used.columns), **given)  # refuse before anything is stored
     if not no_report:
@@ -196,11 +221,12 @@ def synthesize(
     assert people is not None  # it is a file, not a public table
     if budget is None and people.budget is None and not people.entries():
         budget = epsilon
-    lines = (separator, *["multiline"] * multiline)
+    more = [one for name, one in file.declared.items() if name != "separator"]
+    lines = (separator, *["multiline"] * multiline, *more)
     options = repr((given, sorted(drop or ()), lines, None if no_report else test_fraction))
     reading = declared(
         columns_dropped=len(drop or ()) or None,
-        separator=None if separator == "," else separator,
+        **file.declared,
     )
     price = {"epsilon": epsilon, "delta": delta}
     with _begun(where.secret, data, people, options, price) as begun:
@@ -345,7 +371,9 @@ def _write(
     """Write the tables to a folder; return the first. A seed repeats them."""
 
     def write(name: str, frame: pd.DataFrame) -> pd.DataFrame:
-        whole = {name: "Int64" for name, one in made.schema.columns.items() if one.integer}
+        numbers = {name: one for name, one in made.schema.columns.items() if one.integer}
+        dates = [n for n, one in numbers.items() if one.type and one.type.kind == "date"]
+        whole = {name: "Int64" for name in numbers if name not in dates}
         put(folder / name, outputs.csv_text(frame.astype(whole)).encode())
         return frame
 

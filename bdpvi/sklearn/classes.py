@@ -63,13 +63,13 @@ def places(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
     from bdpvi.datasets.cells import read_cell
 
     same = {one: float(at) for at, one in enumerate(classes.tolist())}
-    spelt = {read_cell(one, same)[1]: at for one, at in same.items()}
+    spelt = {read_cell(one, declared=same)[1]: at for one, at in same.items()}
     found: dict[Any, float] = {}
 
     def place(label: Any) -> float:
         try:
             if label not in found:
-                text, blank = read_cell(label, same)[1:]
+                text, blank = read_cell(label, declared=same)[1:]
                 usual = np.nan if blank else spelt.get(text, np.nan)
                 found[label] = same.get(label, usual)
             return found[label]

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bdpvi._ground import validate
+from bdpvi.datasets.domain import Codes
 from bdpvi.datasets.origin import listed
-from bdpvi.datasets.schema import Codes, Schema
+from bdpvi.datasets.schema import Schema
 from bdpvi.noise import secure
 from bdpvi.privacy.cost import Bound, sentences
 from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan

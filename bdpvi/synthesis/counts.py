@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpvi._ground import validate
-from bdpvi.datasets.schema import Codes, Schema
+from bdpvi.datasets.domain import Codes
+from bdpvi.datasets.schema import Schema
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import WholeNormals
@@ -132,7 +133,7 @@ class Plan:
     def of(cls, schema: Schema, target: int | None, distance: float, settings: Counts) -> Plan:
         """Return the plan that costs exactly ``distance``, μ.
 
-        >>> from bdpvi.datasets.schema import Domain
+        >>> from bdpvi.datasets.domain import Domain
         >>> three = Schema({name: Domain(levels=("0", "1")) for name in "abc"}, "coins")
         >>> plan = Plan.of(three, 0, 0.5, Counts())
         >>> round(3 / plan.one_way**2 + sum(1 / one**2 for one in plan.joint.values()), 12)

@@ -18,8 +18,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.domain import OTHER, Codes, Domain
 from bdpvi.datasets.encoding import with_text_names
-from bdpvi.datasets.schema import OTHER, Codes, Domain, Schema
+from bdpvi.datasets.schema import Schema
 from bdpvi.synthesis.counts import Floats
 
 Bins = NDArray[np.int32]
@@ -56,10 +57,10 @@ def read(frame: pd.DataFrame, schema: Schema) -> Floats:
 
 
 def _column(column: pd.Series[Any], domain: Domain) -> Floats:
-    if domain.edges is not None and column.dtype.kind in "iuf":
-        numbers = column.to_numpy(dtype=np.float64)
+    if domain.edges is not None and column.dtype.kind in "iuf" and domain.type is None:
+        numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
         return np.where(np.isfinite(numbers), numbers, np.nan)
-    cells = read_cells(column)
+    cells = read_cells(column, domain.reading)
     if domain.edges is not None:
         return cells.numbers
     names = pd.Series([*cells.names, None], dtype=object)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -15,8 +15,10 @@ from bdpvi._ground import validate
 from bdpvi.datasets import bought, bounds
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.cells import read_columns
+from bdpvi.datasets.domain import MOST_LEVELS, Domain
 from bdpvi.datasets.origin import declared
-from bdpvi.datasets.schema import MOST_LEVELS, Domain, Schema
+from bdpvi.datasets.schema import Schema
+from bdpvi.datasets.types import ANY, NAMES, NUMBERS, UNUSED, ColumnType, types_of
 from bdpvi.datasets.units import at_most
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW, Priced, for_unit
@@ -68,6 +70,7 @@ class Order:
         epsilon, delta: for everything together.
         settings: see :class:`Counts`.
         left_out: number of columns that the schema leaves out.
+        types: declared types of the columns to estimate, by which their cells are read.
 
     Raises:
         ValueError: naming the argument at fault.
@@ -85,6 +88,7 @@ class Order:
     delta: float
     settings: Counts
     left_out: int = 0
+    types: Mapping[str, ColumnType] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -103,6 +107,8 @@ class Order:
             schema.check(header)
         known = {} if schema is None else schema.columns
         out = set(() if schema is None else schema.left_out)
+        types = {} if schema is None else dict(schema.types)
+        out |= {name for name, one in types.items() if one.kind in UNUSED}
         if (unit := settings.unit) != ROW:
             if (found := list(header).count(unit)) != 1:
                 raise ValueError(f"unit={unit!r} must be a column once, there are {found}")
@@ -113,13 +119,16 @@ class Order:
                 "counted: take it out there"
             )
         kinds = {one: UNDECLARED for one in header if one not in known and one not in out}
+        kinds |= {n: CATEGORY for n, one in types.items() if n in kinds and one.kind in NAMES}
+        kinds |= {n: NUMBER for n, one in types.items() if n in kinds and one.kind in NUMBERS}
         for kind, some in ((CATEGORY, settings.categorical), (NUMBER, settings.numeric)):
             for name in some:
-                if name not in kinds:
+                if kinds.get(name) not in (UNDECLARED, kind):
                     raise ValueError(
                         f"{kind}: {name!r} must be a column of the table that the schema lacks"
                     )
                 kinds[name] = kind
+        types = types_of(settings.categorical) | types
         names = [*known, *kinds]
         if not names:
             raise ValueError("table must have at least one column to count")
@@ -127,7 +136,8 @@ class Order:
             raise ValueError(f"target={target!r} must be a column that is counted: one of {names}")
         source = "" if schema is None else schema.source
         left_out = len(out & set(header) - {settings.unit})
-        made = cls(known, source, kinds, target, epsilon, delta, settings, left_out)
+        types = {name: one for name, one in types.items() if name in kinds}
+        made = cls(known, source, kinds, target, epsilon, delta, settings, left_out, types)
         made.plan(made._widest)  # refuses noise too large to represent
         if kinds:
             bounds.check(kinds, made.distances[1])
@@ -140,6 +150,11 @@ class Order:
         return declared(
             persons=ONE_ROW if settings.unit == ROW else None,
             kinds_by_the_schema=tuple(self.declared),
+            types=tuple(
+                f"{name} ({one.kind})"
+                for name, one in self.types.items()
+                if name not in settings.categorical and one.kind != ANY
+            ),
             numeric=settings.numeric,
             categorical=settings.categorical,
             columns_left_out=self.left_out or None,
@@ -212,7 +227,7 @@ class Order:
         """
         if not self.kinds:
             return Schema(self.declared, self.source)
-        cells = read_columns(table[list(self.kinds)])
+        cells = read_columns(table[list(self.kinds)], self.types)
         first, second, _ = self.distances
         kinds = self.kinds
         if first:
@@ -225,6 +240,7 @@ class Order:
             key=key.child("bounds"),
             rows=self.settings.rows_per_unit,
         )
+        made = {name: one.of(self.types.get(name)) for name, one in made.items()}
         source = f"{self.source}; the others {bounds.SOURCE}" if self.source else bounds.SOURCE
         return Schema({**self.declared, **made}, source)
 

@@ -16,6 +16,7 @@ from bdpvi._ground import schema as files
 from bdpvi._ground import store, validate
 from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.looks import tell_of_text, tell_of_unfit
 from bdpvi.datasets.schema import Schema
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW
@@ -188,6 +189,7 @@ def synthesize(
     settings = settings or Counts()
     table = with_text_names(table)
     order = Order.of(list(table.columns), schema, target, epsilon, delta, settings)
+    look(table, order)
     if work is None:
         secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
         people, name = for_persons(ledger, settings), Key.fresh().work  # each call is its own work
@@ -226,7 +228,7 @@ class Synthesis:
         complete = order.bought(table, key)
         codes, unfit = complete.encode(table[list(complete.columns)])
         for column in order.kinds:
-            if complete.columns[column] in NOTHING.values():
+            if replace(complete.columns[column], type=None) in NOTHING.values():
                 unfit[column] = "no value was frequent enough to give a bound or a level"
         for column, words in unfit.items():
             warnings.warn(f"column {column!r}: {words} (secret)", stacklevel=4)
@@ -235,6 +237,14 @@ class Synthesis:
         receipt = _receipt(public, complete, order, key.experiment)
         counts = count(codes, order.plan(complete), key)
         return Synthetic(receipt, complete, order.target, settings, counts)
+
+
+def look(table: pd.DataFrame, order: Order) -> None:
+    """Show the owner what may be read otherwise than meant, before anything is charged."""
+    of_domains = {name: one.reading for name, one in order.declared.items()}
+    types = {name: one for name, one in of_domains.items() if one} | dict(order.types)
+    tell_of_unfit(table, types)
+    tell_of_text(table[list(order.kinds)], types)
 
 
 def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> Receipt:

@@ -36,7 +36,7 @@ C = TypeVar("C")
 
 def read_rows(frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
     """Return the rows with a target; tell the owner how many rows have none."""
-    columns = dict(read_columns(with_text_names(frame)))
+    columns = dict(read_columns(with_text_names(frame), pipeline.types_used))
     target = columns.pop(pipeline.target)
     if pipeline.model is None:
         y = np.asarray(_places(target, [pipeline.positive]) == 0, dtype=np.float64)
@@ -53,7 +53,8 @@ def read_rows(frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
 
 def _places(cells: Cells, values: Sequence[object]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return each cell's index among ``values``, (N,), -1 if it is none of them."""
-    at = {read_cell(value)[1]: float(place) for place, value in enumerate(values)}
+    names = (read_cell(value, cells.type)[1] for value in values)
+    at = {name: float(place) for place, name in enumerate(names)}
     of_names = np.array([*(at.get(name, -1.0) for name in cells.names), -1.0])
     return of_names[cells.codes]  # a blank is -1, the last
 

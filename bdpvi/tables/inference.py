@@ -33,7 +33,7 @@ class Intervals:
 
     Attributes:
         scores: noisy scores.
-        trained: DPVI; once suited to a model, its training.
+        trained: DPVI; once suited to a model, its training; None if only noisy scores have a price.
     """
 
     kind: ClassVar[str] = "intervals"
@@ -53,12 +53,13 @@ class Intervals:
 
     def of_rows(self, rows: float) -> Intervals:
         """Return the route for a table of about ``rows`` records."""
-        return Intervals(scores=self.scores.of_rows(rows), trained=self.trained.of_rows(rows))
+        trained = self.trained and self.trained.of_rows(rows)
+        return Intervals(scores=self.scores.of_rows(rows), trained=trained)
 
     def with_draws(self, draws: int) -> Intervals:
         """Return the route with ``draws`` draws in a release."""
-        scores, trained = self.scores.with_draws(draws), self.trained.with_draws(draws)
-        return Intervals(scores=scores, trained=trained)
+        trained = self.trained and self.trained.with_draws(draws)
+        return Intervals(scores=self.scores.with_draws(draws), trained=trained)
 
     def suited(self, model: Model, data: Dataset, guide: object) -> Intervals:
         """Return the route for a model; errors as for both of its routes."""

@@ -16,6 +16,7 @@ from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.origin import declared
+from bdpvi.datasets.types import NAMES, NUMBERS, UNUSED, ColumnType, types_of
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.kinds import OfClasses, OfNumbers
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
@@ -31,6 +32,7 @@ from bdpvi.tables.recipe import Recipe
 from bdpvi.tables.recommended import for_intervals, recommended, settings_for
 
 if TYPE_CHECKING:
+    from bdpvi.datasets.schema import Schema
     from bdpvi.tables.rows import Encoded
 
 _DRAWS = 1000
@@ -51,6 +53,7 @@ class Pipeline:
     base_rate: float | None = None
     expected_rows: float | None = None
     constants: Encoding | None = None
+    types: Schema | None = None
     from_data: bool = False
     drop: Sequence[str] = ()
     categorical: Sequence[str] = ()
@@ -74,9 +77,10 @@ class Pipeline:
             validate.probability("base_rate", self.base_rate)
         if self.expected_rows is not None:
             magnitude(self.expected_rows)
+        self._check_labels()
         if self.model is not None:
             self._check_model()
-        elif self.positive in (None, "") or read_cell(self.positive)[2]:
+        elif self.positive in (None, "") or read_cell(self.positive, self.target_type)[2]:
             raise ValueError(
                 f"positive={self.positive!r}: say which value of {self.target!r} counts as 1; it "
                 "is not taken from the rows"
@@ -93,6 +97,20 @@ class Pipeline:
         if self.from_data and self.constants is not None:
             raise ValueError("from_data=True and constants were both given; give one")
 
+    def _check_labels(self) -> None:
+        """Refuse a positive value or classes that the target's declared levels lack."""
+        type_ = self.target_type
+        if type_ is None or type_.names is None:
+            return
+        asked = [self.positive] if self.model is None else self.classes
+        for value in asked:
+            if value not in (None, "") and (label := type_.read(value)[1]) not in type_.names:
+                name = "positive" if self.model is None else "classes"
+                raise ValueError(
+                    f"{name}={value!r}: types declares {type_.names} for the target "
+                    f"{self.target!r}, and not {label or value!r}"
+                )
+
     def _check_model(self) -> None:
         """Refuse options that do not suit the model."""
         assert self.model is not None
@@ -102,7 +120,7 @@ class Pipeline:
                     f"{name}={value!r}: a {self.model.kind} regression takes none; leave it out"
                 )
         wanted = self.model.classes if isinstance(self.model, OfClasses) else 0
-        labels = [read_cell(one)[1] for one in self.classes]
+        labels = self.labels
         if len(labels) != wanted or len({*labels} - {""}) != wanted:
             raise ValueError(
                 f"classes={[*self.classes]!r}: a {self.model.kind} regression wants "
@@ -134,15 +152,65 @@ class Pipeline:
         """Whether the route is private variational inference."""
         return self.model is not None and not self.scored
 
+    @property
+    def types_used(self) -> dict[str, ColumnType]:
+        """Types by which the columns' cells are read: declared ones, and names as written."""
+        named = types_of(self.categorical)
+        return named if self.types is None else {**named, **self.types.read_by}
+
+    @property
+    def target_type(self) -> ColumnType | None:
+        """The declared type of the target, if any."""
+        return None if self.types is None else self.types.read_by.get(self.target)
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the classes."""
+        return [read_cell(one, self.target_type)[1] for one in self.classes]
+
+    @property
+    def positive_label(self) -> str:
+        """The name of the positive value."""
+        return read_cell(self.positive, self.target_type)[1]
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The columns that are no features: dropped ones, identifiers and text."""
+        kinds = {} if self.types is None else self.types.read_by
+        unused = [name for name, one in kinds.items() if one.kind in UNUSED]
+        return (*self.drop, *(one for one in unused if one not in {*self.drop, self.target}))
+
     @cached_property
     def public(self) -> Encoding | None:
         """The public preprocessing, with the exposure's column unchanged."""
-        if not self.exposure:
-            return self.constants
-        exposure = Numeric(self.exposure, mean=0.0, sd=1.0)
-        if self.constants is None:
-            return Encoding((exposure,), "The exposure as it is")
-        return replace(self.constants, columns=(*self.constants.columns, exposure))
+        found = self._declared_constants()
+        if self.exposure:
+            exposure = Numeric(self.exposure, mean=0.0, sd=1.0)
+            columns = () if found is None else found.columns
+            columns = (*(one for one in columns if one.name != self.exposure), exposure)
+            source = "The exposure as it is" if found is None else found.source
+            found = Encoding(columns, source) if found is None else replace(found, columns=columns)
+        return None if found is None else found.typed(self.types_used)
+
+    def _declared_constants(self) -> Encoding | None:
+        """Return the constants, and those of other columns that types declare."""
+        from bdpvi.datasets.constants import constants_in
+
+        given = self.constants
+        known = {one.name for one in given.columns} if given else set()
+        more = None
+        if self.types is not None:
+            columns = {
+                name: one
+                for name, one in self.types.columns.items()
+                if name not in {*known, *self.drop, self.target}
+            }
+            more = constants_in(replace(self.types, columns=columns)) if columns else None
+        if given is None or more is None:
+            return given or more
+        sources = dict.fromkeys((given.source, more.source))
+        both = replace(given, columns=(*given.columns, *more.columns), source="; ".join(sources))
+        return both.of([*given.origins, *more.origins], given.purchases)
 
     @property
     def declared(self) -> dict[str, str]:
@@ -154,8 +222,9 @@ class Pipeline:
         )
         hashed = self.hashed
         return declared(
-            positive=None if self.positive is None else read_cell(self.positive)[1],
-            classes=tuple(read_cell(one)[1] for one in self.classes),
+            positive=None if self.positive is None else self.positive_label,
+            classes=tuple(self.labels),
+            types=() if self.types is None else self.types.kinds,
             numeric=numeric,
             categorical=categorical,
             categories=None if hashed is None else "hashed" if hashed else "counted",
@@ -218,13 +287,22 @@ class Pipeline:
         names = [str(name).strip() for name in header]
         if self.exposure and (self.exposure == self.target or self.exposure not in names):
             raise ValueError(f"exposure={self.exposure!r} must be a column other than the target")
+        kinds = {} if self.types is None else self.types.of_header(names)
+        taken = {*self.left_out, self.target}
+        if both := sorted({*self.numeric} & {n for n, one in kinds.items() if one.kind in NAMES}):
+            raise ValueError(f"numeric names {both[0]!r}, whose kind is {kinds[both[0]].kind}")
+        if both := sorted(
+            {*self.categorical} & {n for n, one in kinds.items() if one.kind in NUMBERS}
+        ):
+            raise ValueError(f"categorical names {both[0]!r}, whose kind is {kinds[both[0]].kind}")
+        more = {n: one.kind for n, one in kinds.items() if n not in taken}
         return bought.Purchase.of(
             header,
             target=self.target,
             public=self.public,
-            drop=self.drop,
-            categorical=self.categorical,
-            numeric=self.numeric,
+            drop=self.left_out,
+            categorical=[*self.categorical, *(n for n, one in more.items() if one in NAMES)],
+            numeric=[*self.numeric, *(n for n, one in more.items() if one in NUMBERS)],
             hashed=bool(self.hashed),
         )
 

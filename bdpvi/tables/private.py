@@ -23,11 +23,13 @@ from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, WorstCaseDP
 from bdpvi.bayesian.neighbours.route import Remove
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.releases import carried_out
-from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.looks import tell_of_target, tell_of_text, tell_of_unfit
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
-from bdpvi.datasets.reading import read_table
+from bdpvi.datasets.reading import read_header, read_table
+from bdpvi.datasets.schema import in_file
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import at_most
 from bdpvi.privacy.book import ROW, checked
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
     from bdpvi.bayesian.fit import Fit
     from bdpvi.datasets.encoding import Encoding
+    from bdpvi.datasets.schema import Schema
     from bdpvi.guides import GaussianGuide
     from bdpvi.models.kinds import OfClasses, OfNumbers
     from bdpvi.releases.released import Release
@@ -70,6 +73,7 @@ def private(
     base_rate: float | None = None,
     expected_rows: float | None = None,
     constants: Encoding | None = None,
+    types: Schema | None = None,
     from_data: bool = False,
     drop: Sequence[str] = (),
     categorical: Sequence[str] = (),
@@ -93,6 +97,10 @@ def private(
     one_row_per_person: bool = False,
     separator: str = ",",
     multiline: bool = False,
+    charset: str = "utf-8",
+    decimal: str = ".",
+    thousands: str = "",
+    date_format: str = "",
     progress: bool = True,
 ) -> Release:
     """Turn a table into a private model: private preprocessing, fit to all rows, charge, draw.
@@ -115,6 +123,9 @@ def private(
             to 1, 2 or 5 times a power of ten. By default N is estimated privately.
         constants: public preprocessing bounds of some or all columns, which cost nothing; others
             are estimated privately.
+        types: declared types of columns, with public bounds and levels of some: they decide how
+            cells are read, here and in new rows, and go with the release. Identifiers and text are
+            left out.
         from_data: consent to exact bounds, read from this table and published, which ε does not
             cover.
         drop: columns to leave out.
@@ -152,9 +163,9 @@ def private(
         rows_per_unit: the most rows of each person to use, the first ones.
         one_row_per_person: that every person has one row, so that ε for a row is ε for a person. A
             file needs this or ``unit``; for a data frame it is the default. The receipt says which.
-        separator: separator of a CSV file.
-        multiline: whether quoted values may span several lines of it, which the receipt then
-            states; see :func:`bdpvi.datasets.reading.read_table`.
+        separator, multiline, charset, decimal, thousands, date_format: how a CSV file is written;
+            see :class:`bdpvi.datasets.formats.FileFormat`. That values may span several lines is
+            stated in the receipt.
         progress: whether to show progress bars.
 
     Raises:
@@ -179,8 +190,7 @@ def private(
         del asked["name"]
     work = Work.of(
         table,
-        separator=separator,
-        multiline=multiline,
+        file=FileFormat(**{one.name: given[one.name] for one in fields(FileFormat)}),
         progress=progress,
         out=out,
         secret=secret,
@@ -240,8 +250,7 @@ class Work:
         people: the people in the table, with their ledger.
         budget: the total that may be spent on them.
         progress: whether to show progress bars.
-        multiline: whether records may span several lines of a file.
-        separator: separator between the values of a file.
+        file: how a CSV file is written.
         where: paths of its files, if it has any.
     """
 
@@ -250,8 +259,7 @@ class Work:
     people: People = field(default_factory=People)
     budget: Budget | None = None
     progress: bool = True
-    multiline: bool = False
-    separator: str = ","
+    file: FileFormat = field(default_factory=FileFormat)
     where: Places | None = None
 
     @classmethod
@@ -259,8 +267,7 @@ class Work:
         cls,
         table: pd.DataFrame | Dataset | str | os.PathLike[str],
         *,
-        separator: str = ",",
-        multiline: bool = False,
+        file: FileFormat | None = None,
         progress: bool = True,
         out: str | os.PathLike[str] | None = None,
         secret: str | os.PathLike[str] | None = None,
@@ -275,6 +282,7 @@ class Work:
         said: Any = {"unit": unit, "rows_per_unit": rows_per_unit}
         persons.check_said(table, **said, one_row_per_person=one_row_per_person)
         checked(budget, unit, rows_per_unit)
+        file = file or FileFormat()
         if ledger is None and isinstance(table, str | os.PathLike):
             ledger = beside(table)
         kept = table.people.kept if ledger is None and isinstance(table, Dataset) else ledger
@@ -284,9 +292,8 @@ class Work:
         if isinstance(table, str | os.PathLike):
             pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
-            table = read_table(
-                table, separator=separator, multiline=multiline, text=raw, least=0 if raw else 1
-            )
+            table, types = _read(table, file, raw, pipeline.get("types"))
+            pipeline["types"] = types
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "name": table.name}
             model = pipeline.get("model")
@@ -302,13 +309,25 @@ class Work:
             persons.warn_of_repeats(table, unit, 4)
         else:
             table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
-        work = cls(
-            table, Pipeline(**pipeline), people, budget, progress, multiline, separator, where
-        )
+        work = cls(table, Pipeline(**pipeline), people, budget, progress, file, where)
         work.check()
+        work.look()
         if ledger is not None:
             people.share(ledger if isinstance(ledger, Ledger) else opened(ledger))
         return work
+
+    def look(self) -> None:
+        """Show the owner what may be read otherwise than meant, before anything is charged."""
+        if isinstance(self.table, Dataset):
+            return
+        frame, pipeline = with_text_names(self.table), self.pipeline
+        types = pipeline.types_used
+        if not pipeline.from_data:
+            tell_of_unfit(frame, types)
+            tell_of_text(frame.drop(columns=list(pipeline.drop)), types)
+        if pipeline.model is None:
+            type_, positive = pipeline.target_type, pipeline.positive_label
+            tell_of_target(frame[pipeline.target], type_, positive)
 
     @cached_property
     def rows(self) -> Rows:
@@ -326,7 +345,12 @@ class Work:
             return None
         given = {"drop": pipeline.drop, "categorical": pipeline.categorical, **pipeline.measuring}
         data = dataset_from_frame(
-            self.table, pipeline.target, positive=pipeline.positive, name=pipeline.name, **given
+            self.table,
+            pipeline.target,
+            positive=pipeline.positive,
+            types=pipeline.types,
+            name=pipeline.name,
+            **given,
         )
         noted = self._noting(data.preprocessing)
         return replace(data, preprocessing=noted, people=self.people)
@@ -334,13 +358,13 @@ class Work:
     def _noting(self, made: Mapping[str, Any]) -> dict[str, Any]:
         """Return the description of the records, with the declarations used to read them."""
         said = self.pipeline.declared
-        said |= declared(separator=None if self.separator == "," else self.separator)
+        said |= declared(**self.file.declared)
         if isinstance(self.table, Dataset):  # its targets are 0 and 1, or numbers of classes
             said = {name: one for name, one in said.items() if name not in ("positive", "classes")}
         elif self.people.unit == ROW:
             said |= declared(persons=persons.ONE_ROW)
         noted = {**made, DECLARED: {**said, **made.get(DECLARED, {})}}
-        return noted | ({MULTILINE: True} if self.multiline else {})
+        return noted | ({MULTILINE: True} if self.file.multiline else {})
 
     @property
     def bayesian(self) -> bool:
@@ -406,10 +430,10 @@ class Work:
         found = encode(self.rows, pipeline, work.perform, left=left)
         meaning: dict[str, Any] = {"column": pipeline.target}
         if pipeline.model is None:
-            positive = read_cell(pipeline.positive)[1]
+            positive = pipeline.positive_label
             meaning |= {"positive": positive, "negative": f"not {positive}"}
         elif pipeline.classes:
-            meaning["classes"] = [read_cell(one)[1] for one in pipeline.classes]
+            meaning["classes"] = pipeline.labels
         data = Dataset(
             found.encoding.whole(self.rows.columns),
             torch.from_numpy(self.rows.y),
@@ -552,6 +576,17 @@ class Work:
             table = hashlib.sha256(self.table.to_csv().encode("utf-8", "replace")).hexdigest()
         options = replace(self.pipeline, name="data")
         return table, hashlib.sha256(repr(options).encode()).hexdigest()
+
+
+def _read(
+    table: str | os.PathLike[str], file: FileFormat, raw: bool, types: Schema | None
+) -> tuple[pd.DataFrame, Schema | None]:
+    """Return the rows of a file, and the types of its columns."""
+    if raw or types is not None:
+        types = in_file(types, read_header(table, **vars(file)), file)
+    written = () if types is None else types.read_by
+    least = 0 if raw else 1
+    return read_table(table, text=raw, least=least, written=written, **vars(file)), types
 
 
 def _held(file: Path, secret: Path, ledger: Path | None) -> Places:

@@ -1,0 +1,92 @@
+"""How a CSV file is written: its separator, character set, signs of numbers and dates."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass
+from typing import Protocol
+
+from bdpvi._ground import validate
+from bdpvi.datasets.spelling import check_date_format, check_signs
+
+CHARSETS = {"utf-8": "utf-8-sig", "utf-16": "utf-16", "latin-1": "latin-1", "cp1252": "cp1252"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFormat:
+    """How a CSV file is written. All of it is public.
+
+    Attributes:
+        separator: the character between the values; a tab may be written ``"tab"``.
+        multiline: whether quoted values may span several lines. One line can then join others to
+            itself, so a guarantee is about records as delimited by the quotes; line breaks in
+            values become spaces.
+        charset: utf-8, utf-16, latin-1 or cp1252.
+        decimal: the decimal sign of numbers, ``.`` or ``,``.
+        thousands: the sign between groups of three digits, ``""`` for none.
+        date_format: how dates are written in columns whose declared kind is date, such as
+            ``%d.%m.%Y``; "" for year, month, day.
+
+    Raises:
+        ValueError: naming the field at fault.
+
+    >>> FileFormat(separator=";", decimal=",").declared
+    {'separator': ';', 'decimal': ','}
+    """
+
+    separator: str = ","
+    multiline: bool = False
+    charset: str = "utf-8"
+    decimal: str = "."
+    thousands: str = ""
+    date_format: str = ""
+
+    def __post_init__(self) -> None:
+        validate.choice("charset", self.charset, CHARSETS)
+        check_signs(self.decimal, self.thousands)
+        check_date_format(self.date_format)
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """What differs from the usual format, by name, but for ``multiline``."""
+        names = ("separator", "charset", "decimal", "thousands", "date_format")
+        usual = {name: getattr(FileFormat, name) for name in names}
+        return {n: getattr(self, n) for n in names if getattr(self, n) != usual[n]}
+
+    @property
+    def signs(self) -> tuple[str, str, str]:
+        """Decimal sign, thousands sign and date format."""
+        return self.decimal, self.thousands, self.date_format
+
+    @property
+    def plain(self) -> bool:
+        """Whether numbers are written as Python writes them."""
+        return self.signs[:2] == (".", "")
+
+
+class Bytes(Protocol):
+    """A file that is read as bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes, none at the end."""
+
+
+class _Recoded:
+    """A file of another character set, read as UTF-8."""
+
+    def __init__(self, file: Bytes, charset: str) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder(CHARSETS[charset])(errors="replace")
+
+    def read(self, size: int, /) -> bytes:
+        """Return the UTF-8 of about so many bytes, none at the end."""
+        while True:
+            found = self._file.read(size)
+            text = self._decoder.decode(found, final=not found)
+            if text or not found:
+                return text.encode(errors="replace")
+
+
+def in_charset(file: Bytes, charset: str) -> Bytes:
+    """Return a file of this character set as UTF-8."""
+    return file if charset == FileFormat.charset else _Recoded(file, charset)

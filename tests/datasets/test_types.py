@@ -1,0 +1,459 @@
+"""Declared types: how cells are read, that they go with releases, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bdpvi
+from bdpvi.datasets import (
+    Domain,
+    Encoding,
+    Schema,
+    constants_of,
+    from_csv,
+    from_frame,
+    read_constants,
+)
+from bdpvi.datasets.cells import read_cell, read_cells
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.reading import read_header, read_table
+from bdpvi.datasets.schema import in_file, measured
+from bdpvi.datasets.types import KINDS, ColumnType, series_of, unfit
+from bdpvi.synthesis import Counts
+from bdpvi.synthesis.released import of_bytes
+
+BLANK = (math.nan, "", True)
+NUMBER = ColumnType(kind="number", decimal=",", thousands=".")
+
+
+def name(text: str) -> tuple[float, str, bool]:
+    return math.nan, text, False
+
+
+def number(value: float) -> tuple[float, str, bool]:
+    return value, read_cell(value)[1], False
+
+
+@pytest.mark.parametrize(
+    ("type_", "cell", "expected"),
+    [
+        (NUMBER, "27,3", number(27.3)),
+        (NUMBER, "1.234,5", number(1234.5)),
+        (NUMBER, "-,5e1", number(-5.0)),
+        (NUMBER, "27.3", BLANK),
+        (NUMBER, "12.34", BLANK),
+        (NUMBER, 27.3, number(27.3)),
+        (NUMBER, True, BLANK),
+        (NUMBER, "9" * 400, BLANK),
+        (ColumnType(kind="number", thousands=" "), "1\u202f234.5", number(1234.5)),
+        (ColumnType(kind="number", blank=("-9",)), -9.0, BLANK),
+        (ColumnType(kind="number", blank=("-9",)), "-9.0", BLANK),
+        (ColumnType(kind="integer"), "7.0", number(7.0)),
+        (ColumnType(kind="integer"), "7.5", BLANK),
+        (ColumnType(kind="code"), "01002", name("01002")),
+        (ColumnType(kind="code"), " 1E1 ", name("1E1")),
+        (ColumnType(kind="code"), "1.0", name("1.0")),
+        (ColumnType(kind="code", blank=()), "NA", name("NA")),
+        (ColumnType(kind="code"), 1002, name("1002")),
+        (ColumnType(kind="category"), "007", name("007")),
+        (ColumnType(kind="category"), "7.0", name("7")),
+        (ColumnType(kind="category"), 7.0, name("7")),
+        (ColumnType(kind="category"), "NA", BLANK),
+        (ColumnType(kind="category", levels=("NA", "-")), "NA", name("NA")),
+        (ColumnType(kind="category", levels=("NA", "-")), "None", BLANK),
+        (ColumnType(kind="category", levels=("7", "7.0")), "7.0", name("7.0")),
+        (ColumnType(kind="ordered", levels=("1", "2")), 2.0, name("2")),
+        (ColumnType(kind="category", blank=("99",)), "NA", name("NA")),
+        (ColumnType(kind="category", blank=("99",)), 99, BLANK),
+        (ColumnType(kind="category", blank=("99",)), "", BLANK),
+        (ColumnType(kind="category", spellings={"yes": ("Yes", "ja")}), "ja", name("yes")),
+        (ColumnType(kind="boolean"), True, name("True")),
+        (ColumnType(kind="boolean"), np.False_, name("False")),
+        (ColumnType(kind="boolean"), "YES ", name("True")),
+        (ColumnType(kind="boolean"), 0.0, name("False")),
+        (ColumnType(kind="boolean"), "perhaps", BLANK),
+        (ColumnType(kind="boolean", levels=("no", "yes")), "Y", name("yes")),
+        (ColumnType(kind="date"), "1970-01-02", number(1.0)),
+        (ColumnType(kind="date"), "1970-01-02T10:00", number(1.0)),
+        (ColumnType(kind="date"), pd.Timestamp("1970-01-03 23:00"), number(2.0)),
+        (ColumnType(kind="date"), np.datetime64("1969-12-31"), number(-1.0)),
+        (ColumnType(kind="date", date_format="%d.%m.%Y"), "02.01.1970", number(1.0)),
+        (ColumnType(kind="date", date_format="%d.%m.%Y"), "1970-01-02", BLANK),
+        (ColumnType(kind="date", since="2000-01-01"), "2000-02-30", BLANK),
+        (ColumnType(kind="any", decimal=","), "27,3", number(27.3)),
+        (ColumnType(kind="any", decimal=","), "27.3", name("27.3")),
+        (ColumnType(kind="any", decimal=","), "ward", name("ward")),
+    ],
+)
+def test_a_declared_type_alone_decides(
+    type_: ColumnType, cell: object, expected: tuple[float, str, bool]
+) -> None:
+    np.testing.assert_equal(read_cell(cell, type_), expected)
+
+
+CELLS = st.one_of(
+    st.floats(), st.integers(), st.booleans(), st.none(), st.text(max_size=6),
+    st.sampled_from(["27,3", "NA", "01", "yes", "2020-01-01", "1.234", pd.NA, pd.NaT, 10**400]),
+)  # fmt: skip
+
+
+@given(st.lists(CELLS, max_size=6), st.sampled_from(KINDS))
+def test_a_column_is_its_cells_and_no_cell_is_refused(column: list[object], kind: str) -> None:
+    type_ = ColumnType(kind=kind)
+    found = read_cells(pd.Series(column, dtype=object), type_)
+    for at, cell in enumerate(column):
+        one, label, blank = read_cell(cell, type_)
+        assert found.blank[at] == blank
+        np.testing.assert_equal(found.numbers[at], one)
+        assert blank or found.names[found.codes[at]] == label
+        assert label.isprintable()
+        # What is read once is read the same again: a bought level, or a row made from it.
+        assert (
+            blank
+            or kind in ("number", "integer", "date", "any")
+            or (read_cell(label, type_)[1:] in ((label, False), ("", True)))
+        )
+
+
+@pytest.mark.parametrize(
+    ("given_", "said"),
+    [
+        ({"kind": "word"}, "kind must be one of"),
+        ({"kind": "number", "levels": ("a",)}, r"levels=\('a',\) does not go with kind=number"),
+        ({"kind": "code", "low": 0.0, "high": 1.0}, "low=0.0 does not go with kind=code"),
+        ({"kind": "number", "low": 2.0, "high": 1.0}, "low=2.0 must be at most high=1.0"),
+        ({"kind": "integer", "low": 0.5, "high": 1.0}, "must be whole"),
+        ({"kind": "number", "low": 2.0}, "give low and high"),
+        ({"kind": "number", "decimal": ";"}, "decimal must be one of"),
+        ({"kind": "number", "decimal": ",", "thousands": ","}, "thousands=',' is the decimal sign"),
+        ({"kind": "number", "step": 0.0}, "step"),
+        ({"kind": "integer", "step": 0.5}, "step=0.5 must be whole"),
+        ({"kind": "date", "date_format": "%d"}, "date_format='%d' must have a year"),
+        ({"kind": "date", "date_format": "%Q"}, "date_format='%Q'"),
+        ({"kind": "date", "since": "1.1.70"}, "since='1.1.70' must be a day"),
+        ({"kind": "category", "levels": ("a", "a")}, "levels must be different"),
+        ({"kind": "category", "levels": (" a",)}, "levels must be different"),
+        ({"kind": "boolean", "levels": ("a",)}, "levels of a boolean must be two"),
+        ({"kind": "category", "levels": ("a",), "spellings": {"b": ("c",)}}, "spellings has 'b'"),
+        ({"kind": "category", "levels": ("a", "b"), "spellings": {"b": ("a",)}}, "more than once"),
+        ({"kind": "category", "levels": ("a",), "blank": ("a",)}, "blank has 'a'"),
+    ],
+)
+def test_types_that_cannot_be(given_: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ColumnType(**given_)
+
+
+# What was found by reading: each was otherwise.
+
+
+def test_codes_keep_their_spelling_also_where_only_categorical_was_said() -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "zip": rng.choice(["01002", "02138", "10001"], 3000),
+            "code": rng.choice(["007", "7", "12"], 3000),
+            "ward": rng.choice(["1E1", "2E2", "3E0"], 3000),
+        }
+    )
+    expected = {name: set(frame[name]) for name in frame}
+    named = Counts(categorical=("zip", "code", "ward"))
+    for schema, settings in (
+        (None, named),
+        (
+            Schema({}, "form", types=dict.fromkeys(map(str, frame), ColumnType(kind="code"))),
+            Counts(),
+        ),
+    ):
+        made = bdpvi.synthesize(frame, schema, epsilon=5.0, settings=settings)
+        rows = of_bytes(made.to_bytes()).sample(500)
+        assert {name: set(rows[name]) for name in rows} == expected
+    release = bdpvi.private(
+        frame.assign(sick=frame["code"] == "7"), target="sick", positive="True", epsilon=3.0,
+        categorical=[*map(str, frame)], progress=False,
+    )  # fmt: skip
+    assert {"zip=01002", "code=007", "code=7", "ward=1E1"} <= {*release.feature_names}
+    assert release.encoding is not None
+    x = release.encoding.apply(frame[:1])
+    row = dict(zip(release.feature_names, x[0].tolist(), strict=True))
+    assert row[f"zip={frame['zip'][0]}"] == 1
+    assert row["zip=other"] == 0
+
+
+def test_a_schema_of_codes_and_of_names_that_look_blank_is_taken() -> None:
+    codes = Domain(levels=("007", "7", "12"))
+    assert codes.encode(pd.Series(["7", "007", "12", "x"]))[0].tolist() == [1, 0, 2, 4]
+    with pytest.raises(ValueError, match="a declared kind, such as category, takes them as"):
+        Domain(levels=("NA", "DE"))
+    land = Domain.of_type(ColumnType(kind="category", levels=("NA", "None", "-")))
+    assert land is not None
+    assert land.encode(pd.Series(["-", "NA", "None", "?", ""]))[0].tolist() == [2, 0, 1, 3, 3]
+    back = land.decode(np.array([0, 1, 2, 3]), np.random.default_rng(0))
+    assert back.tolist() == ["NA", "None", "-", None]
+    encoding = constants_of(
+        {"source": "ISO 3166.", "columns": {"land": {"kind": "category", "levels": ["NA", "DE"]}}}
+    )
+    assert encoding.apply(pd.DataFrame({"land": ["DE", "NA"]})).tolist() == [[0, 1], [1, 0]]
+    assert Encoding.from_dict(encoding.to_dict()) == encoding
+
+
+def test_types_come_back_as_what_they_were() -> None:
+    rng = np.random.default_rng(0)
+    size = 4000
+    frame = pd.DataFrame(
+        {
+            "flag": rng.random(size) < 0.3,
+            "bill": np.round(rng.gamma(2, 1000, size), 2),
+            "born": pd.Timestamp("1950-01-01") + pd.to_timedelta(rng.integers(0, 9999, size), "D"),
+            "dose": rng.integers(0, 20, size) * 5,
+        }
+    )
+    rows = bdpvi.synthesize(frame[["flag"]], epsilon=5.0).sample(2000)
+    assert pd.api.types.is_bool_dtype(rows["flag"])  # nullable if a blank was drawn
+    assert (rows["flag"] == np.True_).mean() == pytest.approx(0.3, abs=0.05)
+    types = Schema(
+        {"bill": Domain(low=0, high=2e4, type=ColumnType(kind="number", step=0.01))},
+        "form",
+        types={"born": ColumnType(kind="date"), "dose": ColumnType(kind="integer", step=5.0)},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some are beyond the private bounds
+        made = of_bytes(bdpvi.synthesize(frame, types, epsilon=5.0).to_bytes())
+    rows = made.sample(2000)
+    assert pd.api.types.is_bool_dtype(rows["flag"])
+    assert (rows["bill"].map(lambda one: len(repr(one).partition(".")[2])) <= 2).all()
+    assert rows["born"].dtype.kind == "M"
+    assert rows["born"].between("1945-01-01", "1980-01-01").mean() > 0.95
+    assert set(rows["dose"] % 5) == {0}
+    assert made.schema.columns["born"].type == ColumnType(kind="date")
+
+
+def test_a_comma_as_decimal_sign_is_told_before_the_charge_and_read_if_declared(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "comma.csv"
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"weight": np.round(rng.normal(70, 12, 1500), 1)})
+    frame["sick"] = np.where(rng.random(1500) < frame["weight"] / 140, "yes", "no")
+    frame.to_csv(path, index=False, sep=";", decimal=",")
+    options: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 5.0}
+    ledger = bdpvi.Ledger()
+    told = []
+
+    def show(message: Warning, *_: object) -> None:
+        told.append((str(message), len(ledger.entries())))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show  # type: ignore[assignment]
+        bdpvi.private(path, separator=";", ledger=ledger, progress=False, **options)
+    assert told[0][1] == 0
+    assert "column 'weight': 1500 of 1500 cells are numbers with a comma" in told[0][0]
+    more = bdpvi.private(path, separator=";", decimal=",", progress=False, **options)
+    assert more.feature_names == ("weight", "weight is missing")
+    assert more.encoding is not None
+    assert more.encoding.apply(pd.DataFrame({"weight": ["70,0", "x"]}))[:, 1].tolist() == [0, 1]
+    data = from_csv(path, "sick", separator=";", decimal=",", seed=0).train
+    assert data.feature_names == ("weight",)
+    assert data.preprocessing["declared"]["decimal"] == ","
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some are beyond the private bounds
+        made = bdpvi.synthesize(
+            read_table(path, text=True, separator=";"),
+            in_file(None, ["weight", "sick"], FileFormat(decimal=",")),
+            epsilon=5.0,
+        )
+    assert made.sample(500)["weight"].between(0, 150).mean() > 0.9
+
+
+def test_spellings_of_the_target_are_shown_before_the_charge_and_change_nothing() -> None:
+    rng = np.random.default_rng(0)
+    said = rng.choice(["yes", "Yes", "YES", "no"], 2000)
+    frame = pd.DataFrame({"age": rng.integers(20, 90, 2000), "sick": said})
+    options: dict[str, Any] = {"target": "sick", "epsilon": 3.0, "numeric": ["age"]}
+    with pytest.warns(UserWarning, match="counted as not 'yes': .*'Yes'") as told:
+        guessed = bdpvi.private(frame, positive="yes", progress=False, **options)
+    (words,) = {str(one.message) for one in told}
+    assert f"'YES' ({(said == 'YES').sum()})" in words
+    assert "(secret)" in words
+    assert "Yes" not in repr(guessed.receipt)
+    for type_ in (
+        ColumnType(kind="boolean", levels=("no", "yes")),
+        ColumnType(kind="category", spellings={"yes": ("Yes", "YES")}),
+    ):
+        types = Schema({}, "form", types={"sick": type_})
+        split = from_frame(
+            frame, "sick", positive="Yes", types=types, seed=0,
+            constants=constants_of({"source": "law", "age": [20, 90]}),
+        )  # fmt: skip
+        assert int(split.train.y.sum() + split.test.y.sum()) == (said != "no").sum()
+        assert split.train.preprocessing["target"]["positive"] == "yes"
+        work = bdpvi.private(frame, positive="yes", types=types, progress=False, **options)
+        meaning: Any = work.preprocessing["target"]
+        assert meaning["positive"] == "yes"
+    types = Schema({}, "form", types={"sick": ColumnType(kind="boolean", levels=("no", "yes"))})
+    with pytest.raises(ValueError, match=r"positive='maybe': types declares \('no', 'yes'\)"):
+        bdpvi.private(frame, positive="maybe", types=types, progress=False, **options)
+
+
+def test_cells_that_do_not_fit_are_blank_and_only_counted() -> None:
+    values = pd.Series(["7,5", "7.5", "?", "seven", None, "7,5"])
+    type_ = ColumnType(kind="number", decimal=",")
+    assert unfit(values, type_) == 2
+    np.testing.assert_equal(series_of(values, type_).tolist(), [7.5, *[math.nan] * 4, 7.5])
+    frame = pd.DataFrame({"kg": [*values] * 300, "sick": ["yes", "no"] * 900})
+    types = Schema({"kg": Domain(low=0, high=9, type=type_)}, "form")
+    with pytest.warns(UserWarning, match="'kg': 600 cells of 1800 do not fit kind number") as told:
+        release = bdpvi.private(
+            frame, target="sick", positive="yes", epsilon=1.0, types=types, progress=False
+        )
+    assert not any("seven" in str(one.message) for one in told)
+    assert release.encoding is not None
+    assert release.encoding.types == {"kg": type_}
+    assert release.receipt.about is not None
+    assert "kg (number)" in release.receipt.about
+
+
+def test_a_type_costs_nothing_and_its_levels_are_not_bought() -> None:
+    frame = pd.DataFrame({"sex": ["F", "M"] * 900, "well": [True, False, True] * 600})
+    frame["sick"] = ["no", "yes", "no"] * 600
+    sex = ColumnType(kind="category", levels=("F", "M"))
+    schema = Schema({"sex": Domain.of_type(sex)}, "form", types={"well": ColumnType(kind="code")})  # type: ignore[dict-item]
+    release = bdpvi.private(
+        frame[["sex", "sick"]], target="sick", positive="yes", epsilon=1.0, progress=False,
+        types=Schema(schema.columns, "form"),
+    )  # fmt: skip
+    assert release.encoding is not None
+    assert release.encoding.origin.value == "public"
+    made = bdpvi.synthesize(frame, schema, "sick", epsilon=1.0)
+    assert made.receipt.bought == ("well", "sick")
+    assert made.receipt.declared["types"] == "well (code)"
+
+
+def test_types_that_the_header_or_options_do_not_fit_are_refused() -> None:
+    frame = pd.DataFrame({"age": range(50), "sick": ["no", "yes"] * 25})
+    options: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1.0}
+    types = Schema({}, "form", types={"weight": ColumnType(kind="number")})
+    with pytest.raises(ValueError, match="types: its column 'weight' must be in the table"):
+        bdpvi.private(frame, types=types, **options)
+    with pytest.raises(ValueError, match="its column 'weight' must be in the table"):
+        from_frame(frame, "sick", types=types)
+    with pytest.raises(ValueError, match="its column 'weight' must be in the table"):
+        bdpvi.synthesize(frame, types, epsilon=1.0)
+    types = Schema({}, "form", types={"age": ColumnType(kind="code")})
+    with pytest.raises(ValueError, match="numeric names 'age', whose kind is code"):
+        bdpvi.private(frame, types=types, numeric=["age"], **options)
+    types = Schema({}, "form", types={"age": ColumnType(kind="number")})
+    with pytest.raises(ValueError, match="categorical names 'age', whose kind is number"):
+        bdpvi.private(frame, types=types, categorical=["age"], **options)
+    domain = Domain(low=0, high=9, from_data=True, type=ColumnType(kind="number"))
+    with pytest.raises(ValueError, match="'age' is marked from_data"):
+        bdpvi.private(frame, types=Schema({"age": domain}, "form"), **options)
+    with pytest.raises(ValueError, match="kind=code goes with levels"):
+        Domain(low=0, high=1, type=ColumnType(kind="code"))
+    with pytest.raises(ValueError, match=r"type has low=1\.0, and the domain 0\.0"):
+        Domain(low=0.0, high=9.0, type=ColumnType(kind="number", low=1.0, high=9.0))
+
+
+def test_one_file_has_types_bounds_and_levels(tmp_path: Path) -> None:
+    content = {
+        "source": "form",
+        "columns": {
+            "age": [0, 110],
+            "weight": {"kind": "number", "low": 0, "high": 300, "step": 0.1},
+            "zip": {"kind": "code"},
+            "born": {"kind": "date", "low": "1900-01-01", "high": "1970-01-02"},
+            "note": {"kind": "text"},
+        },
+    }
+    path = tmp_path / "types.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    schema = Schema.load(path)
+    assert schema.columns["born"].bounds == (-25567.0, 1.0)
+    assert schema.columns["born"].integer
+    assert schema.columns["weight"].type == ColumnType(kind="number", low=0, high=300, step=0.1)
+    assert {n: one.kind for n, one in schema.types.items()} == {"zip": "code", "note": "text"}
+    schema.save(tmp_path / "again.json")
+    assert Schema.load(tmp_path / "again.json") == schema
+    with pytest.raises(ValueError, match=r"'zip' has a kind and neither .*\(--types\)"):
+        read_constants(path)
+    for name in ("zip", "note"):
+        del content["columns"][name]  # type: ignore[attr-defined]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    assert [one.type is not None for one in read_constants(path).columns] == [False, True, True]
+    content["columns"]["born"]["low"] = "1.1.1900"  # type: ignore[index]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"columns.born: low='1.1.1900' must be a day"):
+        Schema.load(path)
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "utf-16", "latin-1", "cp1252"])
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_character_sets(charset: str, ending: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    lines = ["größe;ort", "1,5;Köln", '"2,5";"a;b"', "3;é", ""]
+    path.write_bytes(ending.join(lines).encode(charset))
+    found = read_table(path, separator=";", charset=charset, text=True)
+    assert found.to_dict("list") == {"größe": ["1,5", "2,5", "3"], "ort": ["Köln", "a;b", "é"]}
+    assert read_header(path, separator=";", charset=charset) == ["größe", "ort"]
+    typed = read_table(path, separator=";", charset=charset, decimal=",", written=["ort"])
+    assert typed["größe"].tolist() == [1.5, 2.5, 3.0]
+    if charset != "utf-8":
+        with pytest.raises(ValueError, match=r"\(--charset\)"):
+            read_table(path, separator=";")
+    with pytest.raises(ValueError, match="got 'ebcdic'"):
+        read_table(path, charset="ebcdic")
+
+
+def test_a_draft_has_types_and_marks_what_came_from_rows() -> None:
+    frame = pd.DataFrame(
+        {
+            "born": ["31.12.1960", "01.02.1990", "?"] * 40,
+            "zip": ["01067", "80331", "04109"] * 40,
+            "kg": ["70,5", "81,2", "66,0"] * 40,
+            "well": ["True", "False", "True"] * 40,
+            "ward": ["a", "b", "a"] * 40,
+        }
+    )
+    draft = measured(frame, "draft", file=FileFormat(decimal=",", date_format="%d.%m.%Y"))
+    kinds = {name: one.type and one.type.kind for name, one in draft.columns.items()}
+    assert kinds == {
+        "born": "date", "zip": "code", "kg": "number", "well": "boolean", "ward": None
+    }  # fmt: skip
+    assert draft.marked == tuple(frame)
+    assert draft.columns["zip"].levels == ("01067", "04109", "80331")
+    assert draft.columns["kg"].type == ColumnType(kind="number", decimal=",", step=0.1)
+
+
+def test_pandas_nullable_columns_have_the_codes_of_others() -> None:
+    age = Domain(low=0, high=9, integer=True)
+    values = pd.Series([1, None, 3], dtype="Int64")
+    assert age.encode(values)[0].tolist() == age.encode(pd.Series([1.0, None, 3.0]))[0].tolist()
+    frame = pd.DataFrame(
+        {
+            "age": pd.Series([1, None, 3, 4] * 300, dtype="Int64"),
+            "sex": pd.Series(["F", "M", None, "F"] * 300, dtype="category"),
+            "well": pd.Series([True, None, False, True] * 300, dtype="boolean"),
+            "sick": ["no", "yes"] * 600,
+        }
+    )
+    encoding = constants_of({"source": "law", "age": [0, 9], "sex": ["F", "M"], "well": [True]})
+    release = bdpvi.private(
+        frame, target="sick", positive="yes", epsilon=1.0, constants=encoding, progress=False
+    )
+    assert release.encoding is not None
+    x = release.encoding.apply(frame[:4])
+    missing = [one.endswith("is missing") for one in release.feature_names]
+    assert x[:, missing].tolist() == [[0, 0, 0], [1, 0, 1], [0, 1, 0], [0, 0, 0]]
+    made = bdpvi.synthesize(frame, epsilon=5.0).sample(500)
+    assert made["age"].dropna().isin([1, 2, 3, 4]).mean() > 0.9
