@@ -141,6 +141,14 @@ Unit = Annotated[
         "is not a feature.",
     ),
 ]
+OneRowPerPerson = Annotated[
+    bool,
+    typer.Option(
+        "--one-row-per-person",
+        help="Every person has one row, so that ε for a row is ε for a person. A file needs this "
+        "or --unit.",
+    ),
+]
 RowsPerUnit = Annotated[
     int,
     typer.Option(

@@ -355,9 +355,9 @@ def _print_json(released: Release, where: dict[str, Path], found: Scores | None)
 
 def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None:
     """Print the plan, from the header only."""
-    from bdpvi.datasets import bought
     from bdpvi.datasets.reading import read_header
     from bdpvi.datasets.schema import in_file
+    from bdpvi.tables.encoded import price_of
     from bdpvi.tables.pipeline import Pipeline
 
     if table.data in options.TABLES:
@@ -366,27 +366,26 @@ def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None
         )
     header = read_header(table.data, **vars(table.file))
     pipeline = Pipeline(**given | {"types": in_file(given.get("types"), header, table.file)})
-    purchase = pipeline.purchase(header)
-    need = 0 if purchase.empty or pipeline.from_data else purchase.need(pipeline.distance)
+    price = price_of(pipeline, header)
     facts = {
         "epsilon": pipeline.epsilon,
         "delta": pipeline.delta,
-        "bought": {} if pipeline.from_data else purchase.bought,
-        "records_needed": need,
-        "records_refused_below": round(bought.TOO_FEW * need),
+        "bought": price.columns,
+        "records_needed": price.needed,
+        "records_refused_below": price.refused_below,
     }
     if as_json:
         outputs.show(store.json_text(facts))
-    elif not need:
+    elif not price.needed:
         outputs.show(
             f"Nothing is estimated privately: the model gets all of ε = {pipeline.epsilon:g}"
         )
     else:
         outputs.show(
             "private preprocessing takes a fifth of μ² and estimates bounds or categories of "
-            f"{several(len(purchase.bought), 'column')}: "
-            f"{', '.join(f'{name} ({kind})' for name, kind in purchase.bought.items())}",
-            f"ε = {pipeline.epsilon:g} needs about {need} records for this preprocessing; below "
-            f"{bought.TOO_FEW * need:.0f} nothing is fitted. Columns of an undeclared kind count "
+            f"{several(len(price.columns), 'column')}: "
+            f"{', '.join(f'{name} ({kind})' for name, kind in price.columns.items())}",
+            f"ε = {pipeline.epsilon:g} needs about {price.needed} records for this preprocessing; "
+            f"below {price.refused_below} nothing is fitted. Columns of an undeclared kind count "
             "as numbers. Only the header was read, and nothing is charged",
         )
