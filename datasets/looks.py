@@ -18,6 +18,10 @@ _SHOWN = 8
 """Most values of a target that are shown."""
 
 
+class ReadingWarning(UserWarning):
+    """For the owner: something in a table is read otherwise than it seems meant."""
+
+
 def tell_of_unfit(frame: pd.DataFrame, types: Mapping[str, ColumnType]) -> None:
     """Warn the owner how many cells do not fit the declared type of their column."""
     for name, one in types.items():
@@ -82,4 +86,4 @@ def _with_comma(text: str) -> bool:
 
 
 def _tell(words: str) -> None:
-    warnings.warn(f"for the owner only: {words} (secret)", UserWarning, stacklevel=4)
+    warnings.warn(f"for the owner only: {words} (secret)", ReadingWarning, stacklevel=4)

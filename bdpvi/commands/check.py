@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -119,11 +120,15 @@ def look_first(data: Path, *, yes: bool, quiet: bool, **options: Any) -> None:
     Raises:
         typer.Abort: if the owner does not go on.
     """
+    from bdpvi.datasets.looks import ReadingWarning
     from bdpvi.tables import look
 
-    found = look(data, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of reading come when the command itself reads
+        found = look(data, **options)
+    warnings.simplefilter("ignore", ReadingWarning)
     if found.findings or not quiet:
-        outputs.say(*found.short, error=True)
+        outputs.say(*found.short, error=bool(found.findings))
     if found.costly and not yes and _terminal():
         typer.confirm("Go on? Nothing is charged yet", abort=True, err=True)
 

@@ -13,6 +13,7 @@ import typer
 from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import options
+from bdpvi.commands.check import Yes, look_first
 from bdpvi.commands.options import (
     BaseRate,
     BudgetOption,
@@ -158,6 +159,7 @@ def private(
     delta: Delta = 1e-5,
     plan: Plan = False,
     scores: WithScores = True,
+    yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -209,7 +211,24 @@ def private(
             "unit": unit or ROW,
             "rows_per_unit": rows_per_unit,
         }
+        if table.data not in options.TABLES:
+            _look_first(table, given, yes=yes, quiet=quiet or as_json)
         _carry_out(table, given, scores=scores, quiet=quiet, as_json=as_json)
+
+
+def _look_first(table: WholeTable, given: dict[str, Any], *, yes: bool, quiet: bool) -> None:
+    """Show the owner what is read otherwise than it seems meant, before anything is charged."""
+    from bdpvi.privacy.book import ROW
+
+    names = (
+        "target", "drop", "categorical", "numeric", "constants", "types", "unit", "rows_per_unit",
+        "delta",
+    )  # fmt: skip
+    asked = {name: given[name] for name in names if name in given}
+    asked["positive"] = None if given["model"] is not None else given["positive"]
+    asked["epsilon"] = None if given["from_data"] else given["epsilon"]
+    asked["one_row_per_person"] = given["unit"] == ROW
+    look_first(Path(table.data), yes=yes, quiet=quiet, **asked, **vars(table.file))
 
 
 def _carry_out(

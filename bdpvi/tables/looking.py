@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shlex
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -58,6 +57,9 @@ def look(
         What the options read, and what they seem to read otherwise than meant. Where the separator
         or the character set seems to be another one, the rest is a look by that one.
 
+    Warns:
+        PrivacyUtilityWarning: about lines that are left out.
+
     Raises:
         ValueError: as :func:`bdpvi.datasets.reading.read_table` does, or naming a missing column.
         OSError: if the file cannot be read.
@@ -68,13 +70,8 @@ def look(
     if types is not None and not isinstance(types, Schema):
         types = Schema.load(types)
     asked, seeming = Asked(types=types, **given), seems(path, file)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        frame = read_table(path, text=True, least=0, **vars(seeming))
-    found = seen(frame, asked, seeming)
-    words = [str(one.message).removeprefix("for the owner only: ") for one in said]
-    before = [*_of_file(file, seeming), *(Finding(one) for one in words)]
-    return replace(found, findings=(*before, *found.findings))
+    found = seen(read_table(path, text=True, least=0, **vars(seeming)), asked, seeming)
+    return replace(found, findings=(*_of_file(file, seeming), *found.findings))
 
 
 def seen(frame: pd.DataFrame, asked: Asked, file: FileFormat | None = None) -> TableLook:
@@ -94,8 +91,10 @@ def seen(frame: pd.DataFrame, asked: Asked, file: FileFormat | None = None) -> T
         ("unit", [] if asked.unit == ROW else [asked.unit]),
     ):  # fmt: skip
         for one in columns:
-            if header.count(one) != 1:
-                raise ValueError(f"{name}={one!r} must be a column of the table once")
+            if (found := header.count(one)) != 1:
+                raise ValueError(
+                    f"{name}={one!r} must be a column of the table once, there are {found}"
+                )
     types = asked.read_by(header, file)
     sheet = {name: Column.of(frame[name], types.get(name), asked) for name in header}
     features = {name: one for name, one in sheet.items() if name not in (*asked.drop, asked.unit)}
@@ -251,7 +250,7 @@ def _target(one: Column, asked: Asked, file: FileFormat) -> tuple[TargetLook, li
     counts = dict(sorted(one.labels.items(), key=lambda pair: -pair[1]))
     if asked.positive in (None, ""):
         shown = TargetLook(name, "", counts)
-        if one.look.numbers and len(counts) > FEW:
+        if asked.positive is None or (one.look.numbers and len(counts) > FEW):
             return shown, []
         return shown, [Finding(f"{shown}. Say which of them counts as 1", "--positive VALUE")]
     positive = read_cell(asked.positive, one.type)[1]

@@ -30,7 +30,8 @@ _NEARLY_ALL = 0.95
 class Asked:
     """The options by which a table would be read and released. All of it is public.
 
-    The fields are arguments of :func:`bdpvi.private`, which says what they are.
+    The fields are arguments of :func:`bdpvi.private`, which says what they are. ``positive`` is
+    None if the target is not one of yes and no.
     """
 
     types: Schema | None = None
