@@ -21,7 +21,7 @@ from default_release import COLUMNS, EPSILONS, SIZES, Simulated, gain, simulated
 
 from bdpvi import Dataset
 from bdpvi.bench.hyperparameters import load
-from bdpvi.models.contract import predictive_means
+from bdpvi.models.predictions import predictive_means
 
 SHOWN = (
     "logistic-regression", "objective-perturbation", "noisy-statistics", "dp-gd", "dpvi-pld",

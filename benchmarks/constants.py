@@ -30,7 +30,7 @@ from bdpvi import datasets
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.models.contract import predictive_means
+from bdpvi.models.predictions import predictive_means
 from bdpvi.noise.keys import Key
 from bdpvi.tables.encoded import Unpaid, encode, read_rows
 from bdpvi.tables.metrics import auc, log_score

@@ -27,8 +27,9 @@ from torch.nn import functional as F
 
 from bdpvi import datasets
 from bdpvi._ground.types import Relation
-from bdpvi.bayesian.accounting.accountant import Account, Accounting, cost_of
+from bdpvi.bayesian.accounting.accountant import Account, cost_of
 from bdpvi.bayesian.accounting.estimators import known_population
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.datasets import mnist
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.rounds import Rounds

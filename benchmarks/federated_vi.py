@@ -29,7 +29,7 @@ from bdpvi.federated.federated import Federation
 from bdpvi.federated.federated_vi import FederatedFit, fit_federated
 from bdpvi.federated.rounds import Rounds
 from bdpvi.guides import MeanField
-from bdpvi.models.contract import predictive_means
+from bdpvi.models.predictions import predictive_means
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, calibrate
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, limit=1.0)

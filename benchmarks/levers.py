@@ -26,7 +26,7 @@ from printed import command
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum, datasets
 from bdpvi.bayesian import Remove
-from bdpvi.bayesian.accounting.accountant import Accounting
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bench.methods.temperature import HOTTEST, bayesian, coldest
 from bdpvi.datasets import abalone
 from bdpvi.guides import FullRank, GaussianGuide, MeanField

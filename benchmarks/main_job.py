@@ -31,7 +31,7 @@ from bdpvi import datasets
 from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.bench.methods.temperature import bayesian
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.models.contract import predictive_means
+from bdpvi.models.predictions import predictive_means
 from bdpvi.privacy.ledger import Charge
 from bdpvi.tables.metrics import accuracy, correct
 

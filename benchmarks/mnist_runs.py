@@ -35,8 +35,9 @@ from torch.nn import functional as F
 
 import bdpvi
 from bdpvi import datasets
-from bdpvi.bayesian.accounting.accountant import Accounting, cost_of
+from bdpvi.bayesian.accounting.accountant import cost_of
 from bdpvi.bayesian.accounting.losses import OfRuns
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.networks import DPSGDSettings
 from bdpvi.privacy.conversions import EPSILONS
 from bdpvi.privacy.events import SampledGaussian

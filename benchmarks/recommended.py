@@ -28,7 +28,7 @@ import bdpvi
 from bdpvi import Dataset, datasets
 from bdpvi.datasets import Split
 from bdpvi.guides import MeanField
-from bdpvi.models.contract import predictive_means
+from bdpvi.models.predictions import predictive_means
 from bdpvi.tables.metrics import metrics
 from bdpvi.tables.recipe import Recipe
 

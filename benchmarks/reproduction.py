@@ -176,7 +176,7 @@ GENERATIVE = """## Generators: chapters 3, 4 and 7 of the thesis of Triastcyn (E
 *Chapters 3 and 4* give average-case privacy, (μ, γ), of generators trained without noise, alone or
 in federated rounds (Tables 3.2 and 4.2). It is no guarantee, and no number of ours stands beside
 theirs: [the study](studies/generative.md) computes the statistic, by both rules, on rows that are
-at hand, and beside every row for the training data published verbatim, which score as private as
+at hand, and beside them for the training data published verbatim, which score as private as
 fresh data. Faces, model inversion and FID cannot be redone: no package has the images or the
 networks.
 
@@ -345,7 +345,7 @@ def page(summaries: dict[str, pd.DataFrame], seeds: int) -> str:
     abalone, adult = summaries["abalone"], summaries["adult"]
     plain = adult[adult["method"] == "non-private"]["accuracy"].mean()
     best, enough = best_of_gd(abalone, 0.2), at_least(abalone, "dp-gd", 0.760)
-    return f"""# Reproduction
+    return f"""# Published results beside ours
 
 Written by `benchmarks/reproduction.py` (Python {platform.python_version()}, torch
 {torch.__version__}, pyro-ppl {version("pyro-ppl")}, dp-accounting {version("dp-accounting")}).

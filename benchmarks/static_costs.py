@@ -31,7 +31,8 @@ from torch.nn import functional as F
 import bdpvi
 from bdpvi import datasets
 from bdpvi._ground.types import Scope
-from bdpvi.bayesian.accounting.accountant import Account, Accounting
+from bdpvi.bayesian.accounting.accountant import Account
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
 

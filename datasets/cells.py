@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BLANK = frozenset(
     {"", "na", "n/a", "#n/a", "#na", "<na>", "nan", "-nan", "null", "none", "nat", "?", "-", "."}
@@ -25,7 +27,7 @@ _LONGEST = 200
 
 
 class Reads(Protocol):
-    """A declared way to read the cells of a column: :class:`bdpvi.datasets.ColumnType`."""
+    """A declared way to read the cells of a column: :class:`bdpvi.datasets.types.ColumnType`."""
 
     def read(self, value: object) -> tuple[float, str, bool]:
         """Return a cell's number, its label and whether it is blank."""
@@ -95,6 +97,10 @@ def read_cell(
 
 def text_of(value: object) -> str:
     """Return a cell as text, without blanks around it; "" for None and pandas' NA."""
+    if isinstance(value, str):  # most cells: these need no pandas
+        return value.strip()
+    import pandas as pd
+
     return "" if value is None or value is pd.NA or value is pd.NaT else str(value).strip()
 
 
@@ -122,10 +128,13 @@ def read_cells(
 ) -> Cells:
     """Read a column; ``type`` and ``declared`` as for :func:`read_cell`.
 
+    >>> import pandas as pd
     >>> cells = read_cells(pd.Series(["1", "1.0", "", "x"], name="a"))
     >>> cells.names, cells.codes.tolist()
     (('1', 'x'), [0, 0, -1, 1])
     """
+    import pandas as pd
+
     if pd.api.types.infer_dtype(values, skipna=False) == "string":  # read each spelling once
         at, texts = pd.factorize(values, use_na_sentinel=False)
         if len(texts) < len(values):

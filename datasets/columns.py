@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.cells import Cells, read_cell, read_cells
 from bdpvi.datasets.types import ColumnType
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 FARTHEST = 1e12
@@ -36,6 +38,8 @@ def label(value: object) -> str:
 
 def _codes(values: pd.Series[Any], categories: tuple[str, ...]) -> Floats:
     """Return the index of each value among the categories, (N,), NaN for other values."""
+    import pandas as pd
+
     found, distinct = pd.factorize(values)  # a blank is -1, the last index
     position = {category: float(code) for code, category in enumerate(categories)}
     positions = [position.get(label(v), np.nan) for v in distinct]
@@ -49,6 +53,7 @@ def known(column: Column, values: pd.Series[Any]) -> Floats:
         column: the encoding, made from public knowledge.
         values: (N,), of any types.
 
+    >>> import pandas as pd
     >>> known(OneHot("smokes", ("none", "some")), pd.Series(["none", 7, "NA"])).tolist()
     [[1.0, 0.0], [nan, nan], [nan, nan]]
     """
@@ -152,12 +157,16 @@ class Ordinal(Numeric):
             values: the raw column.
             categories: in the order of their indices; by default sorted as text.
         """
+        import pandas as pd
+
         name, categories = str(values.name), categories or categories_of(values)
         codes = Numeric.measured(pd.Series(_codes(values, categories), name=name))
         return cls(name, codes.mean, codes.sd, categories)
 
     def encode(self, values: pd.Series[Any]) -> Floats:
         """Return the features, (N, 1), NaN where the value is not among the categories."""
+        import pandas as pd
+
         return super().encode(pd.Series(_codes(values, self.categories)))
 
 
@@ -260,6 +269,8 @@ def categories_of(values: pd.Series[Any]) -> tuple[str, ...]:
 
 def numbers_of(values: pd.Series[Any], name: str) -> Floats:
     """Return numbers, (N,), NaN for a blank; raise ValueError if one is not a finite number."""
+    import pandas as pd
+
     numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     bad = np.flatnonzero(~np.isfinite(numbers) & values.notna().to_numpy())
     if len(bad):

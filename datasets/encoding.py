@@ -11,10 +11,9 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -27,6 +26,9 @@ from bdpvi.datasets.cells import Columns, read_cells, read_columns
 from bdpvi.datasets.columns import Column, OneHot, Ordinal, distinct, known, label, some
 from bdpvi.datasets.origin import Origin
 from bdpvi.datasets.types import ColumnType, series_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 UNKNOWN = ("refuse", "base", "other")
 OTHER, MISSING = "other", "missing"
@@ -59,6 +61,7 @@ class Encoding:
     Raises:
         ValueError: if there are no columns, a name repeats, or origins and purchases do not fit.
 
+    >>> import pandas as pd
     >>> from bdpvi.datasets.columns import Numeric
     >>> sexes = OneHot("sex", ("F", "M"))
     >>> encoding = Encoding((Numeric("age", mean=40.0, sd=10.0), sexes), "Census tables.")
@@ -236,6 +239,7 @@ class Encoding:
         Raises:
             ValueError: naming missing columns, unless ``unknown`` is ``"base"``.
 
+        >>> import pandas as pd
         >>> from bdpvi.datasets.columns import Numeric
         >>> encoding = Encoding((Numeric("age", mean=40.0, sd=10.0),), "By law.")
         >>> encoding.kept(pd.DataFrame({"age": [50, "x"]}))[1].tolist()
@@ -303,6 +307,8 @@ def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
     Raises:
         ValueError: if it is not a table, or a name occurs twice.
     """
+    import pandas as pd
+
     if not isinstance(frame, pd.DataFrame):
         raise ValueError(
             f"frame must be a pandas DataFrame, got {type(frame).__name__}; for arrays of numbers "

@@ -36,21 +36,27 @@ def tell_of_text(frame: pd.DataFrame, types: Mapping[str, ColumnType]) -> None:
     """Warn the owner about text without a type that options would read.
 
     >>> with warnings.catch_warnings(record=True) as said:
+    ...     warnings.simplefilter("always")
     ...     tell_of_text(pd.DataFrame({"kg": ["70,5", "81,0"]}), {})
-    >>> str(said[0].message)[:66]
-    "for the owner only: column 'kg': 2 of 2 cells are numbers with a co"
+    >>> str(said[0].message)[20:75]
+    "column 'kg': 2 of 2 cells are numbers with a comma as d"
     """
     lost = 0
     for name in map(str, frame):
         texts = frame[name][[isinstance(one, str) for one in frame[name].tolist()]]
         counts = texts.astype(str).str.strip().value_counts()
         lost += int(sum(n for one, n in counts.items() if "\ufffd" in str(one)))
-        comma = sum(n for one, n in counts.items() if _with_comma(str(one)))
-        if name not in types and 2 * comma > len(texts):
-            _tell(
-                f"column {name!r}: {comma} of {len(frame)} cells are numbers with a comma as "
-                "decimal sign, and are read as text; --decimal , (decimal=',') makes them numbers"
-            )
+        if name in types:
+            continue
+        groups = sum(n for one, n in counts.items() if _with_comma(str(one), ".", ","))
+        comma = sum(n for one, n in counts.items() if _with_comma(str(one), ",", ".")) - groups
+        for count, sign in ((comma, "decimal"), (groups, "thousands")):
+            if 2 * count > len(texts):
+                _tell(
+                    f"column {name!r}: {count} of {len(frame)} cells are numbers with a comma as "
+                    f"{sign} sign, and are read as text; make them numbers by --{sign} , "
+                    f"({sign}=',')"
+                )
     if lost:
         _tell(
             f"{several(lost, 'cell')} with characters that are not of the file's character set, "
@@ -62,9 +68,10 @@ def tell_of_target(values: pd.Series[Any], type: ColumnType | None, positive: st
     """Warn the owner about several spellings of a yes/no target that count as not positive.
 
     >>> with warnings.catch_warnings(record=True) as said:
+    ...     warnings.simplefilter("always")
     ...     tell_of_target(pd.Series(["yes", "Yes", "no", "no"], name="sick"), None, "yes")
-    >>> str(said[0].message)[:84]
-    "for the owner only: target 'sick': counted as not 'yes': 'no' (2), 'Yes' (1). If one"
+    >>> str(said[0].message)[20:78]
+    "target 'sick': counted as not 'yes': 'no' (2), 'Yes' (1). "
     """
     cells = read_cells(values, type)
     counts = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names)).tolist()
@@ -81,8 +88,8 @@ def tell_of_target(values: pd.Series[Any], type: ColumnType | None, positive: st
     )
 
 
-def _with_comma(text: str) -> bool:
-    return "," in text and number_of(text, ",", ".") is not None
+def _with_comma(text: str, decimal: str, thousands: str) -> bool:
+    return "," in text and number_of(text, decimal, thousands) is not None
 
 
 def _tell(words: str) -> None:

@@ -7,6 +7,8 @@ from enum import Enum
 
 DECLARED = "declared"
 """Key in a data set's notes for its owner's declarations: facts by name, in words."""
+MULTILINE = "multiline"
+"""Key in a data set's notes if its records may span several lines of a file."""
 
 
 class Origin(str, Enum):

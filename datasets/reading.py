@@ -27,8 +27,6 @@ from bdpvi.datasets.formats import Bytes, FileFormat, in_charset
 _PARQUET = (".parquet", ".pq")
 _SEPARATORS = (",", ";", "\t", "|")
 _BY_NAME = {"tab": "\t", "\\t": "\t"}
-MULTILINE = "multiline"
-"""Key in a data set's notes if its records may span several lines of a file."""
 _BETWEEN = "\x1f"
 """Separates split values; inside a cell it becomes a replacement character."""
 _ODD = str.maketrans({_BETWEEN: "\ufffd", "\0": "\ufffd", "\r": " "})

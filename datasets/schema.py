@@ -260,21 +260,12 @@ def _number_type(
     )
 
 
-def types_of(
-    categorical: Sequence[str], declared: Mapping[str, ColumnType] | None = None
-) -> dict[str, ColumnType]:
-    """Return the types of columns that are declared to be names: a code keeps its spelling.
-
-    Args:
-        categorical: these columns.
-        declared: types of some columns, which are kept if they say what the column is.
-
-    >>> types_of(["ward"])["ward"].read("01")[1], types_of(["ward"])["ward"].read("1.0")[1]
-    ('01', '1')
-    """
-    declared = declared or {}
-    open_ones = [n for n in categorical if n not in declared or declared[n].kind == ANY]
-    return {**declared, **dict.fromkeys(open_ones, ColumnType(kind="category"))}
+def _in_file(name: str, type: ColumnType, file: FileFormat) -> ColumnType:
+    """Return a column's type with the file's signs."""
+    try:
+        return type.in_file(*file.signs)
+    except ValueError as error:
+        raise ValueError(f"types: column {name!r}: {error}") from error
 
 
 def in_file(schema: Schema | None, header: Sequence[str], file: FileFormat) -> Schema | None:
@@ -287,9 +278,8 @@ def in_file(schema: Schema | None, header: Sequence[str], file: FileFormat) -> S
     types: dict[str, ColumnType] = {}
     if schema is not None:
         for name, one in schema.columns.items():
-            given = one.type and one.type.in_file(*file.signs)
-            columns[name] = replace(one, type=given)
-        types = {name: one.in_file(*file.signs) for name, one in schema.types.items()}
+            columns[name] = replace(one, type=one.type and _in_file(name, one.type, file))
+        types = {name: _in_file(name, one, file) for name, one in schema.types.items()}
     if not file.plain:
         guess = ColumnType(kind=ANY).in_file(*file.signs)
         columns = {name: one if one.type else one.of(guess) for name, one in columns.items()}

@@ -7,7 +7,6 @@ from datetime import date, datetime, timedelta
 from functools import lru_cache
 
 import numpy as np
-import pandas as pd
 
 from bdpvi._ground import validate
 from bdpvi.datasets.cells import text_of
@@ -21,7 +20,7 @@ def check_signs(decimal: str, thousands: str) -> None:
     validate.choice("decimal", decimal, (".", ","))
     validate.choice("thousands", thousands, ("", ".", ",", " ", "'", "_"))
     if decimal == thousands:
-        raise ValueError(f"thousands={thousands!r} is the decimal sign too")
+        raise ValueError(f"thousands={thousands!r} is the decimal sign too: is --decimal missing?")
 
 
 def check_date_format(date_format: str | None) -> None:
@@ -61,7 +60,7 @@ def _group(thousands: str) -> str:
 def day_of(value: object, date_format: str | None) -> date | None:
     """Return the day that a cell is, None if it is none."""
     if isinstance(value, np.datetime64):
-        value = pd.Timestamp(value)
+        value = value.astype("datetime64[D]").item()
     if isinstance(value, datetime):
         return value.date()
     if isinstance(value, date):

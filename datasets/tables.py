@@ -23,9 +23,9 @@ from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_n
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import tell_of_unfit
 from bdpvi.datasets.measuring import measured, whole
-from bdpvi.datasets.origin import DECLARED, declared
+from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.outcome import outcome
-from bdpvi.datasets.reading import MULTILINE, read_header, read_table
+from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
 from bdpvi.datasets.types import NAMES, UNUSED, series_of
@@ -256,10 +256,8 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     if chosen.constants is not None:
         return _by_constants(frame, target, chosen, chosen.constants.typed(types))
     named = [name for name in used if name in types and types[name].kind in NAMES]
-    frame = pd.DataFrame(
-        {name: series_of(frame[name], types.get(name)) for name in map(str, frame)}
-    )
-    frame = pd.DataFrame({name: whole(frame[name]) for name in (*used, target)})
+    typed = {name: series_of(frame[name], types.get(name)) for name in (*used, target)}
+    frame = pd.DataFrame({name: whole(one) for name, one in typed.items()})
     rows = np.arange(len(frame))
     if chosen.missing == "drop":
         rows = np.flatnonzero(frame.notna().all(axis=1))

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from decimal import Decimal
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi.datasets.cells import BLANK, read_cell, read_cells, shown, spelt, text_of
 from bdpvi.datasets.spelling import check_date_format, check_signs, day_of, later, number_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ANY = "any"
 NUMBERS = ("number", "integer", "date")
@@ -233,7 +235,7 @@ class ColumnType:
     def _number(self, value: object) -> float | None:
         if isinstance(value, int | float | np.number | Decimal):
             try:
-                return float(value)  # type: ignore[arg-type]
+                return float(value)
             except (OverflowError, TypeError, ValueError):
                 return None
         return number_of(_text(value), *self.signs)
@@ -284,6 +286,8 @@ class ColumnType:
         >>> day.written(np.array([0.0, np.nan]), 0, 9).tolist()
         ['01.01.1970', None]
         """
+        import pandas as pd
+
         if self.kind == "date":
             first = date.fromisoformat(self.since)
             days = [None if math.isnan(n) else later(first, round(n)) for n in numbers.tolist()]
@@ -312,19 +316,39 @@ def _text(value: object) -> str:
     return text_of(value)
 
 
+def types_of(
+    categorical: Sequence[str], declared: Mapping[str, ColumnType] | None = None
+) -> dict[str, ColumnType]:
+    """Return the types of columns that are declared to be names: a code keeps its spelling.
+
+    Args:
+        categorical: these columns.
+        declared: types of some columns, which are kept if they say what the column is.
+
+    >>> types_of(["ward"])["ward"].read("01")[1], types_of(["ward"])["ward"].read("1.0")[1]
+    ('01', '1')
+    """
+    declared = declared or {}
+    open_ones = [n for n in categorical if n not in declared or declared[n].kind == ANY]
+    return {**declared, **dict.fromkeys(open_ones, ColumnType(kind="category"))}
+
+
 def series_of(values: pd.Series[Any], type: ColumnType | None) -> pd.Series[Any]:
     """Return a column as its type reads it: numbers, or names with None for a blank.
 
+    >>> import pandas as pd
     >>> series_of(pd.Series(["1,5", "?"]), ColumnType(kind="number", decimal=",")).tolist()
     [1.5, nan]
     """
+    import pandas as pd
+
     if type is None:
         return values
     cells = read_cells(values, type)
     given: dict[str, Any] = {"index": values.index, "name": values.name}
     unread = np.isnan(cells.numbers) & ~cells.blank
     if type.kind in NUMBERS or (type.kind == ANY and not unread.any()):
-        return pd.Series(cells.numbers, **given)
+        return pd.Series(cells.numbers, dtype=np.float64, **given)
     names = np.array([*cells.names, None], dtype=object)
     return pd.Series(names[cells.codes], dtype=object, **given)
 

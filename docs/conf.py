@@ -56,6 +56,8 @@ SCRIPT = re.compile(
     r"(?:\{(?P<braced>[^{}]+)\}|(?P<bare>-?[^\W_]′?(?![\w:])|\([^()]*\)|-?½))"
 )
 """A subscript or superscript of a docstring's formula: D_{λ+1}, E_x, e^ε, D^(t)."""
+LETTER = re.compile(r"(?<=: )([A-Za-z]\.)$")
+"""An argument described by one letter, which reStructuredText would read as an item of a list."""
 
 
 def formula(display: str) -> Callable[[HTML5Translator, nodes.Element], None]:
@@ -76,7 +78,7 @@ def tidy(app: Sphinx, what: str, name: str, obj: object, options: object, lines:
     for number, line in enumerate(lines):
         example = line.lstrip().startswith(">>>") or (example and bool(line.strip()))
         if not example:
-            parts = re.split(r"(`+[^`]*`+)", line)
+            parts = re.split(r"(`+[^`]*`+)", LETTER.sub(r"\\\1", line))
             parts[::2] = [SCRIPT.sub(_role, part.replace("|", r"\|")) for part in parts[::2]]
             lines[number] = "".join(parts)
     if what in {"attribute", "data", "property"}:

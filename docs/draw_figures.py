@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/explanation/what-epsilon-means.md, and of the default release.
+"""Draw the pictures of ε in docs/explanation, and of the default release.
 
     PYTHONPATH=benchmarks python docs/draw_figures.py [--out docs/figures]
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/explanation/settings.md: what each setting does, on simulated patients.
+"""Draw the pictures of docs/explanation/settings.md and guide-settings.md, on simulated patients.
 
     python docs/draw_settings.py [--out docs/figures]
 
@@ -26,7 +26,7 @@ import bdpvi
 from bdpvi import Dataset, Fit
 from bdpvi.bayesian.pricing import worst_case
 from bdpvi.guides import MeanField
-from bdpvi.models.contract import predictive_means
+from bdpvi.models.predictions import predictive_means
 from bdpvi.privacy.ledger import Charge
 from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
 from bdpvi.tables.recipe import Recipe

@@ -13,7 +13,7 @@ import sys
 
 import bdpvi
 from bdpvi import datasets, guides
-from bdpvi.models.contract import predictive_means
+from bdpvi.models.predictions import predictive_means
 from bdpvi.tables.metrics import metrics
 
 EPSILON, DELTA = 0.2, 1e-5

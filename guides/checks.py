@@ -18,9 +18,10 @@ from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides.converted import of
-from bdpvi.models.contract import Model, dimension, log_density, log_likelihood, sites, unpack
+from bdpvi.models.contract import Model, dimension, unpack
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.misfits import LastSite, Misfit, MisfitError, misfits, mistyped, parameter, split
+from bdpvi.models.traces import log_density, log_likelihood, sites
 
 _TRIED = 8
 """Number of records on which a model is tried, together and one by one."""

@@ -16,7 +16,8 @@ from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
 from bdpvi._ground.validate import non_negative, positive
-from bdpvi.models.contract import Model, Site, dimension, parts, sites, unpack
+from bdpvi.models.contract import Model, Site, dimension, parts, unpack
+from bdpvi.models.traces import sites
 from bdpvi.noise.secure import Lattice
 
 Pullback = Callable[[Tensor], dict[str, Tensor]]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from bdpvi.bayesian.accounting import estimators
-from bdpvi.bayesian.accounting.accountant import Account, Accounting
+from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.charges import Charged
 from bdpvi.bayesian.accounting.estimators import Estimator
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.events import Event
 from bdpvi.privacy.evidence import Evidence

@@ -51,6 +51,7 @@ from bdpvi.commands.options import WholeTable
 from bdpvi.datasets import constants_of, from_frame
 from bdpvi.datasets.dataset import People
 from bdpvi.datasets.schema import Domain, Schema
+from bdpvi.datasets.types import ColumnType
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.federated_vi import fit_federated
 from bdpvi.federated.rounds import OTHER_CLIENT, SERVER_OF_SUMS, Rounds
@@ -196,6 +197,7 @@ PANEL = torch.randn(100, 3), torch.arange(100) % 2
 TIGHT = BayesianLogisticRegression(prior_scale=1e-4, clip=1e-4)
 SCHEMA = Schema({"age": Domain(low=18.0, high=80.0)}, "By law.")
 NAMES = [f"P{i}" for i in range(2000)]
+GROUPED = ColumnType(kind="integer", thousands=",")
 WRITTEN = [f"{i % 9 + 1},{i % 900 + 100}" for i in range(2000)]
 
 
@@ -615,16 +617,36 @@ CASES: dict[str, Case] = {
         lambda: measured(["1,234", "2,345"] * 1000, categorical=["c"]),
     ),
     "tables/rows: make them numbers": lambda t: (
-        lambda: bought(WRITTEN),
-        lambda: (bought(range(2000)), bought(WRITTEN, drop=["c"])),
+        lambda: bought(NAMES),
+        lambda: (bought(range(2000)), bought(NAMES, drop=["c"])),
     ),
     "datasets/schema: declare them there": lambda t: (
         lambda: SCHEMA.encode(FRAME),
         lambda: SCHEMA.encode(FRAME[["age"]]),
     ),
-    "datasets/schema: give levels": lambda t: (
+    "datasets/domain: give levels": lambda t: (
         Domain,
         lambda: (Domain(levels=("a", "b")), Domain(low=0.0, high=1.0)),
+    ),
+    "datasets/types: give low and high": lambda t: (
+        lambda: ColumnType(kind="number", low=0.0),
+        lambda: (ColumnType(kind="number"), ColumnType(kind="number", low=0.0, high=1.0)),
+    ),
+    "datasets/constants: give the file as types": lambda t: (
+        lambda: constants_of({"source": "By law.", "columns": {"age": {"kind": "number"}}}),
+        lambda: private(types=Schema({}, "By law.", types={"age": ColumnType(kind="number")})),
+    ),
+    "datasets/looks: make them numbers by": lambda t: (
+        lambda: bought(WRITTEN),
+        lambda: bought(WRITTEN, types=Schema({}, "", types={"c": GROUPED})),
+    ),
+    "datasets/looks: declare its spellings": lambda t: (
+        lambda: private(FRAME.assign(sick=["no", "Yes"] * 1000), constants=PUBLIC),
+        lambda: private(
+            FRAME.assign(sick=["no", "Yes"] * 1000),
+            constants=PUBLIC,
+            types=Schema({}, "", types={"sick": ColumnType(kind="boolean", levels=("no", "yes"))}),
+        ),
     ),
     "datasets/tables: say which value": lambda t: (
         lambda: from_frame(FRAME, "sick", constants=PUBLIC),

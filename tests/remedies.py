@@ -151,8 +151,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "guides/converted: Make a new one",
     ),
     "models/test_regressions.py::test_releases_are_kept_whole_and_say_what_weights_are": (
-        "models/contract: use predict_mean",
-        "models/contract: use predict_proba",
+        "models/predictions: use predict_mean",
+        "models/predictions: use predict_proba",
     ),
 }
 """Tests that carry remedies out, by the beginnings of these."""

@@ -16,7 +16,7 @@ from scipy import integrate, stats
 import bdpvi
 from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.guides import FullRank
-from bdpvi.models.contract import log_likelihood
+from bdpvi.models.traces import log_likelihood
 
 MODELS = Path(__file__).parents[1] / "examples" / "models"
 RELIABLE = bdpvi.bayesian.Accounting(only_reliable=True, failure_probability=1e-30)

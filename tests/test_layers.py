@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import bdpvi
 
 HOME = Path(bdpvi.__file__).parents[1]
@@ -27,10 +29,44 @@ def test_the_package_shows_public_names_only() -> None:
     assert not {name for name in bdpvi.__all__ if (HOME / "bdpvi" / f"{name}.py").exists()}
 
 
-def test_settings_are_known_before_what_fits_is_loaded() -> None:
-    code = "import sys, bdpvi; bdpvi.recommended(1.0); print(*sys.modules)"
+def loaded(code: str) -> set[str]:
+    """Return the modules that Python has loaded after this code."""
+    code = f"import sys, bdpvi; {code}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    own = [name for name in done.stdout.split() if name.split(".")[0] == "bdpvi"]
+    return set(done.stdout.split())
+
+
+def ours(modules: set[str]) -> set[str]:
+    """Return those of the library."""
+    return {name for name in modules if name.split(".")[0] == "bdpvi"}
+
+
+def test_settings_are_known_before_what_fits_is_loaded() -> None:
+    own = ours(loaded("bdpvi.recommended(1.0)"))
     assert "bdpvi.tables.recommended" in own
     assert len(own) <= 81
-    assert "bdpvi.bayesian.fit" not in own
+    assert not own & {"bdpvi.bayesian.fit", "bdpvi.bayesian.accounting.accountant"}
+
+
+USED = """
+release = bdpvi.load_release({path!r})
+names = release.feature_names
+release.predict_proba([[0.0] * len(names)])
+try:
+    print(release.summary())
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("file", ["release.json", "certified.json"])
+def test_a_release_is_used_without_pyro_and_pandas(file: str) -> None:
+    """Read, predict and summarise with the core alone; few draws have no intervals."""
+    path = str(HOME / "tests" / "golden" / file)
+    found = loaded(f"exec({USED.format(path=path)!r})")
+    own = ours(found)
+    assert "bdpvi.releases.summary" in own
+    assert len(own) <= 45
+    assert not found & {"pyro", "pandas", "sklearn", "scipy"}
+    rooms = {name.split(".")[1] for name in own if "." in name}
+    assert rooms == {"_ground", "datasets", "models", "noise", "privacy", "releases"}

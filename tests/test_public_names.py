@@ -45,6 +45,7 @@ def test_public_names_are_few_and_on_a_page_of_the_reference(package: str) -> No
     module, pages = import_module(package), on_pages()
     assert 0 < len(module.__all__) <= MOST[package]
     assert len({*module.__all__}) == len(module.__all__)
+    assert {*module.__all__} <= {*dir(module)}  # which is all that the reference's pages show
     for name in module.__all__:
         home = getattr(getattr(module, name), "__module__", package)
         assert {f"{package}.{name}", f"{home}.{name}"} & pages, name

@@ -214,6 +214,8 @@ def test_many_forged_files(files: dict[str, Any], tmp_path_factory: Any, changes
         ("synthetic", ("settings", "parents"), 2**62, "settings: parents must be at most"),
         ("synthetic", ("joint", 0, "deviation"), 1e-300, r"joint\[0\]\.deviation"),
         ("release", ("model", "prior_scale"), "x", "model.prior_scale"),
+        ("release", ("model", "prior_scale"), 1e-200, "model: "),
+        ("release", ("model", "prior_scale"), 1e200, "model: "),
         ("intervals", ("model", "levels"), [[2**40]], "model.levels"),
         ("release", ("feature_names",), ["x"] * 10_000, "feature_names must be at most"),
         ("release", ("preprocessing", "encoding", "columns", 0),

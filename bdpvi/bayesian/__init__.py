@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from bdpvi._ground.lazy import lazy
 
 if TYPE_CHECKING:
-    from bdpvi.bayesian.accounting.accountant import Accounting, cost_of
+    from bdpvi.bayesian.accounting.accountant import cost_of
     from bdpvi.bayesian.accounting.panel import Panel
+    from bdpvi.bayesian.accounting.settings import Accounting
     from bdpvi.bayesian.asked import calibrate
     from bdpvi.bayesian.neighbours.route import Add, Remove
     from bdpvi.bayesian.releases import preview
@@ -14,8 +15,9 @@ else:
     __getattr__ = lazy(
         __name__,
         {
-            "accounting.accountant": ("Accounting", "cost_of"),
+            "accounting.accountant": ("cost_of",),
             "accounting.panel": ("Panel",),
+            "accounting.settings": ("Accounting",),
             "neighbours.route": ("Add", "Remove"),
             "asked": ("calibrate",),
             "releases": ("preview",),
@@ -23,3 +25,7 @@ else:
     )
 
 __all__ = ["Accounting", "Add", "Panel", "Remove", "calibrate", "cost_of", "preview"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -10,7 +10,7 @@ from bdpvi._ground import log, validate
 from bdpvi._ground.host import on_host
 from bdpvi._ground.types import Budget
 from bdpvi.bayesian import guarantees, pricing
-from bdpvi.bayesian.accounting.accountant import Accounting
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.guarantees import BayesianDP, Guarantee
 from bdpvi.privacy.book import Charge

@@ -10,7 +10,7 @@ from torch import Tensor
 from bdpvi._ground import log
 from bdpvi._ground.types import Budget, BudgetExceededError
 from bdpvi.bayesian import guarantees, pricing, promised
-from bdpvi.bayesian.accounting.accountant import Accounting
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.asked import Asked
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.guarantees import Guarantee

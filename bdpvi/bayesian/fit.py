@@ -21,8 +21,8 @@ from bdpvi._ground import progress as bars
 from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import NotCertifiedWarning
-from bdpvi.bayesian.accounting.accountant import Accounting
 from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence, Problem, default_optimiser
 from bdpvi.bayesian.mode.route import Mode

@@ -15,7 +15,7 @@ from typing import ClassVar, NoReturn, Protocol
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import BudgetExceededError
-from bdpvi.bayesian.accounting.accountant import Accounting
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.table import Table
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.mode.plan import planned_temperature

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from bdpvi._ground import validate
-from bdpvi.bayesian.accounting.accountant import Accounting
 from bdpvi.bayesian.accounting.answer import nothing
 from bdpvi.bayesian.accounting.kept import RecordLosses, kept
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.table import Table
 from bdpvi.bayesian.accounting.table import total as of_table
 from bdpvi.bayesian.fit import Fit

@@ -8,7 +8,7 @@ from torch import Tensor
 from bdpvi._ground import log, validate
 from bdpvi._ground.host import on_host
 from bdpvi.bayesian import guarantees
-from bdpvi.bayesian.accounting.accountant import Accounting
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.asked import SOLVED, Asked, check_solved
 from bdpvi.bayesian.drawing import DrawSamples, cost_with, drawn, unpack
 from bdpvi.bayesian.fit import Fit

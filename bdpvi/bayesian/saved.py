@@ -14,8 +14,8 @@ from torch import Tensor
 from bdpvi._ground import schema, validate
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.accounting import kept
-from bdpvi.bayesian.accounting.accountant import Accounting
 from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence
 from bdpvi.noise.batches import Plan

@@ -25,7 +25,7 @@ from bdpvi.bench.hyperparameters import describe, nearest
 from bdpvi.bench.methods import NONE, BaseRate, Method, Prepared
 from bdpvi.bench.summary import LEVELS, NO, PAIRED, WORST, YES, ratio_table, summarise
 from bdpvi.datasets.dataset import Split
-from bdpvi.models.contract import predictive_means
+from bdpvi.models.predictions import predictive_means
 from bdpvi.privacy.cost import Cost, Kind, Outcome
 from bdpvi.tables.metrics import BINS, MEASURES, calibration, check_classes, correct, log_scores
 

@@ -28,8 +28,8 @@ from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
 from bdpvi.datasets.dataset import Dataset, Split
-from bdpvi.models.contract import predictive_means
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.predictions import predictive_means
 from bdpvi.privacy.book import Charge
 from bdpvi.privacy.cost import Cost
 from bdpvi.tables.metrics import correct, log_scores

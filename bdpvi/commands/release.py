@@ -335,8 +335,8 @@ def _columns(loaded: Release, features: Tensor) -> dict[str, Any]:
     import numpy as np
 
     from bdpvi import BayesianLogisticRegression
-    from bdpvi.models.contract import class_probabilities
     from bdpvi.models.kinds import OfClasses
+    from bdpvi.models.predictions import class_probabilities
 
     def spread(draws: Any) -> Any:
         return draws.std(0, ddof=1) if len(draws) > 1 else np.full(draws.shape[1], np.nan)

@@ -19,3 +19,7 @@ else:
     )
 
 __all__ = ["FederatedFit", "Federation", "Rounds", "fit_federated"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -52,7 +52,8 @@ from bdpvi.bench.baselines.scores import Batch, Clip, euclidean, scores
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.rounds import PUBLIC, Observer, Rounds
-from bdpvi.models.contract import Model, fitting, predictive_means
+from bdpvi.models.contract import Model, fitting
+from bdpvi.models.predictions import predictive_means
 from bdpvi.noise import secure
 from bdpvi.noise.batches import Plan
 from bdpvi.noise.keys import Key

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import pyro
-import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.priors import Prior, log_prior
 from bdpvi.models.regression import Design
 
 _REACH = 20.0
@@ -53,6 +53,20 @@ class _Classes(Design):
             "y", data.y, self.fits(data.y), f"be whole numbers from 0 to {self.classes - 1}"
         )
 
+    def logits(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return log P(y = k), (N, K), up to a constant for each record."""
+        raise NotImplementedError
+
+    def likelihood(self, latents: Mapping[str, Tensor], x: Tensor) -> Any:
+        """Return the Pyro distribution of the targets."""
+        import pyro.distributions as dist
+
+        return dist.Categorical(logits=self.logits(latents, x))
+
+    def probabilities(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return P(y = k), (N, K)."""
+        return self.logits(latents, x).softmax(1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BayesianMultinomialRegression(_Classes):
@@ -70,7 +84,7 @@ class BayesianMultinomialRegression(_Classes):
         levels: column numbers of the levels of each category.
 
     >>> model = BayesianMultinomialRegression(classes=3)
-    >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
+    >>> model.priors(torch.zeros(4, 2))["w"].mean.shape
     torch.Size([3, 3])
     """
 
@@ -81,11 +95,13 @@ class BayesianMultinomialRegression(_Classes):
         less = torch.eye(self.classes, dtype=torch.float64) - 1 / self.classes
         return torch.kron(super().identified(features), less)
 
-    def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Sample the weights and observe the records."""
-        logits = self.predictors(x, self.classes)
-        with pyro.plate("records", len(x)):
-            pyro.sample("y", dist.Categorical(logits=logits), obs=y)
+    def priors(self, x: Tensor) -> dict[str, Prior]:
+        """Return the prior of the weights, a column for each class."""
+        return {"w": self.weight_prior(x, self.classes)}
+
+    def logits(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the linear predictors, (N, K)."""
+        return self.predictors(latents, x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +121,8 @@ class BayesianOrdinalRegression(_Classes):
         levels: column numbers of the levels of each category.
 
     >>> model = BayesianOrdinalRegression(classes=4)
-    >>> trace = pyro.poutine.trace(model).get_trace(torch.zeros(4, 2))
-    >>> trace.nodes["w"]["value"].shape, trace.nodes["log_gaps"]["value"].shape
+    >>> priors = model.priors(torch.zeros(4, 2))
+    >>> priors["w"].mean.shape, priors["log_gaps"].mean.shape
     (torch.Size([3]), torch.Size([2]))
     """
 
@@ -116,14 +132,14 @@ class BayesianOrdinalRegression(_Classes):
         super().__post_init__()
         validate.positive_int("classes", self.classes, least=3)
 
-    def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Sample the latent variables and observe the records."""
-        predictors = self.predictors(x)
-        zero = x.new_zeros(self.classes - 2)
-        log_gaps = pyro.sample("log_gaps", dist.Normal(zero, x.new_tensor(2.0)).to_event(1))
-        logits = ordered_logits(predictors, log_gaps.clamp(-_REACH, _REACH).exp())
-        with pyro.plate("records", len(x)):
-            pyro.sample("y", dist.Categorical(logits=logits), obs=y)
+    def priors(self, x: Tensor) -> dict[str, Prior]:
+        """Return the priors of the weights and the logarithms of the gaps."""
+        return {**super().priors(x), "log_gaps": log_prior(x, self.classes - 2)}
+
+    def logits(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return log P(y = k), (N, K)."""
+        gaps = latents["log_gaps"].clamp(-_REACH, _REACH).exp()
+        return ordered_logits(self.predictors(latents, x), gaps)
 
 
 def ordered_logits(predictors: Tensor, gaps: Tensor) -> Tensor:

@@ -3,75 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pyro
-import pyro.distributions as dist
 import torch
 from torch import Tensor
-from torch.distributions import constraints
-from torch.nn.functional import logsigmoid
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
+from bdpvi.models.priors import Prior, sampled
 
 LIMIT = 2.0
 """Default limit at which standardised features are clipped, ±."""
-
-
-class ClippedBernoulli(dist.TorchDistribution):  # type: ignore[misc]
-    """Bernoulli likelihood whose derivative in the logit is at most ``bound`` in absolute value.
-
-    With a = (2y − 1)·logit, log σ(a) has the derivative σ(−a). Below a_c = log((1 − c)/c) that
-    exceeds c = ``bound``, so log σ is replaced by its tangent at a_c. The score is then the
-    norm-clipped score of the Bernoulli likelihood, and the result is concave: an ordinary
-    (unnormalised) likelihood. With ``bound`` ≥ 1 nothing is clipped.
-
-    Args:
-        logits: any shape.
-        bound: largest |d log p / d logit|, positive, broadcastable to ``logits``.
-
-    >>> ClippedBernoulli(torch.tensor([-5.0, 5.0]), torch.tensor(0.5)).log_prob(torch.ones(2))
-    tensor([-3.1931, -0.0067])
-    """
-
-    arg_constraints = {"logits": constraints.real, "bound": constraints.positive}  # noqa: RUF012
-    support = constraints.boolean
-
-    def __init__(self, logits: Tensor, bound: Tensor, validate_args: bool | None = None) -> None:
-        self.logits, self.bound = torch.broadcast_tensors(logits, bound)
-        super().__init__(self.logits.shape, validate_args=validate_args)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """Log-likelihood of ``value`` in {0, 1}."""
-        signed = (2 * value - 1) * self.logits
-        slope = self.bound.clamp(max=1)
-        knee = torch.log1p(-slope) - torch.log(slope)
-        tangent: Tensor = slope * (signed - knee).clamp(max=0)
-        return logsigmoid(torch.maximum(signed, knee)) + tangent
-
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
-        """Draw from the unclipped Bernoulli: clipping only concerns the fit."""
-        return torch.bernoulli(self.mean.expand(self._extended_shape(sample_shape)))
-
-    @property
-    def mean(self) -> Tensor:
-        """Probability of 1."""
-        return torch.sigmoid(self.logits)
-
-
-def likelihood_slope(signed: Tensor, bound: Tensor) -> Tensor:
-    """Return the derivative of :class:`ClippedBernoulli`'s log-likelihood in a = (2y − 1)·logit."""
-    return likelihood_slope_(torch.neg(signed), bound)
-
-
-def likelihood_slope_(negative: Tensor, bound: Tensor) -> Tensor:
-    """Return :func:`likelihood_slope` at a = −``negative``, which it overwrites."""
-    return torch.minimum(negative.sigmoid_(), bound, out=negative)
 
 
 def departure(w: Tensor, intercept_mean: float) -> Tensor:
@@ -112,8 +58,8 @@ class BayesianLogisticRegression:
         weight_norm: C, the largest norm of a record's weighted score. None means ½√(d + 4), inf no
             weights: see :meth:`unweighted`.
         clip: norm bound of each record's score (the gradient of its log-likelihood in the model's
-            weights), instead of record weights. See :class:`ClippedBernoulli`; a record x has the
-            bound clip/‖x‖ on its derivative in the logit.
+            weights), instead of record weights; a record x has the bound clip/‖x‖ on its
+            derivative in the logit. See :class:`bdpvi.models.clipped.ClippedBernoulli`.
         limit: features are clipped at ±limit, which bounds their size. None means 2, or no clipping
             if records are not weighted. Public, like all arguments: choose it without looking at
             the data.
@@ -130,7 +76,7 @@ class BayesianLogisticRegression:
     ``limit`` acts first, then ``correlation``, then the intercept's column is added.
 
     >>> model = BayesianLogisticRegression()
-    >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
+    >>> model.priors(torch.zeros(4, 2))["w"].mean.shape
     torch.Size([3])
     >>> round(model.score_bound(3), 3), round(model.precision(3), 2)
     (1.225, 16.97)
@@ -292,12 +238,25 @@ class BayesianLogisticRegression:
         norms = torch.linalg.vector_norm(design, dim=1)
         return torch.full_like(norms, math.inf) if self.clip is None else self.clip / norms
 
+    def priors(self, x: Tensor) -> dict[str, Prior]:
+        """Return the prior of the weights ``w``, (d,), for features ``x``."""
+        weights = x.shape[1] + bool(self.intercept)
+        mean = -self.departure(x.new_zeros(weights))
+        return {"w": Prior(mean, x.new_tensor(self.precision(weights) ** -0.5))}
+
+    def means(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the probabilities of 1, (N,); a clip only concerns the fit."""
+        return torch.sigmoid(self.design(x) @ latents["w"])
+
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the weights and observe the records."""
+        import pyro
+        import pyro.distributions as dist
+
+        from bdpvi.models.clipped import ClippedBernoulli
+
+        w = sampled(self.priors(x))["w"]
         design = self.design(x)
-        mean = -self.departure(x.new_zeros(design.shape[1]))
-        scale = x.new_tensor(self.precision(design.shape[1]) ** -0.5)
-        w = pyro.sample("w", dist.Normal(mean, scale).to_event(1))
         weights = self.record_weights(design)
         with pyro.plate("records", len(x)), pyro.poutine.scale(scale=weights):
             if self.clip is None:

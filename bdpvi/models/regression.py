@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import pyro
-import pyro.distributions as dist
 import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import departure, disjoint
+from bdpvi.models.priors import Prior, log_prior, sampled
 
 _REACH = 20.0
 """Log means are clipped at ± this."""
@@ -93,12 +93,34 @@ class Design:
         """Raise ValueError unless every column named in ``levels`` exists and has a weight."""
         self.identified(data.x.shape[1])
 
-    def predictors(self, x: Tensor, *columns: int, intercept_mean: float = 0.0) -> Tensor:
-        """Sample the weights ``w``, (d + 1, ...); return the linear predictors, (N, ...)."""
-        design = self.design(x)
-        mean = -departure(x.new_zeros(design.shape[1], *columns), intercept_mean)
-        prior = dist.Normal(mean, x.new_tensor(self.prior_scale)).to_event(1 + len(columns))
-        return design @ pyro.sample("w", prior)  # type: ignore[no-any-return]
+    def weight_prior(self, x: Tensor, *columns: int, intercept_mean: float = 0.0) -> Prior:
+        """Return the prior of the weights ``w``, (d + 1, ...), for features ``x``."""
+        zero = x.new_zeros(len(self.weighted(x.shape[1])) + 1, *columns)
+        return Prior(-departure(zero, intercept_mean), x.new_tensor(self.prior_scale))
+
+    def priors(self, x: Tensor) -> dict[str, Prior]:
+        """Return the priors of the latent variables, by name, for features ``x``."""
+        return {"w": self.weight_prior(x)}
+
+    def predictors(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the linear predictors, (N, ...)."""
+        return self.design(x) @ latents["w"]
+
+    def likelihood(self, latents: Mapping[str, Tensor], x: Tensor) -> Any:
+        """Return the Pyro distribution of the targets."""
+        raise NotImplementedError
+
+    def cut(self, y: Tensor | None) -> Tensor | None:
+        """Return the targets within their bounds, if there are any."""
+        return y
+
+    def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
+        """Sample the latent variables and observe the records."""
+        import pyro
+
+        latents = sampled(self.priors(x))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", self.likelihood(latents, x), obs=self.cut(y))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +165,7 @@ class BayesianLinearRegression(_Regression):
         levels: column numbers of the levels of each category.
 
     >>> model = BayesianLinearRegression(largest=5.0)
-    >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
+    >>> model.priors(torch.zeros(4, 2))["w"].mean.shape
     torch.Size([3])
     """
 
@@ -178,12 +200,20 @@ class BayesianLinearRegression(_Regression):
             raise ValueError(f"low must be below high, got {low!r} and {high!r}")
         return cls(largest=half, middle=low + half, prior_scale=prior_scale * half / 2, limit=limit)
 
-    def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Sample the latent variables and observe the records."""
-        means = self.predictors(x, intercept_mean=self.middle)
-        scale = _log_sample("log_scale", x).exp()
-        with pyro.plate("records", len(x)):
-            pyro.sample("y", dist.Normal(means, scale), obs=self.cut(y))
+    def priors(self, x: Tensor) -> dict[str, Prior]:
+        """Return the priors of the weights and the errors' log scale."""
+        w = self.weight_prior(x, intercept_mean=self.middle)
+        return {"w": w, "log_scale": log_prior(x)}
+
+    def means(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the expected targets, (N,)."""
+        return self.predictors(latents, x)
+
+    def likelihood(self, latents: Mapping[str, Tensor], x: Tensor) -> Any:
+        """Return the Pyro distribution of the targets."""
+        import pyro.distributions as dist
+
+        return dist.Normal(self.means(latents, x), latents["log_scale"].exp())
 
     def cut(self, y: Tensor | None) -> Tensor | None:
         """Return targets clipped at ``middle`` ± ``largest``, if there are any."""
@@ -222,13 +252,17 @@ class _Counts(_Regression):
             raise ValueError(f"exposure={at} is the number of no column: x has {x.shape[1]}")
         return super().design(torch.cat([x[:, :at], x[:, at + 1 :]], dim=1))
 
-    def log_means(self, x: Tensor) -> Tensor:
-        """Sample the weights; return log means with exposure, clipped at ±20, (N,)."""
-        found = self.predictors(x)
+    def log_means(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return log means with exposure, clipped at ±20, (N,)."""
+        found = self.predictors(latents, x)
         if self.exposure is not None:
             least = math.exp(-_REACH)  # so that predictions are finite for any table
             found = found + x[:, self.exposure].clamp(min=least).log()
         return found.clamp(-_REACH, _REACH)
+
+    def means(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the expected counts, (N,)."""
+        return self.log_means(latents, x).exp()
 
     def fits(self, y: Tensor) -> Tensor:
         """Return a mask of the valid counts."""
@@ -272,7 +306,7 @@ class BayesianPoissonRegression(_Counts):
         levels: column numbers of the levels of each category.
 
     >>> model = BayesianPoissonRegression(largest=10)
-    >>> pyro.poutine.trace(model).get_trace(torch.zeros(4, 2)).nodes["w"]["value"].shape
+    >>> model.priors(torch.zeros(4, 2))["w"].mean.shape
     torch.Size([3])
     >>> at_risk = BayesianPoissonRegression(largest=10, exposure=1)
     >>> at_risk.design(torch.tensor([[0.3, 12.0]]))
@@ -286,11 +320,11 @@ class BayesianPoissonRegression(_Counts):
         remedy = "such counts are numbers to a linear model"
         validate.at_most("largest", self.largest, MOST_COUNT, remedy)  # type: ignore[arg-type]
 
-    def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Sample the weights and observe the records."""
-        rates = self.log_means(x).exp()
-        with pyro.plate("records", len(x)):
-            pyro.sample("y", dist.Poisson(rates), obs=self.cut(y))
+    def likelihood(self, latents: Mapping[str, Tensor], x: Tensor) -> Any:
+        """Return the Pyro distribution of the targets."""
+        import pyro.distributions as dist
+
+        return dist.Poisson(self.means(latents, x))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,24 +344,22 @@ class BayesianNegativeBinomialRegression(_Counts):
         levels: column numbers of the levels of each category.
 
     >>> model = BayesianNegativeBinomialRegression(largest=10)
-    >>> trace = pyro.poutine.trace(model).get_trace(torch.zeros(4, 2))
-    >>> trace.nodes["w"]["value"].shape, trace.nodes["log_dispersion"]["value"].shape
+    >>> priors = model.priors(torch.zeros(4, 2))
+    >>> priors["w"].mean.shape, priors["log_dispersion"].mean.shape
     (torch.Size([3]), torch.Size([]))
     """
 
     kind: ClassVar[str] = "negative binomial"
 
-    def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Sample the latent variables and observe the records."""
-        log_means = self.log_means(x)
+    def priors(self, x: Tensor) -> dict[str, Prior]:
+        """Return the priors of the weights and the log dispersion."""
+        return {**super().priors(x), "log_dispersion": log_prior(x)}
+
+    def likelihood(self, latents: Mapping[str, Tensor], x: Tensor) -> Any:
+        """Return the Pyro distribution of the targets."""
+        import pyro.distributions as dist
+
         # Below e⁻⁷ it is Poisson, and differences of log Γ(1/α) would lose precision in float32.
-        dispersion = _log_sample("log_dispersion", x).clamp(-_DISPERSED, _DISPERSED)
-        law = dist.NegativeBinomial((-dispersion).exp(), logits=log_means + dispersion)
-        with pyro.plate("records", len(x)):
-            pyro.sample("y", law, obs=self.cut(y))
-
-
-def _log_sample(name: str, x: Tensor) -> Tensor:
-    """Sample the logarithm of a scale, with the prior N(0, 2²)."""
-    prior = dist.Normal(x.new_tensor(0.0), x.new_tensor(2.0))
-    return pyro.sample(name, prior)  # type: ignore[no-any-return]
+        dispersion = latents["log_dispersion"].clamp(-_DISPERSED, _DISPERSED)
+        logits = self.log_means(latents, x) + dispersion
+        return dist.NegativeBinomial((-dispersion).exp(), logits=logits)

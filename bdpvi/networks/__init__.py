@@ -15,3 +15,7 @@ else:
     )
 
 __all__ = ["DPSGDSettings"]
+
+
+def __dir__() -> list[str]:
+    return __all__

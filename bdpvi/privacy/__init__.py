@@ -21,3 +21,7 @@ else:
     )
 
 __all__ = ["Assumption", "Charge", "Exposure", "Influence", "group"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -340,7 +340,8 @@ def _identified(program: Program, model: Model, features: int) -> Tensor | None:
             return model.identified(features)
         return torch.eye(site.shape.numel(), dtype=torch.float64)
 
-    return torch.block_diag(*map(of_site, program.sites))
+    found: Tensor = torch.block_diag(*map(of_site, program.sites))
+    return found
 
 
 def _described(guide: Any) -> str:

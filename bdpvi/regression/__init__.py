@@ -17,3 +17,7 @@ else:
     )
 
 __all__ = ["NoisyScores", "ObjectivePerturbation"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.datasets.origin import DECLARED, Origin, listed
-from bdpvi.datasets.reading import MULTILINE
+from bdpvi.datasets.origin import DECLARED, MULTILINE, Origin, listed
 from bdpvi.noise.keys import EXPERIMENT
-from bdpvi.privacy.book import Entry
 from bdpvi.privacy.cost import Assumption, sentences
+
+if TYPE_CHECKING:
+    from bdpvi.privacy.book import Entry
 
 LABELLED = "classes_from_labels"
 """Preprocessing key for data whose classes were taken from the labels."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,10 +14,11 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.models.contract import Model, transforms
-from bdpvi.noise import secure
+from bdpvi.models.contract import Model
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.events import SampledGaussian
+
+if TYPE_CHECKING:
+    from bdpvi.privacy.events import SampledGaussian
 
 BASE = "base level"
 """Note on the level that the others are compared with."""
@@ -81,6 +82,8 @@ class Estimate:
             number: k.
             key: source of the draws; a fresh one by default.
         """
+        from bdpvi.noise import secure  # late, as draws are not always asked for
+
         key = key or Key.fresh()
         noise = secure.standard_normal(
             (validate.positive_int("draws", number), len(self.mean)), key.child("w")
@@ -152,6 +155,8 @@ class Gaussian:
             number: k.
             key: source of the draws; a fresh one by default.
         """
+        from bdpvi.noise import secure
+
         number = validate.positive_int("draws", number)
         noise = secure.standard_normal((number, len(self.mean)), key or Key.fresh())
         mean = torch.tensor(self.mean, dtype=torch.float64)
@@ -167,6 +172,8 @@ class Gaussian:
             flat: (k, d).
             columns: number of features of a record.
         """
+        from bdpvi.models.traces import transforms  # late: it loads Pyro
+
         pieces = flat.split([math.prod(shape) for shape in self.sites.values()], dim=1)
         maps = transforms(model, flat.new_zeros(1, columns))
         named = zip(self.sites.items(), pieces, strict=True)

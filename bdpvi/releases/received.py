@@ -10,9 +10,8 @@ import torch
 from bdpvi._ground import schema, validate
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.models.contract import Model, latent_sites
-from bdpvi.models.kinds import Known
-from bdpvi.models.parameters import TrainedModel
+from bdpvi.models.contract import Model
+from bdpvi.models.kinds import Known, shapes
 from bdpvi.releases.basis import ASSUMED
 from bdpvi.releases.content import Shared
 from bdpvi.releases.released import Release
@@ -35,13 +34,13 @@ def release_of(content: bytes, model: Model | None = None) -> Release:
     if samples.ndim != 2 or any(v.shape[:1] != samples.shape[:1] for v in latents.values()):
         raise ValueError("samples must have shape (draws, d), and latents as many draws")
     if isinstance(model, Known):
-        _check_shapes(model, samples, latents, shared)
+        _check_shapes(model, latents, shared)
     _check_words(shared, getattr(model, "classes", 0))
     return Release(
         samples=samples,
         latents=latents,
         receipt=shared.receipt,
-        model=TrainedModel(model, parameters) if parameters else model,
+        model=_trained(model, parameters) if parameters else model,
         feature_names=shared.feature_names,
         preprocessing=shared.preprocessing,
         estimate=shared.estimate,
@@ -50,28 +49,30 @@ def release_of(content: bytes, model: Model | None = None) -> Release:
     )
 
 
-def _check_shapes(
-    model: Known, samples: torch.Tensor, latents: Mapping[str, torch.Tensor], shared: Shared
-) -> None:
+def _trained(model: Model, parameters: Mapping[str, torch.Tensor]) -> Model:
+    from bdpvi.models.parameters import TrainedModel  # late: it loads Pyro
+
+    return TrainedModel(model, parameters)
+
+
+def _check_shapes(model: Known, latents: Mapping[str, torch.Tensor], shared: Shared) -> None:
     """Raise ValueError unless latents have the model's shapes."""
-    shapes = {name: tuple(value.shape[1:]) for name, value in latents.items()}
-    values = sum(math.prod(shape) for shape in shapes.values())
+    found = {name: tuple(value.shape[1:]) for name, value in latents.items()}
+    values = sum(math.prod(shape) for shape in found.values())
     features = len(shared.feature_names)
     for name, size in (
         ("feature_names", features),
         ("model.classes", getattr(model, "classes", 2)),
     ):
-        validate.at_most(name, size, values + 1)  # before the model runs with that many
+        validate.at_most(name, size, values + 1)  # before anything has that many
     for at in (one for group in getattr(model, "levels", ()) for one in group):
         validate.at_most("model.levels", at, features - 1)
-    zero = samples.new_zeros(1, features)
     try:
-        sites = latent_sites(model, zero, zero.new_zeros(1))
-    except (RuntimeError, IndexError) as error:
-        raise ValueError(f"model does not take {several(features, 'feature')}: {error}") from error
-    wanted = {name: tuple(site["value"].shape) for name, site in sites.items()}
-    if shapes != wanted:
-        raise ValueError(f"latents must have the shapes {wanted}, got {shapes}")
+        wanted = shapes(model, features)
+    except ArithmeticError as error:  # a prior that is no number
+        raise ValueError(f"model: {error}") from error
+    if found != wanted:
+        raise ValueError(f"latents must have the shapes {wanted}, got {found}")
     if shared.estimate is not None and len(shared.estimate.mean) != wanted["w"][0]:
         raise ValueError(f"estimate must be of {several(wanted['w'][0], 'weight')}")
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
-from bdpvi.models.contract import Model, class_probabilities, predictive_means
+from bdpvi.models.contract import Model
+from bdpvi.models.predictions import class_probabilities, predictive_means
 from bdpvi.privacy.cost import Cost
 from bdpvi.releases.estimate import Estimate, Gaussian
 from bdpvi.releases.receipt import Receipt

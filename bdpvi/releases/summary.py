@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from scipy.special import ndtr, ndtri
 from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import one_line, several
-from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import Model
 from bdpvi.releases.estimate import BASE, Estimate, Gaussian
 from bdpvi.releases.receipt import Receipt
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from bdpvi.datasets.encoding import Encoding
 
 FEWEST = 20
 """The fewest draws whose quantiles are shown."""
@@ -250,18 +250,27 @@ def summarised(release: Draws, level: float, odds: bool) -> Summary:
         return Summary(**given, reliable=None, reason=reason)
     if known.log_scale is not None:
         mean, sd = known.log_scale
-        half = sd * float(ndtri((1 + level) / 2))
+        half = sd * _quantile(level)
         ends = (mean, mean - half, mean + half)
         given["noise"] = tuple(math.exp(min(one, _LARGEST)) for one in ends)
     return Summary(**given, reliable=known.reliable, reason=known.reason)
 
 
+def _quantile(level: float) -> float:
+    """Return half the width of a standard normal's central interval."""
+    from scipy.special import ndtri  # late: draws without an estimate need none of scipy
+
+    return float(ndtri((1 + level) / 2))
+
+
 def _of_estimate(
     release: Draws, level: float, names: Sequence[str], scales: Sequence[float]
 ) -> list[Coefficient]:
+    from scipy.special import ndtr
+
     known = release.estimate
     assert known is not None
-    quantile = float(ndtri((1 + level) / 2))
+    quantile = _quantile(level)
     rows = []
     sds = known.spread.diagonal().clamp(min=0).sqrt().tolist()
     parts = zip(names, known.mean, sds, known.sampling, scales, known.notes, strict=True)

@@ -118,7 +118,9 @@ class File:
             ValueError: naming the entry at fault.
         """
         if self.format != FORMAT:
-            raise ValueError(f"format must be {FORMAT}, got {self.format}")
+            raise ValueError(
+                f"format must be {FORMAT}, got {self.format}: another version of bdpvi made it"
+            )
         names, domains = list(self.schema.columns), list(self.schema.columns.values())
         if self.target is not None and self.target not in names:
             raise ValueError(f"target must be a column, got {self.target!r}")

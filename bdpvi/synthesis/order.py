@@ -19,8 +19,8 @@ from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.domain import MOST_LEVELS, Domain
 from bdpvi.datasets.measuring import repeated
 from bdpvi.datasets.origin import declared
-from bdpvi.datasets.schema import Schema, types_of
-from bdpvi.datasets.types import ANY, NAMES, NUMBERS, UNUSED, ColumnType
+from bdpvi.datasets.schema import Schema
+from bdpvi.datasets.types import ANY, NAMES, NUMBERS, UNUSED, ColumnType, types_of
 from bdpvi.datasets.units import at_most
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW, Priced, for_unit

@@ -21,3 +21,7 @@ else:
     )
 
 __all__ = ["ColumnLook", "Finding", "Prepared", "Recipe", "TableLook", "look"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.contract import Model, predictive_means
+from bdpvi.models.contract import Model
+from bdpvi.models.predictions import predictive_means
 
 BINS = 15
 """Bins of the expected calibration error, as in most papers that report it."""

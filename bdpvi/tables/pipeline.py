@@ -14,11 +14,9 @@ from bdpvi.bayesian.guarantees import WORST_CASE, Guarantee
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.columns import Numeric
-from bdpvi.datasets.constants import constants_in
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.origin import declared
-from bdpvi.datasets.schema import Schema, types_of
-from bdpvi.datasets.types import NAMES, NUMBERS, UNUSED, ColumnType
+from bdpvi.datasets.types import NAMES, NUMBERS, UNUSED, ColumnType, types_of
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.kinds import OfClasses, OfNumbers
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
@@ -34,6 +32,7 @@ from bdpvi.tables.recipe import Recipe
 from bdpvi.tables.recommended import for_intervals, recommended, settings_for
 
 if TYPE_CHECKING:
+    from bdpvi.datasets.schema import Schema
     from bdpvi.tables.rows import Encoded
 
 _DRAWS = 1000
@@ -187,6 +186,8 @@ class Pipeline:
 
     def _declared_constants(self) -> Encoding | None:
         """Return the constants, and those of other columns that types declare."""
+        from bdpvi.datasets.constants import constants_in
+
         given = self.constants
         known = {one.name for one in given.columns} if given else set()
         more = None

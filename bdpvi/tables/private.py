@@ -27,8 +27,8 @@ from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import tell_of_target, tell_of_text, tell_of_unfit
-from bdpvi.datasets.origin import DECLARED, declared
-from bdpvi.datasets.reading import MULTILINE, read_header, read_table
+from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
+from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.schema import in_file
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import at_most

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from bdpvi._ground import validate
-from bdpvi.bayesian.accounting.accountant import Accounting
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.inference.guide import check_steps
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.kinds import Known

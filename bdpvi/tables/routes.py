@@ -50,7 +50,7 @@ def fit_private(
         model: what is fitted; all its hyper-parameters are public. Routes bound what a record does
             on their own, so logistic regression has no weights of records here, unless it is for a
             Bayesian guarantee.
-        data: the records, encoded by public constants or bought ones; or a pair (x, y) of which
+        data: the records, encoded with public or private preprocessing; or a pair (x, y) of which
             :meth:`Dataset.of` makes them. One that the model cannot have, such as a label that is
             no class, is left out, and the owner is told how many.
         epsilon: ε that everything spent on the table may reach, this included.

@@ -25,8 +25,9 @@ from bdpvi._ground.progress import Track, silent
 from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.bayesian.optimum.elbo import Records
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.contract import predictive_means
-from bdpvi.models.logistic import BayesianLogisticRegression, ClippedBernoulli
+from bdpvi.models.clipped import ClippedBernoulli
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.predictions import predictive_means
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.programs.dpvi import DPVI

@@ -16,8 +16,8 @@ from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, date_formats, shapes
 from bdpvi.datasets.measuring import MOST_CATEGORIES, objection
-from bdpvi.datasets.schema import Schema, in_file, types_of
-from bdpvi.datasets.types import ANY, BOOLEAN, NUMBERS, ColumnType
+from bdpvi.datasets.schema import Schema, in_file
+from bdpvi.datasets.types import ANY, BOOLEAN, NUMBERS, ColumnType, types_of
 from bdpvi.privacy.book import ROW
 from bdpvi.tables.looks import ColumnLook
 

@@ -16,11 +16,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from bdpvi._ground.progress import Track
-from bdpvi.bayesian.accounting.accountant import Accounting, cost_of
+from bdpvi.bayesian.accounting.accountant import cost_of
 from bdpvi.bayesian.accounting.answer import MISSES
 from bdpvi.bayesian.accounting.estimators import student_t
 from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.bayesian.accounting.reliability import reliable
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bench.curves import plain_ticks
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.privacy import conversions

@@ -230,37 +230,36 @@ def settings() -> list[dict[str, object]]:
 
 def _average_text(table: pd.DataFrame) -> str:
     rows = table[table["part"] == "average"]
-    control = {
-        what: rows[rows["what"] == what].set_index(["data", "rule"])["mu"]
-        for what in (VERBATIM, FRESH)
-    }
+    mu = rows.set_index(["what", "data", "rule"])["mu"]
+    by_rule = [rows.loc[rows["rule"] == rule, "mu"] for rule in (CHEBYSHEV, STUDENT)]
+    once = rows[rows["rule"] == STUDENT]
     listed = "\n".join(
-        f"| {data} | {what} | {rule}, {GAMMAS[rule]:g} | {mu:.3g} | "
-        f"{control[VERBATIM][data, rule]:.3g} | {control[FRESH][data, rule]:.3g} | {auc:.2f} |"
-        for data, what, rule, mu, auc in zip(
-            *(rows[name] for name in ("data", "what", "rule", "mu", "attack")), strict=True
+        f"| {data} | {what} | {first:.3g} | {second:.3g} | {auc:.2f} |"
+        for data, what, first, second, auc in zip(
+            once["data"], once["what"], *by_rule, once["attack"], strict=True
         )
     )
-    ratios = control[VERBATIM] / control[FRESH]
+    ratios = mu[VERBATIM] / mu[FRESH]
     return (
         "## The statistic, and its control\n\n"
-        "Chapters 3 and 4 call a generator (μ, γ)-private on average if its expected privacy loss, "
-        "a Kullback–Leibler divergence, is above μ with probability γ at most, and estimate that "
-        "from what was released: by distances to nearest neighbours, over the records. μ is then "
-        "mean + sd/√γ with γ = 1e-5 (Chebyshev) or an upper limit of the mean by Student's t with "
-        "γ = 1e-15. The program is not on record; here, as we read it, what would be released "
-        "without a record is what was released without the row nearest to it. Beside every row "
-        "are two controls of the same size: the training rows published *verbatim*, and fresh rows "
-        "that have nothing to do with them. The last column is an attack, with rows that nobody "
-        "released as the other class: the AUC of guessing who was in the training rows by the "
-        "distance to the nearest released row.\n\n"
-        "| table | released | rule, γ | μ | μ of the training rows, verbatim | μ of fresh rows | "
-        f"attack |\n| --- | --- | --- | --- | --- | --- | --- |\n{listed}\n\n"
+        "Chapters 3 and 4 of Triastcyn's thesis (EPFL 2020) call a generator (μ, γ)-private on "
+        "average if its expected privacy loss, a Kullback–Leibler divergence, is above μ with "
+        "probability γ at most, and estimate that from what was released: by distances to nearest "
+        "neighbours, over the records. μ is then mean + sd/√γ with γ = 1e-5 (Chebyshev) or an "
+        "upper limit of the mean by Student's t with γ = 1e-15. The program is not on record; "
+        "here, as we read it, what would be released without a record is what was released "
+        "without the row nearest to it. The last two rows of each table are controls of the same "
+        "size: the training rows published *verbatim*, and fresh rows that have nothing to do "
+        "with them. The last column is an attack, with rows that nobody released as the other "
+        "class: the AUC of guessing who was in the training rows by the distance to the nearest "
+        "released row.\n\n"
+        "| table | released | μ, Chebyshev | μ, Student's t | attack |\n"
+        f"| --- | --- | --- | --- | --- |\n{listed}\n\n"
         f"μ of the verbatim copy is {ratios.min():.2f} to {ratios.max():.2f} times that of fresh "
         "rows: the statistic sees how rows lie among each other, and not whose they are. "
         "Publishing the training rows scores as private as publishing nothing about them. μ falls "
         "with the number of rows whatever they are, as one row of n moves a density by 1/n. **It "
-        "is no guarantee**, and bdpvi offers none that rests on it."
+        "is no guarantee**, and bdpvi gives none by it."
     )
 
 
@@ -275,10 +274,10 @@ def _settings_text(table: pd.DataFrame) -> str:
     )
     return (
         "## Worst-case ε of the published GAN settings\n\n"
-        f"Chapter 7 clips the critic's gradients to {GAN_CLIP:g}, adds noise of {GAN_NOISE:g} and "
-        f"trains for {EPOCHS} epochs on {IMAGES:,} images; a Bayesian ε of 1 at δ = 1e-10 is "
-        "given. What the noise is relative to decides everything. Below, each reading as DP-SGD "
-        "with every record's gradient clipped, which the worst case needs, at "
+        f"Chapter 7 of the thesis clips the critic's gradients to {GAN_CLIP:g}, adds noise of "
+        f"{GAN_NOISE:g} and trains for {EPOCHS} epochs on {IMAGES:,} images; a Bayesian ε of 1 at "
+        "δ = 1e-10 is given. What the noise is relative to decides everything. Below, each reading "
+        "as DP-SGD with every record's gradient clipped, which the worst case needs, at "
         f"δ = {DELTA:g}: by Rényi DP at orders from 1.1, and by the tightest there is: privacy "
         f"loss distributions, or, at multipliers of {PROMISED:g} and less, where sums show who "
         "takes part in a step, the number of such steps.\n\n"

@@ -16,7 +16,8 @@ from torch.distributions.constraints import Constraint
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.contract import Model, log_likelihood
+from bdpvi.models.contract import Model
+from bdpvi.models.traces import log_likelihood
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Clipped:
 
     Clipped scores are the gradient of a likelihood where all scores of a record have one direction:
     a linear predictor, for whatever distribution. The likelihood is then continued by its tangents,
-    for logistic regression as :class:`~bdpvi.models.logistic.ClippedBernoulli` has it, and training
+    for logistic regression as :class:`~bdpvi.models.clipped.ClippedBernoulli` has it, and training
     maximises its ELBO. With several predictors, or an unknown noise, they are in general no
     gradient of anything: training ends where clipped scores and prior balance on average, and the
     ELBO that it reports is the unclipped model's. The mechanism, and what is accounted for, is that

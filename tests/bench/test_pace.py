@@ -23,7 +23,7 @@ from bdpvi.bench.methods.pace import pace
 from bdpvi.bench.tuning import base_rate_score
 from bdpvi.datasets.dataset import Split
 from bdpvi.guides import MeanField
-from bdpvi.models.contract import predictive_means
+from bdpvi.models.predictions import predictive_means
 from bdpvi.tables.metrics import OBJECTIVES
 
 BASELINES = ("dp-gd", "dpvi-pld", "dp-sgld-pld")

@@ -22,7 +22,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from bdpvi import Dataset
 from bdpvi._ground.store import read_json
-from bdpvi.bayesian.accounting.accountant import Accounting
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bench import commands as cli_comparison
 from bdpvi.bench import tuning
 from bdpvi.bench.commands import TUNED

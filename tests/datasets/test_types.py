@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import bdpvi
 from bdpvi.datasets import (
-    ColumnType,
     Domain,
     Encoding,
     Schema,
@@ -29,7 +28,7 @@ from bdpvi.datasets.cells import read_cell, read_cells
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.schema import in_file, measured
-from bdpvi.datasets.types import KINDS, series_of, unfit
+from bdpvi.datasets.types import KINDS, ColumnType, series_of, unfit
 from bdpvi.synthesis import Counts
 from bdpvi.synthesis.released import of_bytes
 

@@ -21,7 +21,7 @@ from bdpvi.bayesian import Remove
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser, run_svi
 from bdpvi.bayesian.neighbours.rows import Rows, train_rows
 from bdpvi.guides import FullRank, MeanField
-from bdpvi.models.contract import log_likelihood
+from bdpvi.models.traces import log_likelihood
 from bdpvi.noise.batches import Plan
 
 C = 0.7

@@ -28,7 +28,8 @@ from bdpvi import (
     guides,
 )
 from bdpvi.bench.baselines.scores import scores
-from bdpvi.models.contract import class_probabilities, log_likelihood, predictive_means
+from bdpvi.models.predictions import class_probabilities, predictive_means
+from bdpvi.models.traces import log_likelihood
 from bdpvi.regression import NoisyScores
 from bdpvi.releases.released import flat
 

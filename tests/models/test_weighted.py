@@ -34,8 +34,8 @@ from bdpvi.bench.baselines.scores import Clip, LogisticScores, TracedScores, euc
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation as InBench
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.models.contract import log_likelihood
 from bdpvi.models.misfits import MisfitError
+from bdpvi.models.traces import log_likelihood
 from bdpvi.noise.batches import Plan
 from bdpvi.tables import files, scores
 from bdpvi.tables.recipe import Recipe

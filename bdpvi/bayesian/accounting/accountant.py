@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 
 import torch
@@ -31,10 +31,10 @@ from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.estimators import Estimate, Estimator
 from bdpvi.bayesian.accounting.losses import Deltas, Losses, Price
 from bdpvi.bayesian.accounting.quantiles import exposure_of
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.privacy import conversions, worst_case
 from bdpvi.privacy.conversions import (
     CKS,
-    CONVERSIONS,
     EPSILONS,
     HOCKEY_STICK,
     SMALL,
@@ -51,40 +51,6 @@ _ENTRIES = 1 << 22
 """Entries in the largest tensor of costs."""
 MANY = 10_000
 """From this many records on, each record's own ε uses fewer orders and is slightly larger."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Accounting:
-    """How a Bayesian ε is computed, as a value that can be stored and compared.
-
-    Args:
-        conversion: "cks", "chernoff" (see :mod:`bdpvi.privacy.conversions`) or "hockey-stick"
-            (see :mod:`bdpvi.bayesian.accounting.losses`; for draws from Gaussian guides and for
-            whole runs of DP-SGD). None means "hockey-stick" where it applies and "cks" elsewhere.
-            On the same records "hockey-stick" gives a quarter to a third of the ε of "cks".
-        failure_probability: γ, the probability that an estimate fails. None means
-            :func:`~bdpvi.privacy.conversions.least_failure` for betting and 1e-30 for other
-            estimators, which fail more often than γ on skewed costs: at this γ they tolerate the
-            most skewness (:mod:`bdpvi.bayesian.accounting.reliability`).
-        only_reliable: return the smallest ε with a reliable estimate. Its order is lower, so that
-            exposed records weigh less. Not available for "hockey-stick".
-
-    Raises:
-        ValueError: if an argument is none of these values.
-    """
-
-    conversion: str | None = None
-    failure_probability: float | None = None
-    only_reliable: bool = False
-
-    def __post_init__(self) -> None:
-        if self.conversion not in (None, *CONVERSIONS[: 2 if self.only_reliable else 3]):
-            raise ValueError(
-                f"conversion must be one of {CONVERSIONS}, or with only_reliable=True, which "
-                f"chooses an order, one of the first two; got {self.conversion!r}"
-            )
-        if self.failure_probability is not None:
-            validate.probability("failure_probability", self.failure_probability)
 
 
 @on_host

@@ -15,11 +15,12 @@ from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Scope
-from bdpvi.bayesian.accounting.accountant import Account, Accounting
+from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import nothing
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.events import WITH, WITHOUT, NormCounts, SampledGaussian

@@ -35,13 +35,14 @@ from torch import Tensor
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Relation
-from bdpvi.bayesian.accounting.accountant import Account, Accounting
+from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import implied
 from bdpvi.bayesian.accounting.charges import Charged
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.kept import RecordLosses, kept
 from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.typical import typical
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.book import RESERVED, Charge, Entry, Priced, merged

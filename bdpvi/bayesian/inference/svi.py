@@ -20,7 +20,8 @@ from bdpvi._ground.progress import Track
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.optimisers import adam_factors, decay, fresh
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.contract import Model, RecordWeights
+from bdpvi.models.contract import Model
+from bdpvi.models.traces import RecordWeights
 from bdpvi.noise.batches import Plan
 
 

@@ -15,8 +15,9 @@ from bdpvi._ground.host import HOST
 from bdpvi.bayesian.inference.guide import Free, Reparameterised
 from bdpvi.bayesian.inference.svi import Problem
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.contract import RecordWeights, log_likelihood
-from bdpvi.models.logistic import BayesianLogisticRegression, likelihood_slope_
+from bdpvi.models.clipped import likelihood_slope_
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.traces import RecordWeights, log_likelihood
 
 Seen = tuple[Tensor, ...]
 """Records in the form that a gradient needs; the first dimension indexes records."""

@@ -1,6 +1,6 @@
 """Expected log-likelihood of a record whose logit is Gaussian, and its derivatives in the mean.
 
-For a ~ N(m, v) and ℓ the log-likelihood of :class:`bdpvi.models.logistic.ClippedBernoulli`,
+For a ~ N(m, v) and ℓ the log-likelihood of :class:`bdpvi.models.clipped.ClippedBernoulli`,
 everything that the ELBO of logistic regression needs from a record is ``D_k = d^k/dm^k E ℓ(a)``, k
 = 0, 1, 2, …: Gaussian smoothing obeys the heat equation, so ``∂/∂v = ½ ∂²/∂m²`` (Price 1958).
 

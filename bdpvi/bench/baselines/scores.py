@@ -18,8 +18,10 @@ from torch.distributions import biject_to
 
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models import contract
-from bdpvi.models.contract import Model, dimension, log_likelihood, sites
-from bdpvi.models.logistic import BayesianLogisticRegression, likelihood_slope
+from bdpvi.models.clipped import likelihood_slope
+from bdpvi.models.contract import Model, dimension
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.traces import log_likelihood, sites
 
 Unpack = Callable[[Tensor], Mapping[str, Tensor]]
 """From one flat unconstrained vector, (d,), to the model's latent variables."""

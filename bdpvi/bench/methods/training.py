@@ -12,11 +12,12 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from bdpvi._ground import progress, validate
-from bdpvi.bayesian.accounting.accountant import Account, Accounting
+from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import summarise
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.record_costs import event_cost
+from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.guarantees import BAYESIAN
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser, run_svi
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error

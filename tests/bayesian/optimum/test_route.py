@@ -45,7 +45,7 @@ from bdpvi.bayesian.optimum.route import Optimum, pairs
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.series import changes, heat, left_out
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.models.logistic import ClippedBernoulli
+from bdpvi.models.clipped import ClippedBernoulli
 from bdpvi.noise.batches import Plan
 from bdpvi.privacy.gaussian import equal_covariance
 

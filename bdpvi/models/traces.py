@@ -1,0 +1,114 @@
+"""Pyro models, run: their sites, log-likelihoods, and the distributions of their targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyro
+import torch
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import Transform, biject_to
+
+from bdpvi._ground.host import drawing
+from bdpvi._ground.isolation import isolated
+from bdpvi.models.contract import Model, Site
+from bdpvi.models.misfits import MisfitError, misfits, per_record, split
+
+
+class RecordWeights(Messenger):  # type: ignore[misc]
+    """Multiply the log-likelihood of each record by its weight: 1/q in a batch of rate q."""
+
+    def __init__(self, weights: Tensor | float) -> None:
+        super().__init__()
+        self.weights = weights
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["is_observed"]:
+            msg["scale"] = msg["scale"] * self.weights
+
+
+def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """Return the log-likelihood of each record given the latent values, times its weight, (N,)."""
+    trace = poutine.trace(poutine.condition(model, data=dict(latents))).get_trace(x, y)
+    sites = [trace.nodes[name] for name in trace.observation_nodes if name not in latents]
+    return torch.stack([log_density(site) for site in sites]).sum(0)
+
+
+def log_density(site: Mapping[str, Any]) -> Tensor:
+    """Return the log-density of a traced site's value, times its ``poutine.scale``."""
+    return site["fn"].log_prob(site["value"]) * site["scale"]  # type: ignore[no-any-return]
+
+
+class _Means(Messenger):  # type: ignore[misc]
+    """Replace a target's sample by its mean: vmap cannot sample from every distribution."""
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["value"] is None and type(msg["fn"]).__name__ != "_Subsample":
+            msg["value"] = msg["fn"].mean
+
+
+def predicted(
+    model: Model, latents: Mapping[str, Tensor], x: Tensor, of: Callable[[str, Any], Tensor]
+) -> Tensor:
+    """Return a function of each record's target distribution, for each of k values of the latents.
+
+    Args:
+        model: the model.
+        latents: their values, each (k, ...).
+        x: features, (N, d).
+        of: the function of a target's name and distribution of N records.
+    """
+
+    def one(latent: dict[str, Tensor]) -> Tensor:
+        trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
+        sites = [site for site in trace.nodes.values() if site["type"] == "sample"]
+        (target,) = (site for site in sites if per_record(site, x))
+        return of(target["name"], target["fn"])
+
+    with pyro.validation_enabled(False), torch.no_grad(), _Means():
+        if not latents:  # a model with parameters only
+            return one({}).unsqueeze(0)
+        found = torch.vmap(one, randomness="different", chunk_size=256)(dict(latents))
+    return found
+
+
+def latent_sites(model: Model, x: Tensor, y: Tensor) -> dict[str, dict[str, Any]]:
+    """Return the model's latent sites, after checking that bdpvi can account for the model.
+
+    Raises:
+        MisfitError: a ValueError, see :func:`bdpvi.models.misfits.misfits`.
+    """
+    with poutine.block(), torch.no_grad(), drawing(x.device):
+        trace = poutine.trace(model).get_trace(x, y)
+    if found := misfits(trace, x):
+        raise MisfitError(found)
+    return {site["name"]: dict(site) for site in split(trace)[0]}
+
+
+def sites(model: Model, x: Tensor, y: Tensor) -> tuple[Site, ...]:
+    """Return the model's latent variables in the order of the flat unconstrained vector.
+
+    Raises:
+        ValueError: as in :func:`latent_sites`.
+    """
+    found = []
+    for name, site in latent_sites(model, x, y).items():
+        transform = biject_to(site["fn"].support)
+        found.append(Site(name, transform.inverse_shape(site["value"].shape), transform))
+    return tuple(found)
+
+
+def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
+    """Return the maps from unconstrained values to the support of every sample site but targets.
+
+    Args:
+        model: the model, which is run once, without targets.
+        x: features of one record, (1, d).
+    """
+    with isolated(x), poutine.block(), torch.no_grad(), pyro.validation_enabled(False):
+        trace = poutine.trace(model).get_trace(x)
+    found = {site["name"]: site["fn"].support for site in split(trace)[0]}
+    return {n: biject_to(support) for n, support in found.items() if not support.is_discrete}

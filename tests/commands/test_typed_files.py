@@ -1,0 +1,196 @@
+"""A messy export, from file to a model and to synthetic rows, by declared types."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from bdpvi import Ledger
+from bdpvi.cli import app
+from bdpvi.releases.shared_file import load_release
+from bdpvi.synthesis import load
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:for the owner only. column 'weight'. 4 cells:UserWarning",
+    "ignore:column .* clamped:UserWarning",  # of bought bounds it depends on noise
+)
+SIZE = 3000
+FILE = ("--separator", ";", "--charset", "latin-1")
+FORMAT = (*FILE, "--decimal", ",", "--date-format", "%d.%m.%Y")
+TYPES: dict[str, Any] = {
+    "source": "The hospital's form.",
+    "columns": {
+        "nr": {"kind": "identifier"},
+        "größe": {"kind": "number", "step": 0.1, "low": 120, "high": 220},
+        "weight": {"kind": "number", "step": 0.1, "blank": ["?"]},
+        "bill": {"kind": "number", "step": 0.01, "thousands": "."},
+        "plz": {"kind": "code"},
+        "land": {"kind": "category", "levels": ["NA", "DE", "-"]},
+        "born": {"kind": "date", "low": "1940-01-01", "high": "1999-12-31"},
+        "smokes": {"kind": "boolean"},
+        "krank": {
+            "kind": "boolean",
+            "levels": ["nein", "ja"],
+            "spellings": {"ja": ["Ja", "JA", "yes"]},
+        },
+    },
+}
+
+
+def german(number: float, digits: int) -> str:
+    return f"{number:,.{digits}f}".translate(str.maketrans({",": ".", ".": ","}))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    weight = np.round(random.normal(75, 12, SIZE), 1)
+    ill = random.random(SIZE) < 1 / (1 + np.exp(-(weight - 75) / 4))
+    days = pd.Timestamp("1940-01-01") + pd.to_timedelta(random.integers(0, 20_000, SIZE), "D")
+    yes = random.choice(["ja", "Ja", "JA", "yes "], SIZE)
+    frame = pd.DataFrame(
+        {
+            "nr": [f"{at:06d}" for at in range(SIZE)],
+            "größe": [german(one, 1) for one in random.normal(170, 9, SIZE)],
+            "weight": [german(one, 1) for one in weight],
+            "bill": [german(one, 2) for one in random.gamma(2, 1000, SIZE)],
+            "plz": random.choice(["01067", "04109", "80331"], SIZE, p=[0.5, 0.3, 0.2]),
+            "land": random.choice(["NA", "DE", "-"], SIZE, p=[0.3, 0.6, 0.1]),
+            "born": days.strftime("%d.%m.%Y"),
+            "smokes": random.choice(["True", "False"], SIZE),
+            "krank": np.where(ill, yes, "nein"),
+        }
+    )
+    frame.loc[random.random(SIZE) < 0.05, "weight"] = "?"
+    frame.loc[:3, "weight"] = "72,5 kg"
+    frame.to_csv(tmp_path / "export.csv", sep=";", index=False, encoding="latin-1")
+    (tmp_path / "types.json").write_text(json.dumps(TYPES), encoding="utf-8")
+    return tmp_path
+
+
+def run(*arguments: object) -> str:
+    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def test_an_export_becomes_a_model_that_reads_new_rows_by_its_types(folder: Path) -> None:
+    private = ["private", "--data", folder / "export.csv", "--types", folder / "types.json"]
+    private += ["--target", "krank", "--positive", "ja", "--epsilon", "5", "--quiet"]
+    run(*private, "--no-scores", "--out", folder / "shared", *FORMAT)
+    release = load_release(folder / "shared" / "release.json")
+    assert release.encoding is not None
+    assert {name: one.kind for name, one in release.encoding.types.items()} == {
+        name: one["kind"] for name, one in TYPES["columns"].items() if name not in ("nr", "krank")
+    }
+    assert {"land=NA", "land=-", "plz=01067", "plz=04109"} <= {*release.feature_names}
+    told = run(
+        "predict", folder / "shared" / "release.json", "--data", folder / "export.csv", *FILE,
+        "--out", folder / "p.csv",
+    )  # fmt: skip
+    assert "Wrote 3000 predictions" in told
+    found = pd.read_csv(folder / "p.csv")
+    kept = pd.read_csv(folder / "export.csv", sep=";", encoding="latin-1", dtype=str)
+    right = (found["class"] == "ja") == (kept["krank"] != "nein")
+    assert right.mean() > 0.75  # .85 without privacy; .5 if weight were not read
+
+
+def test_an_export_becomes_rows_of_the_same_types(folder: Path) -> None:
+    made = ["synthesize", "--data", folder / "export.csv", "--types", folder / "types.json"]
+    made += ["--target", "krank", "--epsilon", "5", "--no-report", "--quiet"]
+    run(*made, "--out", folder / "rows", *FORMAT)
+    texts = pd.read_csv(folder / "rows" / "synthetic.csv", dtype=str, keep_default_na=False)
+    assert {*texts} == {*TYPES["columns"]} - {"nr"}
+    for name, pattern in {
+        "größe": r"\d{3}\.\d",
+        "weight": r"(\d+\.\d)?",
+        "bill": r"\d+\.\d{1,2}",
+        "plz": r"01067|04109|80331",
+        "land": r"NA|DE|-",
+        "born": r"\d\d\.\d\d\.19\d\d",
+        "smokes": r"True|False",
+        "krank": r"ja|nein",
+    }.items():
+        assert texts[name].str.fullmatch(pattern).mean() > 0.98, name
+    weights = pd.to_numeric(texts["weight"])
+    assert weights.mean() == pytest.approx(75, abs=4)
+    assert weights.isna().mean() == pytest.approx(0.05, abs=0.03)
+    rows = load(folder / "rows" / "synthetic.json").sample(50)
+    assert pd.api.types.is_bool_dtype(rows["smokes"])
+
+
+def test_the_owner_sees_spellings_and_commas_before_a_charge(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged: list[int] = []
+    told: list[str] = []
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        told.append(str(message))
+        charged.append(sum(1 for _ in folder.glob("*.ledger.jsonl")))
+
+    monkeypatch.setattr("warnings.warn", show)
+    private = ["private", "--data", folder / "export.csv", "--target", "krank", "--positive", "ja"]
+    run(*private, "--epsilon", "5", "--out", folder / "o", "--quiet", "--no-scores", *FILE)
+    first = told.index(next(one for one in told if "counted as not 'ja'" in one))
+    assert "'Ja' (" in told[first]
+    assert "'nein' (" in told[first]
+    commas = [one for one in told if "--decimal ," in one]
+    assert {one.split("'")[1] for one in commas} == {"größe", "weight", "bill"}
+    assert not any(charged[: first + 1])
+    receipt = (folder / "o" / "release.json").read_text(encoding="utf-8")
+    assert "nein" not in receipt
+
+
+def test_a_draft_has_the_form_of_the_types_file(folder: Path) -> None:
+    draft = ["schema", folder / "export.csv", "--out", folder / "draft.json", *FORMAT]
+    said = run(*draft, "--thousands", ".")
+    assert "column 'nr'" in said
+    columns = json.loads((folder / "draft.json").read_text(encoding="utf-8"))["columns"]
+    kinds = {name: one.get("kind") for name, one in columns.items()}
+    assert kinds == {
+        "größe": "number", "weight": "number", "bill": "number", "plz": "code", "land": None,
+        "born": "date", "smokes": "boolean", "krank": None,
+    }  # fmt: skip
+    assert all(one["from_data"] for one in columns.values())
+    private = ["private", "--data", folder / "export.csv", "--types", folder / "draft.json"]
+    private += ["--target", "krank", "--positive", "ja", "--epsilon", "5", "--out", folder / "o"]
+    with pytest.raises(ValueError, match="marked from_data"):
+        run(*private, *FORMAT, "--thousands", ".")
+    assert not (folder / "export.csv.ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--decimal", ";"], "decimal must be one of"),
+        (["--thousands", "."], "thousands='.' is the decimal sign"),
+        (["--charset", "ebcdic"], "charset must be one of"),
+        (["--date-format", "%d"], "date_format='%d' must have a year"),
+        (["--charset", "utf-8"], "name its character set"),
+        ([], "types: column 'bill': thousands='.' is the decimal sign too"),
+        ([*FORMAT, "--positive", "maybe"], "positive='maybe': types declares"),
+    ],
+)
+@pytest.mark.parametrize("command", ["private", "synthesize"])
+def test_what_options_and_header_refuse_costs_nothing(
+    command: str, options: list[str], said: str, folder: Path
+) -> None:
+    given = [command, "--data", folder / "export.csv", "--types", folder / "types.json"]
+    given += ["--epsilon", "1", "--out", folder / "o", "--target", "krank", *FILE]
+    if command == "private":
+        given += ["--positive", "ja"]
+    elif "--positive" in options:
+        return
+    with pytest.raises(ValueError, match=said.replace("(", r"\(").replace(".", r"\.")):
+        run(*given, *options)
+    assert not list(folder.glob("*ledger*"))
+    assert not Ledger().entries()
+    assert not (folder / "o").exists()
