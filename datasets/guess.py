@@ -59,7 +59,7 @@ def seems(path: str | os.PathLike[str], given: FileFormat) -> FileFormat:
 
 
 def _fit(lines: list[str], separator: str) -> float:
-    """Return the fraction of lines with as many values as the header, 0 if it has one value."""
+    """Return the fraction of rows with as many values as the header, 0 if it has one value."""
     widths = []
     for line in lines:
         try:
@@ -68,7 +68,9 @@ def _fit(lines: list[str], separator: str) -> float:
             widths.append(0)
     if not widths or widths[0] < 2:
         return 0.0
-    return sum(one == widths[0] for one in widths) / len(widths)
+    if len(widths) == 1:
+        return 1.0
+    return sum(one == widths[0] for one in widths[1:]) / (len(widths) - 1)
 
 
 def _charset(path: str | os.PathLike[str], given: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,8 +101,8 @@ def check(
     state = "is there" if account.exists() else "begins with the first release"
     outputs.show(
         *found.lines,
-        f"The account of this table is {account}, which {state}. A file of another name has "
-        "another one: give --ledger if its rows are of the same persons",
+        f"The account of this table is {account}, which {state}. A file of another name begins "
+        "a new one; with --ledger it has the account of the same persons",
         "Nothing was charged, and no file written",
     )
 
@@ -115,13 +116,18 @@ def look_first(data: Path, *, yes: bool, quiet: bool, **options: Any) -> None:
         data: the file.
         yes: whether to go on without a question.
         quiet: whether to say nothing if nothing was found.
-        options: as for :func:`bdpvi.tables.look`.
+        options: as for :func:`bdpvi.tables.look`, with all fields of the file's format.
 
     Raises:
         typer.Abort: if the owner does not go on.
     """
+    from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.looks import ReadingWarning
+    from bdpvi.datasets.reading import read_header
     from bdpvi.tables import look
+
+    names = [one.name for one in fields(FileFormat)]
+    read_header(data, **{name: options[name] for name in names})  # refuses what is not readable
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of reading come when the command itself reads
@@ -130,7 +136,7 @@ def look_first(data: Path, *, yes: bool, quiet: bool, **options: Any) -> None:
     if found.findings or not quiet:
         outputs.say(*found.short, error=bool(found.findings))
     if found.costly and not yes and _terminal():
-        typer.confirm("Go on? Nothing is charged yet", abort=True, err=True)
+        typer.confirm("Nothing is charged yet. Continue?", abort=True, err=True)
 
 
 def _terminal() -> bool:

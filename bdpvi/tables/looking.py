@@ -6,13 +6,14 @@ import json
 import math
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 import pandas as pd
 
 from bdpvi._ground.types import TooFewRecordsError
+from bdpvi.datasets.bought import UNDECLARED
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
@@ -111,7 +112,7 @@ def seen(frame: pd.DataFrame, asked: Asked, file: FileFormat | None = None) -> T
         *of_target,
         *of_persons,
     ]
-    price, of_price = _price(header, len(frame), asked, file)
+    price, of_price = _price(sheet, len(frame), asked, file)
     return TableLook(
         len(frame), file, tuple(one.look for one in sheet.values()), (*found, *of_price),
         target, persons, price,
@@ -252,7 +253,7 @@ def _target(one: Column, asked: Asked, file: FileFormat) -> tuple[TargetLook, li
         shown = TargetLook(name, "", counts)
         if asked.positive is None or (one.look.numbers and len(counts) > FEW):
             return shown, []
-        return shown, [Finding(f"{shown}. Say which of them counts as 1", "--positive VALUE")]
+        return shown, [Finding(f"{shown}. None of them counts as 1 yet", "--positive VALUE")]
     positive = read_cell(asked.positive, one.type)[1]
     shown = TargetLook(name, positive, counts)
     found = _unread(one, file) if one.look.unread else iter(())
@@ -329,21 +330,28 @@ def _like_persons(one: Column, found: PersonsLook) -> bool:
 
 
 def _price(
-    header: Sequence[str], rows: int, asked: Asked, file: FileFormat
+    sheet: Mapping[str, Column], rows: int, asked: Asked, file: FileFormat
 ) -> tuple[Price | None, list[Finding]]:
     """Return what ε pays for, and whether the rows are too few for it."""
     if asked.epsilon is None or not asked.target or asked.positive in (None, ""):
         return None, []
-    used = [name for name in header if name != asked.unit]
+    used = [name for name in sheet if name != asked.unit]
     pipeline = Pipeline(
         target=asked.target, positive=asked.positive, epsilon=asked.epsilon, delta=asked.delta,
         constants=asked.constants, types=in_file(asked.types, used, file), drop=tuple(asked.drop),
         categorical=tuple(asked.categorical), numeric=tuple(asked.numeric),
     )  # fmt: skip
     price = price_of(pipeline, used)
-    known = replace(pipeline, expected_rows=min(max(rows, FEWEST), MOST))
+    open_ones = [name for name, kind in price.columns.items() if kind == UNDECLARED]
+    numbers = [one for one in open_ones if sheet[one].look.kind in NUMBERS]
+    known = replace(
+        pipeline,
+        expected_rows=min(max(rows, FEWEST), MOST),
+        numeric=(*pipeline.numeric, *numbers),
+        categorical=(*pipeline.categorical, *(one for one in open_ones if one not in numbers)),
+    )
     try:
-        check(known, pipeline.purchase(used), pipeline.distance)
+        check(known, known.purchase(used), known.distance)
     except TooFewRecordsError as error:
         words = str(error).partition(" Nothing was fitted")[0].rstrip(".")
         return price, [Finding(words, costly=True)]
