@@ -38,6 +38,7 @@ for command in (
     synthesize.schema,
     synthesize.synthesize,
     synthesize.sample,
+    ledger.account,
 ):
     app.command(cls=Command)(command)
 for name in ("demo", "compare", "tune"):  # by name: nothing else depends on this room

@@ -21,8 +21,8 @@ from printed import command
 
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.bayesian.inference.guide import Reparameterised
-from bdpvi.bench.baselines.dpvi import DPVISettings, train
-from bdpvi.bench.baselines.noise import Run
+from bdpvi.bench.methods.runs import Run
+from bdpvi.bench.methods.variational import DPVISettings, train
 from bdpvi.guides import FullRank, MeanField
 
 SHAPES = {"Abalone": (3341, 8, 0.05), "Adult": (39073, 14, 0.005)}

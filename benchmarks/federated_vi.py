@@ -23,8 +23,8 @@ from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset, datasets
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.bench.baselines.dpvi import DPVISettings, dpvi_runs
-from bdpvi.bench.baselines.noise import Run
+from bdpvi.bench.methods.runs import Run
+from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.federated_vi import FederatedFit, fit_federated
 from bdpvi.federated.rounds import Rounds

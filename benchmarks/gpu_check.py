@@ -31,9 +31,8 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum, Training, datasets, guides
-from bdpvi.bench.baselines import dp_gd, dpvi
-from bdpvi.bench.baselines.noise import Run
-from bdpvi.bench.methods import sgld
+from bdpvi.bench.methods import descent, sgld, variational
+from bdpvi.bench.methods.runs import Run
 from bdpvi.networks import DPSGDSettings
 
 LIMIT = 240.0
@@ -222,13 +221,13 @@ def trained(data: Dataset) -> dict[str, Case]:
 
     def by_dpvi(device: torch.device) -> Tensor:
         model = logistic()
-        settings = dpvi.DPVISettings(steps=30, rate=0.5)
+        settings = variational.DPVISettings(steps=30, rate=0.5)
         guide = guides.MeanField(model)
-        return dpvi.train(model, guide, data.to(device), runs=RUNS, settings=settings)["loc"]
+        return variational.train(model, guide, data.to(device), runs=RUNS, settings=settings)["loc"]
 
     def by_gd(device: torch.device) -> Tensor:
-        settings = dp_gd.DPGDSettings(steps=30)
-        (found,) = dp_gd.dp_gd_runs(logistic(), data.to(device), runs=RUNS, settings=settings)
+        settings = descent.DPGDSettings(steps=30)
+        (found,) = descent.dp_gd_runs(logistic(), data.to(device), runs=RUNS, settings=settings)
         return found.latents["w"]
 
     def by_sgld(device: torch.device) -> Tensor:

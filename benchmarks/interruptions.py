@@ -52,8 +52,17 @@ def command(kind: str, folder: Path) -> list[str]:
         fit, out = str(folder / "fit"), str(folder / "release.json")
         return ["release", fit, "--epsilon", "0.5", "--out", out]
     if kind == "synthesize":
-        return [kind, *table, "--epsilon", "1", "--out", str(folder / "shared"), "--quiet"]
-    given = ["--positive", "yes", "--epsilon", "1", "--no-scores", "--quiet"]
+        given = ["--one-row-per-person", "--epsilon", "1", "--out", str(folder / "shared")]
+        return [kind, *table, *given, "--quiet"]
+    given = [
+        "--positive",
+        "yes",
+        "--epsilon",
+        "1",
+        "--one-row-per-person",
+        "--no-scores",
+        "--quiet",
+    ]
     return ["private", *table, *given, "--out", str(folder / "shared")]
 
 

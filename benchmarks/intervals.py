@@ -276,10 +276,10 @@ def bounds(records: int = 1_000_000) -> None:
         print(f"| {name} | {most[0]:.9f} | {most[1]:.9f} | |", flush=True)
 
 
-def log_density(beta: Tensor, made: Combined, dispersion: float = 1.0) -> Tensor:
+def log_density(beta: Tensor, made: Combined) -> Tensor:
     """Return log p(t | β) up to a constant, with the noise of the matrices integrated out."""
     a, eye = made.curvature, torch.eye(len(beta), dtype=torch.float64)
-    v = dispersion * a + made.score_variance * eye + made.noise_at(beta)
+    v = made.sampling + made.score_variance * eye + made.noise_at(beta)
     law = dist.MultivariateNormal(a @ beta, v, validate_args=False)
     return law.log_prob(made.total)  # type: ignore[no-any-return]
 
@@ -288,12 +288,12 @@ def pyro_model(
     rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0
 ) -> Callable[[], Tensor]:
     """Return a Pyro model without data: a prior of β, ``beta``, and one factor; for NUTS."""
-    made = combined(rounds)
+    made = combined(rounds, dispersion)
 
     def model() -> Tensor:
         normal = dist.MultivariateNormal(prior.mean, precision_matrix=prior.precision)
         beta: Tensor = pyro.sample("beta", normal)
-        pyro.factor("scores", log_density(beta, made, dispersion))
+        pyro.factor("scores", log_density(beta, made))
         return beta
 
     return model

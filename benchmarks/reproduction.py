@@ -27,9 +27,9 @@ from rich.progress import track
 import bdpvi
 from bdpvi import BayesianLogisticRegression, datasets
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.bench.baselines.dpvi import DPVISettings, dpvi_runs
-from bdpvi.bench.baselines.noise import Run
 from bdpvi.bench.methods.moments import MomentsAccountant
+from bdpvi.bench.methods.runs import Run
+from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.guides import MeanField
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
 from bdpvi.tables.metrics import accuracy

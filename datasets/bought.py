@@ -363,8 +363,8 @@ def _categories(
     names = [name for name, number in zip(cells.names, found, strict=True) if number]
     counts = found[found > 0]
     # Noise is keyed by name, so that nobody's category changes another's noise.
-    noise = [exact.count_noise(1, deviation, key.child("category", name, one))[0] for one in names]
-    kept = counts + np.array(noise) > exact.threshold(deviation, delta, rows)
+    noise = exact.count_noise_of((key.child("category", name, one) for one in names), deviation)
+    kept = counts + noise > exact.threshold(deviation, delta, rows)
     return OneHot(name, tuple(one for one, keep in zip(names, kept, strict=True) if keep))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_right
+from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
@@ -178,9 +179,22 @@ def means_deviation(reach: float, distance: float) -> float:
 
 def count_noise(number: int, deviation: float, key: Key) -> Floats:
     """Return Gaussian noise for counts, on a grid that contains the integers: adding is exact."""
+    return _on_grid(key.words(number), deviation)
+
+
+def count_noise_of(keys: Iterable[Key], deviation: float) -> Floats:
+    """Return the first value of :func:`count_noise` for each key.
+
+    >>> both = [Key.of_seed(0), Key.of_seed(1)]
+    >>> bool(count_noise_of(both, 5.0)[1] == count_noise(1, 5.0, both[1])[0])
+    True
+    """
+    return _on_grid(np.array([key.words(1)[0] for key in keys], dtype=np.uint64), deviation)
+
+
+def _on_grid(words: NDArray[np.uint64], deviation: float) -> Floats:
     step = count_step(deviation)
-    normal = secure.standard_normal((number,), key).numpy()
-    return np.asarray(np.round(normal * deviation / step) * step)
+    return np.asarray(np.round(secure.normal_of(words) * deviation / step) * step)
 
 
 def count_step(deviation: float) -> float:

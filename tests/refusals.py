@@ -18,7 +18,7 @@ import pytest
 import torch
 from model_refusals import GOOD, GUIDE, TABLE, program, stepped, svi
 from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoNormal
-from simulated import logistic_data, single
+from simulated import logistic_data
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset as Whole
@@ -35,7 +35,6 @@ from bdpvi import (
     Ledger,
     Optimum,
     Training,
-    fit_private,
     guides,
     make_private,
 )
@@ -44,7 +43,6 @@ from bdpvi._ground.checkpoint import sealed
 from bdpvi._ground.types import Relation
 from bdpvi.bayesian import Remove
 from bdpvi.bayesian.mode.route import Mode
-from bdpvi.bench.baselines.dpvi import DPVISettings, dpvi_runs
 from bdpvi.cli import app
 from bdpvi.commands import synthesize
 from bdpvi.commands.options import WholeTable
@@ -268,12 +266,6 @@ def promised(noise: float) -> Any:
     return made.worst_case(1e-5)
 
 
-def by_dpvi(lr: float) -> Any:
-    settings = DPVISettings(steps=2, clip=1.0, optim=pyro.optim.SGD({"lr": lr}))
-    given = BOUNDED, guides.MeanField(BOUNDED), logistic_data(20, 3)
-    return single(dpvi_runs)(*given, settings=settings, noise_multiplier=2.0)
-
-
 def federated(guide: Any = None, size: int = 3, **more: Any) -> Any:
     made = Federation(rounds(size=size, clients=2, record_rate=0.5, record_clip=1.0))
     clients = [logistic_data(20, 3), logistic_data(20, 3, seed=1)]
@@ -333,6 +325,11 @@ def visits(model: Any, rows: int, **more: Any) -> Any:
     }
     with patch.object(DPVI, "__init__", partialmethod(DPVI.__init__, steps=2)):
         return bdpvi.private(table, unit="who", rows_per_unit=rows, **given, **more)
+
+
+def filed(t: Path, **more: Any) -> Any:
+    FRAME.assign(who=np.arange(2000) // 2).to_csv(t / "visits.csv", index=False)
+    return private(t / "visits.csv", constants=PUBLIC, **more)
 
 
 def kept(t: Path, model: Any) -> Any:
@@ -534,13 +531,12 @@ CASES: dict[str, Case] = {
         lambda: first_line(t, b"{"),
         lambda: first_line(t, b""),
     ),
-    "privacy/book: release draws from": lambda t: (
-        lambda: Ledger(**SPLIT).worst_case(1e-5, (SOLVED,)),
-        lambda: guided(persons()),
-    ),
-    "regression/objective: release draws from": lambda t: (
-        lambda: fit_private(LOGISTIC, persons(), epsilon=1.0),
-        lambda: guided(persons()),
+    "releases/persons: give unit=COLUMN": lambda t: (
+        lambda: filed(t),
+        lambda: (
+            filed(t, unit="who", rows_per_unit=3, ledger=t / "a"),
+            filed(t, one_row_per_person=True, drop=["who"], ledger=t / "b"),
+        ),
     ),
     "privacy/events: count each step": lambda t: (
         lambda: replace(GAUSSIAN, norms=NORMS, steps=11),
@@ -664,10 +660,6 @@ CASES: dict[str, Case] = {
     "bayesian/inference/guide: use FullRank": lambda t: (
         lambda: federated(guides.Laplace(BOUNDED)),
         lambda: federated(guides.FullRank(BOUNDED)),
-    ),
-    "federated/federated_vi: use a lower": lambda t: (
-        lambda: federated(optim=pyro.optim.SGD({"lr": float("inf")})),
-        federated,
     ),
     "releases/noisy_sum: use less noise": lambda t: (
         lambda: NoisySum(rate=0.5, clip=1.0, noise_multiplier=1e7, size=10**8, records=9),

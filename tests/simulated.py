@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from bdpvi import Dataset, Fit
-from bdpvi.bench.baselines.noise import Run
+from bdpvi.bench.methods.runs import Run
 from bdpvi.privacy.cost import Outcome
 from bdpvi.tables import files
 

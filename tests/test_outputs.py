@@ -73,12 +73,13 @@ def test_a_hostile_table(hostile: Path, capsys: pytest.CaptureFixture[str]) -> N
     given = ("--data", hostile, "--epsilon", 3)
     harmless("schema", hostile, "--out", folder / "s.json", capsys=capsys)
     made = folder / "made"
-    harmless("synthesize", *given, "--out", made, capsys=capsys)
-    harmless("synthesize", *given, "--out", made, "--json", capsys=capsys)
+    harmless("synthesize", *given, "--one-row-per-person", "--out", made, capsys=capsys)
+    harmless("synthesize", *given, "--one-row-per-person", "--out", made, "--json", capsys=capsys)
     harmless("sample", made / "synthetic.json", "--out", folder / "more", capsys=capsys)
     target = ("--target", "sick", "--positive", IN_LINE)
     harmless("private", *given, *target, "--out", folder / "m", "--plan", capsys=capsys)
-    words = ("private", *given, *target, "--out", folder / "m", "--rows", 1000, "--no-scores",
+    words = ("private", "--one-row-per-person",
+             *given, *target, "--out", folder / "m", "--rows", 1000, "--no-scores",
              "--quiet", "--ledger", folder / "people.jsonl")  # fmt: skip
     first = harmless(*words, capsys=capsys)
     assert harmless(*words, capsys=capsys) == first  # said again, and nothing is paid
@@ -122,6 +123,7 @@ def test_a_hostile_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         400,
     )
     options += ("--constants", tmp_path / "c.json", "--no-scores", "--quiet")
+    options += ("--one-row-per-person",)
     several = ("--model", "multinomial", "--classes", "yes", "--classes", "no")
     for name, more in (("one", ("--positive", "yes")), ("two", several)):
         kept = ("--ledger", tmp_path / f"{name}.jsonl")
@@ -165,7 +167,8 @@ def test_a_screen_ends_no_release(screen: str, plain: Path) -> None:
     if screen == "full" and not Path("/dev/full").exists():
         pytest.skip("no device that is full")
     folder = plain.parent
-    words = ("synthesize", "--data", plain, "--epsilon", 1, "--numeric", "age",
+    words = ("synthesize", "--one-row-per-person",
+             "--data", plain, "--epsilon", 1, "--numeric", "age",
              "--out", folder / "made", "--ledger", folder / "people.jsonl")  # fmt: skip
     if screen == "closed":
         read, write = os.pipe()

@@ -129,7 +129,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         {"kind": "onehot", "name": "who", "categories": ["a", "b"]},
     ]}  # fmt: skip
     (folder / "c.json").write_text(json.dumps({"source": "law", "age": [0, 99], "who": ["a", "b"]}))
-    words = ("private", "--data", folder / "t.csv", "--epsilon", 20, "--rows", 300, "--quiet",
+    words = ("private", "--one-row-per-person",
+             "--data", folder / "t.csv", "--epsilon", 20, "--rows", 300, "--quiet",
              "--constants", folder / "c.json", "--no-scores")  # fmt: skip
     logistic = ("--target", "sick", "--positive", "y", "--drop", "visits", "--draws", 20)
     counts = ("--target", "visits", "--model", "poisson", "--largest", 9, "--drop", "sick")

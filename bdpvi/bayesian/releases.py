@@ -130,10 +130,10 @@ def work_of(fit: Fit | Refitted, secret: Key, facts: str | None = None) -> Trans
         secret: secret of this release only.
         facts: what the secret was made for and is stored with; None if it is not stored.
     """
-    name, kept = fit.kept.name, facts is not None
+    name, kept, what = fit.kept.name, facts is not None, "release from a fit"
     if not isinstance(fit, Fit):
-        name = f"{name}-{secret.work}"
-    return Transaction(fit.ledger, secret, facts or "", name, kept=kept)
+        name, what = f"{name}-{secret.work}", "release"
+    return Transaction(fit.ledger, secret, facts or "", name, kept=kept, what=what)
 
 
 @on_host

@@ -1,4 +1,4 @@
-"""The command ``bdpvi ledger``: the releases from a fit, and its budget."""
+"""``bdpvi account``: everything spent on a table; ``bdpvi ledger`` repairs its record."""
 
 from __future__ import annotations
 
@@ -23,14 +23,35 @@ app = typer.Typer(
 )
 
 
-@app.command(cls=Command)
-def show(folder: Folder, as_json: Json = False) -> None:
-    """List what was released from a fit, and its budget."""
+def account(
+    place: Annotated[
+        Path, typer.Argument(help="The table's file, its ledger, or a folder of `bdpvi fit`.")
+    ],
+    html: Annotated[
+        Path | None,
+        typer.Option(help="New file for a page with the same content.", show_default=False),
+    ] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="δ of every ε; by default the budget's.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what was spent on a table: when, by which command, for which file, at which ε.
+
+    Nothing is charged. What it shows is for the owner of the table.
+    """
     from bdpvi.bayesian import storage
     from bdpvi.releases import receipts
+    from bdpvi.tables.private import beside
 
-    receipts.check(folder if folder.is_dir() else None, storage.open_ledger(folder))
-    _print(folder, as_json)
+    if place.is_file() and beside(place).is_file():
+        place = beside(place)
+    receipts.check(place if place.is_dir() else None, storage.open_ledger(place))
+    _print(place, as_json, delta=delta, html=html)
+
+
+app.command("show", cls=Command)(account)
 
 
 @app.command(cls=Command)
@@ -77,13 +98,25 @@ def _charge(text: str, of: str) -> Entry:
         raise ValueError(f"charge must be like 10,5.0, got {text!r}: {error}") from error
 
 
-def _print(folder: Path, as_json: bool, added: int | None = None) -> None:
+def _print(
+    folder: Path,
+    as_json: bool,
+    added: int | None = None,
+    delta: float | None = None,
+    html: Path | None = None,
+) -> None:
     from bdpvi.bayesian import storage
+    from bdpvi.releases.account import Account
     from bdpvi.tables import files
 
     files.sweep(folder)
     kept = storage.open_ledger(folder)
     book = kept.book()
+    if delta is None:
+        delta = book.budget.delta if book.budget else 1e-5
+    made = Account(book, delta)
+    if html is not None:
+        store.write(html, made.page().encode())
     if as_json:
         content = {
             "path": kept.path,
@@ -94,17 +127,16 @@ def _print(folder: Path, as_json: bool, added: int | None = None) -> None:
             "charges": [one.to_dict() for one in book.entries],
             "added": added or 0,
         }
-        outputs.show(store.json_text(content))
+        outputs.show(store.json_text(content | made.to_dict()))
         return
     if added is not None:
         outputs.show(f"{several(added, 'charge')} added" if added else "Nothing to repair")
-    for number, one in enumerate(book.charges, start=1):
-        outputs.show(f"{number}. {one}" + (f", of {one.of}" if one.of else ""))
+    outputs.show(*made.text())
     if book.marks:
         outputs.show(
             "Temperatures were chosen from the data: every temperature is treated as chosen from it"
         )
-    limit = f"ε = {book.budget.epsilon:g} at δ = {book.budget.delta:g}" if book.budget else "none"
-    if book.opened:
-        outputs.show(f"{len(book.opened)} started and not finished, with all of their ε reserved")
-    outputs.show(f"{several(len(book.charges), 'charge')}; budget: {limit}; in {kept.path}")
+    outputs.show(
+        f"{several(len(book.charges), 'charge')}; budget: {made.limit}; in {kept.path}",
+        *([] if html is None else [f"Wrote {html}, for the owner of the table"]),
+    )

@@ -21,6 +21,7 @@ from bdpvi.commands.options import (
     Json,
     LedgerFile,
     Numeric,
+    OneRowPerPerson,
     Quiet,
     RowCount,
     RowsPerUnit,
@@ -145,6 +146,7 @@ def private(
     budget: BudgetOption = None,
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
+    one_row_per_person: OneRowPerPerson = False,
     settings: Settings = "",
     base_rate: BaseRate = None,
     rows: RowCount = None,
@@ -171,7 +173,8 @@ def private(
     or several classes, with intervals. After an interruption the same command goes on and pays
     nothing twice.
 
-    Example: bdpvi private --data patients.csv --target sick --positive yes --epsilon 1 --out shared
+    Example: bdpvi private --data patients.csv --one-row-per-person --target sick --positive yes
+    --epsilon 1 --out shared
     """
     from bdpvi._ground.types import Budget
     from bdpvi.privacy.book import ROW
@@ -210,6 +213,7 @@ def private(
             "budget": None if budget is None else Budget(budget, delta),
             "unit": unit or ROW,
             "rows_per_unit": rows_per_unit,
+            "one_row_per_person": one_row_per_person,
         }
         if table.data not in options.TABLES:
             _look_first(table, given, yes=yes, quiet=quiet or as_json)
@@ -240,6 +244,7 @@ def _carry_out(
     as_json: bool,
 ) -> None:
     """Carry out the command and print its result."""
+    from bdpvi.releases.account import same_people
     from bdpvi.tables.private import Work, places
 
     public = table.data in options.TABLES
@@ -260,6 +265,9 @@ def _carry_out(
     where = {"out": file, "secret": folder}
     if not as_json:
         _report(released, where)
+        if not public:
+            assert work.ledger.path is not None
+            outputs.say(same_people(work.ledger.path))
     found = _scores(work, released, took) if scores else None
     if as_json:
         _print_json(released, where, found)
@@ -350,22 +358,16 @@ def _scores(work: Work, released: Release, took: float) -> Scores | None:
 
 def _report(released: Release, where: dict[str, Path]) -> None:
     outputs.say(f"Public: {released.receipt}", f"  {released.receipt.meaning}")
-    if _has_intervals(released):
-        outputs.say(*str(released.summary(odds=True)).split("\n"))
+    outputs.say(*str(released.summary(odds=True)).split("\n")[:-1])
     outputs.say(
         *f"For the owner only: {released.cost}".split("\n"),
         f"Wrote {where['out']}, which may be shared. Keep {where['secret']}/ secret",
     )
 
 
-def _has_intervals(released: Release) -> bool:
-    return released.estimate is not None or released.guide is not None
-
-
 def _print_json(released: Release, where: dict[str, Path], found: Scores | None) -> None:
     public: dict[str, Any] = {"out": where["out"], "receipt": released.receipt.to_dict()}
-    if _has_intervals(released):
-        public["summary"] = released.summary().to_dict()
+    public["summary"] = released.summary().to_dict()
     secret = {"folder": where["secret"], "cost": released.cost.to_dict()}
     if found is not None:
         secret["scores"] = found.to_dict()

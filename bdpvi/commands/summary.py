@@ -25,9 +25,9 @@ def summary(
 ) -> None:
     """Show coefficients with intervals, and whether they can be relied on.
 
-    Intervals of a release for intervals (bdpvi private --for intervals) know of sampling and of
-    privacy's noise. Of other releases they are quantiles of the draws, and a line says what they
-    leave out.
+    Intervals of a release for intervals (bdpvi private --for intervals) account for sampling and
+    privacy noise. Of other releases they are quantiles of the draws, and a line says what they
+    omit; with fewer than 20 draws there are point estimates alone.
     """
     from bdpvi.releases import shared_file
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -25,6 +24,7 @@ from bdpvi.commands.options import (
     LedgerFile,
     Multiline,
     Numeric,
+    OneRowPerPerson,
     Quiet,
     RowsPerUnit,
     Secret,
@@ -139,8 +139,9 @@ def synthesize(
     secret: Secret = None,
     ledger: LedgerFile = None,
     budget: BudgetOption = None,
-    unit: Unit = "row",
+    unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
+    one_row_per_person: OneRowPerPerson = False,
     test_fraction: quality.TestFraction = 0.1,
     no_report: quality.NoReport = False,
     groups: quality.Groups = None,
@@ -162,7 +163,8 @@ def synthesize(
     command goes on and pays nothing twice. The secret folder gets a report on what the rows are
     good for, for the owner of the table alone; the same command makes it again, and OUT stays.
 
-    Example: bdpvi synthesize --data patients.csv --target sick --epsilon 1 --out shared
+    Example: bdpvi synthesize --data patients.csv --one-row-per-person --target sick --epsilon 1
+    --out shared
     """
     import bdpvi
     from bdpvi._ground import progress
@@ -171,8 +173,10 @@ def synthesize(
     from bdpvi.datasets.origin import declared
     from bdpvi.datasets.reading import read_header, read_table
     from bdpvi.datasets.schema import in_file
+    from bdpvi.privacy.book import ROW
     from bdpvi.privacy.cost import Assumption
     from bdpvi.privacy.places import Places
+    from bdpvi.releases import persons
     from bdpvi.releases.intent import HEAD, NAME, output_of
     from bdpvi.releases.transaction import Transaction
     from bdpvi.synthesis import Counts
@@ -180,6 +184,10 @@ def synthesize(
     from bdpvi.synthesis.released import Synthesis, of_bytes
     from bdpvi.tables.private import beside, places
 
+    unit = unit or ROW
+    persons.check_said(
+        data, unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person
+    )
     file = FileFormat(
         separator=separator, multiline=multiline, charset=charset, decimal=decimal,
         thousands=thousands, date_format=date_format,
@@ -215,7 +223,7 @@ def synthesize(
     order = Order.of(list(used.columns), **given)  # refuse before anything is stored
     if not no_report:
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
-    _warn_of_dropped(frame.drop(columns=used.columns), unit)
+    persons.warn_of_repeats(frame.drop(columns=used.columns), unit, 2)
     track = progress.silent if quiet or as_json else progress.bar
     people = Table(data=str(data)).ledger(ledger)
     assert people is not None  # it is a file, not a public table
@@ -239,7 +247,8 @@ def synthesize(
                 kept, held_out = quality.kept_out(used, test_fraction, split, unit)
             for_persons(people, order.settings)
             people.remember(where.secret / HEAD)
-            work = Transaction(people, secret_key, begun.facts, alone=True, kept=True)
+            noted = {"what": "synthesize", "out": f"{where.out.name}/{COUNTS}"}
+            work = Transaction(people, secret_key, begun.facts, alone=True, kept=True, **noted)
             made = bdpvi.synthesize(kept, **given, work=work)
             if multiline:
                 made = quality.assuming(made, Assumption.RECORDS_ACROSS_LINES)
@@ -326,14 +335,6 @@ def _check(rows: int | None, tables: int) -> None:
         checked_rows("rows", rows)
 
 
-def _warn_of_dropped(dropped: pd.DataFrame, unit: str) -> None:
-    from bdpvi.datasets.measuring import repeated
-    from bdpvi.synthesis.order import REPEATED
-
-    for name in repeated(dropped) if unit == "row" else ():
-        warnings.warn(REPEATED.format(name=name), stacklevel=2)
-
-
 @contextmanager
 def _begun(
     folder: Path, data: Path, people: Ledger, options: str, price: Mapping[str, float]
@@ -404,7 +405,9 @@ def _same(path: Path, content: bytes) -> None:
 
 def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
     from bdpvi._ground.schema import to_json
+    from bdpvi.releases.account import same_people
 
+    assert people.path is not None
     spent = people.worst_case(made.receipt.worst_case.delta)
     if as_json:
         secret = {
@@ -421,4 +424,5 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
         f"For the owner only: everything spent on this table: {spent}",
         f"Wrote {where['out']}: about {several(made.rows, 'row')}, which may be shared. Keep "
         f"{where['secret']}/ and {people.path} secret",
+        same_people(people.path),
     )

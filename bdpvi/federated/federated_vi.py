@@ -5,8 +5,8 @@ answers with the sum of its records' scores at w, the gradients of their log-lik
 clipped, and the sum clipped again. :class:`~bdpvi.federated.federated.Federation` sums the answers
 and adds noise of a fixed scale. With the Jacobian J of w in the guide's parameters, Jᵀ(noisy sum)
 is the likelihood part of the ELBO's gradient; the prior and entropy parts are exact. So a client
-sends d numbers in a round, whatever the guide. (DPVI clips Jᵀ·score and adds noise to all
-parameters, d(d + 3)/2 of them in a full-rank guide: :mod:`bdpvi.bench.baselines.dpvi`.)
+sends d numbers in a round, whatever the guide. This is how :mod:`bdpvi.programs.program`
+trains any program.
 
 **Draws from the guide cost nothing more.** Let G_t be the guide and the optimiser's state after t
 rounds, S_t the noisy sum of round t, and ξ all base noise, drawn without the records. (1) G_0 is
@@ -29,35 +29,39 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pyro
 import torch
+from pyro.infer import Trace_ELBO
 from pyro.optim import PyroOptim
 from torch import Tensor
 from torch.distributions import Distribution, transform_to
 
 from bdpvi._ground import progress as bars
 from bdpvi._ground import validate
+from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
-from bdpvi.bayesian.inference.guide import Reparameterised, check_steps
+from bdpvi.bayesian.inference.guide import Guide, check_steps
 from bdpvi.bayesian.inference.optimisers import decay, fresh, fused
-from bdpvi.bayesian.inference.svi import default_optimiser, isolated
-from bdpvi.bench.baselines.dpvi import chain_rule
-from bdpvi.bench.baselines.noise import Stream
-from bdpvi.bench.baselines.scores import Batch, Clip, euclidean, scores
+from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.rounds import PUBLIC, Observer, Rounds
+from bdpvi.guides import MeanField
 from bdpvi.models.contract import Model, fitting
+from bdpvi.models.parameters import Parameters
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise import secure
 from bdpvi.noise.batches import Plan
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Bound, Cost
+from bdpvi.programs.arguments import Arguments
+from bdpvi.programs.descent import Clip, clipped_sum, move
+from bdpvi.programs.program import Draw, Program
+from bdpvi.programs.reading import read
 from bdpvi.releases.steps import Steps
 
 
@@ -66,8 +70,7 @@ class Client:
 
     Args:
         model: the Pyro model of all clients, see :mod:`bdpvi.models.contract`.
-        data: the client's records, perhaps none. A record that does not fit the model, or has a
-            feature as large as 1e100, is left out.
+        data: the client's records, perhaps none. A record that does not fit the model is left out.
         rounds: the settings of all clients.
         seed: of the records' coins; None for a secret one.
 
@@ -78,20 +81,14 @@ class Client:
     def __init__(
         self, model: Model, data: Dataset, rounds: Rounds, seed: int | None = None
     ) -> None:
-        # A larger feature could overflow a logit, and so spoil its client's whole sum.
-        small = (data.x.abs() < _LARGEST).all(dim=1)
-        tell_owner(int((~small).sum()), "record", f"a feature is {_LARGEST:g} or more in size")
-        data = fitting(model, data.select(small))
+        data = fitting(model, data).to("cpu")
         check = getattr(model, "check", None)
         if check is not None:
             check(data)
-        self.rounds, self._ids = rounds, data.ids.cpu()
-        data = data.to("cpu") if len(data) else blank(data)
-        with isolated(data.x), pyro.validation_enabled(False):
-            self._scores = scores(model, data)
-        self._like = data.x
-        bound = rounds.record_clip
-        self._clip = None if bound is None else Clip(bound, euclidean)
+        self.rounds, self._data = rounds, data
+        # No record is needed to read the model, and the guide is the server's.
+        program = _read(model, MeanField(model), blank(data))
+        self._program = replace(program, arguments=Arguments.of((data.x, data.y), {}))
         secret = secrets.randbits(128) if seed is None else seed
         self._plan = Plan(steps=1, rate=rounds.record_rate or 1.0, seed=secret)
 
@@ -100,7 +97,7 @@ class Client:
 
         The sum is clipped, and includes this client's noise share if clients add the noise. Without
         noise shares the aggregator sees it in the clear: :mod:`bdpvi.federated.rounds` says who may
-        see it. A sum that is not finite, possible only with unclipped records, is sent as 0.
+        see it. A score that is not finite counts as zero, and the owner is told.
 
         Args:
             round: the round's number, which decides the coins.
@@ -109,19 +106,16 @@ class Client:
         Raises:
             ValueError: if the point has another size.
         """
-        rounds = self.rounds
+        rounds, x = self.rounds, self._data.x
         if point.shape != (rounds.size,):
             raise ValueError(f"point must have shape ({rounds.size},), got {tuple(point.shape)}")
-        chosen = self._plan.batch(round, self._ids).nonzero()[:, 0]
-        if len(chosen) == 0:
-            total = torch.zeros(rounds.size, dtype=torch.float64)
-        else:
-            batch = None
-            if len(chosen) < len(self._ids):
-                batch = Batch(chosen[None], torch.ones(1, len(chosen), dtype=torch.float64))
-            with isolated(self._like), pyro.validation_enabled(False):
-                total = self._scores.likelihood(point.to(self._like)[None], batch, self._clip)[0]
-        total = torch.where(total.isfinite().all(), total, 0.0)
+        chosen = self._plan.batch(round, self._data.ids).nonzero()[:, 0]
+        clip = Clip(bound=rounds.record_clip or _LONGEST)
+        with isolated(x, self._plan.noise_seed(round)):
+            draw = Draw(point.to(x), {}, x.new_zeros(()))
+            slopes, ignored = clipped_sum(self._program, draw, chosen, clip, clip.bound)
+        tell_owner(ignored, "record", "its score is not finite")
+        total = -clip.bound * slopes
         if rounds.noise_shares is None:
             return rounds.clip_update(total)
         key = None if rounds.seed is None else Key.of_seed(self._plan.seed).child("share", round)
@@ -133,7 +127,7 @@ class Server:
 
     Args:
         model: the Pyro model of all clients.
-        guide: a reparameterised guide, whose start must be public.
+        guide: a guide of :mod:`bdpvi.guides`, whose start must be public.
         like: records that only give the number of columns, such as :func:`blank` returns.
         rounds: number of rounds over which the default optimiser's learning rate falls.
         optim: a Pyro optimiser, by default Adam with a decaying learning rate.
@@ -143,37 +137,32 @@ class Server:
     def __init__(
         self,
         model: Model,
-        guide: Reparameterised,
+        guide: Guide,
         like: Dataset,
         *,
         rounds: int = 100,
         optim: PyroOptim | None = None,
         seed: int | None = None,
     ) -> None:
-        check_steps(guide, reparameterised=True)
-        self.guide, self._like = guide, blank(like)
+        check_steps(guide)
+        self._like, self._program = blank(like).x, _read(model, guide, blank(like))
         self._optim = fused(fresh(optim or default_optimiser(rounds, LEARNING_RATE)))
-        self._stream = Stream(seed, rounds, 1.0)
+        self._plan = Plan(steps=rounds, seed=secrets.randbits(128) if seed is None else seed)
         self.updates = 0
-        x = self._like.x
-        with isolated(x), pyro.validation_enabled(False):
-            guide.setup(x, self._like.y)
-            self._free = {
-                name: transform_to(guide.constraints[name]).inv(value)[None].clone()
-                for name, value in guide.initial(x).items()
-            }
-            self._scores = scores(model, self._like, guide.unpack)
-            self._chain = chain_rule(guide, x)
+
+    @property
+    def size(self) -> int:
+        """d, the number of latents."""
+        return self._program.size
 
     @property
     def parameters(self) -> dict[str, Tensor]:
         """The guide's constrained parameters after all updates so far. They may be published."""
-        supports = self.guide.constraints
-        return {name: transform_to(supports[name])(v[0]) for name, v in self._free.items()}
+        return {name: value.detach() for name, value in self._values().items()}
 
     def point(self) -> Tensor:
         """Return the draw from the guide at which clients compute their next answer, (d,)."""
-        return self.guide.pushforward(self._free, self._noise[0])[0][0]
+        return self._draw().latents.detach()
 
     def update(self, total: Tensor) -> None:
         """Move the guide by one step of the optimiser.
@@ -185,30 +174,35 @@ class Server:
             ValueError: if ``total`` is not finite or has another size.
             FloatingPointError: if the guide stops being finite.
         """
-        if total.shape != (self.guide.dim,):
-            raise ValueError(f"total must have shape ({self.guide.dim},), got {tuple(total.shape)}")
+        if total.shape != (self.size,):
+            raise ValueError(f"total must have shape ({self.size},), got {tuple(total.shape)}")
         validate.finite("total", total)
-        noise, like = self._noise, self._like.x
-        with isolated(like), pyro.validation_enabled(False):
-            w = self.guide.pushforward(self._free, noise[0])[0]
-            slope = -self._scores.prior(w) - total.to(like)
-            gradient = self._chain(self.guide, self._free, noise).gradient(slope)
-            for name, value in self._free.items():
-                value.grad = gradient[name]
-            self._optim(self._free.values())
+        with isolated(self._like):
+            move(self._program, self._optim, self._draw(), -total, self.updates)
             decay(self._optim)
         self.updates += 1
-        for name, value in self._free.items():
-            if not bool(value.isfinite().all()):
-                raise FloatingPointError(f"optim: {name} is not finite; use a lower learning rate")
 
-    @property
-    def _noise(self) -> Tensor:
-        """Base noise of the round, (1, d), the same for the draw and for the update after it."""
-        return self._stream.base(self.updates, self.guide.dim)[None].to(self._like.x)
+    def _draw(self) -> Draw:
+        """Return the round's draw, the same for the point and for the update after it."""
+        seed = self._plan.noise_seed(self.updates)
+        with isolated(self._like, seed), Parameters(self._values()):
+            return self._program.draw()
+
+    def _values(self) -> dict[str, Tensor]:
+        """Return the constrained parameters, as functions of the trained ones."""
+        own, supports = self._program.parameters, self._program.constraints
+        return {name: transform_to(supports[name])(value) for name, value in own.items()}
 
 
-_LARGEST = 1e100
+def _read(model: Model, guide: Guide, like: Dataset) -> Program:
+    """Return the program of one made-up record."""
+    with isolated(like.x):
+        guide.setup(like.x, like.y)
+        return read(model, guide, Trace_ELBO(), Arguments.of((like.x, like.y), {}))
+
+
+_LONGEST = 1e100
+"""Bound on a score where none is asked for: a sum of scores stays finite."""
 LEARNING_RATE = 0.1
 """Adam's first learning rate: a fit has about 100 rounds where SVI has 1,000 steps."""
 
@@ -225,7 +219,7 @@ class FederatedFit:
     """
 
     model: Model
-    guide: Reparameterised
+    guide: Guide
     parameters: Mapping[str, Tensor]
     federation: Federation
 
@@ -283,7 +277,7 @@ class FederatedFit:
 
 def fit_federated(
     model: Model,
-    guide: Reparameterised,
+    guide: Guide,
     clients: Sequence[Dataset],
     federation: Federation,
     *,
@@ -297,7 +291,8 @@ def fit_federated(
 
     Args:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
-        guide: ``MeanField`` or ``FullRank`` of :mod:`bdpvi.guides`. Its start counts as public.
+        guide: ``MeanField``, ``LowRank`` or ``FullRank`` of :mod:`bdpvi.guides`. Its start counts
+            as public.
         clients: a table for each client, with the same columns. A table may be empty: refusing it
             would distinguish it from a neighbour with one record.
         federation: settings, and the ledger of clients. ``clip`` bounds a client's contribution,
@@ -335,11 +330,11 @@ def fit_federated(
     server = Server(
         model, guide, clients[0], rounds=rounds, optim=optim, seed=seed_of(settings.seed, 0)
     )
-    if settings.size != guide.dim:
+    if settings.size != server.size:
         raise ValueError(
             f"federation has size={settings.size}, but the model has "
-            f"{several(guide.dim, 'latent')}: make "
-            f"Rounds(size={guide.dim}, ...)"
+            f"{several(server.size, 'latent')}: make "
+            f"Rounds(size={server.size}, ...)"
         )
     there = [
         Client(model, data, settings, seed_of(settings.seed, number + 1))

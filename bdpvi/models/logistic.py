@@ -194,6 +194,22 @@ class BayesianLogisticRegression:
         weights: Tensor = (self.score_bound(design.shape[1]) / norms).clamp(max=1)
         return weights
 
+    @property
+    def levels(self) -> tuple[tuple[int, ...], ...]:
+        """Column numbers of the levels of each category, which a summary compares."""
+        return self.one_hot or ()
+
+    def identified(self, features: int) -> Tensor:
+        """Return the identified sums of weights, as :meth:`.regression.Design.identified`.
+
+        >>> told = BayesianLogisticRegression.unweighted(intercept=True, one_hot=((0, 1),))
+        >>> told.identified(2)[2]
+        tensor([0.5000, 0.5000, 1.0000], dtype=torch.float64)
+        """
+        if not self.intercept or self.correlation:
+            return torch.eye(features + bool(self.intercept), dtype=torch.float64)
+        return identified(features + 1, self.levels)
+
     def design(self, x: Tensor) -> Tensor:
         """Return the design matrix, (N, d): the features transformed by the arguments.
 
@@ -237,6 +253,26 @@ class BayesianLogisticRegression:
         """Return the bound on each record's derivative in the logit, (N,); inf if unclipped."""
         norms = torch.linalg.vector_norm(design, dim=1)
         return torch.full_like(norms, math.inf) if self.clip is None else self.clip / norms
+
+    def scores(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        """Return each record's gradient of its log-likelihood in w, (N, d), in closed form.
+
+        Args:
+            x: features, (N, features).
+            y: labels, (N,).
+            w: weights, (d,).
+
+        >>> x, y = torch.tensor([[3.0, 4.0], [1.0, 0.0]]), torch.tensor([1.0, 0.0])
+        >>> BayesianLogisticRegression.unweighted().scores(x, y, torch.zeros(2))
+        tensor([[ 1.5000,  2.0000],
+                [-0.5000, -0.0000]])
+        """
+        from bdpvi.models.clipped import likelihood_slope  # loads Pyro
+
+        design = self.design(x)
+        signed = (2 * y - 1).unsqueeze(1) * design
+        slope = likelihood_slope(signed @ w, self.slope_bound(design)) * self.record_weights(design)
+        return slope.unsqueeze(1) * signed
 
     def priors(self, x: Tensor) -> dict[str, Prior]:
         """Return the prior of the weights ``w``, (d,), for features ``x``."""
@@ -285,6 +321,21 @@ def with_categories(model: Model, one_hot: tuple[tuple[int, ...], ...] | None) -
     if type(model) is BayesianLogisticRegression and model.weighted and model.one_hot is None:
         return replace(model, one_hot=one_hot) if one_hot else model
     return model
+
+
+def identified(weights: int, levels: Sequence[Sequence[int]]) -> Tensor:
+    """Return the identified sums of p weights, the last of them the intercept, (p, p).
+
+    Args:
+        weights: p.
+        levels: places of the weights of each category's levels.
+    """
+    sums = torch.eye(weights, dtype=torch.float64)
+    for places in levels:
+        sums[-1, list(places)] = 1 / len(places)
+    for places in map(list, levels):
+        sums[places] += sums[-1].index_fill(0, torch.tensor(places), 0.0)
+    return sums
 
 
 def _places(name: str, group: tuple[int, ...], x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.logistic import departure, disjoint
+from bdpvi.models.logistic import departure, disjoint, identified
 from bdpvi.models.priors import Prior, log_prior, sampled
 
 _REACH = 20.0
@@ -70,19 +70,13 @@ class Design:
                 [0.0000, 0.5000, 0.5000, 1.0000]], dtype=torch.float64)
         """
         columns = self.weighted(features)
-        sums = torch.eye(len(columns) + 1, dtype=torch.float64)
         if missing := sorted({at for group in self.levels for at in group} - set(columns)):
             raise ValueError(
                 f"levels={self.levels!r}: column {missing[0]} has no weight; there are {features} "
                 "columns, from 0 on, and an exposure's has none"
             )
         groups = [[columns.index(at) for at in group] for group in self.levels]
-        for places in groups:
-            sums[-1, places] = 1 / len(places)
-        for places in groups:
-            rest = sums[-1].index_fill(0, torch.tensor(places), 0.0)
-            sums[places] += rest
-        return sums
+        return identified(len(columns) + 1, groups)
 
     def design(self, x: Tensor) -> Tensor:
         """Return the clipped features and a column of ones, (N, d + 1)."""

@@ -24,6 +24,7 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 from torch.distributions import Distribution, Independent
@@ -128,8 +129,18 @@ def standard_normal(shape: tuple[int, ...], key: Key | None = None) -> Tensor:
     >>> standard_normal((2, 3)).shape
     torch.Size([2, 3])
     """
-    raw = (key or Key.fresh()).words(math.prod(shape)) >> np.uint64(64 - BITS)
-    return torch.from_numpy(ndtri((raw.astype(np.float64) + 0.5) * 2.0**-BITS)).reshape(shape)
+    words = (key or Key.fresh()).words(math.prod(shape))
+    return torch.from_numpy(normal_of(words)).reshape(shape)
+
+
+def normal_of(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return the standard normal draws of words of 64 uniform bits; see :func:`standard_normal`.
+
+    >>> bool(normal_of(Key.of_seed(0).words(2))[1] == standard_normal((2,), Key.of_seed(0))[1])
+    True
+    """
+    raw = words >> np.uint64(64 - BITS)
+    return np.asarray(ndtri((raw.astype(np.float64) + 0.5) * 2.0**-BITS), dtype=np.float64)
 
 
 @on_host

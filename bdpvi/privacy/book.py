@@ -26,6 +26,7 @@ from bdpvi.privacy.events import (
     SampledGaussian,
     Threshold,
 )
+from bdpvi.privacy.note import Note
 
 FORMAT = 3
 ROW = "row"
@@ -98,6 +99,8 @@ class Entry:
             same key, at no further price.
         seal: hash of the key that all its randomness follows from. A ledger never contains the key
             itself.
+        note: when it was made and what for; two charges that differ in it alone are equal. None in
+            ledgers of earlier versions.
     """
 
     kind: str
@@ -107,6 +110,7 @@ class Entry:
     count: int = 1
     purpose: str = ""
     seal: str = ""
+    note: Note | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         validate.choice("kind", self.kind, KINDS)
@@ -144,7 +148,8 @@ class Entry:
         content["events"] = self.events and [
             {"event": type(one).__name__, **_fields(one)} for one in self.events
         ]
-        return content | {"count": self.count, "purpose": self.purpose, "seal": self.seal}
+        content |= {"count": self.count, "purpose": self.purpose, "seal": self.seal}
+        return content | ({"note": self.note.to_dict()} if self.note else {})
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Entry:
@@ -157,8 +162,13 @@ class Entry:
         charge = None
         if "draws" in rest:
             charge = Charge(*(rest.pop(name) for name in ("draws", "temperature", "origin")))
-        events = rest.pop("events")
-        return cls(charge=charge, events=None if events is None else _events(events), **rest)
+        events, note = rest.pop("events"), rest.pop("note", None)
+        return cls(
+            charge=charge,
+            events=None if events is None else _events(events),
+            note=None if note is None else Note(**note),
+            **rest,
+        )
 
 
 def digest_of(seal: str) -> str:
@@ -217,7 +227,7 @@ class Book:
         """The unit whose presence is hidden, in words."""
         if self.unit == ROW:
             return RECORD
-        return f"all records, at most {self.rows}, with one value of {self.unit!r}"
+        return f"all records, at most {self.rows}, of one person ({self.unit!r})"
 
     @property
     def charges(self) -> tuple[Entry, ...]:
@@ -348,7 +358,8 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
 
     For k rows a Gaussian mechanism of distance μ costs at most what one of distance kμ costs for
     one row (Dong, Roth and Su 2022, Theorem 2.14), and a choice of range η costs at most range kη.
-    A threshold already covers all rows of a unit.
+    A threshold already covers all rows of a unit. Objective perturbation is not here:
+    :func:`bdpvi.privacy.groups.row_by_row` prices it together with all other events.
 
     Args:
         events: with how often each was charged.
@@ -380,8 +391,8 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
             yield replace(one, draws=count * one.draws, rounding=count * one.rounding)
         elif isinstance(one, PerturbedObjective) and rows > 1:
             raise ValueError(
-                f"rows_per_unit={rows}: a minimum of a perturbed objective has no known cost for "
-                f"{rows} rows per unit; release draws from a fit instead"
+                f"rows_per_unit={rows}: a minimum of a perturbed objective has no event for "
+                f"{rows} rows per unit; bdpvi.privacy.left.together prices it"
             )
         elif isinstance(one, ExponentialMechanism):
             yield from [ExponentialMechanism(rows * one.range)] * count

@@ -292,6 +292,7 @@ def meaning(
 ) -> str:
     """Return a guarantee in words, without its assumptions."""
     noun = unit.removeprefix("one ") if unit.startswith("one ") else "record"
+    noun = "person" if "one person" in unit else noun
     worst = kind is Kind.WORST_CASE
     change = f"{unit} {_DONE[relation]}" if worst else _CHANGED[relation]
     numbers = {"share": 100 * share, "confidence": 100 * confidence}

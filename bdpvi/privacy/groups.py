@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+
+from scipy.optimize import brentq
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.privacy.cost import Bound, Kind
+from bdpvi.privacy.events import Priced, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee
+from bdpvi.privacy.succession import changes
+from bdpvi.privacy.worst_case import epsilon as worst_case
 
 LARGEST = 700.0
 """The largest ε whose e^ε is a float."""
+_PRECISION = 1e-9
+"""Precision of log δ′; its ε′ is then at most a billionth too large."""
 
 
 def group(guarantee: Bound, size: int) -> Bound | None:
@@ -63,6 +71,47 @@ def group(guarantee: Bound, size: int) -> Bound | None:
     epsilon = size * guarantee.epsilon
     if epsilon > LARGEST:
         return None
-    changes = math.expm1(epsilon) / math.expm1(guarantee.epsilon) if epsilon else float(size)
-    delta = guarantee.delta * changes * (1 + 1e-12)  # rounded up
+    delta = guarantee.delta * changes(guarantee.epsilon, size)
     return replace(guarantee, epsilon=epsilon, delta=delta, unit=unit) if delta < 1 else None
+
+
+def row_by_row(events: Sequence[Priced], size: int, delta: float) -> Bound | None:
+    """Return the joint guarantee for k rows of events priced for one row, at δ; None if none.
+
+    One row's guarantee is (ε′, δ′) at every δ′, and k rows have that of :func:`group`; this is the
+    ε of the δ′ at which their δ is the given one. A threshold already covers all rows of a unit, so
+    its δ counts once.
+
+    Args:
+        events: as they count for one row.
+        size: k.
+        delta: δ of the k rows together.
+
+    >>> from bdpvi.privacy.events import PerturbedObjective
+    >>> event = PerturbedObjective(noise_multiplier=12.5, curvature=0.3)
+    >>> round(row_by_row([event], 3, 1e-5).epsilon, 2)
+    0.89
+    """
+    others = [one for one in events if not isinstance(one, Threshold)]
+    rest = delta - math.fsum(one.delta for one in events if isinstance(one, Threshold))
+    if not rest > 0:
+        return None
+
+    def excess(log_delta: float) -> float:
+        """Return log(δ of the rows/δ); +inf without a guarantee."""
+        found = worst_case(others, math.exp(log_delta))
+        if found is None or size * found.epsilon > LARGEST:
+            return math.inf
+        return log_delta + math.log(changes(found.epsilon, size)) - math.log(rest)
+
+    low = high = math.log(rest / changes(0.0, size))
+    while (above := excess(low)) > 0:  # in short steps: rounding may use up a δ′ that is too small
+        if math.isinf(above) or low < -LARGEST:
+            return None
+        high, low = low, low - 1.25 * above - 1e-3
+    at = low if low == high else float(brentq(excess, low, high, xtol=_PRECISION))
+    while excess(at) > 0:
+        at -= _PRECISION
+    found = worst_case(others, math.exp(at))
+    assert found is not None
+    return replace(found, epsilon=size * found.epsilon, delta=delta, distance=None)

@@ -41,6 +41,7 @@ from bdpvi.privacy.book import (
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.distances import common_neighbours
 from bdpvi.privacy.left import together
+from bdpvi.privacy.note import Note
 
 __all__ = ["Charge", "Entry", "Ledger", "Origin"]
 
@@ -170,7 +171,7 @@ class Ledger:
             ValueError: if the file is damaged, or if this is a copy of a ledger in memory, such as
                 in a forked process, whose charges would be lost.
         """
-        self._write({"charge": entry.to_dict()})
+        self._write({"charge": replace(entry, note=entry.note or Note.now()).to_dict()})
 
     def mark(self, of: str) -> None:
         """Record, once, that a temperature of this fit was computed from the data."""
@@ -312,8 +313,7 @@ class Ledger:
     def check(self, event: Priced) -> None:
         """Raise ValueError unless all charges and this event have a total."""
         book = self.book()
-        before = book.merged if book.events else ()
-        common_neighbours((*before, *for_unit({event: 1}, book.rows)))
+        common_neighbours((*(book.events or ()), *for_unit({event: 1}, book.rows)))
 
     def said(self, without: str | None = None) -> str:
         """Return the earlier charges in words."""

@@ -10,8 +10,9 @@ from dataclasses import replace
 from bdpvi._ground.outputs import several
 from bdpvi.privacy.book import ROW, Book, Priced, for_unit, merged
 from bdpvi.privacy.cost import Bound
-from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
 from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.groups import row_by_row
 from bdpvi.privacy.solve import smallest
 from bdpvi.privacy.worst_case import epsilon as worst_case
 
@@ -24,10 +25,18 @@ SLACK = 0.002
 
 
 def together(book: Book, delta: float, planned: Mapping[Priced, int]) -> Bound | None:
-    """Return the joint cost of a book and more events; None without a guarantee."""
+    """Return the joint cost of a book and more events; None without a guarantee.
+
+    For several rows of a unit each event counts as :func:`~bdpvi.privacy.book.for_unit` says; or,
+    if one is objective perturbation, all of them by group privacy.
+    """
     if book.events is None:
         return None
-    found = worst_case(merged((*book.merged, *for_unit(planned, book.rows))), delta)
+    events = book.events + Counter(planned)
+    if book.rows > 1 and any(isinstance(one, PerturbedObjective) for one in events):
+        found = row_by_row(merged(for_unit(events)), book.rows, delta)
+    else:
+        found = worst_case(merged((*book.merged, *for_unit(planned, book.rows))), delta)
     return found if found is None or book.unit == ROW else replace(found, unit=book.whose)
 
 

@@ -8,7 +8,7 @@ with Adaptive Clipping", NeurIPS 2021.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import HOST, drawing
 from bdpvi.noise.streams import stir
-from bdpvi.programs.program import Program
+from bdpvi.programs.program import Draw, Program
 from bdpvi.releases.noisy_sum import BELOW, NoisySum
 
 _AT_A_TIME = 2**24
@@ -100,6 +100,54 @@ class Clip:
         return min(max(changed, 1e-100), 1e100)
 
 
+def clipped_sum(
+    program: Program, draw: Draw, positions: Tensor, clip: Clip, bound: float
+) -> tuple[Tensor, int]:
+    """Return the sum of :meth:`Clip.parts` of these records, and how many gradients were ignored.
+
+    A gradient that is not finite or cannot be computed counts as zero.
+
+    Args:
+        program: the program of the records.
+        draw: the latents at which to differentiate.
+        positions: of the records, (B,).
+        clip, bound: the clipping rule and the current C.
+    """
+    total = torch.zeros(program.size + clip.counts, dtype=torch.float64)
+    rows, ignored = max(1, min(_MOST_ROWS, _AT_A_TIME // max(program.size, 1))), 0
+    for piece in positions.split(rows) if len(positions) else ():
+        for part, found in by_halves(partial(program.gradients_at, draw), piece):
+            if found is None:
+                ignored += len(part)
+                continue
+            ignored += int((~torch.linalg.vector_norm(found, dim=1).isfinite()).sum())
+            total += clip.parts(found, bound)
+    return total, ignored
+
+
+def move(program: Program, optim: PyroOptim, draw: Draw, gradient: Tensor, number: int) -> None:
+    """Move the parameters by one step of the optimiser: post-processing of a noisy gradient.
+
+    Args:
+        program: the program whose parameters move.
+        optim: the optimiser.
+        draw: the latents at which the gradient was taken.
+        gradient: of all records, in (u, θ), (D,).
+        number: the step's number, from 0.
+
+    Raises:
+        FloatingPointError: if a parameter is then not finite.
+    """
+    program.backward(draw, gradient)
+    optim(program.parameters.values())
+    for name, value in program.parameters.items():
+        if not bool(value.isfinite().all()):
+            raise FloatingPointError(
+                f"parameter {name!r} is not finite after step {number + 1}; use a lower "
+                "learning rate"
+            )
+
+
 class Descent:
     """A program in training. Its steps are charged elsewhere, before they are taken.
 
@@ -134,31 +182,15 @@ class Descent:
             draw = program.draw()
             # The parameters may reveal the draw, and with it other draws from the same seed.
             stir(mechanism.key_of("records", number))
-            total = torch.zeros(mechanism.size, dtype=torch.float64)
-            for positions in self._pieces(mechanism.batch(number)):
-                for part, found in by_halves(partial(program.gradients_at, draw), positions):
-                    if found is None:
-                        self.ignored += len(part)
-                        continue
-                    self.ignored += int((~found.isfinite().all(dim=1)).sum())
-                    total += self.clip.parts(found, self.bound)
+            clip, batch = self.clip, mechanism.batch(number)
+            total, ignored = clipped_sum(program, draw, batch, clip, self.bound)
             (noisy,) = mechanism.noisy([total], mechanism.key_of(number))
-            gradient = noisy[: program.size] * (self.bound / self.clip.rest / mechanism.rate)
-            program.backward(draw, gradient)
-            self.optim(program.parameters.values())
-        if self.clip.counts:
-            self.bound = self.clip.next(self.bound, float(noisy[-1]))
-        for name, value in program.parameters.items():
-            if not bool(value.isfinite().all()):
-                raise FloatingPointError(
-                    f"parameter {name!r} is not finite after step {number + 1}; use a lower "
-                    "learning rate"
-                )
+            gradient = noisy[: program.size] * (self.bound / clip.rest / mechanism.rate)
+            self.ignored += ignored
+            if clip.counts:
+                self.bound = clip.next(self.bound, float(noisy[-1]))
+            move(program, self.optim, draw, gradient, number)
         return draw.latents.detach().double(), gradient[: program.dim]
-
-    def _pieces(self, positions: Tensor) -> Iterator[Tensor]:
-        rows = max(1, min(_MOST_ROWS, _AT_A_TIME // max(self.program.size, 1)))
-        return (one for one in positions.split(rows) if len(one))
 
     @property
     def deviation(self) -> float:

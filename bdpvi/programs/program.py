@@ -30,6 +30,7 @@ from torch.distributions import transform_to
 
 from bdpvi._ground.host import on
 from bdpvi.models.contract import Site, parts
+from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.parameters import Holder, Parameters
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import Reparameterised, plates, sums
@@ -125,6 +126,10 @@ class Program:
             draw: the latents at which to differentiate.
             rows: rows of B records.
         """
+        if self._closed:
+            assert isinstance(self.model, BayesianLogisticRegression)
+            (x, y), _ = self.arguments.call(rows)
+            return -self.model.scores(x, y, draw.latents.detach()).double()
         theta = {name: self.parameters[name].detach() for name in self.direct}
         each = torch.vmap(
             torch.func.grad(self.of_record, argnums=(0, 1)),
@@ -209,6 +214,17 @@ class Program:
         guided = poutine.trace(guide).get_trace(*args, **kwargs)
         modelled = poutine.trace(poutine.replay(model, guided)).get_trace(*args, **kwargs)
         return guided.log_prob_sum() - modelled.log_prob_sum()  # type: ignore[no-any-return]
+
+    @cached_property
+    def _closed(self) -> bool:
+        """Whether a record's gradient has a closed form: its only sites are w and its label."""
+        return (
+            type(self.model) is BayesianLogisticRegression
+            and [site.name for site in self.sites] == ["w"]
+            and not self.direct
+            and not self.local
+            and len(self.arguments.call(self.arguments.stand_in)[0]) == 2
+        )
 
     @cached_property
     def _keys(self) -> dict[str, str]:

@@ -34,7 +34,6 @@ from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model, Site
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of
-from bdpvi.models.regression import Design
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Priced
@@ -332,12 +331,14 @@ _NONCE = "nonce of the run"
 
 def _identified(program: Program, model: Model, features: int) -> Tensor | None:
     """Return the linear combinations of latents that records identify, if the model knows them."""
-    if not isinstance(model, Design):
+    sums: Any = getattr(model, "identified", None)
+    if sums is None:
         return None
 
     def of_site(site: Site) -> Tensor:
         if site.name == "w":
-            return model.identified(features)
+            found: Tensor = sums(features)
+            return found
         return torch.eye(site.shape.numel(), dtype=torch.float64)
 
     found: Tensor = torch.block_diag(*map(of_site, program.sites))

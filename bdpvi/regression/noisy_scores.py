@@ -25,7 +25,7 @@ from bdpvi.regression.objective_plan import rows_said
 from bdpvi.regression.score_families import Family, Linear, Logistic, Poisson
 from bdpvi.regression.score_posterior import FAR, Posterior, Prior
 from bdpvi.regression.score_release import ScorePlan
-from bdpvi.releases.estimate import BASE, Drawn, Estimate
+from bdpvi.releases.estimate import BASE, HIDDEN, SHARE, Drawn, Estimate
 
 if TYPE_CHECKING:
     from bdpvi.noise.keys import Key
@@ -44,12 +44,15 @@ _WITHOUT = (
 _PANEL = (100, 5000)
 """The fewest and the most reference records for the costs on the path."""
 _MOSTLY = 0.5
-"""Share of a variance in directions dominated by privacy noise, above which there is a note."""
+"""A coefficient is not measured if privacy noise has a larger share of its standard deviation, or
+directions that are not measured a larger share of its variance and it is mostly the prior's."""
+_PRIOR = 0.25
+"""Standard deviation of a coefficient that is mostly the prior's, in those of the prior."""
 ASSUMED = (
-    "intervals assume that the model is correct: of a misspecified model they are for its best "
-    "fit, with outlying records weighted down"
+    "intervals are for the model's best fit, with outlying records weighted down; their "
+    "covariance is a sandwich, so the model need not be correct"
 )
-_UNSEEN = "dominated by privacy noise: mostly the prior"
+_UNSEEN = f"{HIDDEN}: mostly the prior"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +121,8 @@ class NoisyScores:
         """
         variance = largest_variance(left.epsilon, left.delta) - left.variance
         rows = self.rows or 0.0
-        made = ScorePlan.of(family_of(model), features + 1, math.sqrt(variance), rows)
+        distance = math.sqrt(variance) / left.rows
+        made = ScorePlan.of(family_of(model), features + 1, distance, rows)
         if self.rows is not None and made.signal(rows) < self.least:
             raise TooFewRecordsError(_too_few(made, rows, left, self.least))
         return made
@@ -152,7 +156,7 @@ class NoisyScores:
         found = noisy_scores.measure(plan, design[:, used], y, Prior(mean[used], precision), key)
         posterior = found.of_features()
         posterior.mean[-1] += middle
-        return Drawn(_estimate(posterior, used), _paid(plan, found, data, key))
+        return Drawn(_estimate(posterior, used, known.prior_scale), _paid(plan, found, data, key))
 
 
 def family_of(model: Model) -> Family:
@@ -208,21 +212,21 @@ def _paid(
     return tuple(noisy_scores.path_events(plan, chosen, data.ids[panel].cpu()))
 
 
-def _estimate(found: Posterior, used: Tensor) -> Estimate:
+def _estimate(found: Posterior, used: Tensor, prior_scale: float) -> Estimate:
     """Return the posterior of all weights, with notes on uninformative ones."""
     place = torch.eye(len(used), dtype=torch.float64)[:, used]
     whole, reasons = found.turned(place), []
-    sizes = whole.covariance.diagonal()
+    sizes, sampling = whole.covariance.diagonal(), whole.sampling.diagonal().clamp(min=0)
     unseen = whole.unseen.diagonal() > _MOSTLY * sizes
-    notes = [
-        _UNSEEN if blind else "" if one else BASE
-        for one, blind in zip(used.tolist(), unseen.tolist(), strict=True)
-    ]
-    if 2 * found.measured < len(found.mean):
+    prior = unseen & (sizes.sqrt() > _PRIOR * prior_scale)
+    noisy = sampling.sqrt() < (1 - _MOSTLY) * sizes.sqrt()
+    facts = zip(used.tolist(), prior.tolist(), noisy.tolist(), strict=True)
+    notes = [(_UNSEEN if a else HIDDEN if b else "") if one else BASE for one, a, b in facts]
+    seen, enough = notes.count(""), notes.count("") >= SHARE * len(found.mean)
+    if not enough:
         reasons.append(
-            f"the information matrix exceeds its noise in {found.measured} of {len(found.mean)} "
-            "directions, and half are needed: there are too few records for this ε, or some "
-            "columns are collinear or almost always 0"
+            f"{seen} of {len(found.mean)} coefficients are measured, and half are needed: there "
+            "are too few records for this ε, or some columns are collinear or almost always 0"
         )
     if found.far >= FAR:
         reasons.append(
@@ -232,9 +236,9 @@ def _estimate(found: Posterior, used: Tensor) -> Estimate:
     return Estimate(
         mean=tuple(whole.mean.tolist()),
         covariance=tuple(map(tuple, ((whole.covariance + whole.covariance.T) / 2).tolist())),
-        sampling=tuple(whole.sampling.diagonal().clamp(min=0).sqrt().tolist()),
+        sampling=tuple(sampling.sqrt().tolist()),
         log_scale=found.log_scale,
-        reliable=found.passes,
+        reliable=enough and found.passes,
         reason="; ".join(reasons) or ASSUMED,
         notes=tuple(notes),
     )

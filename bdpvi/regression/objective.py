@@ -77,12 +77,6 @@ class ObjectivePerturbation:
         model.check(data)
         if not data.x.shape[1]:
             raise ValueError("x has no columns: a prediction needs at least one")
-        if (rows := data.ledger.rows_per_unit) > 1:
-            raise ValueError(
-                f"rows_per_unit={rows}: a minimum of a perturbed objective has no known cost for "
-                f"{rows} rows per unit; release draws from a guide, "
-                "bdpvi.recommended(guide=MeanField)"
-            )
         from bdpvi.datasets.encoding import Encoding  # late: settings need no table
 
         encoding: Any = data.preprocessing.get("encoding")
@@ -113,6 +107,7 @@ class ObjectivePerturbation:
             sources=self.sources,
             centre=model.intercept_mean,
             intercept=bool(model.intercept),
+            together=left.rows,
         )
         return objective_plan.plan(
             facts,

@@ -33,6 +33,7 @@ from bdpvi.privacy.perturbed_objective import calibrate
 from bdpvi.privacy.perturbed_objective import delta as delta_of
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.solve import smallest
+from bdpvi.privacy.succession import one_of
 
 CONSTANT = 2.0
 """The value of the intercept's column: a power of two, so that rescaling weights is exact."""
@@ -47,6 +48,8 @@ MANY = 1e5
 """Rows from which features are clipped at ±4, not ±2: clipping at 2 then costs more than noise."""
 MOST_RIDGE = 0.25
 """λ/N above which the ridge outweighs the records: their curvature in a feature is at most N/4."""
+_OF_PERSONS = 12.0
+"""A larger ε of several rows has the settings of this one: rounding would use up their δ."""
 _PRICES = (0.03, 0.05)
 FEWEST, MOST = 10.0, 1e12
 """Range of rows for which settings can be computed."""
@@ -88,6 +91,7 @@ class Facts:
         sources: m, columns of the raw table, where d features encode fewer columns; d by default.
         centre: a guess of the intercept, to which the ridge shrinks it: the logit of a base rate.
         intercept: whether the model has an intercept.
+        together: the most rows of one person, for whom ε is.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -101,9 +105,11 @@ class Facts:
     sources: int | None = None
     centre: float = 0.0
     intercept: bool = True
+    together: int = 1
 
     def __post_init__(self) -> None:
         validate.positive_int("columns", self.columns)
+        validate.positive_int("together", self.together)
         if self.sources is not None:
             validate.positive_int("sources", self.sources)
         if not math.isfinite(self.centre):
@@ -194,6 +200,9 @@ def plan(
     least the λ of that charge, and the noise keeps δ(ε) within it at every ε: 0 to 2.4 % more
     noise for one draw, up to 3.7 % for several (:mod:`bdpvi.privacy.dominating`).
 
+    For several rows of a person the settings are those of one row, at the ε and δ that group
+    privacy gives it (:func:`bdpvi.privacy.succession.one_of`).
+
     Args:
         facts: public facts about it.
         epsilon, delta: of all draws and the mechanisms of ``variance`` together.
@@ -216,6 +225,17 @@ def plan(
         raise ValueError(
             f"variance={variance!r} uses up epsilon={epsilon!r}: it must be below {whole:.3g}"
         )
+    if facts.together > 1:
+        epsilon, delta = one_of(min(epsilon, _OF_PERSONS), delta, facts.together)
+        made = plan(
+            replace(facts, together=1),
+            epsilon=epsilon,
+            delta=delta,
+            draws=draws,
+            variance=variance / whole * largest_variance(epsilon, delta),  # the same share of it
+            rule=rule,
+        )
+        return replace(made, facts=facts)
     distance = math.sqrt((whole - variance) / validate.positive_int("draws", draws))
     clip, k, ridge = _numbers(facts, rule, epsilon, distance)
     limit = 4.0 if (facts.rows or 0.0) >= MANY else 2.0
@@ -264,7 +284,8 @@ def useful(facts: Facts, *, delta: float = 1e-5, rule: Rule | None = None) -> fl
         return 0.0
 
     def ridge(epsilon: float) -> float:
-        distance = math.sqrt(largest_variance(epsilon, delta))
+        epsilon, rest = one_of(epsilon, delta, facts.together)
+        distance = math.sqrt(largest_variance(epsilon, rest))
         return _numbers(facts, rule or Rule(), epsilon, distance)[2]
 
     return smallest(ridge, MOST_RIDGE * facts.rows, 1.0, slack=0.01, most=500.0)

@@ -18,6 +18,11 @@ means μ, m = E min(Y, b).
 
 **Linear.** s = wψ(r), r the residual of y clipped to its bound, ψ clips at ± κ, h = w, q = wψ²; the
 length is at most κR√(1 + ¼ + 1/k) for c = κ/2R and e = R/(κ√k). κ comes from earlier rounds.
+
+**Robust.** The last round releases Σ q xxᵀ too, q = min(|s|, v/|x|)², the middle of a sandwich
+covariance (Huber 1967, "The behavior of maximum likelihood estimates under nonstandard
+conditions"). As q|x|² ≤ v² for a public v ≤ B, the contribution fq xxᵀ with f = B/2v² is at most
+B/2 long, and the bound of the round becomes B√(1 + ¼).
 """
 
 from __future__ import annotations
@@ -37,6 +42,11 @@ FREE = math.sqrt((11 + 5 * math.sqrt(5)) / 2)
 """A of logistic regression."""
 _HUBER = 2.5
 """κ in standard deviations of the residuals."""
+_FAR_OUT = 8.0
+"""Residuals of counts that are larger, in standard deviations, are cut in the sandwich."""
+_MIDDLE = 0.5
+ROBUST = math.hypot(1, _MIDDLE)
+"""The bound of a round with the middle of a sandwich, over the bound of one without."""
 
 
 class Parts(NamedTuple):
@@ -47,6 +57,7 @@ class Parts(NamedTuple):
         square: q, (N,), or None.
         bound: B, bound on the length of a record's contribution.
         ratio, square_ratio: c and e.
+        middle, middle_ratio: q of the sandwich, (N,), or None, and f.
     """
 
     score: Tensor
@@ -55,6 +66,23 @@ class Parts(NamedTuple):
     bound: float
     ratio: float
     square_ratio: float = 1.0
+    middle: Tensor | None = None
+    middle_ratio: float = 1.0
+
+    def robust(self, x: Tensor, longest: float) -> Parts:
+        """Return the parts with the middle of a sandwich; scores longer than v count as v.
+
+        >>> parts = Parts(torch.ones(1), torch.zeros(1), None, 2.0, 1.0)
+        >>> made = parts.robust(torch.tensor([[2.0]]), 1.0)
+        >>> made.middle.tolist(), made.middle_ratio, made.bound
+        ([0.25], 1.0, 2.23606797749979)
+        """
+        lengths = torch.linalg.vector_norm(x, dim=1)
+        return self._replace(
+            middle=torch.minimum(self.score.abs(), longest / lengths).square(),
+            middle_ratio=_MIDDLE * self.bound / longest**2,
+            bound=ROBUST * self.bound,
+        )
 
     def lengths(self, x: Tensor) -> Tensor:
         """Return the length of each record's contribution, (N,), at most B; secret."""
@@ -62,6 +90,8 @@ class Parts(NamedTuple):
         squared = self.score**2 * size + (self.ratio * self.curvature * size) ** 2
         if self.square is not None:
             squared = squared + (self.square_ratio * self.square) ** 2
+        if self.middle is not None:
+            squared = squared + (self.middle_ratio * self.middle * size) ** 2
         return squared.sqrt()
 
 
@@ -85,6 +115,9 @@ class Family(Protocol):
 
     def parts(self, x: Tensor, y: Tensor, radius: float, point: Tensor, clip: float) -> Parts:
         """Return the parts at a released point; ``clip`` is κ where there is one."""
+
+    def longest(self, radius: float, clip: float, variance: float) -> float:
+        """Return v, the length at which scores are cut in the sandwich; ``variance`` is mean h."""
 
     def unit(self, columns: int, radius: float) -> float:
         """Return B/c, the scale of the matrix's noise."""
@@ -112,6 +145,10 @@ class Logistic:
         lengths, p = torch.linalg.vector_norm(x, dim=1), torch.sigmoid(x @ point)
         w = BELOW * (radius / (lengths * largest_logistic(FREE * lengths / radius))).clamp(max=1)
         return Parts(w * (y - p), w * p * (1 - p), None, radius, FREE / radius)
+
+    def longest(self, radius: float, clip: float, variance: float) -> float:
+        """Return v = R: no score is cut."""
+        return radius
 
     def unit(self, columns: int, radius: float) -> float:
         """Return B/c."""
@@ -141,6 +178,10 @@ class Poisson:
         score = w * (y.clamp(0, b) - mean)
         return Parts(score, w * slope, None, radius * b, free_poisson(b) / radius)
 
+    def longest(self, radius: float, clip: float, variance: float) -> float:
+        """Return v: R times 8 standard deviations of a count, and at most R b."""
+        return radius * min(max(_FAR_OUT * math.sqrt(variance), 1.0), self.largest)
+
     def unit(self, columns: int, radius: float) -> float:
         """Return B/c."""
         return radius**2 * self.largest / free_poisson(self.largest)
@@ -169,6 +210,10 @@ class Linear:
         bound = radius * clip * math.sqrt(1.25 + 1 / x.shape[1])
         scale = radius / (clip * root)
         return Parts(w * left, w, w * left**2, bound, clip / (2 * radius), scale)
+
+    def longest(self, radius: float, clip: float, variance: float) -> float:
+        """Return v = κR: no score is cut."""
+        return radius * clip
 
     def unit(self, columns: int, radius: float) -> float:
         """Return B/c."""

@@ -4,14 +4,18 @@ Rounds t released g_t = S_t + noise and H_t = Σ h xxᵀ + noise at points β_t.
 E S_t = H̄_t(β − β_t), with H̄_t = (H_t + H_T)/2 by the trapezoid rule from β_t to the last point.
 With weights ρ_t in proportion to 1/σ_t², t = Σ ρ_t(g_t + H̄_tβ_t) and A = Σ ρ_tH̄_t,
 
-    t − Aβ ~ N(0, V),   V = φA + (Σ 1/σ_t²)⁻¹ I + Σ_t τ_t²/2 (|d_t|² I + d_td_tᵀ)
+    t − Aβ ~ N(0, V),   V = B + (Σ 1/σ_t²)⁻¹ I + Σ_t τ_t²/2 (|d_t|² I + d_td_tᵀ)
 
-where V sums sampling variance (the same records in all rounds, φ their dispersion), the noise of
-the scores and the noise of the matrices, of standard deviation τ on the diagonal and τ/√2 off it.
-d_t is the vector that H_t's noise multiplies: ρ_t(β − β_t)/2, and for the last round additionally
+where V sums sampling variance B (the same records in all rounds), the noise of the scores and the
+noise of the matrices, of standard deviation τ on the diagonal and τ/√2 off it. d_t is the vector
+that H_t's noise multiplies: ρ_t(β − β_t)/2, and for the last round additionally
 (β − β_T)/2 for each ρ. :func:`closed_form` iterates V at β's mean and spread to a fixed point:
 N(m, C) with C = (AV⁻¹A + P)⁻¹, where V gains Στ²/2 (tr C I + C) and P is the prior's precision.
 Rounds far from the mean are left out, because the trapezoid rule is inaccurate for them.
+
+B is φA if the model is correct, φ the dispersion; A B⁻¹ A is then the usual information. The last
+round's Σ q xxᵀ, the middle of a sandwich covariance, is B even if the model is wrong. Where it
+exceeds φA by more than its noise, it replaces φA (:func:`sampled`).
 
 A direction counts as measured if A exceeds its noise there. Columns that are collinear or nearly
 always 0 give unmeasured directions, where the posterior is the prior. The posterior passes the gate
@@ -48,6 +52,7 @@ class Round:
         curvature: H_t, (k, k).
         score_noise, curvature_noise: σ_t and τ_t.
         square, square_noise: Σ wψ², for linear regression, and its noise; ``clip``: κ.
+        middle, middle_noise: the last round's Σ q xxᵀ, (k, k), and its noise; None for others.
     """
 
     point: Tensor
@@ -58,6 +63,8 @@ class Round:
     square: float = 0.0
     square_noise: float = 0.0
     clip: float = math.inf
+    middle: Tensor | None = None
+    middle_noise: float = 0.0
 
     def times(self, factor: float) -> Round:
         """Return the round with its matrix multiplied by ``factor``."""
@@ -76,13 +83,14 @@ class Prior(NamedTuple):
 
 
 class Combined(NamedTuple):
-    """Rounds as one: t, A, (Σ 1/σ²)⁻¹, and for each matrix its share of β, constant and noise.
+    """Rounds as one: t, A, B, (Σ 1/σ²)⁻¹, and for each matrix its share of β, constant and noise.
 
     ``seen`` projects onto the measured directions.
     """
 
     total: Tensor
     curvature: Tensor
+    sampling: Tensor
     score_variance: float
     shares: tuple[tuple[float, Tensor, float], ...]
     seen: Tensor
@@ -137,8 +145,8 @@ def at_least(matrix: Tensor, floor: float) -> Tensor:
     return (vectors * values.clamp(min=floor)) @ vectors.T  # type: ignore[no-any-return]
 
 
-def combined(rounds: Sequence[Round]) -> Combined:
-    """Return t, A and the noise of the rounds together; see the module."""
+def combined(rounds: Sequence[Round], dispersion: float = 1.0) -> Combined:
+    """Return t, A, B and the noise of the rounds together; see the module."""
     last, k = rounds[-1], len(rounds[-1].point)
     precision = [one.score_noise**-2 for one in rounds]
     rho = [one / sum(precision) for one in precision]
@@ -154,7 +162,34 @@ def combined(rounds: Sequence[Round]) -> Combined:
     values, vectors = torch.linalg.eigh((raw + raw.T) / 2)
     strong = vectors[:, values > SIGNAL * deviation * math.sqrt(k)]
     a, seen = (vectors * values.clamp(min=_FLOOR)) @ vectors.T, strong @ strong.T
-    return Combined(total, a, 1 / sum(precision), tuple(shares), seen)
+    b = dispersion * a
+    if last.middle is not None:
+        b = sampled(b, strong, last.middle, last.middle_noise)
+    return Combined(total, a, b, 1 / sum(precision), tuple(shares), seen)
+
+
+def sampled(assumed: Tensor, seen: Tensor, middle: Tensor, noise: float) -> Tensor:
+    """Return the sampling variance of scores: what the model assumes, or more.
+
+    In measured directions, in units of the assumed variance, the middle minus 1 is shrunk by its
+    expected noise as James and Stein (1961) do, and what is positive of it is added.
+
+    Args:
+        assumed: φA, (k, k).
+        seen: orthonormal measured directions, eigenvectors of A, (k, m).
+        middle: noisy Σ q xxᵀ, (k, k).
+        noise: standard deviation of its diagonal; that off it is 1/√2 of it.
+
+    >>> eye = torch.eye(2).double()
+    >>> sampled(eye, eye, 3 * eye, 0.0).tolist(), sampled(eye, eye, eye / 2, 0.0).tolist()
+    ([[3.0, 0.0], [0.0, 3.0]], [[1.0, 0.0], [0.0, 1.0]])
+    """
+    unit = (seen.T @ assumed @ seen).diagonal().sqrt()
+    excess = seen.T @ middle @ seen / torch.outer(unit, unit) - torch.eye(len(unit)).to(unit)
+    squared = noise**2 / 2 * (float((unit**-2).sum()) ** 2 + float((unit**-4).sum()))
+    kept = max(0.0, 1 - squared / max(float(excess.square().sum()), 1e-300))
+    back = seen * unit
+    return assumed + kept * back @ at_least(excess, 0.0) @ back.T
 
 
 def closed_form(rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0) -> Posterior:
@@ -165,9 +200,9 @@ def closed_form(rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0) 
         prior: of β.
         dispersion: φ, a bound on the variance of scores over A.
     """
-    made = combined(rounds)
+    made = combined(rounds, dispersion)
     a, eye = made.curvature, torch.eye(len(made.total), dtype=torch.float64)
-    fixed = dispersion * a + made.score_variance * eye
+    fixed = made.sampling + made.score_variance * eye
     squared = sum((share * noise) ** 2 for share, _, noise in made.shares)
     pull, v = prior.precision @ prior.mean, fixed
     for _ in range(_STEPS):
@@ -176,7 +211,7 @@ def closed_form(rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0) 
         covariance = (covariance + covariance.T) / 2
         mean = covariance @ (weighed @ made.total + pull)
         v = fixed + squared / 2 * (covariance.trace() * eye + covariance) + made.noise_at(mean)
-    sampling = torch.linalg.inv(a / dispersion + prior.precision)
+    sampling = torch.linalg.inv(a @ torch.linalg.solve(made.sampling, a) + prior.precision)
     blind = eye - made.seen
     unseen, measured = blind @ covariance @ blind, round(float(made.seen.trace()))
     far = float(torch.linalg.vector_norm(made.seen @ (mean - rounds[-1].point)))

@@ -24,14 +24,14 @@ from bdpvi.noise.secure import sum_rounding
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.solve import root
 from bdpvi.regression.perturbed_objective import exact_sum
-from bdpvi.regression.score_families import Family, Linear, Logistic, Parts, Poisson
+from bdpvi.regression.score_families import ROBUST, Family, Linear, Logistic, Parts, Poisson
 from bdpvi.regression.score_posterior import Posterior, Prior, Round, at_least, closed_form, near
 from bdpvi.releases.noisy_sum import NoisySum
 
 SLACK = 2.0**-18
 """Relative error that rounding of sums of up to 5e7 records adds to a bound."""
 _LEAST = 0.02
-_WIDE, _STRONG = 1.25, 25.0
+_WIDEST, _STRONG = 2.5, 15.0
 _SMALLEST = 0.05
 _SATURATED, _FARTHEST = 0.5, 100.0
 _ALMOST = 1e-6
@@ -57,14 +57,16 @@ class ScorePlan:
     def of(cls, family: Family, columns: int, distance: float, rows: float = 0.0) -> ScorePlan:
         """Return the settings for rounds of total distance μ.
 
-        If about this many rows give a strong signal, R is 1.25 √k: downweighting records then loses
-        more precision than noise does.
+        R is √k if about this many rows give a weak signal, and wider, up to 2.5 √k, if they give
+        a strong one. Downweighting records then loses more precision than noise does, and of a
+        misspecified model it moves the estimate.
         """
-        size = columns * (columns + 3) // 2 + family.squares
+        size = columns * (columns + 2) + family.squares
         rounding = len(family.shares) * sum_rounding(size)
         event = SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
         made = cls(family=family, columns=columns, event=event)
-        return replace(made, radius=_WIDE) if made.signal(rows) >= _STRONG else made
+        wide = math.sqrt(made.signal(rows) / _STRONG)
+        return replace(made, radius=min(max(wide, 1.0), _WIDEST))
 
     @property
     def events(self) -> tuple[SampledGaussian]:
@@ -91,12 +93,13 @@ class ScorePlan:
 
         >>> plan = ScorePlan.of(Logistic(), 6, distance=0.0645)  # ε = 0.2 at δ = 1e-5
         >>> round(plan.signal(5000), 1)
-        7.3
+        6.6
         """
         unit = self.family.unit(self.columns, self.length)
         shares = [one / sum(self.family.shares[1:]) / 2 for one in self.family.shares[1:]]
         shares[-1] += 0.5
         noises = [unit * one for one in self.multipliers()[1:]]
+        noises[-1] *= ROBUST
         noise = math.hypot(*(a * b for a, b in zip(shares, noises, strict=True)))
         return self.family.typical * rows / (noise * math.sqrt(self.columns))
 
@@ -157,13 +160,17 @@ def measure(
     white, point = x @ back, forth @ point
     prior = Prior(forth @ prior.mean, back @ prior.precision @ back)
     clip, rounds, count = math.inf, [], forth[:, -1]
+    typical = 1.0
     if isinstance(family, Linear):
         clip = family.clip(variance)
     for number, multiplier in enumerate(multipliers[1:], 1):
         parts = family.parts(white, y, radius, point, clip)
+        if number == len(multipliers) - 1:
+            parts = parts.robust(white, family.longest(radius, clip, typical))
         one = _released(parts, white, point, multiplier, key.child("round", number))
         rounds.append(replace(one, clip=clip))
         paid.append(parts.lengths(white) / parts.bound)
+        typical = max(float(count @ one.curvature @ count), 0.0) / _count(moments)
         found = _answer(family, rounds, prior, count, variance)
         if isinstance(family, Linear):
             variance = found.variance
@@ -211,6 +218,9 @@ def _released(parts: Parts, x: Tensor, point: Tensor, multiplier: float, key: Ke
     if parts.square is not None:
         total = exact_sum(parts.square, x.new_ones(len(x), 1))
         flat = torch.cat([flat, total * parts.square_ratio])
+    if parts.middle is not None:
+        middle = exact_sum(parts.middle[:, None] * x, x) * parts.middle_ratio
+        flat = torch.cat([flat, weight * middle[above[0], above[1]]])
     mechanism = NoisySum(
         rate=1.0,
         clip=parts.bound * (1 + SLACK),
@@ -219,15 +229,28 @@ def _released(parts: Parts, x: Tensor, point: Tensor, multiplier: float, key: Ke
         records=1,
     )
     (noisy,) = mechanism.noisy([flat], key)
-    found = torch.zeros(k, k, dtype=torch.float64)
-    found[above[0], above[1]] = noisy[k : k + len(weight)] / (weight * parts.ratio)
-    found = found + found.triu(1).T
+    score, upper, rest = noisy[:k], noisy[k : k + len(weight)] / weight, noisy[k + len(weight) :]
     deviation = mechanism.deviation
-    one = Round(point, noisy[:k], found, deviation, deviation / parts.ratio)
-    if parts.square is None:
+    found = _symmetric(upper / parts.ratio, k)
+    one = Round(point, score, found, deviation, deviation / parts.ratio)
+    if parts.square is not None:
+        e = parts.square_ratio
+        one = replace(one, square=float(rest[0]) / e, square_noise=deviation / e)
+        rest = rest[1:]
+    if parts.middle is None:
         return one
-    e = parts.square_ratio
-    return replace(one, square=float(noisy[-1]) / e, square_noise=deviation / e)
+    middle, noise = (
+        _symmetric(rest / weight / parts.middle_ratio, k),
+        deviation / parts.middle_ratio,
+    )
+    return replace(one, middle=middle, middle_noise=noise)
+
+
+def _symmetric(upper: Tensor, k: int) -> Tensor:
+    """Return the symmetric (k, k) matrix with these entries on and above the diagonal."""
+    made = torch.zeros(k, k, dtype=torch.float64)
+    made[tuple(torch.triu_indices(k, k))] = upper
+    return made + made.triu(1).T
 
 
 def _start(

@@ -10,7 +10,7 @@ from pyro.infer import Predictive
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.releases.summary import Draws
+from bdpvi.releases.summarised import Draws
 
 
 def to_inference_data(release: Draws, x: Tensor | None = None) -> Any:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 BASE = "base level"
 """Note on the level that the others are compared with."""
+HIDDEN = "dominated by privacy noise"
+"""Note on a coefficient that is not measured; its interval is wide, or not informative."""
+SHARE = 0.5
+"""The least share of measured coefficients of a release with reliable intervals."""
 REST = 1e-9
 """Negative eigenvalues of a covariance, relative to the largest, that count as rounding."""
 

@@ -10,9 +10,10 @@ from bdpvi._ground.outputs import one_line
 
 def forest(
     names: Sequence[str],
-    values: Sequence[tuple[float, float, float]],
+    values: Sequence[tuple[float, float | None, float | None]],
     path: Path,
     *,
+    faint: Sequence[bool],
     label: str,
     ratios: bool,
 ) -> Path:
@@ -20,8 +21,9 @@ def forest(
 
     Args:
         names: names of the coefficients.
-        values: estimate, lower and upper end of each.
+        values: estimate, lower and upper end of each; the ends are None without an interval.
         path: file of the figure; its suffix sets the format.
+        faint: whether each is dominated by privacy noise, and drawn in grey.
         label: label of the axis.
         ratios: whether the values are ratios, which have a logarithmic axis.
 
@@ -35,9 +37,11 @@ def forest(
     figure = Figure(figsize=(7, 1.2 + 0.3 * len(names)), dpi=120, layout="constrained")
     axes = figure.subplots()
     axes.axvline(1.0 if ratios else 0.0, color="0.6", lw=1)
-    for at, (middle, low, high) in enumerate(values):
-        axes.plot([low, high], [at, at], color="C0", lw=1.5)
-        axes.plot([middle], [at], "o", color="C0")
+    for at, ((middle, low, high), grey) in enumerate(zip(values, faint, strict=True)):
+        colour = "0.7" if grey else "C0"
+        if low is not None and high is not None:
+            axes.plot([low, high], [at, at], color=colour, lw=1.5)
+        axes.plot([middle], [at], "o", color=colour)
     if ratios:
         axes.set_xscale("log")
     axes.set_yticks(range(len(names)), [one_line(one) for one in names], parse_math=False)

@@ -18,7 +18,8 @@ from bdpvi.models.predictions import class_probabilities, predictive_means
 from bdpvi.privacy.cost import Cost
 from bdpvi.releases.estimate import Estimate, Gaussian
 from bdpvi.releases.receipt import Receipt
-from bdpvi.releases.summary import Summary, summarised
+from bdpvi.releases.summarised import summarised
+from bdpvi.releases.summary import Summary
 
 if TYPE_CHECKING:
     from bdpvi.datasets.encoding import Encoding
@@ -94,7 +95,8 @@ class Release:
 
         With an :attr:`estimate` intervals have coverage ``level``, and the table has privacy's
         share of each standard deviation. Without one they are quantiles of the draws, and the
-        table states what they omit.
+        table states what they omit; fewer than 20 draws have estimates but no intervals. Wide
+        intervals have a note that they are dominated by privacy noise.
 
         Args:
             level: coverage of the intervals.
@@ -102,8 +104,7 @@ class Release:
                 ``to_frame`` always have them.
 
         Raises:
-            ValueError: if there is no estimate and fewer than 20 draws, or ``level`` is not a
-                probability.
+            ValueError: if ``level`` is not a probability.
         """
         return summarised(self, level, odds)
 

@@ -96,13 +96,15 @@ class Suited(Route[P], Protocol[P]):
 class Left(NamedTuple):
     """A route's allowance: ε at δ, jointly with an earlier Gaussian mechanism of this μ².
 
-    The ledger's budget, if there is one, limits the ε that an error may suggest.
+    ε is for all rows of one unit, at most ``rows``. The ledger's budget, if there is one, limits
+    the ε that an error may suggest.
     """
 
     epsilon: float
     delta: float
     variance: float
     budget: Budget | None = None
+    rows: int = 1
 
 
 Solved = Mapping[str, Tensor] | Drawn | Trained
@@ -136,7 +138,8 @@ def planned(
     if whole is not None and whole.budget is not None:
         limits.append((whole, whole.budget))
     try:
-        made = route.plan(model, features, Left(epsilon, delta, variance, (whole or book).budget))
+        budget = (whole or book).budget
+        made = route.plan(model, features, Left(epsilon, delta, variance, budget, book.rows))
         noise = made.event.noise_multiplier
         for spent, limit in limits:
 

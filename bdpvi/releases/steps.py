@@ -139,7 +139,7 @@ class Steps:
         self._ahead = self._charge(Block(self, wanted))
 
     def _charge(self, block: Block) -> int:
-        work = Transaction(self.ledger, self._secret, name=self.of)
+        work = Transaction(self.ledger, self._secret, name=self.of, what="training")
         with self.ledger.locked():
             plan, _, _ = work.charge(block)
             self._room = max(self._room - plan.count, 0)

@@ -23,6 +23,7 @@ from bdpvi.privacy.book import ENDED, RESERVED, Book, Charge, Entry, Priced
 from bdpvi.privacy.cost import Assumption, Bound
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import gaussian, together
+from bdpvi.privacy.note import Note
 
 S = TypeVar("S")
 C = TypeVar("C", covariant=True)
@@ -107,6 +108,8 @@ class Transaction:
         name: id of the work in the ledger.
         alone: whether the work's ε covers only the work, not everything spent on the table.
         kept: whether the secret outlives this process, so that an interrupted work can resume.
+        what, out: what the work makes, and the file that gets it, for the ledger; see
+            :class:`~bdpvi.privacy.note.Note`.
 
     >>> from bdpvi.privacy.events import SampledGaussian
     >>> class Count:
@@ -128,6 +131,8 @@ class Transaction:
     name: str = ""
     alone: bool = False
     kept: bool = False
+    what: str = ""
+    out: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -168,7 +173,7 @@ class Transaction:
                 purpose=step,
             )
             key = self._key(book, entry)
-            entry = replace(entry, seal=seal(key))
+            entry = replace(entry, seal=seal(key), note=self._note)
             if made is None:
                 if not plan.within:
                     ledger.check_budget(entry, plan.what)
@@ -206,7 +211,7 @@ class Transaction:
         with self.ledger.locked():
             if not any(map(self._reserves, self.ledger.entries())):
                 aside = (gaussian(self.before(), epsilon, delta),)
-                entry = Entry(kind=RESERVED, of=self.name, events=aside)
+                entry = Entry(kind=RESERVED, of=self.name, events=aside, note=self._note)
                 self.ledger.check_budget(entry, what)
                 self.ledger.charge(entry)
         try:
@@ -241,7 +246,11 @@ class Transaction:
         """Release the rest of the reservation: no more charges will follow."""
         with self.ledger.locked():
             if self.name in self.ledger.book().opened:
-                self.ledger.charge(Entry(kind=ENDED, of=self.name))
+                self.ledger.charge(Entry(kind=ENDED, of=self.name, note=self._note))
+
+    @property
+    def _note(self) -> Note:
+        return Note.now(self.what, self.out)
 
     def _reserves(self, entry: Entry) -> bool:
         return entry.kind == RESERVED and entry.of == self.name

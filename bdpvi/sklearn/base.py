@@ -165,7 +165,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         if durable and not public:
             raise ValueError(f"ledger={self.ledger!r} accepts worst-case guarantees only")
         ledger = Ledger.at(str(self.ledger)) if durable else Ledger()
-        work = Transaction(ledger, secret, alone=True)
+        work = Transaction(ledger, secret, alone=True, what=f"fit of {type(self).__name__}")
         with work.reserved(self.epsilon, self.delta, "fit") if public else nullcontext():
             yield work
 

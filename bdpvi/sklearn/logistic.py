@@ -351,5 +351,5 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self.intercept_samples_ = zero[0] - self.coef_samples_ @ center
         self.coef_ = self.coef_samples_.mean(axis=0, keepdims=True)
         self.intercept_ = self.intercept_samples_.mean(keepdims=True)
-        if release.estimate is not None:
+        if release.estimate is not None or release.guide is not None:
             self.coef_ = self._estimated()[None]

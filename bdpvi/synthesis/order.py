@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from bdpvi.datasets import bought, bounds
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.domain import MOST_LEVELS, Domain
-from bdpvi.datasets.measuring import repeated
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import ANY, NAMES, NUMBERS, UNUSED, ColumnType, types_of
@@ -29,16 +27,11 @@ from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.worst_case import epsilon as worst_case
+from bdpvi.releases.persons import ONE_ROW, warn_of_repeats
 from bdpvi.synthesis.counts import Counts, Plan
 
 _ANY = Domain(levels=tuple(map(str, range(MOST_LEVELS))))
 """Stands for a column that is estimated privately: no column can have more codes."""
-
-
-REPEATED = (
-    "column {name!r} has a value more than once: if it names persons, unit={name!r} (--unit "
-    "{name}) makes the guarantee one about all rows of a person (secret)"
-)
 
 
 def counted(table: pd.DataFrame, settings: Counts, key: Key, tell: bool = False) -> pd.DataFrame:
@@ -51,8 +44,7 @@ def counted(table: pd.DataFrame, settings: Counts, key: Key, tell: bool = False)
 
 def of_persons(table: pd.DataFrame, settings: Counts, key: Key) -> pd.DataFrame:
     """Return the rows to count, and warn the owner about repeated persons and omitted rows."""
-    for name in repeated(table) if settings.unit == ROW else ():
-        warnings.warn(REPEATED.format(name=name), stacklevel=3)
+    warn_of_repeats(table, settings.unit, 4)
     return counted(table, settings, key, tell=True)
 
 
@@ -156,6 +148,7 @@ class Order:
         """The owner's declarations about the table, in words."""
         settings = self.settings
         return declared(
+            persons=ONE_ROW if settings.unit == ROW else None,
             kinds_by_the_schema=tuple(self.declared),
             types=tuple(
                 f"{name} ({one.kind})"

@@ -193,7 +193,7 @@ def synthesize(
     if work is None:
         secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
         people, name = for_persons(ledger, settings), Key.fresh().work  # each call is its own work
-        work = Transaction(people, secret, name=name, alone=True)
+        work = Transaction(people, secret, name=name, alone=True, what="synthesize")
     return work.perform(Synthesis(table, order))
 
 

@@ -21,10 +21,10 @@ from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
 from bdpvi.privacy.left import HIGHEST
-from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective_plan import FEWEST, MOST
 from bdpvi.releases import route
 from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
+from bdpvi.tables.inference import Intervals
 from bdpvi.tables.looks import Price
 from bdpvi.tables.pipeline import Left, Pipeline
 from bdpvi.tables.rows import Encoded, Rows
@@ -236,7 +236,7 @@ def promising(pipeline: Pipeline, features: int, share: float, left: Left | None
         TooFewRecordsError: if records are too few; it says what would suffice.
     """
     settings, left = pipeline.chosen(), left or Left(pipeline.distance)
-    if isinstance(settings.route, NoisyScores):
+    if isinstance(settings.route, Intervals):
         delta = (1 - bought.NAMES if share else 1) * pipeline.delta
         spent = 0.0
         if share:

@@ -141,6 +141,13 @@ class Pipeline:
         return usual and not self.exposure and getattr(self.model, "exposure", None) is None
 
     @property
+    def what(self) -> str:
+        """The release in words, for the ledger."""
+        kind = "logistic" if self.model is None else self.model.kind
+        purpose = " with intervals" if self.intervals and self.model is None else ""
+        return f"private: {kind} regression of {self.target!r}{purpose}"
+
+    @property
     def trained(self) -> bool:
         """Whether the route is private variational inference."""
         return self.model is not None and not self.scored
@@ -307,8 +314,7 @@ class Pipeline:
         composition).
 
         The default is objective perturbation. Draws from a guide replace it for a Bayesian
-        guarantee, which follows from leave-one-out fits; for several rows of one person, which
-        only Gaussian noise can price; and if a guide is given.
+        guarantee, which follows from leave-one-out fits, and if a guide is given.
 
         Args:
             left: the remaining ε of the ledger; None means all.
@@ -333,12 +339,18 @@ class Pipeline:
             return Recipe(model=model, route=training.of_rows(known) if counted else training)
         if self.scored:
             usual = for_intervals(expected_rows=self.expected_rows, **more)
-            scores: Any = usual.route
-            usual = replace(usual, route=scores.of_rows(known)) if counted else usual
-            return usual if self.model is None else replace(usual, model=self.model)
+            either: Any = usual.route
+            usual = replace(usual, route=either.of_rows(known)) if counted else usual
+            if self.model is not None:
+                usual = replace(usual, model=self.model)
+            if found is None:
+                return usual
+            levels = "one_hot" if self.model is None else "levels"
+            told: Any = {levels: found.encoding.one_hot}
+            return replace(usual, model=replace(usual.model, **told))
         rows, paid = (left.rows if left else 1), (found.paid if found else ())
         bayesian = self.guarantee is not None and self.guarantee.name != WORST_CASE
-        if self.guide is None and not bayesian and rows == 1:
+        if self.guide is None and not bayesian:
             recipe = recommended(
                 self.epsilon, delta=self.delta, expected_rows=self.expected_rows, **more
             )

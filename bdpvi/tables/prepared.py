@@ -108,6 +108,12 @@ class Prepared:
         return self.data.preprocessing
 
     @property
+    def what(self) -> str:
+        """A release in words, for the ledger."""
+        kind = getattr(self.model, "kind", type(self.model).__name__)
+        return f"fit_private: {kind} of {self.data_name!r}"
+
+    @property
     def experiment(self) -> bool:
         """Whether a public seed chose the rows, so that nothing may be released."""
         return bool(self.data.preprocessing.get(EXPERIMENT))
@@ -131,6 +137,8 @@ class Prepared:
         includes the preprocessing's worst case.
         """
         total = self.cost(delta)
+        if self.ledger.rows_per_unit > 1:
+            return total  # a record's own cost says nothing of a person with several
         book, name = self.ledger.book(), self.kept.name
         worst, own = total.worst_case, [e for e in book.charges if e.of.split("-")[0] == name]
         if len(own) < len(book.charges):
@@ -196,7 +204,8 @@ class Prepared:
         validate.probability("delta", delta)
         if work is None:
             secret = Key.fresh() if generator is None else self.kept.use_once(generator)
-            work = Transaction(self.ledger, secret, name=f"{self.kept.name}-{secret.work}")
+            name = f"{self.kept.name}-{secret.work}"
+            work = Transaction(self.ledger, secret, name=name, what=self.what)
         route = self.route if draws is None else self.route.with_draws(draws)
         what = work.reserved(epsilon, delta, f"ε = {epsilon:g}") if route.count else nullcontext()
         with what:

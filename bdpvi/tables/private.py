@@ -36,7 +36,7 @@ from bdpvi.privacy.book import ROW, checked
 from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.places import Places
-from bdpvi.releases import intent, shared_file
+from bdpvi.releases import intent, persons, shared_file
 from bdpvi.releases.received import release_of
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import encoded, files
@@ -94,6 +94,7 @@ def private(
     budget: Budget | None = None,
     unit: str = ROW,
     rows_per_unit: int = 1,
+    one_row_per_person: bool = False,
     separator: str = ",",
     multiline: bool = False,
     charset: str = "utf-8",
@@ -141,7 +142,8 @@ def private(
         exposure: column with each row's exposure, such as years at risk, for a model of counts;
             used unchanged, at no price. Rows without a positive exposure are left out.
         intervals: whether the release is for inference: coefficients with intervals that cover,
-            by :class:`bdpvi.regression.NoisyScores`. Then, and with a ``model``, the number of
+            by :class:`bdpvi.regression.NoisyScores` or, for many features,
+            :class:`bdpvi.DPVI`. Then, and with a ``model``, the number of
             draws has no price, and 1 means 1,000.
         guarantee: as for :func:`bdpvi.release`.
         name: name of the data in reports; by default that of the file or data set.
@@ -159,6 +161,8 @@ def private(
         unit: the column that names persons, if the guarantee is for all rows of a person; it is not
             used as a feature.
         rows_per_unit: the most rows of each person to use, the first ones.
+        one_row_per_person: that every person has one row, so that ε for a row is ε for a person. A
+            file needs this or ``unit``; for a data frame it is the default. The receipt says which.
         separator, multiline, charset, decimal, thousands, date_format: how a CSV file is written;
             see :class:`bdpvi.datasets.formats.FileFormat`. That values may span several lines is
             stated in the receipt.
@@ -194,9 +198,12 @@ def private(
         budget=budget,
         unit=unit,
         rows_per_unit=rows_per_unit,
+        one_row_per_person=one_row_per_person,
         **asked,
     )
-    return work.released(Transaction(work.ledger)) if work.where is None else work.written()
+    if work.where is not None:
+        return work.written()
+    return work.released(Transaction(work.ledger, what=work.pipeline.what))
 
 
 def beside(table: str | os.PathLike[str]) -> Path:
@@ -268,9 +275,12 @@ class Work:
         budget: Budget | None = None,
         unit: str = ROW,
         rows_per_unit: int = 1,
+        one_row_per_person: bool = False,
         **pipeline: Any,
     ) -> Work:
         """Read the table; arguments as for :func:`private`. A refusal leaves no ledger."""
+        said: Any = {"unit": unit, "rows_per_unit": rows_per_unit}
+        persons.check_said(table, **said, one_row_per_person=one_row_per_person)
         checked(budget, unit, rows_per_unit)
         file = file or FileFormat()
         if ledger is None and isinstance(table, str | os.PathLike):
@@ -278,7 +288,7 @@ class Work:
         kept = table.people.kept if ledger is None and isinstance(table, Dataset) else ledger
         path = kept.path if isinstance(kept, Ledger) else None if kept is None else Path(kept)
         where = None if out is None else _held(*places(out, secret), path)
-        people = People(unit=unit, rows_per_unit=rows_per_unit)
+        people = People(**said)
         if isinstance(table, str | os.PathLike):
             pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
@@ -295,7 +305,9 @@ class Work:
                     "exposure: for encoded records it belongs to the model, as a column number"
                 )
             people = table.people
-        elif unit != ROW:
+        elif unit == ROW:
+            persons.warn_of_repeats(table, unit, 4)
+        else:
             table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
         work = cls(table, Pipeline(**pipeline), people, budget, progress, file, where)
         work.check()
@@ -349,6 +361,8 @@ class Work:
         said |= declared(**self.file.declared)
         if isinstance(self.table, Dataset):  # its targets are 0 and 1, or numbers of classes
             said = {name: one for name, one in said.items() if name not in ("positive", "classes")}
+        elif self.people.unit == ROW:
+            said |= declared(persons=persons.ONE_ROW)
         noted = {**made, DECLARED: {**said, **made.get(DECLARED, {})}}
         return noted | ({MULTILINE: True} if self.file.multiline else {})
 
@@ -528,7 +542,14 @@ class Work:
             made: list[Release] = []
 
             def content() -> bytes:
-                work = Transaction(self.ledger, begun.secret, begun.facts, kept=True)
+                work = Transaction(
+                    self.ledger,
+                    begun.secret,
+                    begun.facts,
+                    kept=True,
+                    what=self.pipeline.what,
+                    out=f"{where.out.parent.name}/{where.out.name}",
+                )
                 made.append(self.released(work, where.secret))
                 return shared_file.release_bytes(made[0])
 

@@ -17,6 +17,7 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
+from bdpvi.tables.inference import Intervals
 
 if TYPE_CHECKING:  # settings need not load the fitting code
     from bdpvi.bayesian.fit import Fit
@@ -54,7 +55,7 @@ class Recipe:
     """
 
     model: Known = field(default_factory=BayesianLogisticRegression)
-    route: ObjectivePerturbation | NoisyScores | DPVI | None = None
+    route: ObjectivePerturbation | NoisyScores | DPVI | Intervals | None = None
     guide: type[GaussianGuide] = field(default=MeanField, metadata=NAMED)
     noise_scale: float | None = None
     ridge: float = 0.0
@@ -94,6 +95,11 @@ class Recipe:
                 "noisy scores: worst-case, with intervals that account for sampling and privacy "
                 "noise"
             )
+        if isinstance(self.route, Intervals):
+            return (
+                "noisy scores, or DPVI for many features: worst-case, with intervals that account "
+                "for sampling and privacy noise"
+            )
         if isinstance(self.route, DPVI):
             return "variational inference with noisy gradients: worst-case, and draws cost nothing"
         return (
@@ -119,6 +125,8 @@ class Recipe:
             route = self.route
             if isinstance(route, DPVI):
                 route = replace(route, progress=progress)
+            if isinstance(route, Intervals):
+                route = replace(route, trained=replace(route.trained, progress=progress))
             return Prepared.of(self.model, train, route, ledger=ledger)
         return self.fit_guide(train, neighbours=neighbours, ledger=ledger, progress=progress)
 

@@ -8,9 +8,11 @@ from bdpvi._ground import validate
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
+from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import magnitude
+from bdpvi.tables.inference import Intervals
 from bdpvi.tables.recipe import Recipe
 
 NOISE = 0.1
@@ -39,8 +41,8 @@ def recommended(
     They reveal nothing about the table. The default is objective perturbation, whose estimate
     converges to the non-private fit as records are added (:mod:`bdpvi.regression.objective_plan`).
     Its noise and shrinkage follow from the whole ε at the time of a release. With a ``guide``,
-    draws are from the guide: for a Bayesian guarantee in addition to the worst case, for several
-    rows of one person, or to study the guide.
+    draws are from the guide: for a Bayesian guarantee in addition to the worst case, or to study
+    the guide.
 
     With a guide, settings follow from ε, δ and the number of draws. One record moves the mean by
     at most clip · prior_scale²; the release needs this much noise times a factor from ε and δ. The
@@ -95,21 +97,27 @@ def for_intervals(
     base_rate: float | None = None,
     expected_rows: float | None = None,
 ) -> Recipe:
-    """Return settings for coefficients with intervals, by :class:`bdpvi.regression.NoisyScores`.
+    """Return settings for coefficients with intervals.
+
+    The route is :class:`bdpvi.regression.NoisyScores` for few features and :class:`bdpvi.DPVI` for
+    many, by public facts (:class:`bdpvi.tables.inference.Intervals`).
 
     Args:
         draws: number of posterior draws; any number has the same price.
         base_rate, expected_rows: as for :func:`recommended`.
 
-    >>> print(for_intervals(expected_rows=1e4))
-    noisy scores: worst-case, with intervals that account for sampling and privacy noise
+    >>> str(for_intervals(expected_rows=1e4)).partition(":")[0]
+    'noisy scores, or DPVI for many features'
     """
     mean = 0.0 if base_rate is None else _logit(base_rate)
     return Recipe(
         model=BayesianLogisticRegression.unweighted(
             intercept=True, intercept_mean=mean, prior_scale=WEAK_PRIOR_SCALE
         ),
-        route=NoisyScores(rows=expected_rows, draws=draws),
+        route=Intervals(
+            scores=NoisyScores(rows=expected_rows, draws=draws),
+            trained=DPVI(rows=expected_rows, draws=draws),
+        ),
     )
 
 

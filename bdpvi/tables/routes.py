@@ -108,7 +108,7 @@ def fit_private(
                 "this process as well: ledger=bdpvi.Ledger.at(path)"
             )
         secret = found.secret(prepared.model, data, epsilon, delta)
-        work = Transaction(prepared.ledger, secret, kept=True)
+        work = Transaction(prepared.ledger, secret, kept=True, what=prepared.what)
         prepared.kept.name = work.name
     return prepared.release(epsilon=epsilon, delta=delta, work=work)
 

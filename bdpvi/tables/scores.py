@@ -30,10 +30,10 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.programs.dpvi import DPVI
 from bdpvi.releases.released import Release
 from bdpvi.releases.route import Left, latents_of
 from bdpvi.tables.encoded import Unpaid, encode
+from bdpvi.tables.inference import Intervals
 from bdpvi.tables.metrics import auc, fraction_correct, log_score
 from bdpvi.tables.private import Work
 from bdpvi.tables.rows import Encoded
@@ -44,7 +44,7 @@ LOW, HIGH = 0.05, 0.95
 """The displayed range: nine of ten simulated releases lie in it."""
 CLOSE = 0.01
 """Simulation ends when the ends of all ranges have standard errors of at most this."""
-TIMES, SECONDS = 10.0, 30.0
+TIMES, SECONDS = 10.0, 15.0
 """Time limit: this multiple of the release's time, or this many seconds, whichever is more."""
 NEAR, STEPS = 1e-3, 50
 """A simulated fit ends when a step gains less than ``NEAR`` nats, or after ``STEPS`` steps."""
@@ -135,7 +135,7 @@ def patience(release: float) -> float:
     """Return the time limit of the simulation, given the release's seconds.
 
     >>> patience(1.6), patience(60.0)
-    (30.0, 600.0)
+    (16.0, 600.0)
     """
     return max(TIMES * release, SECONDS)
 
@@ -160,27 +160,34 @@ def previewed(
         release: the release, for its model and noise.
         key: source of all randomness.
         track: shows progress.
-        seconds: after the first, none begins that would likely end later than this.
+        seconds: after the first, none begins that would likely end later than this; none goes on
+            to its next step later than this.
         clock: returns the time in seconds.
 
     Returns:
-        The scores, or None where one takes too long (training, or the guide's own covariance).
+        The scores, or None where one takes too long (training, the guide's own covariance, or the
+        first one).
     """
     if not isinstance(release.model, BayesianLogisticRegression):
         return None
     route = work.pipeline.chosen(work.whole).route
-    if isinstance(route, DPVI) or (release.receipt.noise_scale is None and route is None):
+    if release.guide is not None or (release.receipt.noise_scale is None and route is None):
         return None
     found: list[tuple[Any, ...]] = []
     start, ended = clock(), "the maximum number"
+
+    def late() -> bool:
+        return clock() - start > seconds
+
     with threads.single():
         for number in track(range(FOLDS * TURNS), "simulated releases"):
             try:
-                found += _preview(work, release, number, key)
+                scored = _preview(work, release, number, key, late)
             except TooFewRecordsError:  # a fifth of the records is held out
                 return None
+            found += scored or []
             done, spent = number + 1, clock() - start
-            if done < FOLDS * TURNS and spent * (done + 1) / done > seconds:
+            if scored is None or (done < FOLDS * TURNS and spent * (done + 1) / done > seconds):
                 ended = f"as many as {seconds:.0f} s allow"
                 break
             if done % FOLDS == 0 and done >= FOLDS * FEWEST and _error(found) <= CLOSE:
@@ -205,8 +212,13 @@ def _error(found: list[tuple[Any, ...]]) -> float:
     return float(max(errors)) if len(errors) == len(kept) else math.nan
 
 
-def _preview(work: Work, release: Release, number: int, key: Key) -> list[tuple[Any, ...]]:
-    """Return the scores of one simulated release; none if its fold is empty or all records."""
+def _preview(
+    work: Work, release: Release, number: int, key: Key, late: Callable[[], bool]
+) -> list[tuple[Any, ...]] | None:
+    """Return the scores of one simulated release; none if its fold is empty or all records.
+
+    None if it is late after a step.
+    """
     model: Any = release.model
     given = work.records
     size = len(given) if given is not None else len(work.rows)
@@ -216,6 +228,8 @@ def _preview(work: Work, release: Release, number: int, key: Key) -> list[tuple[
         return []
     own = key.child("preview", number)
     train, test, bought = _parts(work, given, held, own)
+    if late():
+        return None
     draw = own.child("draw")
     if work.pipeline.chosen(work.whole).route is None:
         noise = release.receipt.noise_scale
@@ -223,6 +237,8 @@ def _preview(work: Work, release: Release, number: int, key: Key) -> list[tuple[
         drawn = _around(_mean(model, train), noise, len(release.samples), draw)
     else:
         drawn = _solved(work, model, train, bought, draw)
+    if late():
+        return None
     predictions = {
         RELEASE: predictive_means(model, {"w": drawn}, test.x).mean(0),
         RATE: torch.full_like(test.y, float(train.y.mean())),
@@ -268,6 +284,8 @@ def _solved(
     """Return the minima of a simulated release of these rows, after earlier charges."""
     pipeline = work.pipeline
     route: Any = pipeline.chosen(work.whole, found).route
+    if isinstance(route, Intervals):  # the release is by noisy scores, as there is no guide
+        route = route.scores
     if route.count:
         route = route.of_rows(float(len(train)))
     route = route.suited(model, train, None)
@@ -315,7 +333,8 @@ def _without_privacy(model: BayesianLogisticRegression, train: Dataset, x: Tenso
     """Return the probabilities of ordinary logistic regression on the same features."""
     if len(torch.unique(train.y)) < 2:
         return torch.full((len(x),), float(train.y.mean()), dtype=torch.float64)
-    usual = LogisticRegression(max_iter=1000).fit(model.design(train.x).numpy(), train.y.numpy())
+    usual = LogisticRegression(solver="newton-cholesky")  # few steps, as many as a release
+    usual.fit(model.design(train.x).numpy(), train.y.numpy())
     return torch.from_numpy(usual.predict_proba(model.design(x).numpy())[:, 1])
 
 

@@ -29,6 +29,8 @@ from bdpvi.datasets.dataset import People
 from bdpvi.guides import MeanField
 from bdpvi.privacy import Charge
 from bdpvi.privacy.book import Entry, Origin
+from bdpvi.privacy.events import PerturbedObjective
+from bdpvi.privacy.perturbed_objective import profile
 from bdpvi.tables import files
 from bdpvi.tables.private import beside
 
@@ -307,7 +309,7 @@ def table(tmp_path: Path) -> Path:
 def private(table: Path, *more: object) -> int:
     public = ("--constants", table.with_name("public.json"), "--no-scores", "--quiet")
     given = ("--target", "sick", "--positive", "yes", *public)
-    return run("private", "--data", table, "--drop", "who", *given, *more)
+    return run("private", "--one-row-per-person", "--data", table, "--drop", "who", *given, *more)
 
 
 def test_a_new_out_starts_nothing_anew(
@@ -342,16 +344,42 @@ def test_a_budget_is_for_all_that_follows(
 
 
 def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path) -> None:
+    """By default a minimum, each row a change of its own; draws from a guide by their distance."""
     more = ("--epsilon", 1, "--unit", "who", "--rows-per-unit", 3)
     given = ("--target", "sick", "--positive", "yes", "--no-scores", "--quiet", *more)
     public = ("--constants", table.with_name("public.json"), "--out", tmp_path / "a")
-    assert run("private", "--data", table, *given, *public) == 0
-    release = bdpvi.load_release(tmp_path / "a" / "release.json")
-    assert (
-        release.receipt.bound.neighbours
-        == "add or remove all records, at most 3, with one value of 'who'"
+    assert run("private", "--data", table, *given, *public, "--rows", 1e4) == 0
+    receipt = bdpvi.load_release(tmp_path / "a" / "release.json").receipt
+    assert receipt.bound.neighbours == (
+        "add or remove all records, at most 3, of one person ('who')"
     )
-    assert "all records, at most 3, with one value of 'who' added or" in release.receipt.meaning
+    assert "all records, at most 3, of one person ('who') added or removed, whatever person" in (
+        receipt.meaning
+    )
+    (entry,) = Ledger.at(beside(table)).book().charges
+    (event,) = entry.events or ()
+    assert isinstance(event, PerturbedObjective)
+    chained = sum(math.exp(at / 3) for at in range(3)) * profile(1 / 3, event)
+    assert DELTA * 0.9 < chained <= DELTA
+    # Another unit needs another ledger.
+    assert private(table, "--epsilon", 2, "--out", tmp_path / "b") == 2
+
+
+def test_draws_for_a_unit_of_several_rows_are_priced_by_their_distance(
+    table: Path, tmp_path: Path
+) -> None:
+    bdpvi.private(
+        table,
+        target="sick",
+        positive="yes",
+        epsilon=1.0,
+        unit="who",
+        rows_per_unit=3,
+        guide=MeanField,
+        constants=bdpvi.datasets.read_constants(table.with_name("public.json")),
+        out=tmp_path / "a",
+        progress=False,
+    )
     fit = files.load(tmp_path / "a.secret")
     assert [one.kind for one in fit.ledger.entries()] == ["reserved", "ended", "draws"]
     (entry,) = fit.ledger.book().charges
@@ -360,8 +388,6 @@ def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path
         variance = 9 / mpmath.mpf(entry.events[0].noise_multiplier) ** 2  # type: ignore[union-attr]
         assert delta_of(1.0, variance) == pytest.approx(DELTA, rel=2e-2)
         assert delta_of(1.0, variance) <= DELTA
-    # Another unit needs another ledger.
-    assert private(table, "--epsilon", 2, "--out", tmp_path / "b") == 2
     with pytest.raises(ValueError, match="covers one row"):
         bdpvi.bayesian.calibrate(fit, epsilon=2.0, guarantee=BayesianDP())
 

@@ -38,7 +38,6 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE, on_grid
 from bdpvi.bench import commands as cli_comparison
 from bdpvi.bench import figures
-from bdpvi.bench.baselines.scores import Batch, Clip, euclidean, scores
 from bdpvi.bench.comparison import Cell, Plan, compare, price, run
 from bdpvi.bench.figures import HEADINGS, NO_WORST_CASE, SHOWN, curve, record_epsilons, reliability
 from bdpvi.bench.headline import headline
@@ -46,6 +45,7 @@ from bdpvi.bench.hyperparameters import build
 from bdpvi.bench.methods import METHODS, NONE, SENTENCES, BaseRate, Method
 from bdpvi.bench.methods.dp_gd import DPGD
 from bdpvi.bench.methods.posterior import MeanFieldRelease
+from bdpvi.bench.methods.scores import Batch, Clip, euclidean, scores
 from bdpvi.bench.methods.temperature import COLDEST, coldest, within
 from bdpvi.bench.methods.training import ORDERS, TemperedCosts, TrainingRelease
 from bdpvi.bench.ratios import Scores, difference

@@ -18,8 +18,8 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset
-from bdpvi.bench.baselines.dp_gd import DPGDSettings, dp_gd_runs
-from bdpvi.bench.baselines.noise import Run, Stream
+from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
+from bdpvi.bench.methods.runs import Run, Stream
 from bdpvi.datasets.abalone import load_abalone
 from bdpvi.noise.secure import sum_step
 from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate

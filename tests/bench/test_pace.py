@@ -13,13 +13,13 @@ from pyro.optim import SGD
 from simulated import logistic_data
 
 from bdpvi import BayesianLogisticRegression, Dataset
-from bdpvi.bench.baselines.dp_gd import DPGDSettings, dp_gd_runs
-from bdpvi.bench.baselines.dpvi import DPVISettings, train
-from bdpvi.bench.baselines.noise import Run
 from bdpvi.bench.hyperparameters import load
 from bdpvi.bench.methods import METHODS
+from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.pace import pace
+from bdpvi.bench.methods.runs import Run
+from bdpvi.bench.methods.variational import DPVISettings, train
 from bdpvi.bench.tuning import base_rate_score
 from bdpvi.datasets.dataset import Split
 from bdpvi.guides import MeanField

@@ -15,7 +15,7 @@ from simulated import logistic_data, single
 from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset
-from bdpvi.bench.baselines.noise import Run
+from bdpvi.bench.methods.runs import Run
 from bdpvi.bench.methods.sgld import DPSGLDSettings, SGLDAccountant, dp_sgld_runs, gradient_variance
 from bdpvi.noise.batches import Plan
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, calibrate

@@ -44,7 +44,7 @@ TYPES: dict[str, Any] = {
 
 
 def german(number: float, digits: int) -> str:
-    return f"{number:,.{digits}f}".translate(str.maketrans({",": ".", ".": ","}))
+    return f"{number:,.{digits}f}".translate(str.maketrans(",.", ".,"))
 
 
 @pytest.fixture

@@ -208,6 +208,7 @@ def _private(target: str, price: float = 1.0, **given: Any) -> Callable[[Place, 
             release = bdpvi.private(
                 place.table,
                 target=target,
+                one_row_per_person=True,
                 epsilon=price * share,
                 out=place.out,
                 secret=place.secret,
@@ -247,7 +248,7 @@ def _drop(target: str) -> tuple[str, ...]:
 def _private_command(place: Place, share: float) -> Bound:
     columns = ("--target", "sick", "--positive", "yes", *_drop("sick"))
     given = ("--data", place.table, *columns, "--epsilon", share, "--quiet", "--no-scores")
-    run("private", *given, *_places(place))
+    run("private", "--one-row-per-person", *given, *_places(place))
     return bdpvi.load_release(place.out / "release.json").receipt.bound
 
 
@@ -266,7 +267,16 @@ def _release_command(place: Place, share: float) -> Bound:
 def _synthesize_command(*more: str) -> Callable[[Place, float], Bound]:
     def call(place: Place, share: float) -> Bound:
         given = ("--target", "sick", "--epsilon", share, "--delta", DELTA, *_drop("sick"))
-        run("synthesize", "--data", place.table, *given, "--quiet", *more, *_places(place))
+        run(
+            "synthesize",
+            "--one-row-per-person",
+            "--data",
+            place.table,
+            *given,
+            "--quiet",
+            *more,
+            *_places(place),
+        )
         return bdpvi.synthesis.load(place.out / "synthetic.json").receipt.worst_case
 
     return call

@@ -166,7 +166,7 @@ def private(**more: Any) -> Callable[[bytes, Path], object]:
         return bdpvi.private(
             written(lines, folder), target="sick", positive="yes", delta=1e-5,
             out=folder / "out", ledger=folder / "people.jsonl", expected_rows=ROWS,
-            progress=False, **{"epsilon": 5.0, **more},
+            progress=False, **{"epsilon": 5.0, "one_row_per_person": "unit" not in more, **more},
         )  # fmt: skip
 
     return call
@@ -223,10 +223,12 @@ DOORS_OF_FILES: dict[str, Callable[[bytes, Path], object]] = {
     "private, public constants": private(constants=datasets.constants_of(PUBLIC)),
     "private, bought constants": private(numeric=("age",), categorical=("sex",)),
     "command private": command(
-        "private", "--positive", "yes", "--epsilon", 1, "--no-scores",
+        "private", "--one-row-per-person", "--positive", "yes", "--epsilon", 1, "--no-scores",
         "--constants", "FOLDER/public.json", "--rows", ROWS,
     ),
-    "command synthesize": command("synthesize", "--epsilon", 1, "--no-report", "--rows", 5),
+    "command synthesize": command(
+        "synthesize", "--one-row-per-person", "--epsilon", 1, "--no-report", "--rows", 5
+    ),
     "from_csv and fit_private": from_csv,
     "from_csv, base": partial(from_csv, unknown="base"),
     "private, frame": frame(

@@ -16,8 +16,8 @@ from simulated import logistic_data
 from torch import Tensor
 
 import bdpvi
-from bdpvi.bench.baselines.dpvi import dpvi_runs
-from bdpvi.bench.baselines.noise import Run
+from bdpvi.bench.methods.runs import Run
+from bdpvi.bench.methods.variational import dpvi_runs
 from bdpvi.federated.federated_vi import Server
 from bdpvi.guides import Laplace, LowRank, MeanField
 from bdpvi.models.misfits import MisfitError
@@ -368,7 +368,7 @@ def test_a_mode_is_not_trained_by_steps(door: str) -> None:
     assert data.ledger.entries() == ()
 
 
-def test_dpvi_names_a_guide_without_the_derivative_of_its_draws() -> None:
+def test_dpvi_names_a_guide_that_may_mix_rows() -> None:
     model, data = bdpvi.BayesianLogisticRegression.unweighted(), logistic_data(60, 3)
-    with pytest.raises(ValueError, match=r"guide: LowRank does not know its draws' derivative"):
+    with pytest.raises(ValueError, match=r"guide: LowRank may mix rows; use MeanField or FullRank"):
         MODE_DOORS["dpvi"](model, LowRank(model, rank=1), data)

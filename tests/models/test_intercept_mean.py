@@ -21,7 +21,7 @@ from bdpvi.bayesian import Remove
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
 from bdpvi.bayesian.neighbours.rows import row_gradient
-from bdpvi.bench.baselines.scores import LogisticScores, TracedScores
+from bdpvi.bench.methods.scores import LogisticScores, TracedScores
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.noise.batches import Plan
 

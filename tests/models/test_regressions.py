@@ -27,7 +27,7 @@ from bdpvi import (
     fit_private,
     guides,
 )
-from bdpvi.bench.baselines.scores import scores
+from bdpvi.bench.methods.scores import scores
 from bdpvi.models.predictions import class_probabilities, predictive_means
 from bdpvi.models.traces import log_likelihood
 from bdpvi.regression import NoisyScores
@@ -127,7 +127,7 @@ def test_scores_are_bounded_however_far_the_latents_are(far: float) -> None:
 
 
 def _singles(n: int) -> list[Any]:
-    from bdpvi.bench.baselines.scores import Batch
+    from bdpvi.bench.methods.scores import Batch
 
     return [Batch(torch.tensor([[i]]), torch.ones(1, 1)) for i in range(n)]
 

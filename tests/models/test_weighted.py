@@ -30,9 +30,9 @@ from bdpvi.bayesian.optimum.displacements import Terms
 from bdpvi.bayesian.optimum.elbo import Objective, Records, climb, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.search import search
-from bdpvi.bench.baselines.scores import Clip, LogisticScores, TracedScores, euclidean
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation as InBench
+from bdpvi.bench.methods.scores import Clip, LogisticScores, TracedScores, euclidean
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.misfits import MisfitError
 from bdpvi.models.traces import log_likelihood

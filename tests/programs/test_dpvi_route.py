@@ -162,13 +162,13 @@ def test_levels_are_compared_with_the_one_that_varies_least(monkeypatch: Any) ->
         if measured:
             assert row.mean == pytest.approx(float((w[:, at] - w[:, base]).mean()))
             assert row.sd == pytest.approx(float((w[:, at] - w[:, base]).std()))
-            assert abs(row.mean - (truth[at] - truth[base])) < 4 * row.sd
+            assert abs(row.mean - (truth[at] - truth[base])) < 4 * (row.sd or 0.0)
             shown += 1
     assert shown >= 2
     assert rows[4].note == "dominated by privacy noise"
     intercept = w[:, 5] + w[:, base]
     assert rows[5].mean == pytest.approx(float(intercept.mean()))
-    assert abs(rows[5].mean - truth[base]) < 4 * rows[5].sd
+    assert abs(rows[5].mean - truth[base]) < 4 * (rows[5].sd or 0.0)
 
 
 def test_what_records_say_of_a_level_is_measured_with_the_intercept(monkeypatch: Any) -> None:
@@ -487,9 +487,11 @@ def test_a_summary_says_what_the_noise_hides() -> None:
     release = bdpvi.fit_private(linear, (x, y), epsilon=3.0, route=QUICK)
     release = replace(release, guide=trained.guide).with_draws(100)
     first, empty, *_ = release.summary().coefficients
-    assert first.low < 1 < first.high
+    assert (first.low or 0.0) < 1 < (first.high or 0.0)
     assert not first.note
-    assert (empty.sd, empty.note) == (0.0, "dominated by privacy noise")
+    assert empty.note == "dominated by privacy noise"
+    assert empty.sd  # shown, with its note
+    assert "may be too narrow" in str(release.summary())
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,9 @@ from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import Tensor, nn
 from torch.distributions import constraints
 
+import bdpvi
 from bdpvi import guides
+from bdpvi._ground.isolation import isolated
 from bdpvi.models.misfits import MisfitError
 from bdpvi.models.parameters import modules_of
 from bdpvi.noise.keys import Key
@@ -39,7 +41,7 @@ from bdpvi.noise.streams import stir
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.descent import Clip
 from bdpvi.programs.moments import moments
-from bdpvi.programs.program import Program
+from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
 
 N = 40
@@ -575,3 +577,28 @@ def test_random_numbers_of_a_key_take_all_its_bits() -> None:
     assert abs(float(torch.corrcoef(torch.stack(drawn[1:]))[0, 1])) < 5 / math.sqrt(5000)
     assert abs(float(drawn[0].mean())) < 5 / math.sqrt(5000)
     assert float(drawn[0].std()) == pytest.approx(1, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        bdpvi.BayesianLogisticRegression.unweighted(intercept=True, limit=1.5),
+        bdpvi.BayesianLogisticRegression(clip=0.4, correlation=0.3),
+        bdpvi.BayesianLogisticRegression(weight_norm=0.7, intercept=True),
+    ],
+)
+def test_logistic_gradients_in_closed_form_are_those_of_the_traced_model(model: Any) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = 2 * torch.randn(7, 4, generator=generator, dtype=torch.float64)
+    y = torch.tensor([1.0, 0, 0, 1, 1, 0, 1], dtype=torch.float64)
+    with isolated(x, 0):
+        guide = guides.FullRank(model)
+        guide.setup(x, y)
+        program = read(model, guide, Trace_ELBO(), Arguments.of((x, y), {}))
+        point = torch.randn(program.dim, generator=generator, dtype=torch.float64)
+        draw, rows = Draw(point, {}, x.new_zeros(())), program.arguments.rows(torch.arange(7))
+        closed = program.gradients(draw, rows)
+        assert program._closed
+        program.__dict__["_closed"] = False
+        traced = program.gradients(draw, rows)
+    torch.testing.assert_close(closed, traced, rtol=1e-12, atol=1e-14)

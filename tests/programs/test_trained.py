@@ -80,7 +80,7 @@ def test_one_command_trains_predicts_and_summarises(
     table, out = tmp_path / "people.csv", tmp_path / "shared"
     people().to_csv(table, index=False)
     given = ("--model", name, *OPTIONS[name], "--epsilon", 2, "--out", out, "--quiet")
-    assert run("private", "--data", table, *given) == 0
+    assert run("private", "--one-row-per-person", "--data", table, *given) == 0
     said = capsys.readouterr().out
     assert "worst-case DP ε = 2 (target)" in said
     assert "dominated by privacy noise" in said  # no age is missing
@@ -196,7 +196,15 @@ def test_a_killed_command_goes_on_and_pays_once(
     table = tmp_path / "people.csv"
     people(500).to_csv(table, index=False)
     given = ("--model", "ordinal", *OPTIONS["ordinal"], "--epsilon", 9, "--quiet", "--no-scores")
-    command = ("private", "--data", table, *given, "--out", tmp_path / "shared")
+    command = (
+        "private",
+        "--one-row-per-person",
+        "--data",
+        table,
+        *given,
+        "--out",
+        tmp_path / "shared",
+    )
     shorter(monkeypatch, 20)
     train = Training.draw
     monkeypatch.setattr(Training, "draw", killed)
@@ -266,6 +274,7 @@ def test_what_does_not_go_together_is_named_and_charges_nothing(
     table = tmp_path / "people.csv"
     people(20).to_csv(table, index=False)
     given = ("--data", table, "--target", "grade", "--epsilon", 1, "--out", tmp_path / "shared")
-    assert run("private", *given, *options) == 2
+    persons = () if "--unit" in options else ("--one-row-per-person",)
+    assert run("private", *given, *persons, *options) == 2
     assert message in capsys.readouterr().err
     assert Ledger.at(tmp_path / "people.csv.ledger.jsonl").entries() == ()

@@ -28,8 +28,12 @@ from bdpvi import (
 )
 from bdpvi.datasets import Encoding
 from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.programs.training import DPVIPlan
 from bdpvi.regression import NoisyScores
+from bdpvi.regression.score_release import ScorePlan
+from bdpvi.releases.route import Left
 from bdpvi.sklearn import PrivateLogisticRegression
+from bdpvi.tables.inference import Intervals
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=5.0)
 MODELS: dict[str, Any] = {
@@ -229,12 +233,14 @@ def test_categories_have_a_base_level_and_units_their_odds() -> None:
     assert rows["kind=a"].note == "base level"
     assert float(found.latents["w"][:, 1].abs().max()) == 0
     assert rows["kind=c"].note == "dominated by privacy noise: mostly the prior"
-    assert rows["kind=c"].sd > 3
+    assert (rows["kind=c"].sd or 0.0) > 3
     assert rows["kind=b"].note == ""
-    assert abs(rows["kind=b"].mean - 0.8) < 5 * rows["kind=b"].sd
+    assert abs(rows["kind=b"].mean - 0.8) < 5 * (rows["kind=b"].sd or 0.0)
     assert rows["age"].scale == 10
     assert rows["age"].ratio()[0] == pytest.approx(math.exp(rows["age"].mean))
-    assert rows["age"].ratio(per_unit=True)[2] == pytest.approx(math.exp(rows["age"].high / 10))
+    assert rows["age"].ratio(per_unit=True)[2] == pytest.approx(
+        math.exp((rows["age"].high or 0.0) / 10)
+    )
     assert "per unit" in str(summary)
 
 
@@ -256,7 +262,7 @@ def test_private_for_intervals_goes_on_and_pays_nothing_twice(tmp_path: Path) ->
     age = summary.coefficients[0]
     assert summary.reliable
     assert age.name == "age"
-    assert abs(age.mean / age.scale - 1 / 15) < 5 * age.sd / age.scale
+    assert abs(age.mean / age.scale - 1 / 15) < 5 * (age.sd or 0.0) / age.scale
     assert [one.note for one in summary.coefficients if one.name == "kind=a"] == ["base level"]
     entries = len(ledger.entries())
     (tmp_path / "one" / "release.json").unlink()  # as if it had been interrupted before
@@ -264,6 +270,36 @@ def test_private_for_intervals_goes_on_and_pays_nothing_twice(tmp_path: Path) ->
     assert again.estimate == found.estimate
     assert torch.equal(again.samples, found.samples)
     assert len(ledger.entries()) == entries
+
+
+def test_the_route_for_intervals_follows_from_public_facts() -> None:
+    scores, trained = NoisyScores(rows=7500), bdpvi.DPVI(rows=7500)
+    route = Intervals(scores=scores, trained=trained)
+
+    def kind(features: int, epsilon: float, rows: float = 7500.0) -> type:
+        return type(route.of_rows(rows).plan(MODEL, features, Left(epsilon, 1e-5, 0.0)))
+
+    assert kind(36, 3.0) is kind(5, 1.0) is ScorePlan
+    assert kind(60, 3.0) is kind(36, 2.0) is DPVIPlan
+    assert kind(60, 9.0, 2e4) is ScorePlan
+    with pytest.raises(TooFewRecordsError):  # DPVI would measure little, too
+        kind(10, 1.0, 600.0)
+
+
+def test_many_features_are_trained_and_their_summary_says_how_many_are_measured() -> None:
+    data, n = table(n=3000), 3000
+    g = torch.Generator().manual_seed(1)
+    more = torch.randn(n, 28, generator=g, dtype=torch.float64)
+    wide = Dataset(torch.cat([data.x, more], 1), data.y)
+    scores, trained = NoisyScores(rows=n), bdpvi.DPVI(rows=n, steps=200)
+    found = fit_private(MODEL, wide, epsilon=3.0, route=Intervals(scores=scores, trained=trained))
+    assert found.guide is not None
+    assert found.estimate is None
+    summary = found.summary()
+    seen = sum(one.measured for one in summary.coefficients)
+    assert summary.reliable is (seen >= 15.5)
+    assert f"{seen} of 31 coefficients are measured" in str(summary)
+    assert all(one.sd for one in summary.coefficients)
 
 
 def test_private_for_intervals_refuses_after_the_count() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.regression import score_release as noisy_scores
 from bdpvi.regression.score_families import (
     FREE,
+    ROBUST,
     Family,
     Linear,
     Logistic,
@@ -29,7 +30,7 @@ from bdpvi.regression.score_families import (
     free_poisson,
     largest_logistic,
 )
-from bdpvi.regression.score_posterior import Prior, Round, closed_form, combined
+from bdpvi.regression.score_posterior import Prior, Round, closed_form, combined, sampled
 from bdpvi.regression.score_release import SLACK, Measured, ScorePlan, measure
 
 FAMILIES: dict[str, Family] = {
@@ -50,6 +51,9 @@ def lengths(x: Tensor, parts: Parts) -> Tensor:
     whole = [parts.score[:, None] * x, matrix.flatten(1)]
     if parts.square is not None:
         whole.append(parts.square_ratio * parts.square[:, None])
+    if parts.middle is not None:
+        middle = parts.middle_ratio * parts.middle[:, None, None] * x[:, :, None] * x[:, None, :]
+        whole.append(middle.flatten(1))
     return torch.linalg.vector_norm(torch.cat(whole, 1), dim=1)  # type: ignore[no-any-return]
 
 
@@ -78,9 +82,11 @@ def test_no_record_adds_more_than_the_bound_and_some_add_all_of_it(name: str) ->
             y = torch.randint(-12, 13, (len(x),), generator=g).double()
             y = y if name == "linear" else y.abs()
         point = torch.randn(k, generator=g, dtype=torch.float64) * 10.0 ** (seed % 4 - 2)
+        usual = family.parts(x, y, radius, point, 1.3)
         for parts, round_ in (
             (family.first(x, y, radius), 0),
-            (family.parts(x, y, radius, point, 1.3), 1),
+            (usual, 1),
+            (usual.robust(x, family.longest(radius, 1.3, 0.3)), 1),
         ):
             assert torch.allclose(parts.lengths(x), lengths(x, parts))
             share = float((lengths(x, parts) / parts.bound).max())
@@ -156,6 +162,85 @@ def test_a_round_is_the_sums_with_the_noise_it_names() -> None:
         assert float(error.abs().max()) < 4.5
         assert torch.allclose(values.std(0), torch.ones_like(truth) * noise, rtol=0.06)
     assert all(torch.equal(r.curvature, r.curvature.T) for r in found[:5])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_middle_of_the_sandwich_is_the_sum_with_the_noise_it_names(name: str) -> None:
+    x, g, family = adversarial(2, 60, 0).clamp(-3, 3), generator(1), FAMILIES[name]
+    y = torch.randint(0, 2, (60,), generator=g).double() * (1 if name == "logistic" else 4)
+    usual = family.parts(x, y, 2.0, x[0] / 9, 1.3)
+    longest = family.longest(2.0, 1.3, 0.3)
+    parts, found = usual.robust(x, longest), []
+    for seed in range(2000):
+        found.append(noisy_scores._released(parts, x, x[0], 2.0, Key.of_seed(seed)))
+    cut = [
+        min(abs(float(s)), longest / float(r.norm())) for s, r in zip(usual.score, x, strict=True)
+    ]
+    truth = torch.stack([s * s * torch.outer(r, r) for s, r in zip(cut, x, strict=True)]).sum(0)
+    assert all(one.middle is not None for one in found)
+    middles = torch.stack([one.middle for one in found if one.middle is not None])
+    size = torch.tensor([[1.0, 0.5**0.5], [0.5**0.5, 1.0]]).double() * found[0].middle_noise
+    assert float(((middles.mean(0) - truth) / size).abs().max()) < 4.5 / math.sqrt(2000)
+    assert torch.allclose(middles.std(0), size, rtol=0.07)
+    assert found[0].middle_noise == pytest.approx(
+        2 * ROBUST * usual.bound * 2 * longest**2 / usual.bound, rel=1e-4
+    )
+
+
+def test_the_sampling_variance_is_the_middle_where_it_exceeds_the_model_by_more_than_noise() -> (
+    None
+):
+    a = torch.tensor([[50.0, 8.0], [8.0, 30.0]], dtype=torch.float64)
+    values, vectors = torch.linalg.eigh(a)
+    more = torch.tensor([[40.0, 15.0], [15.0, 10.0]], dtype=torch.float64)
+    assert torch.allclose(sampled(a, vectors, a + more, 0.0), a + more)
+    assert torch.allclose(sampled(a, vectors, a / 2, 0.0), a)
+    assert torch.allclose(sampled(a, vectors, a + more, 1e3), a)
+    assert torch.allclose(sampled(a, vectors[:, :0], a + more, 0.0), a)
+    g, sizes = generator(0), []
+    for _ in range(4000):  # the expected square of noise alone, in units of a
+        e = 3 * torch.randn(2, 2, generator=g, dtype=torch.float64)
+        white = (vectors / values.sqrt()).T @ ((e + e.T) / 2) @ (vectors / values.sqrt())
+        sizes.append(float(white.square().sum()))
+    noise = float(np.mean(sizes))
+    made = sampled(a, vectors, 2 * a, 3.0)  # of an excess of 1, whose square is 2
+    assert torch.allclose(made, a * (2 - noise / 2), rtol=0.01)
+
+
+def test_a_wrong_model_has_intervals_that_cover() -> None:
+    """Counts of variance μ + μ²/2, none near the bound: 300 intervals."""
+    inside: list[Tensor] = []
+    naive: list[Tensor] = []
+    for seed in range(100):
+        g = generator(seed)
+        x = torch.randn(8000, 3, generator=g, dtype=torch.float64)
+        x[:, -1] = 1
+        beta = torch.tensor([0.4, -0.2, 0.2], dtype=torch.float64)
+        torch.manual_seed(seed)
+        shape = torch.full((8000,), 2.0, dtype=torch.float64)
+        rate = (x @ beta).exp() * torch.distributions.Gamma(shape, shape).sample()
+        y = torch.poisson(rate, generator=g)
+        plan = ScorePlan.of(Poisson(25.0), 3, math.sqrt(largest_variance(3.0, 1e-5)), 8000)
+        prior = Prior(0 * beta, torch.eye(3).double() / 25)
+        made = measure(plan, x, y, prior, Key.of_seed(seed))
+        for rounds, kept in ((made.rounds, inside), (_unaware(made.rounds), naive)):
+            found = closed_form(rounds, made.prior).turned(made.back)
+            sd = found.covariance.diagonal().sqrt()
+            kept.append(((found.mean - beta) / sd).abs() < 1.96)
+    assert float(torch.stack(inside).double().mean()) > 0.92
+    assert float(torch.stack(naive).double().mean()) < 0.92
+
+
+def _unaware(rounds: Sequence[Round]) -> list[Round]:
+    return [replace(one, middle=None) for one in rounds]
+
+
+def test_weights_are_wider_where_the_signal_is_strong() -> None:
+    for rows, radius in ((1000, 1.0), (1e7, 2.5)):
+        assert ScorePlan.of(Logistic(), 6, 0.27, rows).radius == radius
+    plan = ScorePlan.of(Logistic(), 6, 0.27, 9000)
+    assert 1 < plan.radius < 2.5
+    assert plan.signal(9000) == pytest.approx(15.0)
 
 
 def test_one_record_moves_a_round_by_its_part_alone() -> None:
@@ -309,7 +394,7 @@ def test_columns_that_say_nothing_have_the_prior_and_leave_the_others_alone() ->
         assert unseen == (
             [False, True, False, False] if kind == "zero" else [True, True, False, False]
         )
-        assert float(sd[1]) > 3
+        assert float(sd[1]) > 2.9
         assert float(sd[2:].max()) < 0.06
         assert float(((found.mean - beta) / sd)[2:].abs().max()) < 4
     both = torch.tensor([1.0, 1.0, 0.0, 0.0]).double()  # of twice the same the sum is known
@@ -340,8 +425,8 @@ def test_the_closed_form_is_the_density_with_its_matrices_integrated_out(
     found, k = made.posterior, len(made.posterior.mean)
     z = torch.randn(20_000, k, generator=generator(0), dtype=torch.float64)
     beta = found.mean + z @ torch.linalg.cholesky(1.3 * found.covariance).T
-    both = combined(made.rounds)
-    density = torch.vmap(lambda one: log_density(one, both, made.dispersion))(beta)
+    both = combined(made.rounds, made.dispersion)
+    density = torch.vmap(lambda one: log_density(one, both))(beta)
     away = beta - made.prior.mean
     weights = density - ((away @ made.prior.precision) * away).sum(1) / 2 + (z * z).sum(1) / 2
     weights = torch.softmax(weights, 0)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from bdpvi import BayesianLogisticRegression
 from bdpvi._ground.types import Budget
-from bdpvi.bench.baselines.dp_gd import DPGDSettings, dp_gd_runs
-from bdpvi.bench.baselines.dpvi import DPVISettings, dpvi_runs
-from bdpvi.bench.baselines.noise import Run, Streams
+from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
+from bdpvi.bench.methods.runs import Run, Streams
 from bdpvi.bench.methods.sgld import DPSGLDSettings, dp_sgld_runs
+from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.federated_vi import Client
 from bdpvi.federated.rounds import Rounds

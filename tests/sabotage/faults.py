@@ -303,6 +303,9 @@ FAULTS = (
             "weights-of-another-round": (
                 SCORES + "test_no_record_adds_more_than_the_bound_in_any_round",
             ),
+            "sandwich-for-nothing": (
+                SCORES + "test_no_record_adds_more_than_the_bound_and_some_add_all_of_it",
+            ),
         },
     ),
     Fault(

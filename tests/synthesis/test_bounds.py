@@ -314,14 +314,15 @@ def test_the_receipt_says_what_was_bought(tmp_path: Path) -> None:
         Assumption.DECLARED_FACTS,
     )
     assert receipt.meaning.endswith(
-        "Declared: kinds by the schema: sex; numeric: age; columns left out: 1"
+        "Declared: persons: one row each; kinds by the schema: sex; numeric: age; "
+        "columns left out: 1"
     )
     assert "bounds or levels of age, pay, ward were estimated privately" in str(receipt)
     shared.save(tmp_path / "s.json")
     assert load(tmp_path / "s.json").receipt == receipt
     assert "2000 different" not in (tmp_path / "s.json").read_text(encoding="utf-8")
     none = made(people()).receipt.worst_case.assumptions
-    assert none == (Assumption.BOUGHT_CONSTANTS,)
+    assert none == (Assumption.BOUGHT_CONSTANTS, Assumption.DECLARED_FACTS)
 
 
 def test_a_column_may_be_called_row() -> None:

@@ -57,7 +57,8 @@ def run(*arguments: object) -> str:
 def test_a_table_is_shared_and_more_rows_made(people: Path) -> None:
     folder = people.parent
     run("schema", people, "--out", folder / "s.json", "--drop", "name")
-    shared = ["synthesize", "--data", people, "--schema", folder / "s.json", "--target", "sick",
+    shared = ["synthesize", "--one-row-per-person",
+              "--data", people, "--schema", folder / "s.json", "--target", "sick",
               "--epsilon", "1", "--drop", "name", "--out", folder / "shared"]  # fmt: skip
     with pytest.raises(ValueError, match="2 columns read from the rows, such as 'age'"):
         run(*shared)
@@ -101,7 +102,8 @@ def test_what_is_wrong_leaves_nothing_behind(people: Path, option: list[str], sa
                "sick": {"levels": ["no", "yes"]}}}  # fmt: skip
     (folder / "s.json").write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ValueError, match=said):
-        run("synthesize", "--data", people, "--schema", folder / "s.json", "--epsilon", "1",
+        run("synthesize", "--one-row-per-person",
+            "--data", people, "--schema", folder / "s.json", "--epsilon", "1",
             "--out", folder / "shared", "--drop", "name", *option)  # fmt: skip
     assert not (folder / "shared").exists()
     ledger = folder / "people.csv.ledger.jsonl"
@@ -114,7 +116,7 @@ def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
     folder = people.parent
     options = ["--target", "sick", "--epsilon", "1", "--drop", "name", "--numeric", "age"]
     given = [*options, "--data", people, "--out", folder / "shared", "--json", "--tables", "2"]
-    assert main("synthesize", *given) == 0
+    assert main("synthesize", "--one-row-per-person", *given) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["public"]["receipt"]["bought"] == ["age", "sick"]
     assert result["public"]["receipt"]["worst_case"]["epsilon"] == 1
@@ -136,7 +138,7 @@ def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
     # The ledger's budget is ε of the first release: a second one is over it, and leaves nothing.
     capsys.readouterr()
     again = [*options, "--data", people, "--out", folder / "again"]
-    assert main("synthesize", *again) == 2
+    assert main("synthesize", "--one-row-per-person", *again) == 2
     assert "over the budget of ε = 1" in capsys.readouterr().err
     assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 1
     assert not list(folder.glob("again*"))
@@ -147,7 +149,8 @@ def test_a_draft_says_what_it_leaves_out_and_that_is_not_bought(people: Path) ->
     said = run("schema", people, "--out", folder / "s.json")
     assert "left out: column 'name' has 2000 different values in 2000 rows" in said
     assert "name" in json.loads((folder / "s.json").read_text(encoding="utf-8"))["left_out"]
-    run("synthesize", "--data", people, "--schema", folder / "s.json", "--from-data",
+    run("synthesize", "--one-row-per-person",
+        "--data", people, "--schema", folder / "s.json", "--from-data",
         "--epsilon", "1", "--out", folder / "shared", "--quiet")  # fmt: skip
     shared = load(folder / "shared" / "synthetic.json")
     assert list(shared.schema.columns) == ["age", "sick"]
@@ -159,13 +162,15 @@ def test_two_releases_add_in_the_ledger_and_its_budget_is_kept(people: Path) -> 
     folder = people.parent
     ledger = folder / "all.jsonl"
     for name in ("one", "two"):
-        run("synthesize", "--data", people, "--epsilon", "0.5", "--drop", "name", "--out",
+        run("synthesize", "--one-row-per-person",
+            "--data", people, "--epsilon", "0.5", "--drop", "name", "--out",
             folder / name, "--ledger", ledger, "--budget", "0.8")  # fmt: skip
     total = Ledger(ledger).worst_case(1e-6)
     assert total is not None
     assert 0.5 * 2**0.5 < total.epsilon < 0.8
     with pytest.raises(BudgetExceededError, match=r"over the budget of ε = 0\.8"):
-        run("synthesize", "--data", people, "--epsilon", "0.5", "--drop", "name", "--out",
+        run("synthesize", "--one-row-per-person",
+            "--data", people, "--epsilon", "0.5", "--drop", "name", "--out",
             folder / "three", "--ledger", ledger)  # fmt: skip
     assert len(Ledger(ledger).entries()) == 2
     assert not list(folder.glob("three*"))
@@ -176,14 +181,24 @@ def test_two_releases_add_in_the_ledger_and_its_budget_is_kept(people: Path) -> 
 def test_nothing_secret_lies_in_what_is_shared(people: Path, option: str, inside: str) -> None:
     folder = people.parent
     with pytest.raises(ValueError, match="which is shared; choose another place"):
-        run("synthesize", "--data", people, "--epsilon", "1", "--out", folder / "shared",
+        run("synthesize", "--one-row-per-person",
+            "--data", people, "--epsilon", "1", "--out", folder / "shared",
             option, folder / inside)  # fmt: skip
     assert [one.name for one in folder.iterdir()] == ["people.csv"]
 
 
 def test_a_secret_folder_is_of_one_table_and_of_one_command(people: Path) -> None:
     folder = people.parent
-    given = ["synthesize", "--data", people, "--drop", "name", "--out", folder / "shared"]
+    given = [
+        "synthesize",
+        "--one-row-per-person",
+        "--data",
+        people,
+        "--drop",
+        "name",
+        "--out",
+        folder / "shared",
+    ]
     run(*given, "--epsilon", "1")
     first = contents(folder / "shared")
     shutil.rmtree(folder / "shared")
@@ -212,7 +227,8 @@ def test_an_identifier_with_repeats_is_said_also_if_it_is_dropped(people: Path) 
     for option in ([], ["--drop", "patient_id"]):
         out = people.parent / f"out{len(option)}"
         with pytest.warns(UserWarning, match=r"'patient_id' has a value .*--unit patient_id"):
-            run("synthesize", "--data", people, "--epsilon", "1", "--drop", "name", "--out", out,
+            run("synthesize", "--one-row-per-person",
+                "--data", people, "--epsilon", "1", "--drop", "name", "--out", out,
                 "--ledger", f"{out}.jsonl", *option)  # fmt: skip
 
 
@@ -269,7 +285,8 @@ def test_it_is_charged_or_not_drawn_and_the_same_command_goes_on(
         return drawn[-1]
 
     def given(folder: Path) -> list[object]:
-        return ["synthesize", "--data", folder / "people.csv", "--epsilon", "1", "--drop", "name",
+        return ["synthesize", "--one-row-per-person",
+                "--data", folder / "people.csv", "--epsilon", "1", "--drop", "name",
                 "--out", folder / "shared"]  # fmt: skip
 
     monkeypatch.setattr("bdpvi.synthesis.released.count", counted)
@@ -321,7 +338,7 @@ def test_what_is_charged_counts_before_its_head_is_written(people: Path) -> None
     """A head that is behind its ledger is of a process that died in between."""
     folder = people.parent
     ledger = folder / "people.csv.ledger.jsonl"
-    given = ["synthesize", "--data", people, "--drop", "name", "--quiet"]
+    given = ["synthesize", "--one-row-per-person", "--data", people, "--drop", "name", "--quiet"]
     run(*given, "--epsilon", "0.5", "--budget", "1", "--out", folder / "one")
     old = (folder / "people.csv.ledger.jsonl.head").read_bytes()
     run(*given, "--epsilon", "0.5", "--out", folder / "two")
@@ -333,7 +350,8 @@ def test_a_report_that_was_killed_leaves_nothing_in_the_secret_folder(
     people: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = people.parent
-    given = ["synthesize", "--data", people, "--epsilon", "1", "--drop", "name",
+    given = ["synthesize", "--one-row-per-person",
+             "--data", people, "--epsilon", "1", "--drop", "name",
              "--out", folder / "shared"]  # fmt: skip
     replace = os.replace
 

@@ -160,7 +160,7 @@ def test_a_person_with_several_rows_is_charged_for_all() -> None:
     total = ledger.worst_case(1e-5)
     assert total is not None
     assert 0.999 < total.epsilon <= 1.0
-    assert made.receipt.worst_case.unit == "all records, at most 2, with one value of 'who'"
+    assert made.receipt.worst_case.unit == "all records, at most 2, of one person ('who')"
     assert abs(made.rows - 2 * 60) < 120  # of 300 rows two of each of 60 persons
 
 

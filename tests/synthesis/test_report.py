@@ -164,7 +164,8 @@ def run(*arguments: object) -> str:
 def given(tmp_path: Path) -> list[object]:
     people(1200, 0).to_csv(tmp_path / "people.csv", index=False)
     MADE.schema.save(tmp_path / "s.json")
-    return ["synthesize", "--data", tmp_path / "people.csv", "--schema", tmp_path / "s.json",
+    return ["synthesize", "--one-row-per-person",
+            "--data", tmp_path / "people.csv", "--schema", tmp_path / "s.json",
             "--target", "sick", "--epsilon", "1", "--out", tmp_path / "shared"]  # fmt: skip
 
 
@@ -255,9 +256,10 @@ def test_of_a_person_the_rows_that_are_counted_are_looked_at(
     monkeypatch.setattr("bdpvi.synthesis.quality.evaluate", evaluating)
     frame = people(1200, 0)
     frame.assign(who=np.arange(1200) % 400).to_csv(tmp_path / "people.csv", index=False)
+    rest = [one for one in given if one != "--one-row-per-person"]
     with pytest.warns(UserWarning, match="rows left out"):
-        said = run(*given, "--unit", "who", "--rows-per-unit", "2")
-    assert "for all records, at most 2, with one value of 'who'" in said
+        said = run(*rest, "--unit", "who", "--rows-per-unit", "2")
+    assert "for all records, at most 2, of one person ('who')" in said
     content = json.loads((tmp_path / "shared.secret" / "report.json").read_text(encoding="utf-8"))
     assert sum(content["rows"][:2]) == 800
     assert content["rows"][1] % 2 == 0

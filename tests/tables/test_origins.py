@@ -166,7 +166,7 @@ def test_the_command_reads_constants_of_another_table(encoding: Encoding, tmp_pa
     given: tuple[object, ...] = ("--data", tmp_path / "b.csv", "--separator", ";")
     given += ("--target", "sick", "--positive", "yes", "--epsilon", 1, "--no-scores", "--quiet")
     given += ("--constants", tmp_path / "constants.json", "--out", tmp_path / "out")
-    said = CliRunner().invoke(app, ["private", *map(str, given)])
+    said = CliRunner().invoke(app, ["private", "--one-row-per-person", *map(str, given)])
     assert said.exit_code == 0, said.output
     assert ANOTHER.value in said.output
     assert BOUGHT.value not in said.output
@@ -318,6 +318,7 @@ def test_a_synthesis_says_what_was_declared() -> None:
     settings = Counts(numeric=("age",), also=(("old", "much", "sick"),))
     made = bdpvi.synthesize(table, schema, epsilon=2.0, settings=settings)
     assert made.receipt.declared == {
+        "persons": "one row each",
         "kinds by the schema": "old, much, sick",
         "numeric": "age",
         "counted together": "old and much and sick",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,7 @@ def private(table: Path, out: Path, *more: object) -> int:
     given = ("--target", "sick", "--positive", "yes", "--drop", "id", "--out", out, "--quiet")
     if "--ledger" not in more:  # of other people each time
         more += ("--ledger", out.with_name(f"{out.name}.ledger.jsonl"))
-    return run("private", "--data", table, *given, *more)
+    return run("private", "--one-row-per-person", "--data", table, *given, *more)
 
 
 def test_one_command_makes_a_model_that_may_be_shared(
@@ -230,13 +229,16 @@ def test_a_table_without_rows_and_a_link_that_leads_nowhere(
     constants.write_text(json.dumps({"source": "By law.", "age": [18, 98]}))
     given: tuple[object, ...] = ("--data", tmp_path / "header.csv", "--target", "sick")
     given += ("--positive", "yes", "--epsilon", 1, "--constants", constants, "--no-scores")
-    assert run("private", *given, "--out", tmp_path / "none") == 0
+    assert run("private", "--one-row-per-person", *given, "--out", tmp_path / "none") == 0
     release = bdpvi.load_release(tmp_path / "none" / "release.json")
     assert release.predict_mean(pd.DataFrame({"age": [50]})).between(0, 1).all()
     for name in ("out", "in.secret"):
         (tmp_path / name).symlink_to(tmp_path / "nowhere")
         capsys.readouterr()
-        assert run("private", *given, "--out", tmp_path / name.split(".")[0]) == 2
+        assert (
+            run("private", "--one-row-per-person", *given, "--out", tmp_path / name.split(".")[0])
+            == 2
+        )
         assert "is a link that leads nowhere" in capsys.readouterr().err
 
 
@@ -328,8 +330,8 @@ def test_what_is_interrupted_before_its_first_charge_goes_on(
 
 def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Path) -> None:
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1, "drop": ["id"]}
-    for one in (patients(), table):
-        release = bdpvi.private(one, progress=False, **given)
+    for one, persons in ((patients(), False), (table, True)):
+        release = bdpvi.private(one, progress=False, one_row_per_person=persons, **given)
         assert release.receipt.bound.epsilon == 1
     public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
     with warnings.catch_warnings():
@@ -442,15 +444,41 @@ def test_previews_end_when_their_ranges_are_known(
     assert "the maximum number" in str(every)
 
 
+def slow(monkeypatch: pytest.MonkeyPatch, step: str, seconds: float) -> list[float]:
+    """Make a step of a preview last some seconds; return the time, which only it changes."""
+    time, own = [0.0], getattr(scores, step)
+
+    def taking(*given: Any) -> Any:
+        time[0] += seconds
+        return own(*given)
+
+    monkeypatch.setattr(scores, step, taking)
+    return time
+
+
+@pytest.mark.parametrize("step", ["_parts", "_solved"])
+def test_the_first_preview_ends_in_time_too(
+    previewable: tuple[Work, bdpvi.Release], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def unused(*given: Any) -> Any:
+        raise AssertionError
+
+    time = slow(monkeypatch, step, 100.0)
+    monkeypatch.setattr(scores, "_without_privacy", unused)
+    assert previewed(*previewable, Key.of_seed(1), seconds=99.0, clock=lambda: time[0]) is None
+
+
 @pytest.mark.parametrize(("seconds", "previews"), [(0.0, 1), (3.0, 1), (6.0, 2), (23.0, 7)])
 def test_previews_end_in_time_and_are_the_same_so_far(
-    previewable: tuple[Work, bdpvi.Release], whole: Scores, seconds: float, previews: int
+    previewable: tuple[Work, bdpvi.Release],
+    whole: Scores,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    previews: int,
 ) -> None:
-    """A preview takes three seconds, by this clock."""
-    times = count(0, 3)
-    found = previewed(
-        *previewable, Key.of_seed(1), seconds=seconds, clock=lambda: float(next(times))
-    )
+    """A preview takes three seconds, by this clock, all of them in its last step."""
+    time = slow(monkeypatch, "predictive_means", 3.0)
+    found = previewed(*previewable, Key.of_seed(1), seconds=seconds, clock=lambda: time[0])
     assert found is not None
     assert found.previews == previews
     pd.testing.assert_frame_equal(found.values, whole.values.iloc[: len(found.values)])

@@ -143,12 +143,24 @@ routes.fit_private(BayesianLogisticRegression(clip=0.5), data, epsilon=1.0,
     assert [one.kind for one in entries] == COUNTED
 
 
-def test_rows_of_one_person_have_no_price_together_and_are_refused() -> None:
-    data, ledger = logistic_data(50, 2), Ledger(unit="patient", rows_per_unit=2)
-    data.people.unit, data.people.rows_per_unit = "patient", 2
-    with pytest.raises(ValueError, match="rows_per_unit=2: a minimum of a perturbed objective"):
-        fit_private(MODEL, data, epsilon=1.0, ledger=ledger)
-    assert ledger.entries() == ()
+def test_rows_of_one_person_are_priced_together() -> None:
+    """The noise is more than twice that of one row; no Bayesian ε is claimed for a record."""
+    noises = []
+    for rows in (1, 2):
+        data, ledger = logistic_data(50, 2), Ledger(unit="patient", rows_per_unit=rows)
+        data.people.unit, data.people.rows_per_unit = "patient", rows
+        route = ObjectivePerturbation(rows=1e4)
+        prepared = bdpvi.tables.Prepared.of(MODEL, data, route, ledger=ledger)
+        release = prepared.release(epsilon=1.0)
+        (event,) = ledger.entries()[0].events or ()
+        assert isinstance(event, PerturbedObjective)
+        noises.append(event.noise_multiplier / event.residual)
+        total = ledger.worst_case(1e-5)
+        assert total is not None
+        assert 0.998 <= total.epsilon <= 1.0
+        assert release.receipt.bound.unit == ledger.book().whose
+    assert 2.0 < noises[1] / noises[0] < 2.3
+    assert prepared.of_records(1e-5).bayesian is None
 
 
 def test_a_release_is_saved_and_read_back(tmp_path: Path) -> None:
@@ -326,7 +338,7 @@ def test_no_columns_are_refused_before_anything_is_charged() -> None:
     assert data.ledger.entries() == ()
 
 
-def test_several_rows_of_one_person_are_released_from_a_guide() -> None:
+def test_several_rows_of_one_person_are_released_by_the_default() -> None:
     frame = pd.DataFrame(
         {"who": np.arange(400) // 2, "age": np.arange(400.0), "sick": [0, 1] * 200}
     )
@@ -336,8 +348,8 @@ def test_several_rows_of_one_person_are_released_from_a_guide() -> None:
         release = bdpvi.private(
             frame, target="sick", positive=1, epsilon=3.0, progress=False, **given
         )
-    assert release.receipt.temperature is not None
-    assert "at most 2, with one value of 'who'" in release.receipt.bound.neighbours
+    assert release.receipt.temperature is None
+    assert "all records, at most 2, of one person ('who')" in release.receipt.bound.neighbours
 
 
 ODD = {

@@ -79,15 +79,8 @@ class Reparameterised(Guide, Protocol):
         """
 
 
-def check_steps(guide: object, *, reparameterised: bool = False) -> None:
-    """Raise ValueError if steps cannot train the guide.
-
-    Args:
-        guide: a guide to train by steps on batches, or its class.
-        reparameterised: whether the steps need a :class:`Reparameterised` guide.
-    """
+def check_steps(guide: object) -> None:
+    """Raise ValueError if steps on batches cannot train the guide, or guides of its class."""
     kind = guide.__name__ if isinstance(guide, type) else type(guide).__name__
     if getattr(guide, "is_mode", False):
         raise ValueError(f"guide: {kind} is the mode, which bdpvi.fit alone finds; use FullRank")
-    if reparameterised and not isinstance(guide, Reparameterised):
-        raise ValueError(f"guide: {kind} does not know its draws' derivative; use FullRank")

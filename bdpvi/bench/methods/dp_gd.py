@@ -13,7 +13,7 @@ import torch
 from bdpvi._ground.types import Scope
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
-from bdpvi.bench.baselines.dp_gd import DPGDSettings, dp_gd_runs
+from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.noisy import NoisyTraining
 from bdpvi.bench.methods.pace import LIMIT, clip_of, pace
@@ -32,7 +32,7 @@ class DPGD:
 
     Args:
         model: what is fitted.
-        steps, tail: see :class:`~bdpvi.bench.baselines.dp_gd.DPGDSettings`.
+        steps, tail: see :class:`~bdpvi.bench.methods.descent.DPGDSettings`.
         clip, step_size: see there; None uses the rule of :mod:`bdpvi.bench.methods.pace`, by the
             noise and the table's size.
     """

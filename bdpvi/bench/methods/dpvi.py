@@ -12,11 +12,11 @@ from pyro.optim import SGD, PyroOptim
 from bdpvi._ground import validate
 from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.bench.baselines.dpvi import DPVISettings, dpvi_runs
 from bdpvi.bench.methods.method import MODEL_SPACE, NONE
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.bench.methods.noisy import NoisyTraining
 from bdpvi.bench.methods.pace import LIMIT, clip_of, pace
+from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -25,7 +25,7 @@ from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccounta
 
 @dataclass(frozen=True, kw_only=True)
 class Variational:
-    """SVI of a mean-field guide, see :mod:`bdpvi.bench.baselines.dpvi`.
+    """SVI of a mean-field guide, see :mod:`bdpvi.bench.methods.variational`.
 
     Args:
         model: what is fitted.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.host import HOST
-from bdpvi.bench.baselines.scores import Batch
+from bdpvi.bench.methods.scores import Batch
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.noise import secure
 from bdpvi.noise.batches import Plan

@@ -20,16 +20,20 @@ from torch.distributions import transform_to
 from torch.utils._pytree import tree_map
 
 from bdpvi._ground import validate
-from bdpvi._ground.host import HOST, on_host
+from bdpvi._ground.host import on_host
 from bdpvi.bayesian.inference.guide import Free, Reparameterised, check_steps
 from bdpvi.bayesian.inference.optimisers import check_elementwise, decay, fresh, fused
 from bdpvi.bayesian.inference.svi import default_optimiser, isolated
-from bdpvi.bench.baselines.noise import Run, Streams
-from bdpvi.bench.baselines.scores import Clip, Scores, scores
+from bdpvi.bench.methods.runs import Run, Streams
+from bdpvi.bench.methods.scores import Clip, Scores, scores
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.guides import FullRank, MeanField
 from bdpvi.models.contract import Model
 from bdpvi.privacy.cost import Cost, Outcome
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
+
+GUIDES = (MeanField, FullRank)
+"""Guides in which a parameter moves only the latent of its own row, as :func:`chain_rule` needs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +50,7 @@ class DPVISettings:
         draws: number k of released samples, independent draws from the guide; None releases its
             mean.
         last: multiplies the optimiser's step for the last latent's parameters, as in
-            :class:`~bdpvi.bench.baselines.dp_gd.DPGDSettings`.
+            :class:`~bdpvi.bench.methods.descent.DPGDSettings`.
     """
 
     steps: int = 1000
@@ -81,7 +85,7 @@ def dpvi_runs(
 
     Args:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
-        guide: a Gaussian guide for it.
+        guide: one of :data:`GUIDES`.
         data: N records, on the device and of the dtype to train with.
         runs: one or more, trained side by side; each gets the result that it would get alone.
             :func:`bdpvi.privacy.sampled_steps.calibrate` finds the noise multiplier for an ε.
@@ -142,7 +146,9 @@ def _train(
     model: Model, guide: Reparameterised, data: Dataset, streams: Streams, settings: DPVISettings
 ) -> Free:
     """Return the unconstrained parameters of all runs, (R, ...)."""
-    check_steps(guide, reparameterised=True)
+    check_steps(guide)
+    if type(guide) not in GUIDES:
+        raise ValueError(f"guide: {type(guide).__name__} may mix rows; use MeanField or FullRank")
     check = getattr(model, "check", None)
     if check is not None:
         check(data)
@@ -183,7 +189,6 @@ class DPVIGradient:
     ) -> None:
         self.records, self.guide, self.streams = records, guide, streams
         self.rate, self.clip = settings.rate, settings.clip
-        self.chain = chain_rule(guide, streams.data.x)
 
     def __call__(self, free: Free, step: int) -> Free:
         """Return the gradient in the unconstrained parameters of R runs, each (R, ...).
@@ -195,7 +200,7 @@ class DPVIGradient:
         noise = self.streams.base(step, self.guide.dim)
         batch = self.streams.batch(step)
         w = _each(partial(_latents, self.guide), free, noise)
-        chain = self.chain(self.guide, free, noise)
+        chain = chain_rule(self.guide, free, noise)
         clip = None if self.clip is None else Clip(self.clip, chain.norm)
         score = self.records.likelihood(w, batch, clip)
         gradient = chain.gradient(-self.records.prior(w) - score / self.rate)
@@ -227,42 +232,13 @@ class Chain:
     gradient: Callable[[Tensor], Free]
 
 
-ChainRule = Callable[[Reparameterised, Free, Tensor], Chain]
+def chain_rule(guide: Reparameterised, free: Free, noise: Tensor) -> Chain:
+    """Return the chain rule for a guide in which a parameter moves only the latent of its own row.
 
-
-def chain_rule(guide: Reparameterised, like: Tensor) -> ChainRule:
-    """Return :func:`row_chain` if it holds for the guide, else :func:`full_chain`.
-
-    Both are compared at a random point: for a guide that mixes rows they agree with probability 0.
-    """
-    generator = torch.Generator().manual_seed(0)
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64, device=HOST).to(like)
-
-    free = {
-        name: transform_to(guide.constraints[name]).inv(value)[None] + random(1, *value.shape)
-        for name, value in guide.initial(like).items()
-    }
-    if any(value.shape[1:2] != (guide.dim,) for value in free.values()):
-        return full_chain
-    noise, g = random(1, guide.dim), random(1, guide.dim)
-    full, rows = (
-        full_chain(guide, free, noise).gradient(g),
-        row_chain(guide, free, noise).gradient(g),
-    )
-    close = all(torch.allclose(full[name], rows[name], rtol=1e-4, atol=1e-6) for name in full)
-    return row_chain if close else full_chain
-
-
-def row_chain(guide: Reparameterised, free: Free, noise: Tensor) -> Chain:
-    """Return the chain rule for guides where every parameter moves only the latent of its own row.
-
-    All of ``bdpvi.guides`` are such guides. JJᵀ is then diagonal, and the pullbacks of 0 and of
-    (1, …, 1) determine it.
+    JJᵀ is then diagonal, and the pullbacks of 0 and of (1, …, 1) determine it.
 
     Args:
-        guide: such a guide.
+        guide: one of :data:`GUIDES`.
         free: unconstrained parameters of R runs, each (R, ...).
         noise: base noise of each run, (R, d).
     """
@@ -281,31 +257,6 @@ def row_chain(guide: Reparameterised, free: Free, noise: Tensor) -> Chain:
         return {
             name: torch.addcmul(entropy[name], m, g.reshape(g.shape + (1,) * (m.ndim - 2)))
             for name, m in moved.items()
-        }
-
-    return Chain(norm, gradient)
-
-
-def full_chain(guide: Reparameterised, free: Free, noise: Tensor) -> Chain:
-    """Return the chain rule for any guide, from the whole Jacobian: d + 1 pullbacks.
-
-    Arguments as for :func:`row_chain`.
-    """
-    dim = guide.dim
-    basis = torch.eye(dim + 1, dim, dtype=noise.dtype, device=noise.device).roll(1, 0)
-    rows = _pullbacks(guide, free, noise, basis)
-    entropy = {name: value[:, 0] for name, value in rows.items()}
-    jacobian = {name: (value[:, 1:] - value[:, :1]).flatten(2) for name, value in rows.items()}
-
-    def norm(score: Tensor) -> Tensor:
-        every = torch.cat(list(jacobian.values()), dim=2)
-        gram = every @ every.mT
-        return ((score @ gram) * score).sum(-1).clamp(min=0).sqrt()
-
-    def gradient(g: Tensor) -> Free:
-        return {
-            name: entropy[name] + (g.unsqueeze(1) @ j).reshape(entropy[name].shape)
-            for name, j in jacobian.items()
         }
 
     return Chain(norm, gradient)

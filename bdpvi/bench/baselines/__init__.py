@@ -1,1 +1,0 @@
-"""Other methods that the comparison runs: DPVI-MA and noisy gradient descent."""

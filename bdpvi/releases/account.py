@@ -1,0 +1,183 @@
+"""The account of a table: what was charged to its ledger, when, what for, and its ε."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bdpvi._ground import validate
+from bdpvi._ground.schema import to_json
+from bdpvi.privacy.book import ENDED, RESERVED, Book, Entry
+from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.left import together
+
+TITLE = "Privacy account"
+UNKNOWN = "not recorded"
+"""In place of a time or a purpose that an earlier version did not record."""
+NOT_PRICED = "none in the worst case"
+_WORDS = {
+    "draws": "draws from a guide",
+    "constants": "private preprocessing",
+    "release": "release",
+    "steps": "training steps",
+    "rounds": "federated rounds",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One work: all its charges, which one call made.
+
+    Attributes:
+        entries: its charges, in order.
+        pending: whether it was started and not finished, with all of its ε reserved.
+        alone: its cost, without all other works; None without a worst-case guarantee.
+    """
+
+    entries: tuple[Entry, ...]
+    pending: bool
+    alone: Bound | None
+
+    @property
+    def time(self) -> str:
+        """When its first charge was made, in UTC."""
+        note = self.entries[0].note
+        return UNKNOWN if note is None else note.time.replace("T", " ").replace("Z", " UTC")
+
+    @property
+    def what(self) -> str:
+        """The command or function, and what it made."""
+        note = self.entries[0].note
+        return (note and note.what) or self.charges
+
+    @property
+    def out(self) -> str:
+        """The file that got it; "" if that is not known."""
+        note = self.entries[0].note
+        return note.out if note else ""
+
+    @property
+    def charges(self) -> str:
+        """Its charges in words."""
+        counted: Counter[str] = Counter()
+        for one in self.entries:
+            if one.kind not in (RESERVED, ENDED):
+                words = _WORDS[one.kind] if one.charge is None else one.once
+                counted[words] += one.count
+        said = ", ".join(f"{name} × {n}" if n > 1 else name for name, n in counted.items())
+        pending = "started and not finished, with all of its ε reserved"
+        return ", ".join(one for one in (said, pending * self.pending) if one)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        names = ("time", "what", "out", "charges", "pending")
+        return {name: getattr(self, name) for name in names} | {"alone": _json(self.alone)}
+
+
+@dataclass(frozen=True)
+class Account:
+    """Everything spent on a table, work by work. Secret, as the ledger is.
+
+    Attributes:
+        book: content of the ledger.
+        delta: δ of every ε.
+
+    >>> from bdpvi.privacy.events import SampledGaussian
+    >>> price = (SampledGaussian(noise_multiplier=5.0),)
+    >>> made = [Entry(kind="release", of=name, events=price) for name in "ab"]
+    >>> account = Account(Book("id").of_entries(made), 1e-5)
+    >>> f"{account.lines[0].alone.epsilon:.3f} {account.total.epsilon:.3f}"
+    '0.726 1.061'
+    """
+
+    book: Book
+    delta: float
+
+    def __post_init__(self) -> None:
+        validate.probability("delta", self.delta)
+
+    @cached_property
+    def lines(self) -> tuple[Line, ...]:
+        """The works, in the order of their first charge; draws from a fit count one by one."""
+        works: dict[object, list[Entry]] = {}
+        for at, one in enumerate(self.book.entries):
+            works.setdefault(at if one.kind == "draws" else one.of, []).append(one)
+        costs: dict[object, Bound | None] = {}
+        return tuple(self._line(tuple(some), costs) for some in works.values())
+
+    def _line(self, entries: tuple[Entry, ...], costs: dict[object, Bound | None]) -> Line:
+        own = self.book.of_entries(entries)
+        key = None if own.events is None else frozenset(own.events.items())
+        if key not in costs:
+            costs[key] = together(own, self.delta, {})
+        pending = entries[0].of in self.book.opened
+        return Line(entries=entries, pending=pending, alone=costs[key])
+
+    @cached_property
+    def total(self) -> Bound | None:
+        """The cost of everything together; None without a worst-case guarantee."""
+        return together(self.book, self.delta, {})
+
+    @property
+    def guarantee(self) -> str:
+        """The guarantee of the total in words, and what it says about one person."""
+        if self.total is None:
+            return (
+                "At least one of these has no worst-case guarantee; its own receipt says which "
+                "guarantee it has"
+            )
+        chance = 100 * self.total.attack_success
+        return (
+            f"{self.total.meaning}. In one sentence: whoever sees everything that was released "
+            f"tells whether the table has {self.book.whose} or not with a chance of at most "
+            f"{chance:.1f} %, where guessing has 50 %"
+        )
+
+    @property
+    def limit(self) -> str:
+        """The budget in words."""
+        budget = self.book.budget
+        return f"ε = {budget.epsilon:g} at δ = {budget.delta:g}" if budget else "none"
+
+    def text(self) -> Iterable[str]:
+        """Yield the lines of the account for a screen."""
+        for number, one in enumerate(self.lines, start=1):
+            out = f" → {one.out}" if one.out else ""
+            more = f" ({one.charges})" if one.charges != one.what else ""
+            yield f"{number}. {one.time}: {one.what}{out}"
+            yield f"   alone {said(one.alone)}{more}"
+        yield f"All together: {self.total or NOT_PRICED}"
+        yield f"  {self.guarantee}"
+
+    def page(self) -> str:
+        """Return the account as a page that needs no other file, by the extra ``bdpvi[report]``."""
+        from bdpvi._ground import page
+
+        template = Path(__file__).with_name("account.html.j2")
+        return page.render(template, title=TITLE, account=self, said=said)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        lines = [one.to_dict() for one in self.lines]
+        return {"works": lines, "total": _json(self.total), "guarantee": self.guarantee}
+
+
+def said(bound: Bound | None) -> str:
+    """Return an ε in words."""
+    return NOT_PRICED if bound is None else f"ε = {bound.epsilon:.4g} at δ = {bound.delta:g}"
+
+
+def _json(bound: Bound | None) -> Any:
+    return None if bound is None else to_json(bound)
+
+
+def same_people(ledger: Path) -> str:
+    """Return what the owner of a table is told about later data of the same people."""
+    return (
+        f"Its account is {ledger} (bdpvi account {ledger}). A file with another name begins a new "
+        f"one: for later data of the same people, join this by --ledger {ledger}"
+    )

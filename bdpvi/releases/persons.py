@@ -1,0 +1,67 @@
+"""Whom ε protects: every row of a table, or every person with all their rows.
+
+It is said before a file is read, and never found out from its rows.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import pandas as pd
+
+from bdpvi.datasets.measuring import repeated
+from bdpvi.privacy.book import ROW
+
+ONE_ROW = "one row each"
+"""The declaration that no person has several rows."""
+_REPEATED = (
+    "for the owner only: column {name!r} has a value more than once. If it names persons, "
+    "unit={name!r} (--unit {name}) makes the guarantee one for all rows of a person"
+)
+
+
+def check_said(
+    table: object, *, unit: str = ROW, rows_per_unit: int = 1, one_row_per_person: bool = False
+) -> None:
+    """Refuse a file unless the options say who is protected; a data frame's rows are persons.
+
+    Args:
+        table: the table, or the path of its file, which is not read.
+        unit: the column that names persons; :data:`~bdpvi.privacy.book.ROW` if it is not said.
+        rows_per_unit: the most rows of one person.
+        one_row_per_person: whether every person has one row.
+
+    Raises:
+        ValueError: if the options say nothing, or two different things.
+
+    >>> check_said("patients.csv", unit="patient", rows_per_unit=3)
+    >>> check_said("patients.csv")
+    Traceback (most recent call last):
+        ...
+    ValueError: unit: the rows of 'patients.csv' may be of the same persons; give unit=COLUMN and \
+rows_per_unit=k (--unit COLUMN --rows-per-unit k) to protect all rows of a person, or \
+one_row_per_person=True (--one-row-per-person) if everybody has one row
+    """
+    if one_row_per_person and unit != ROW:
+        raise ValueError(f"unit={unit!r} and one_row_per_person=True were both given; give one")
+    if isinstance(table, str | os.PathLike) and unit == ROW and not one_row_per_person:
+        more = "" if rows_per_unit == 1 else f"rows_per_unit={rows_per_unit} needs unit=; "
+        raise ValueError(
+            f"unit: {more}the rows of {os.fspath(table)!r} may be of the same persons; give "
+            "unit=COLUMN and rows_per_unit=k (--unit COLUMN --rows-per-unit k) to protect all rows "
+            "of a person, or one_row_per_person=True (--one-row-per-person) if everybody has one "
+            "row"
+        )
+
+
+def warn_of_repeats(frame: pd.DataFrame, unit: str, level: int = 3) -> None:
+    """Warn the owner of columns named like identifiers whose values repeat; no release differs.
+
+    Args:
+        frame: the table.
+        unit: the unit of privacy; with a column of persons there is nothing to say.
+        level: the ``stacklevel`` of the warning.
+    """
+    for name in repeated(frame) if unit == ROW else ():
+        warnings.warn(_REPEATED.format(name=name), stacklevel=level)

@@ -1,0 +1,300 @@
+"""The table of coefficients of a release, from its posterior, its guide or its draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from bdpvi._ground import validate
+from bdpvi.models.contract import Model
+from bdpvi.releases.estimate import BASE, HIDDEN, SHARE, Estimate, Gaussian
+from bdpvi.releases.receipt import Receipt
+from bdpvi.releases.summary import Coefficient, Summary
+
+if TYPE_CHECKING:
+    from bdpvi.datasets.encoding import Encoding
+
+FEWEST = 20
+"""The fewest draws whose quantiles are shown."""
+_RATIOS = {
+    "linear": "",
+    "poisson": "rate ratio",
+    "negative binomial": "rate ratio",
+    "multinomial": "",
+}
+_BESIDE = {"log_scale", "log_dispersion", "log_gaps"}
+"""Latent variables of the library's models that are not coefficients."""
+_DRAWN = (
+    "draws of a private posterior: these intervals do not include the public-scale noise that "
+    "moves all draws together, nor the bias of a clip, of record weights or of a strong prior, "
+    "so their coverage may be far below their level. fit_private(..., route=NoisyScores()) gives "
+    "intervals that account for sampling and privacy noise"
+)
+_POINTS = (
+    "the estimates include privacy noise and shrinkage, and too few draws were released for "
+    "intervals. bdpvi private --for intervals, or fit_private(..., route=NoisyScores()), gives "
+    "intervals that account for sampling and privacy noise"
+)
+_MINIMA = (
+    "draws of perturbed minima: their spread is privacy noise alone, so these intervals do not "
+    "include sampling error. fit_private(..., route=NoisyScores()) gives intervals that account "
+    "for both"
+)
+_TRAINED = (
+    "the guide accounts for the records, privacy noise and batch sampling; its intervals assume "
+    "that the model is correct and that the posterior has the guide's shape: a guide of "
+    "independent normals gives intervals that are too narrow for correlated latents, such as an "
+    "intercept and group effects"
+)
+_LEVELS = (
+    ". Levels of a category are compared with its base level, the one with the smallest "
+    "variance, and the intercept is for base levels"
+)
+_FAINT = (
+    ". Intervals of coefficients dominated by privacy noise may be too narrow: the guide could not "
+    "learn their variance"
+)
+_CLASSES = ". Classes are compared with the first"
+
+
+class Draws(Protocol):
+    """The attributes of :class:`bdpvi.Release` that a summary reads."""
+
+    @property
+    def samples(self) -> Tensor:
+        """Draws, (k, d)."""
+
+    @property
+    def latents(self) -> Mapping[str, Tensor]:
+        """The draws as the model's latent variables."""
+
+    @property
+    def receipt(self) -> Receipt:
+        """The guarantee."""
+
+    @property
+    def model(self) -> Model:
+        """The model for predictions."""
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The columns, in order."""
+
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        """The preprocessing of the features."""
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The posterior, if it is public."""
+
+    @property
+    def guide(self) -> Gaussian | None:
+        """The trained guide, if it is public."""
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """The encoding of raw columns, if there is one."""
+
+
+def summarised(release: Draws, level: float, odds: bool) -> Summary:
+    """Return the summary; see :meth:`bdpvi.Release.summary`."""
+    validate.probability("level", level)
+    names, scales = _names(release)
+    made = _of_estimate if release.estimate is not None else _of_draws
+    rows = made(release, level, names, scales)
+    ratio = _RATIOS.get(getattr(release.model, "kind", ""), "odds ratio")
+    ratio = ratio if hasattr(release.model, "design") else ""
+    given: dict[str, Any] = {"level": level, "ratio": ratio, "odds": odds}
+    given |= {"coefficients": tuple(rows), "guarantee": str(release.receipt)}
+    if (known := release.estimate) is None:
+        reason = _MINIMA if release.receipt.temperature is None else _DRAWN
+        reason = reason if len(release.samples) >= FEWEST else _POINTS
+        reliable = None
+        if release.guide is not None:
+            shown = [one for one in rows if one.note != BASE]
+            seen = sum(one.measured for one in shown)
+            reason, reliable = _TRAINED + _FAINT * (seen < len(shown)), seen >= SHARE * len(shown)
+        if _of_features(release):
+            reason += _LEVELS * bool(getattr(release.model, "levels", ()))
+            reason += _CLASSES * bool(_classes(release))
+        return Summary(**given, reliable=reliable, reason=reason)
+    if known.log_scale is not None:
+        mean, sd = known.log_scale
+        half = sd * _quantile(level)
+        ends = (mean, mean - half, mean + half)
+        given["noise"] = tuple(math.exp(min(one, 700.0)) for one in ends)
+    return Summary(**given, reliable=known.reliable, reason=known.reason)
+
+
+def _quantile(level: float) -> float:
+    """Return half the width of a standard normal's central interval."""
+    from scipy.special import ndtri
+
+    return float(ndtri((1 + level) / 2))
+
+
+def _of_estimate(
+    release: Draws, level: float, names: Sequence[str], scales: Sequence[float]
+) -> list[Coefficient]:
+    known = release.estimate
+    assert known is not None
+    from scipy.special import ndtr  # late: draws without an estimate need none of scipy
+
+    quantile = _quantile(level)
+    rows = []
+    sds = known.spread.diagonal().clamp(min=0).sqrt().tolist()
+    parts = zip(names, known.mean, sds, known.sampling, scales, known.notes, strict=True)
+    for name, mean, sd, sampling, scale, note in parts:
+        row = Coefficient(name=name, mean=mean, scale=scale, note=note)
+        if sd:
+            row = replace(
+                row,
+                sd=sd,
+                low=mean - quantile * sd,
+                high=mean + quantile * sd,
+                positive=float(ndtr(mean / sd)),
+                privacy=max(0.0, 1 - sampling / sd),
+            )
+        rows.append(row)
+    return rows
+
+
+def _of_draws(
+    release: Draws, level: float, names: Sequence[str], scales: Sequence[float]
+) -> list[Coefficient]:
+    weights, measured = _weights(release), torch.tensor(_measured(release))
+    contrasts = _contrasts(release, weights, measured)
+    values = weights @ contrasts.T
+    notes = [
+        HIDDEN if bool(((row != 0) & ~measured).any()) else "" if bool(row.any()) else BASE
+        for row in contrasts
+    ]
+    points = [
+        Coefficient(name=name, mean=mean, scale=scale, note=note)
+        for name, mean, scale, note in zip(
+            names, values.mean(0).tolist(), scales, notes, strict=True
+        )
+    ]
+    if len(values) < FEWEST:
+        return points
+    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+    low, high = values.quantile(ends.to(values), dim=0).tolist()
+    above = (values > 0).double().mean(0).tolist()
+    rows = zip(points, values.std(0).tolist(), low, high, above, strict=True)
+    return [
+        point if point.note == BASE else replace(point, sd=sd, low=lo, high=hi, positive=positive)
+        for point, sd, lo, hi, positive in rows
+    ]
+
+
+def _contrasts(release: Draws, weights: Tensor, measured: Tensor) -> Tensor:
+    """Return the displayed contrasts of p weights: their linear combinations, (rows, p).
+
+    The records identify only differences between a category's levels, and between classes. A
+    guide of independent normals has the right spread for differences of levels that all have
+    weights; with a rare base level without a weight it is far too narrow. So the base level is
+    chosen from the draws: the one that varies least. Classes are compared with the first.
+
+    Args:
+        release: a release of a model with p weights.
+        weights: its draws, (k, p).
+        measured: whether each weight is not dominated by privacy noise, (p,).
+    """
+    if not _of_features(release):
+        return torch.eye(weights.shape[1]).to(weights)
+    names, classes = _columns(release), max(1, len(_classes(release)))
+    of_features, of_classes = (torch.eye(n).to(weights) for n in (len(names), classes))
+    if classes > 1:
+        of_classes = of_classes[1:] - of_classes[0]
+    hidden = ~measured.view(-1, classes)
+    varying = weights.var(0, correction=0).view(-1, classes).masked_fill(hidden, math.inf).sum(1)
+    for levels in getattr(release.model, "levels", ()):
+        places = [names.index(release.feature_names[level]) for level in levels]
+        base = places[int(varying[places].argmin())]
+        of_features[places, base] -= 1
+        of_features[-1, base] += 1
+    return torch.kron(of_features, of_classes)
+
+
+def _measured(release: Draws) -> list[bool]:
+    """Return whether each coefficient is not dominated by privacy noise, if a guide knows."""
+    guide = release.guide
+    if guide is None:
+        return [True] * _weights(release).shape[1]
+    sizes = [math.prod(shape) for shape in guide.sites.values()]
+    pieces = torch.tensor(guide.measured, dtype=torch.bool).split(sizes)
+    of_sites = dict(zip(guide.sites, pieces, strict=True))
+    if _of_features(release):
+        return list(of_sites["w"].tolist())
+    wanted = {name: value[0].numel() for name, value in release.latents.items()}
+    same = ((of_sites[name], number) for name, number in wanted.items())
+    each = (one if len(one) == number else one.all().expand(number) for one, number in same)
+    return list(torch.cat(list(each)).tolist())
+
+
+def _of_features(release: Draws) -> bool:
+    """Whether the weights ``w`` belong to the features, in order."""
+    return hasattr(release.model, "design") and not set(release.latents) - {"w", *_BESIDE}
+
+
+def _weights(release: Draws) -> Tensor:
+    """Return draws of the features' coefficients, or of all latent variables, (k, d).
+
+    The last weight times its column is the intercept.
+    """
+    model = release.model
+    if not _of_features(release):
+        return torch.cat([one.reshape(len(one), -1) for one in release.latents.values()], 1)
+    w = release.latents["w"].flatten(1)
+    if (constant := getattr(model, "constant", 1.0)) != 1 and getattr(model, "intercept", False):
+        w = torch.cat([w[:, :-1], w[:, -1:] * constant], 1)
+    if not getattr(model, "correlation", 0.0):
+        return w
+    plain: Any = replace(model, limit=None)  # type: ignore[type-var]
+    basis = torch.eye(len(release.feature_names), dtype=w.dtype)
+    slopes = plain.design(basis)[:, : len(basis)] @ w[:, : len(basis)].T
+    return torch.cat([slopes.T, w[:, len(basis) :]], 1)
+
+
+def _names(release: Draws) -> tuple[list[str], list[float]]:
+    """Return the names of the coefficients, and the units of the raw columns in one of theirs."""
+    if not _of_features(release):
+        names = [
+            name if value.ndim == 1 else f"{name}[{at}]"
+            for name, value in release.latents.items()
+            for at in range(value[0].numel())
+        ]
+        return names, [1.0] * len(names)
+    names = _columns(release)
+    encoding = release.encoding
+    known: dict[str, float] = {}
+    for column in encoding.columns if encoding else ():
+        if hasattr(column, "sd"):
+            known[column.features[0]] = column.sd
+    each = _classes(release)[1:]
+    labels = [f"{name}[{label}]" for name in names for label in each] or names
+    repeated = [known.get(name, 1.0) for name in names for _ in each or (0,)]
+    return labels, repeated
+
+
+def _columns(release: Draws) -> list[str]:
+    """Return the names of the columns that have weights."""
+    names = list(release.feature_names)
+    if (exposure := getattr(release.model, "exposure", None)) is not None:
+        del names[exposure]
+    return names + ["intercept"] * bool(getattr(release.model, "intercept", False))
+
+
+def _classes(release: Draws) -> Sequence[object]:
+    """Return the classes' labels, or their numbers; none if weights are for all classes."""
+    if release.latents["w"].ndim < 3:
+        return ()
+    target = release.preprocessing.get("target")
+    labels = target.get("classes") if isinstance(target, dict) else None
+    return labels or range(getattr(release.model, "classes", 0))

@@ -1,0 +1,245 @@
+"""Coverage of intervals where the model is wrong, and how many coefficients each route measures.
+
+    OMP_NUM_THREADS=1 python benchmarks/inference.py coverage [--tables 200]
+    OMP_NUM_THREADS=1 python benchmarks/inference.py measured [--tables 10]
+
+``coverage``: 95 % intervals of noisy scores over simulated tables; the truth is the model's best
+fit to 2,000,000 records. ``measured``: tables of numbers and categories with rare levels (each .6
+times as frequent as the one before), by noisy scores, by DPVI, and by the route that
+:func:`bdpvi.tables.recommended.for_intervals` takes. Strong coefficients are those whose estimate
+without privacy is over 4 standard errors from 0. δ = 1e-5, N is known, priors have a scale of 5.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from intervals import FAMILIES, bernoulli, features, overdispersed, truth, without_privacy
+from printed import command
+from torch import Tensor
+
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Dataset, fit_private
+from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.regression import NoisyScores
+from bdpvi.regression.score_families import Poisson
+from bdpvi.regression.score_posterior import Prior
+from bdpvi.regression.score_release import ScorePlan, measure
+from bdpvi.releases.estimate import BASE
+from bdpvi.tables.inference import Intervals
+
+Table = Callable[[int, int], tuple[Tensor, Tensor]]
+"""Design and targets, for a number of rows and a seed."""
+LARGE = 2_000_000
+
+
+def logistic(columns: int, correlation: float, intercept: float) -> Table:
+    """Return tables of which logistic regression is true."""
+    place = torch.arange(columns)
+    spread = correlation ** (place[:, None] - place).abs().double()
+    w = truth("logistic", columns)
+    w[-1] = intercept
+
+    def made(rows: int, seed: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+        x = torch.cat([x @ torch.linalg.cholesky(spread).T, x.new_ones(rows, 1)], 1)
+        return x, bernoulli(x @ w, generator)
+
+    return made
+
+
+def curved(rows: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return a table whose logit has a square and a product that the model leaves out."""
+    generator = torch.Generator().manual_seed(seed)
+    x = features(rows, 5, generator)
+    more = 0.3 * (x[:, 0] ** 2 - 1) + 0.3 * x[:, 0] * x[:, 1]
+    return x, bernoulli(x @ truth("logistic", 5) + more, generator)
+
+
+def spread(rows: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return counts of variance μ + μ²/2."""
+    generator = torch.Generator().manual_seed(seed)
+    x = features(rows, 3, generator)
+    return x, overdispersed(x @ truth("poisson", 3), generator)
+
+
+CELLS: dict[str, tuple[str, Table, tuple[int, ...], tuple[float, ...]]] = {
+    "logistic, squares and products left out, d = 5": (
+        "logistic",
+        curved,
+        (10_000, 30_000),
+        (0.5, 1, 3),
+    ),
+    "Poisson, variance μ + μ²/2, largest 30, d = 3": (
+        "counts to 30",
+        spread,
+        (10_000, 30_000),
+        (1, 3),
+    ),
+    "Poisson, variance μ + μ²/2, largest 10, d = 3": ("poisson", spread, (10_000,), (1,)),
+    "logistic, correct, d = 15": ("logistic", logistic(15, 0.3, -0.5), (30_000,), (1, 3)),
+    "logistic, correct, d = 15, 5 % positive": (
+        "logistic",
+        logistic(15, 0.3, -3.4),
+        (30_000,),
+        (1, 3),
+    ),
+    "logistic, correct, d = 15, correlation .9": (
+        "logistic",
+        logistic(15, 0.9, -0.5),
+        (30_000,),
+        (1, 3),
+    ),
+}
+
+
+def coverage(tables: int) -> None:
+    """Print a row for each cell."""
+    families = FAMILIES | {"counts to 30": Poisson(30.0)}
+    print(
+        "| cell | N | ε | coverage | standard error | least | intercept | without privacy | width |"
+    )
+    print("| --- " * 9 + "|")
+    for said, (name, made, sizes, epsilons) in CELLS.items():
+        kind = "logistic" if name == "logistic" else "poisson"
+        target = without_privacy(kind, *made(LARGE, 10**6))[0]
+        for rows in sizes:
+            for epsilon in epsilons:
+                inside, plain, widths = [], [], []
+                for seed in range(tables):
+                    x, y = made(rows, seed)
+                    k = x.shape[1]
+                    distance = math.sqrt(largest_variance(epsilon, 1e-5))
+                    plan = ScorePlan.of(families[name], k, distance, rows)
+                    prior = Prior(torch.zeros(k).double(), torch.eye(k).double() / 25)
+                    found = measure(plan, x, y, prior, Key.of_seed(seed)).of_features()
+                    sd = found.covariance.diagonal().sqrt()
+                    usual, error = without_privacy(kind, x, y)
+                    inside.append(((found.mean - target) / sd).abs() < 1.96)
+                    plain.append(((usual - target) / error).abs() < 1.96)
+                    widths.append(sd / error)
+                hit, other = torch.stack(inside).double(), torch.stack(plain).double()
+                of_it = float(hit.mean(1).std()) / math.sqrt(tables)
+                print(
+                    f"| {said} | {rows} | {epsilon:g} | {float(hit.mean()):.3f} | {of_it:.3f} | "
+                    f"{float(hit.mean(0).min()):.3f} | {float(hit[:, -1].mean()):.3f} | "
+                    f"{float(other.mean()):.3f} | {float(torch.stack(widths).median()):.2f} |",
+                    flush=True,
+                )
+
+
+def messy(
+    rows: int, numbers: int, sizes: tuple[int, ...], seed: int
+) -> tuple[Dataset, tuple[tuple[int, ...], ...], Tensor]:
+    """Return numbers and categories of these sizes, the places of their levels, and weights."""
+    generator, chosen = (torch.Generator().manual_seed(one) for one in (seed, 1000 + seed))
+    columns: list[Any] = [Numeric(f"n{at}", mean=0.0, sd=1.0) for at in range(numbers)]
+    parts = [features(rows, numbers, generator)[:, :-1]]
+    weights = [0.4 * torch.randn(numbers, generator=chosen, dtype=torch.float64)]
+    groups, place = [], numbers
+    for at, size in enumerate(sizes):
+        chances = 0.6 ** torch.arange(size).double()
+        levels = torch.multinomial(chances, rows, True, generator=generator)
+        parts.append(torch.nn.functional.one_hot(levels, size).double())
+        effects = 0.5 * torch.randn(size, generator=chosen, dtype=torch.float64)
+        weights.append(effects - effects[0])
+        groups.append(tuple(range(place, place + size)))
+        columns.append(OneHot(f"c{at}", tuple("abcdefghij"[:size])))
+        place += size
+    x, w = torch.cat(parts, 1), torch.cat([*weights, torch.tensor([-0.8]).double()])
+    encoding = Encoding(tuple(columns), "Simulated.")
+    y = bernoulli(x @ w[:-1] + w[-1], generator)
+    made = {"encoding": encoding.to_dict()}
+    data = Dataset(x, y, feature_names=encoding.feature_names, preprocessing=made)
+    return data, tuple(groups), w
+
+
+def judged(
+    release: bdpvi.Release, data: Dataset, groups: tuple[tuple[int, ...], ...], w: Tensor
+) -> tuple[Tensor, ...]:
+    """Return which coefficients are measured, strong, and covered, and their ratio of sds."""
+    rows = release.summary().coefficients
+    used = torch.tensor([one.note != BASE for one in rows])
+    target = w.clone()
+    for group in groups:  # as contrasts with the release's base level
+        (base,) = (w[at] for at in group if not used[at])
+        target[list(group)] -= base
+        target[-1] += base
+    design = torch.cat([data.x, data.x.new_ones(len(data.x), 1)], 1)[:, used]
+    usual, error = without_privacy("logistic", design, data.y)
+    shown = [one for one in rows if one.note != BASE]
+    mean = torch.tensor([one.mean for one in shown], dtype=torch.float64)
+    sd = torch.tensor([one.sd or 0.0 for one in shown], dtype=torch.float64)
+    covered = (mean - target[used]).abs() < 1.96 * sd
+    return (
+        torch.tensor([one.measured for one in shown]),
+        (usual / error).abs() > 4,
+        covered,
+        sd / error,
+    )
+
+
+def measured(tables: int) -> None:
+    """Print a row for each shape of table and each route."""
+    print(
+        "| N | features | ε | signal | route | measured, of strong | of all | covered, of measured "
+        "| of all | ratio of sds |"
+    )
+    print("| --- " * 10 + "|")
+    many, few = (10, (2, 3, 4, 5, 6, 6)), (5, (3,))
+    for rows, (numbers, sizes), epsilon in (
+        (7500, many, 3.0),
+        (10_000, many, 2.6),
+        (7500, many, 2.6),
+        (5000, many, 2.6),
+        (1000, few, 3.0),
+    ):
+        width = numbers + sum(sizes)
+        distance = math.sqrt(largest_variance(epsilon, 1e-5))
+        signal = ScorePlan.of(FAMILIES["logistic"], width + 1, distance, rows).signal(rows)
+        scores, trained = NoisyScores(rows=rows, least=0.0), bdpvi.DPVI(rows=rows)
+        routes: dict[str, Any] = {
+            "noisy scores": scores,
+            "DPVI": trained,
+            "by public facts": Intervals(scores=scores, trained=trained),
+        }
+        for name, route in routes.items():
+            found = []
+            for seed in range(tables):
+                data, groups, w = messy(rows, numbers, sizes, seed)
+                model = BayesianLogisticRegression.unweighted(
+                    intercept=True, prior_scale=5.0, one_hot=groups
+                )
+                release = fit_private(model, data, epsilon=epsilon, route=route)
+                found.append(judged(release, data, groups, w))
+            seen, strong, covered, ratio = (torch.cat(one) for one in zip(*found, strict=True))
+            print(
+                f"| {rows} | {width} | {epsilon:g} | {signal:.1f} | {name} | "
+                f"{float(seen[strong].double().mean()):.2f} | {float(seen.double().mean()):.2f} | "
+                f"{float(covered[seen].double().mean()):.3f} | "
+                f"{float(covered.double().mean()):.3f} | {float(ratio[seen].median()):.2f} |",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=("coverage", "measured"))
+    parser.add_argument("--tables", type=int, default=200)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    print(command())
+    {"coverage": coverage, "measured": measured}[chosen.part](chosen.tables)
+
+
+if __name__ == "__main__":
+    main()

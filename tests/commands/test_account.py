@@ -1,0 +1,152 @@
+"""``bdpvi account``: what was spent on a table, when and what for; no draw depends on it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_cli import run
+
+import bdpvi
+from bdpvi.bayesian import storage
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.book import Entry
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.note import Note
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
+from bdpvi.releases.account import Account
+from bdpvi.releases.transaction import Plan, Transaction
+from bdpvi.tables.private import beside
+
+pytestmark = pytest.mark.filterwarnings("ignore:column 'age'")
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "ledger.jsonl"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    age = rng.normal(50, 12, 2000)
+    sick = np.where(rng.random(2000) < 1 / (1 + np.exp((50 - age) / 8)), "yes", "no")
+    path = tmp_path_factory.mktemp("account") / "people.csv"
+    pd.DataFrame({"age": age, "s<i>ck": sick}).to_csv(path, index=False)
+    given = ("--data", path, "--one-row-per-person", "--target", "s<i>ck", "--quiet")
+    made = ("--positive", "yes", "--epsilon", 2, "--budget", 5, "--no-scores")
+    assert run("private", *given, *made, "--out", path.with_name("shared")) == 0
+    counted = ("--epsilon", 1, "--delta", 1e-5, "--no-report", "--budget", 5)
+    assert run("synthesize", *given, *counted, "--out", path.with_name("rows")) == 0
+    return path
+
+
+def test_it_says_when_what_for_which_file_and_at_which_epsilon(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("account", table) == 0
+    said = capsys.readouterr().out
+    lines = said.splitlines()
+    assert lines[0].startswith("1. 20")
+    assert lines[0].endswith(" UTC: private: logistic regression of 's<i>ck' → shared/release.json")
+    assert lines[1].startswith("   alone ε = 1.99") or lines[1].startswith("   alone ε = 2 ")
+    assert lines[2].endswith(" UTC: synthesize → rows/synthetic.json")
+    assert "alone ε = 1 at δ = 1e-05" in lines[3]
+    assert "All together: worst-case DP: ε = 2." in said
+    assert "tells whether the table has one record or not with a chance of at most 9" in said
+    assert "budget: ε = 5 at δ = 1e-05" in said
+    for place in (beside(table), table.with_name("shared.secret")):
+        assert run("ledger", "show", place) == 0
+        assert capsys.readouterr().out == said
+    assert run("account", table, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["out"] for one in found["works"]] == ["shared/release.json", "rows/synthetic.json"]
+    assert len(found["charges"]) > 2
+
+
+def test_the_page_needs_no_other_file_and_escapes(table: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    assert run("account", table, "--html", tmp_path / "a.html") == 0
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "s&lt;i&gt;ck" in page
+    assert "<i>" not in page
+    assert "http" not in page
+    assert "src=" not in page
+    assert "rows/synthetic.json" in page
+
+
+def test_the_epsilon_of_each_and_of_all() -> None:
+    noises = {"a": 4.0, "b": 6.0, "c": 10.0}
+    ledger = Ledger()
+    for name, noise in noises.items():
+        price = (SampledGaussian(noise_multiplier=noise),)
+        ledger.charge(Entry(kind="release", of=name, events=price))
+    found = Account(ledger.book(), 1e-5)
+    alone = [one.alone.epsilon for one in found.lines if one.alone]
+    assert alone == pytest.approx([gaussian_epsilon(z**-2, 1e-5) for z in noises.values()])
+    assert found.total is not None
+    all_of_them = sum(z**-2 for z in noises.values())
+    assert found.total.epsilon == pytest.approx(gaussian_epsilon(all_of_them, 1e-5))
+    ledger.charge(Entry(kind="draws", of="d", events=None))
+    unbounded = Account(ledger.book(), 1e-5)
+    assert unbounded.total is None
+    assert "no worst-case guarantee" in "\n".join(unbounded.text())
+
+
+def test_ledgers_of_earlier_versions_can_be_read(tmp_path: Path) -> None:
+    shutil.copy(GOLDEN, tmp_path / "ledger.jsonl")
+    for one in GOLDEN.parent.glob("ledger.jsonl.head"):
+        shutil.copy(one, tmp_path / one.name)
+    found = Account(storage.open_ledger(tmp_path / "ledger.jsonl").book(), 1e-5)
+    assert found.lines[0].time == "not recorded"
+    assert found.total is not None
+
+
+class Step:
+    step = "count"
+
+    def plan(self, before: Any) -> Plan[float]:
+        price = (SampledGaussian(noise_multiplier=10.0),)
+        return Plan(kind="release", what="a count", events=price, settings=10.0)
+
+    def draw(self, plan: Plan[float], key: Key) -> int:
+        return int(key)
+
+
+def test_a_repeated_call_draws_the_same_at_another_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger, drawn = Ledger(), []
+    for at in ("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"):
+        monkeypatch.setattr(Note, "now", lambda what="", out="", at=at: Note(time=at, what=what))
+        work = Transaction(ledger, Key(bytes(32)), name="a", what=f"at {at}")
+        drawn.append(work.perform(Step()))
+    assert drawn[0] == drawn[1]
+    (entry,) = ledger.entries()
+    assert entry.note == Note(time="2026-01-01T00:00:00Z", what="at 2026-01-01T00:00:00Z")
+    assert replace(entry, note=None) == entry
+
+
+def test_a_note_is_checked_as_all_of_a_ledger_is() -> None:
+    entry = Entry(kind="release", note=Note(time="2026-01-01T00:00:00Z", what="a", out="b"))
+    content = entry.to_dict()
+    assert Entry.from_dict(content).note == entry.note
+    for bad in ({"time": "now"}, {"what": "\x1b"}, {"out": "x" * 301}, {"what": 3}):
+        with pytest.raises(ValueError, match="must be"):
+            Entry.from_dict({**content, "note": {**content["note"], **bad}})
+    with pytest.raises(TypeError):
+        Entry.from_dict({**content, "note": {**content["note"], "more": ""}})
+
+
+def test_every_door_leaves_a_note(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"age": [*range(20, 70)] * 40, "sick": ["no", "yes"] * 1000})
+    ledger = Ledger(budget=bdpvi.Budget(5.0))
+    bdpvi.private(
+        frame, target="sick", positive="yes", epsilon=2.0, ledger=ledger, progress=False,
+        numeric=["age"],
+    )  # fmt: skip
+    bdpvi.synthesize(frame, epsilon=1.0, ledger=ledger)
+    whats = [one.what for one in Account(ledger.book(), 1e-5).lines]
+    assert whats == ["private: logistic regression of 'sick'", "synthesize"]

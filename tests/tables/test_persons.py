@@ -1,0 +1,126 @@
+"""Whom ε protects is said before a file is read, and the receipt repeats it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_cli import run
+
+import bdpvi
+from bdpvi.releases.persons import check_said
+from bdpvi.tables.private import beside
+
+COLUMNS = ("--target", "sick", "--positive", "yes", "--epsilon", 2, "--no-scores", "--quiet")
+NUMBERS = ("--numeric", "age", "--rows", 3000)
+
+
+@pytest.fixture
+def visits(tmp_path: Path) -> Path:
+    """Three visits of each of a thousand patients."""
+    rng = np.random.default_rng(0)
+    age = rng.normal(50, 12, 3000)
+    sick = np.where(rng.random(3000) < 1 / (1 + np.exp((50 - age) / 8)), "yes", "no")
+    frame = pd.DataFrame({"patient_id": np.repeat(np.arange(1000), 3), "age": age, "sick": sick})
+    frame.to_csv(tmp_path / "visits.csv", index=False)
+    return tmp_path / "visits.csv"
+
+
+@pytest.mark.parametrize("command", ["private", "synthesize"])
+def test_a_file_is_not_read_before_it_is_said_whose_rows_they_are(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unread = tmp_path / "unread.csv"
+    unread.write_bytes(b"\xff\x00 no table")
+    given: tuple[object, ...] = (
+        "--data",
+        unread,
+        "--target",
+        "sick",
+        "--epsilon",
+        1,
+        "--out",
+        tmp_path / "out",
+    )
+    given += ("--positive", "yes") if command == "private" else ()
+    said = []
+    for more in ((), ("--rows-per-unit", 3), ("--unit", "who", "--one-row-per-person")):
+        assert run(command, *given, *more) == 2
+        said.append(capsys.readouterr().err)
+    assert "give unit=COLUMN and rows_per_unit=k (--unit COLUMN --rows-per-unit k)" in said[0]
+    assert "(--one-row-per-person) if everybody has one row" in said[0]
+    assert "rows_per_unit=3 needs unit=" in said[1]
+    assert "unit='who' and one_row_per_person=True were both given" in said[2]
+    assert [one.name for one in tmp_path.iterdir()] == ["unread.csv"]
+    assert run(command, *given, "--one-row-per-person") == 2
+    assert "unread.csv" in capsys.readouterr().err  # now it is read, in vain
+
+
+def test_a_model_for_a_person_with_three_rows(
+    visits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The default model, with the noise of a person; the columns are bought for them too."""
+    unit = ("--unit", "patient_id", "--rows-per-unit", 3)
+    assert run("private", "--data", visits, *COLUMNS, *NUMBERS, *unit, "--out", tmp_path / "a") == 0
+    said = capsys.readouterr().out
+    assert "to add or remove all records, at most 3, of one person ('patient_id')" in said
+    release = bdpvi.load_release(tmp_path / "a" / "release.json")
+    assert "patient_id" not in release.feature_names
+    assert release.receipt.temperature is None  # not draws from a guide
+    total = bdpvi.Ledger.at(beside(visits)).worst_case(1e-5)
+    assert total is not None
+    assert 1.9 < total.epsilon <= 2.0
+    frame = pd.read_csv(visits).drop(columns="patient_id")
+    chance = release.predict_mean(frame.drop(columns="sick"))
+    assert ((np.asarray(chance) > 0.5) == (frame["sick"] == "yes")).mean() > 0.7
+
+
+@pytest.mark.filterwarnings("ignore:.*column '")
+def test_the_receipt_says_that_a_row_is_a_person(visits: Path) -> None:
+    frame = pd.read_csv(visits).drop(columns="patient_id")
+    given: dict[str, Any] = {
+        "target": "sick",
+        "positive": "yes",
+        "epsilon": 2.0,
+        "numeric": ["age"],
+    }
+    given |= {"expected_rows": 3000, "progress": False}
+    options: dict[str, Any] = {"one_row_per_person": True, "drop": ["patient_id"]}
+    tables: list[tuple[Any, dict[str, Any]]] = [(frame, {}), (visits, options)]
+    for table, more in tables:
+        receipt = bdpvi.private(table, **given, **more).receipt
+        assert receipt.bound.neighbours == "add or remove one record"
+        assert "persons: one row each" in receipt.meaning
+    receipt = bdpvi.private(
+        pd.read_csv(visits), unit="patient_id", rows_per_unit=3, **given
+    ).receipt
+    assert "one row each" not in receipt.meaning
+    made = bdpvi.synthesize(frame, epsilon=2.0)
+    assert made.receipt.declared["persons"] == "one row each"
+
+
+def test_only_the_owner_hears_of_persons_that_repeat(visits: Path) -> None:
+    given: dict[str, Any] = {
+        "target": "sick",
+        "positive": "yes",
+        "epsilon": 2.0,
+        "numeric": ["age"],
+    }
+    given |= {"expected_rows": 3000, "progress": False, "drop": ["patient_id"]}
+    with pytest.warns(
+        UserWarning, match="for the owner only: column 'patient_id' has a value more"
+    ):
+        release = bdpvi.private(visits, one_row_per_person=True, **given)
+    assert "patient_id" not in release.receipt.meaning
+
+
+def test_public_data_sets_need_neither() -> None:
+    check_said("patients.csv", unit="who")
+    check_said("patients.csv", one_row_per_person=True)
+    check_said(pd.DataFrame())
+    check_said(bdpvi.datasets.load_breast_cancer().train)
+    with pytest.raises(ValueError, match=r"'patients\.csv' may be of the same persons"):
+        check_said(Path("patients.csv"))
