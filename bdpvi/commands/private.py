@@ -222,16 +222,17 @@ def private(
 
 def _look_first(table: WholeTable, given: dict[str, Any], *, yes: bool, quiet: bool) -> None:
     """Show the owner what is read otherwise than it seems meant, before anything is charged."""
-    from bdpvi.privacy.book import ROW
+    from bdpvi.releases.persons import check_said
 
     names = (
         "target", "drop", "categorical", "numeric", "constants", "types", "unit", "rows_per_unit",
-        "delta",
+        "one_row_per_person", "delta",
     )  # fmt: skip
     asked = {name: given[name] for name in names if name in given}
     asked["positive"] = None if given["model"] is not None else given["positive"]
     asked["epsilon"] = None if given["from_data"] else given["epsilon"]
-    asked["one_row_per_person"] = given["unit"] == ROW
+    said = {name: given[name] for name in ("unit", "rows_per_unit", "one_row_per_person")}
+    check_said(table.data, **said)  # refused by options alone
     look_first(Path(table.data), yes=yes, quiet=quiet, **asked, **vars(table.file))
 
 

@@ -216,7 +216,7 @@ def synthesize(
     look_first(
         data, yes=yes, quiet=quiet or as_json, types=known, target=target, positive=None,
         drop=[*(drop or ()), *out_of_it], categorical=categorical or (), numeric=numeric or (),
-        unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=unit == "row", **vars(file),
+        unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person, **vars(file),
     )  # fmt: skip
     frame = with_text_names(read_table(data, text=True, least=0, **vars(file)))
     used = _without(frame, drop).reset_index(drop=True)

@@ -92,15 +92,16 @@ def seen(frame: pd.DataFrame, asked: Asked, file: FileFormat | None = None) -> T
         ("unit", [] if asked.unit == ROW else [asked.unit]),
     ):  # fmt: skip
         for one in columns:
-            if (found := header.count(one)) != 1:
+            if (count := header.count(one)) != 1:
                 raise ValueError(
-                    f"{name}={one!r} must be a column of the table once, there are {found}"
+                    f"{name}={one!r} must be a column of the table once, there are {count}"
                 )
     types = asked.read_by(header, file)
     sheet = {name: Column.of(frame[name], types.get(name), asked) for name in header}
     features = {name: one for name, one in sheet.items() if name not in (*asked.drop, asked.unit)}
     features = {n: one for n, one in features.items() if one.look.kind not in UNUSED or one.free}
-    target, of_target = None, []
+    target: TargetLook | None = None
+    of_target: list[Finding] = []
     if asked.target:
         target, of_target = _target(sheet[asked.target], asked, file)
     signs = _signs(features, file)
@@ -286,39 +287,43 @@ def _persons(
 ) -> tuple[tuple[PersonsLook, ...], list[Finding]]:
     """Return the columns that may name persons, and what should be said about them."""
     if asked.unit != ROW:
-        shown = _repeats(sheet[asked.unit])
+        unit = _repeats(sheet[asked.unit])
         few = Finding(
-            f"{shown}. The noise grows with --rows-per-unit {asked.rows_per_unit}",
-            f"--rows-per-unit {shown.most}",
+            f"{unit}. The noise grows with --rows-per-unit {asked.rows_per_unit}",
+            f"--rows-per-unit {unit.most}",
         )
-        return (shown,), [few] * (asked.rows_per_unit > shown.most > 0)
+        return (unit,), [few] * (asked.rows_per_unit > unit.most > 0)
     named, others = [], []
     for name, one in sheet.items():
-        if name == asked.target or len(one.labels) <= 2 or one.look.kind == "date":
+        found = _repeats(one)
+        if name == asked.target or one.look.kind == "date" or found.most <= 1:
             continue
-        words = {word.lower() for word in name.replace("-", "_").split("_")}
-        called = called_identifier(name) or (words & _PEOPLE and len(one.labels) > FEW)
-        if (found := _repeats(one)).most > 1:
-            if called:
-                named.append(found)
-            elif one.free and name not in asked.drop and _like_persons(one, found):
-                others.append(found)
+        parts = {word.lower() for word in name.replace("-", "_").split("_")}
+        if called_identifier(name) or (parts & _PEOPLE and found.persons > FEW):
+            named.append(found)
+        elif one.free and name not in asked.drop and _like_persons(one, found):
+            others.append(found)
     shown = (*named, *([] if asked.one_row_per_person else others))
-    if shown:
-        option = f"--unit {shlex.quote(shown[0].name)} --rows-per-unit {shown[0].usual}"
-        words = f"{shown[0]}. If it names persons, protect all rows of a person"
-        return shown, [Finding(words, option, costly=bool(named))]
-    if asked.one_row_per_person:
-        return (), []
-    words = "nothing looks like a person with several rows. If everybody has one"
-    return (), [Finding(words, "--one-row-per-person")]
+    if not shown and not asked.one_row_per_person:
+        words = "nothing looks like a person with several rows. If everybody has one"
+        return (), [Finding(words, "--one-row-per-person")]
+    return shown, [
+        Finding(
+            f"{one}. If it names persons, protect all rows of a person",
+            f"--unit {shlex.quote(one.name)} --rows-per-unit {one.usual}",
+            costly=bool(named),
+        )
+        for one in (named or shown[:1])
+    ]
 
 
 def _repeats(one: Column) -> PersonsLook:
     """Return how often the values of a column repeat."""
     sizes = sorted(one.labels.values())
-    at = [sizes[math.ceil(q * len(sizes)) - 1] if sizes else 0 for q in (0.5, 0.95, 1.0)]
-    return PersonsLook(one.look.name, len(sizes), *at, sum(sizes))
+    half, usual, most = (
+        sizes[math.ceil(q * len(sizes)) - 1] if sizes else 0 for q in (0.5, 0.95, 1.0)
+    )
+    return PersonsLook(one.look.name, len(sizes), half, usual, most, sum(sizes))
 
 
 def _like_persons(one: Column, found: PersonsLook) -> bool:

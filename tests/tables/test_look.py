@@ -231,15 +231,16 @@ def test_what_epsilon_pays_for_and_needs() -> None:
 
 def test_columns_that_an_option_names_must_be_there() -> None:
     frame = pd.DataFrame({"age": texts("1", "2")})
-    for name, value in (("target", "x"), ("unit", "x"), ("drop", ["x"]), ("numeric", ["x"])):
+    wrong: dict[str, Any] = {"target": "x", "unit": "x", "drop": ["x"], "numeric": ["x"]}
+    for name, value in wrong.items():
         with pytest.raises(ValueError, match=f"{name}='x' must be a column"):
-            looked(frame, **{name: value})
+            looked(frame, None, **{name: value})
 
 
 def test_a_large_file_is_read_in_a_few_seconds(tmp_path: Path) -> None:
     rows, random = 200_000, np.random.default_rng(0)
     path = tmp_path / "large.csv"
-    frame = {f"x{at}": np.round(random.normal(size=rows), 3) for at in range(4)}
+    frame: dict[str, Any] = {f"x{at}": np.round(random.normal(size=rows), 3) for at in range(4)}
     frame |= {"ward": random.choice(list("abc"), rows), "nr": np.arange(rows)}
     pd.DataFrame(frame).to_csv(path, index=False)
     start = time.process_time()
