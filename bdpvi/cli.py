@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from bdpvi._ground import log, outputs, validate
-from bdpvi.commands import check, fit, ledger, options, private, release, summary, synthesize
+from bdpvi.commands import check, draft, fit, ledger, options, private, release, summary, synthesize
 from bdpvi.commands.command import Command
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ for command in (
     release.cost,
     release.predict,
     summary.summary,
-    synthesize.schema,
+    draft.schema,
     synthesize.synthesize,
     synthesize.sample,
     ledger.account,

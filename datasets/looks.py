@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bdpvi._ground.outputs import several
+from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.spelling import number_of
 from bdpvi.datasets.types import UNUSED, ColumnType, unfit
@@ -18,7 +19,7 @@ _SHOWN = 8
 """Most values of a target that are shown."""
 
 
-class ReadingWarning(UserWarning):
+class ReadingWarning(PrivacyUtilityWarning):
     """For the owner: something in a table is read otherwise than it seems meant."""
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from bdpvi._ground import validate
 from bdpvi.datasets import bought, bounds
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
-from bdpvi.datasets.cells import read_columns
+from bdpvi.datasets.cells import read_cell, read_columns
 from bdpvi.datasets.domain import MOST_LEVELS, Domain
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.schema import Schema
@@ -240,9 +240,16 @@ class Order:
             key=key.child("bounds"),
             rows=self.settings.rows_per_unit,
         )
-        made = {name: one.of(self.types.get(name)) for name, one in made.items()}
+        made = {name: one.of(self._type(name, one.levels)) for name, one in made.items()}
         source = f"{self.source}; the others {bounds.SOURCE}" if self.source else bounds.SOURCE
         return Schema({**self.declared, **made}, source)
+
+    def _type(self, name: str, levels: Sequence[str] | None) -> ColumnType | None:
+        """Return the type to release; none for a name of which guessing makes nothing else."""
+        found = self.types.get(name)
+        named = name in self.settings.categorical and found == ColumnType(kind="category")
+        same = all(read_cell(one)[1] == one for one in levels or ())
+        return None if named and same else found
 
     def plan(self, schema: Schema) -> Plan:
         """Return the tables to count and their noise, by the schema of all columns."""

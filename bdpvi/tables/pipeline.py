@@ -172,13 +172,6 @@ class Pipeline:
         """The name of the positive value."""
         return read_cell(self.positive, self.target_type)[1]
 
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """The columns that are no features: dropped ones, identifiers and text."""
-        kinds = {} if self.types is None else self.types.read_by
-        unused = [name for name, one in kinds.items() if one.kind in UNUSED]
-        return (*self.drop, *(one for one in unused if one not in {*self.drop, self.target}))
-
     @cached_property
     def public(self) -> Encoding | None:
         """The public preprocessing, with the exposure's column unchanged."""
@@ -286,24 +279,34 @@ class Pipeline:
         names = [str(name).strip() for name in header]
         if self.exposure and (self.exposure == self.target or self.exposure not in names):
             raise ValueError(f"exposure={self.exposure!r} must be a column other than the target")
-        kinds = {} if self.types is None else self.types.of_header(names)
-        taken = {*self.left_out, self.target}
-        if both := sorted({*self.numeric} & {n for n, one in kinds.items() if one.kind in NAMES}):
-            raise ValueError(f"numeric names {both[0]!r}, whose kind is {kinds[both[0]].kind}")
-        if both := sorted(
-            {*self.categorical} & {n for n, one in kinds.items() if one.kind in NUMBERS}
-        ):
-            raise ValueError(f"categorical names {both[0]!r}, whose kind is {kinds[both[0]].kind}")
-        more = {n: one.kind for n, one in kinds.items() if n not in taken}
+        drop, numbers, categories = self._kinds(names)
         return bought.Purchase.of(
             header,
             target=self.target,
             public=self.public,
-            drop=self.left_out,
-            categorical=[*self.categorical, *(n for n, one in more.items() if one in NAMES)],
-            numeric=[*self.numeric, *(n for n, one in more.items() if one in NUMBERS)],
+            drop=drop,
+            categorical=[*self.categorical, *categories],
+            numeric=[*self.numeric, *numbers],
             hashed=bool(self.hashed),
         )
+
+    def _kinds(self, names: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+        """Return the columns to leave out, and those that types declare as numbers or names."""
+        types = {} if self.types is None else self.types.of_header(names)
+        kinds = {name: one.kind for name, one in types.items() if name in names}
+        for argument, some, others in (
+            ("numeric", self.numeric, NAMES),
+            ("categorical", self.categorical, NUMBERS),
+        ):
+            if both := [name for name in some if kinds.get(name) in others]:
+                raise ValueError(f"{argument} names {both[0]!r}, whose kind is {kinds[both[0]]}")
+        out = [*self.drop, *(n for n, kind in kinds.items() if kind in UNUSED)]
+        out = [name for name in dict.fromkeys(out) if name != self.target or name in self.drop]
+        used = {name: kind for name, kind in kinds.items() if name not in {*out, self.target}}
+        numbers, categories = (
+            [name for name, kind in used.items() if kind in some] for some in (NUMBERS, NAMES)
+        )
+        return out, numbers, categories
 
     def chosen(self, left: Left | None = None, found: Encoded | None = None) -> Recipe:
         """Return the settings of the fit, for the ε that remains after preprocessing.

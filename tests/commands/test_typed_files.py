@@ -16,10 +16,8 @@ from bdpvi.cli import app
 from bdpvi.releases.shared_file import load_release
 from bdpvi.synthesis import load
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:for the owner only. column 'weight'. 4 cells:UserWarning",
-    "ignore:column .* clamped:UserWarning",  # of bought bounds it depends on noise
-)
+# Of bought bounds it depends on noise how much is beyond.
+pytestmark = pytest.mark.filterwarnings("ignore:column .* clamped:UserWarning")
 SIZE = 3000
 FILE = ("--separator", ";", "--charset", "latin-1")
 FORMAT = (*FILE, "--decimal", ",", "--date-format", "%d.%m.%Y")
