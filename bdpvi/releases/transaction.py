@@ -186,6 +186,8 @@ class Transaction:
                     "draws cannot be reproduced. The charge stays; choose another folder for "
                     "this work"
                 )
+            else:
+                entry = made  # with the time of the charge
             if last:
                 self.end()
         return plan, key, entry

@@ -124,6 +124,7 @@ def test_a_repeated_call_draws_the_same_at_another_time(monkeypatch: pytest.Monk
         work = Transaction(ledger, Key(bytes(32)), name="a", what=f"at {at}")
         drawn.append(work.perform(Step()))
     assert drawn[0] == drawn[1]
+    assert work.charge(Step())[2].note == ledger.entries()[0].note  # as a receipt has it
     (entry,) = ledger.entries()
     assert entry.note == Note(time="2026-01-01T00:00:00Z", what="at 2026-01-01T00:00:00Z")
     assert replace(entry, note=None) == entry

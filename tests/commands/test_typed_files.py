@@ -81,7 +81,14 @@ def run(*arguments: object) -> str:
 
 
 def test_an_export_becomes_a_model_that_reads_new_rows_by_its_types(folder: Path) -> None:
-    private = ["private", "--data", folder / "export.csv", "--types", folder / "types.json"]
+    private = [
+        "private",
+        "--one-row-per-person",
+        "--data",
+        folder / "export.csv",
+        "--types",
+        folder / "types.json",
+    ]
     private += ["--target", "krank", "--positive", "ja", "--epsilon", "5", "--quiet"]
     run(*private, "--no-scores", "--out", folder / "shared", *FORMAT)
     release = load_release(folder / "shared" / "release.json")
@@ -102,7 +109,14 @@ def test_an_export_becomes_a_model_that_reads_new_rows_by_its_types(folder: Path
 
 
 def test_an_export_becomes_rows_of_the_same_types(folder: Path) -> None:
-    made = ["synthesize", "--data", folder / "export.csv", "--types", folder / "types.json"]
+    made = [
+        "synthesize",
+        "--one-row-per-person",
+        "--data",
+        folder / "export.csv",
+        "--types",
+        folder / "types.json",
+    ]
     made += ["--target", "krank", "--epsilon", "5", "--no-report", "--quiet"]
     run(*made, "--out", folder / "rows", *FORMAT)
     texts = pd.read_csv(folder / "rows" / "synthetic.csv", dtype=str, keep_default_na=False)
@@ -136,7 +150,16 @@ def test_the_owner_sees_spellings_and_commas_before_a_charge(
         charged.append(sum(1 for _ in folder.glob("*.ledger.jsonl")))
 
     monkeypatch.setattr("warnings.warn", show)
-    private = ["private", "--data", folder / "export.csv", "--target", "krank", "--positive", "ja"]
+    private = [
+        "private",
+        "--one-row-per-person",
+        "--data",
+        folder / "export.csv",
+        "--target",
+        "krank",
+        "--positive",
+        "ja",
+    ]
     run(*private, "--epsilon", "5", "--out", folder / "o", "--quiet", "--no-scores", *FILE)
     first = told.index(next(one for one in told if "counted as not 'ja'" in one))
     assert "'Ja' (" in told[first]
@@ -159,7 +182,14 @@ def test_a_draft_has_the_form_of_the_types_file(folder: Path) -> None:
         "born": "date", "smokes": "boolean", "krank": None,
     }  # fmt: skip
     assert all(one["from_data"] for one in columns.values())
-    private = ["private", "--data", folder / "export.csv", "--types", folder / "draft.json"]
+    private = [
+        "private",
+        "--one-row-per-person",
+        "--data",
+        folder / "export.csv",
+        "--types",
+        folder / "draft.json",
+    ]
     private += ["--target", "krank", "--positive", "ja", "--epsilon", "5", "--out", folder / "o"]
     with pytest.raises(ValueError, match="marked from_data"):
         run(*private, *FORMAT, "--thousands", ".")
@@ -182,7 +212,14 @@ def test_a_draft_has_the_form_of_the_types_file(folder: Path) -> None:
 def test_what_options_and_header_refuse_costs_nothing(
     command: str, options: list[str], said: str, folder: Path
 ) -> None:
-    given = [command, "--data", folder / "export.csv", "--types", folder / "types.json"]
+    given = [
+        command,
+        "--one-row-per-person",
+        "--data",
+        folder / "export.csv",
+        "--types",
+        folder / "types.json",
+    ]
     given += ["--epsilon", "1", "--out", folder / "o", "--target", "krank", *FILE]
     if command == "private":
         given += ["--positive", "ja"]

@@ -247,6 +247,7 @@ def test_a_comma_as_decimal_sign_is_told_before_the_charge_and_read_if_declared(
     frame["sick"] = np.where(rng.random(1500) < frame["weight"] / 140, "yes", "no")
     frame.to_csv(path, index=False, sep=";", decimal=",")
     options: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 5.0}
+    options["one_row_per_person"] = True
     ledger = bdpvi.Ledger()
     told = []
 

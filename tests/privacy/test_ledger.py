@@ -691,6 +691,7 @@ def test_lost_lines_cost_the_whole_budget_unless_all_of_them_are_known(
     ledger = Ledger.at(file, budget=budget)
     for one in made:
         ledger.charge(one)
+    made = [*ledger.entries()]  # with the time of each
     kept = (file.read_bytes(), head_of(file).read_bytes())
 
     def damage() -> None:
