@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from bdpvi._ground import log, outputs, validate
-from bdpvi.commands import draft, fit, ledger, options, private, release, summary, synthesize
+from bdpvi.commands import check, draft, fit, ledger, options, private, release, summary, synthesize
 from bdpvi.commands.command import Command
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ app = typer.Typer(
     context_settings=options.HELP,
 )
 for command in (
+    check.check,
     private.private,
     fit.fit,
     release.release,

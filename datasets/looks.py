@@ -19,6 +19,10 @@ _SHOWN = 8
 """Most values of a target that are shown."""
 
 
+class ReadingWarning(PrivacyUtilityWarning):
+    """For the owner: something in a table is read otherwise than it seems meant."""
+
+
 def tell_of_unfit(frame: pd.DataFrame, types: Mapping[str, ColumnType]) -> None:
     """Warn the owner how many cells do not fit the declared type of their column."""
     for name, one in types.items():
@@ -90,4 +94,4 @@ def _with_comma(text: str, decimal: str, thousands: str) -> bool:
 
 
 def _tell(words: str) -> None:
-    warnings.warn(f"for the owner only: {words} (secret)", PrivacyUtilityWarning, stacklevel=4)
+    warnings.warn(f"for the owner only: {words} (secret)", ReadingWarning, stacklevel=4)

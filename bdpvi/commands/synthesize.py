@@ -13,6 +13,7 @@ import typer
 from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
+from bdpvi.commands.check import Yes, look_first
 from bdpvi.commands.draft import Categorical, Drop, without
 from bdpvi.commands.options import (
     BudgetOption,
@@ -103,6 +104,7 @@ def synthesize(
     decimal: Decimal = ".",
     thousands: Thousands = "",
     date_format: DateFormat = "",
+    yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -163,6 +165,12 @@ def synthesize(
     output = output_of(folder / NAME)
     where = Places.of(out=out, secret=folder, ledger=path, shared=out, output=output)
     _check(rows, tables)
+    out_of_it = [] if known is None else [one for one in known.left_out if one in kept_header]
+    look_first(
+        data, yes=yes, quiet=quiet or as_json, types=known, target=target, positive=None,
+        drop=[*(drop or ()), *out_of_it], categorical=categorical or (), numeric=numeric or (),
+        unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person, **vars(file),
+    )  # fmt: skip
     frame = with_text_names(read_table(data, text=True, least=0, **vars(file)))
     used = without(frame, drop).reset_index(drop=True)
     order = Order.of(list(used.columns), **given)  # refuse before anything is stored

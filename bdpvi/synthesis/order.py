@@ -128,7 +128,7 @@ class Order:
                         f"{kind}: {name!r} must be a column of the table that the schema lacks"
                     )
                 kinds[name] = kind
-        types = types_of(settings.categorical) | types
+        types = types_of(settings.categorical, types)
         names = [*known, *kinds]
         if not names:
             raise ValueError("table must have at least one column to count")

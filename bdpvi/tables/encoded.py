@@ -25,6 +25,7 @@ from bdpvi.regression.objective_plan import FEWEST, MOST
 from bdpvi.releases import route
 from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
 from bdpvi.tables.inference import Intervals
+from bdpvi.tables.looks import Price
 from bdpvi.tables.pipeline import Left, Pipeline
 from bdpvi.tables.rows import Encoded, Rows
 
@@ -211,6 +212,15 @@ def check(pipeline: Pipeline, purchase: bought.Purchase, distance: float) -> Non
         need = 0 if purchase.empty else least.need(distance)
         left = Left(distance)
         _refuse_few(pipeline, purchase, pipeline.expected_rows, need, left, "Nothing was spent")
+
+
+def price_of(pipeline: Pipeline, header: Sequence[str]) -> Price:
+    """Return what ε pays for before the fit, from a table's header and options alone."""
+    purchase = pipeline.purchase(header)
+    free = purchase.empty or pipeline.from_data
+    need = 0 if free else purchase.need(pipeline.distance)
+    columns = {} if free else purchase.bought
+    return Price(pipeline.epsilon, columns, need, round(bought.TOO_FEW * need))
 
 
 def promising(pipeline: Pipeline, features: int, share: float, left: Left | None = None) -> None:

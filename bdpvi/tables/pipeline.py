@@ -155,8 +155,7 @@ class Pipeline:
     @property
     def types_used(self) -> dict[str, ColumnType]:
         """Types by which the columns' cells are read: declared ones, and names as written."""
-        named = types_of(self.categorical)
-        return named if self.types is None else {**named, **self.types.read_by}
+        return types_of(self.categorical, {} if self.types is None else self.types.read_by)
 
     @property
     def target_type(self) -> ColumnType | None:
