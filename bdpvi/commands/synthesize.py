@@ -30,7 +30,7 @@ from bdpvi.commands.options import (
     RowsPerUnit,
     Secret,
     Separator,
-    Table,
+    TableArguments,
     Thousands,
     Unit,
 )
@@ -178,7 +178,7 @@ def synthesize(
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
     persons.warn_of_repeats(frame.drop(columns=used.columns), unit, 2)
     track = progress.silent if quiet or as_json else progress.bar
-    people = Table(data=str(data)).ledger(ledger)
+    people = TableArguments(data=str(data)).ledger(ledger)
     assert people is not None  # it is a file, not a public table
     if budget is None and people.budget is None and not people.entries():
         budget = epsilon

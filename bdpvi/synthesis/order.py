@@ -28,7 +28,7 @@ from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.persons import ONE_ROW, warn_of_repeats
-from bdpvi.synthesis.counts import Counts, Plan
+from bdpvi.synthesis.counts import Counts, MeasurementPlan
 
 _ANY = Domain(levels=tuple(map(str, range(MOST_LEVELS))))
 """Stands for a column that is estimated privately: no column can have more codes."""
@@ -175,7 +175,7 @@ class Order:
     def rounding(self) -> tuple[float, float]:
         """Total variation distances from exact noise: private preprocessing, and counts."""
         constants = bounds.rounding(self.kinds, self.settings.rows_per_unit)
-        return constants, Plan.of(self._widest, self.place, 1.0, self.settings).rounding
+        return constants, MeasurementPlan.of(self._widest, self.place, 1.0, self.settings).rounding
 
     @cached_property
     def distances(self) -> tuple[float, float, float]:
@@ -251,6 +251,6 @@ class Order:
         same = all(read_cell(one)[1] == one for one in levels or ())
         return None if named and same else found
 
-    def plan(self, schema: Schema) -> Plan:
+    def plan(self, schema: Schema) -> MeasurementPlan:
         """Return the tables to count and their noise, by the schema of all columns."""
-        return Plan.of(schema, self.place, self.distances[-1], self.settings)
+        return MeasurementPlan.of(schema, self.place, self.distances[-1], self.settings)

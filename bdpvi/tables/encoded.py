@@ -26,7 +26,7 @@ from bdpvi.releases import route
 from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.looks import Price
-from bdpvi.tables.pipeline import Left, Pipeline
+from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.rows import Encoded, Rows
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def encode(
     pipeline: Pipeline,
     perform: Perform,
     *,
-    left: Left | None = None,
+    left: Remaining | None = None,
     feasible: bool = True,
 ) -> Encoded:
     """Return the preprocessing of a table, public or private.
@@ -165,7 +165,7 @@ def encode(
     if purchase.empty:
         assert pipeline.public is not None
         return Encoded(bought.public_encoding(pipeline.public))
-    left = left or Left(pipeline.distance)
+    left = left or Remaining(pipeline.distance)
     mine = left.distance * math.sqrt(bought.SHARE)
     distance = mine * math.sqrt(bought.COUNTS)
     if feasible:
@@ -210,7 +210,7 @@ def check(pipeline: Pipeline, purchase: bought.Purchase, distance: float) -> Non
         kinds = tuple(bought.CATEGORY if k == bought.UNDECLARED else k for k in purchase.kinds)
         least = replace(purchase, kinds=kinds, hashed=pipeline.hashed is not False)
         need = 0 if purchase.empty else least.need(distance)
-        left = Left(distance)
+        left = Remaining(distance)
         _refuse_few(pipeline, purchase, pipeline.expected_rows, need, left, "Nothing was spent")
 
 
@@ -223,7 +223,9 @@ def price_of(pipeline: Pipeline, header: Sequence[str]) -> Price:
     return Price(pipeline.epsilon, columns, need, round(bought.TOO_FEW * need))
 
 
-def promising(pipeline: Pipeline, features: int, share: float, left: Left | None = None) -> None:
+def promising(
+    pipeline: Pipeline, features: int, share: float, left: Remaining | None = None
+) -> None:
     """Refuse intervals if the declared number of records is too small.
 
     Args:
@@ -235,13 +237,13 @@ def promising(pipeline: Pipeline, features: int, share: float, left: Left | None
     Raises:
         TooFewRecordsError: if records are too few; it says what would suffice.
     """
-    settings, left = pipeline.chosen(), left or Left(pipeline.distance)
+    settings, left = pipeline.chosen(), left or Remaining(pipeline.distance)
     if isinstance(settings.route, Intervals):
         delta = (1 - bought.NAMES if share else 1) * pipeline.delta
         spent = 0.0
         if share:
             spent = pipeline.distance**2 - (1 - share) * left.distance**2
-        rest = route.Left(pipeline.epsilon, delta, spent, left.budget)
+        rest = route.Allowance(pipeline.epsilon, delta, spent, left.budget)
         settings.route.plan(settings.model, features, rest)
 
 
@@ -250,7 +252,7 @@ def _refuse_few(
     purchase: bought.Purchase,
     records: float,
     need: int,
-    left: Left,
+    left: Remaining,
     spent: str,
 ) -> None:
     """Raise TooFewRecordsError if preprocessing or intervals need more records."""
@@ -271,7 +273,7 @@ def _too_few(
     purchase: bought.Purchase,
     records: float,
     need: int,
-    left: Left,
+    left: Remaining,
     spent: str,
 ) -> str:
     ways = [

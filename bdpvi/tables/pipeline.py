@@ -234,7 +234,7 @@ class Pipeline:
         """Distance μ of the total, with private preprocessing."""
         return gaussian_distance(self.epsilon, (1 - bought.NAMES) * self.delta)
 
-    def left(self, ledger: Ledger, before: Book) -> Left:
+    def left(self, ledger: Ledger, before: Book) -> Remaining:
         """Return the remaining ε of the ledger.
 
         Args:
@@ -268,7 +268,7 @@ class Pipeline:
                     f"epsilon={self.epsilon:g} at δ = {self.delta:g} is over the budget of "
                     f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}"
                 )
-        return Left(math.sqrt(rest) / before.rows, before.rows, bool(spent), limit)
+        return Remaining(math.sqrt(rest) / before.rows, before.rows, bool(spent), limit)
 
     def purchase(self, header: Sequence[str]) -> bought.Purchase:
         """Return the private preprocessing that a table with this header needs.
@@ -308,7 +308,7 @@ class Pipeline:
         )
         return out, numbers, categories
 
-    def chosen(self, left: Left | None = None, found: Encoded | None = None) -> Recipe:
+    def chosen(self, left: Remaining | None = None, found: Encoded | None = None) -> Recipe:
         """Return the settings of the fit, for the ε that remains after preprocessing.
 
         They may depend on the noisy number of records; the charge does not
@@ -380,7 +380,7 @@ def _variance(epsilon: float, delta: float) -> float:
 
 
 @dataclass(frozen=True)
-class Left:
+class Remaining:
     """The allowance of a work under its ledger.
 
     Attributes:
