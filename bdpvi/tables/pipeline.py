@@ -392,3 +392,13 @@ class Left:
     rows: int = 1
     spent: bool = False
     budget: Budget | None = None
+
+    @classmethod
+    def whole(cls, distance: float, rows: int) -> Left:
+        """Return the allowance before any charge, for units of at most this many rows.
+
+        Args:
+            distance: μ of one unit.
+            rows: k.
+        """
+        return cls(distance / rows, rows)

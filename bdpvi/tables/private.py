@@ -376,7 +376,7 @@ class Work:
     @property
     def whole(self) -> Left:
         """The whole allowance, before any charge."""
-        return Left(self.pipeline.distance, self.people.rows_per_unit)
+        return Left.whole(self.pipeline.distance, self.people.rows_per_unit)
 
     @property
     def solved(self) -> tuple[PerturbedObjective, ...]:

@@ -18,9 +18,9 @@ from bdpvi.bayesian import storage
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Entry
 from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.note import Note
-from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.releases.account import Account
 from bdpvi.releases.transaction import Plan, Transaction
 from bdpvi.tables.private import beside
