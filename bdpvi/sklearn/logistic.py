@@ -316,7 +316,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             )
         return replace(found, route=replace(found.route, class_weights=weights))
 
-    def _class_weights(self, classes: NDArray[Any]) -> tuple[float, ...] | None:
+    def _class_weights(self, classes: NDArray[Any]) -> Any:
         """Return the weight of each class; None if all are 1."""
         given = self.class_weight
         if given is None:

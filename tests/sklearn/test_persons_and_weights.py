@@ -89,8 +89,8 @@ def test_what_does_not_go_together_is_refused() -> None:
         options: Any = {**PUBLIC, **given}
         with pytest.raises(ValueError, match=message):
             PrivateLogisticRegression(**options).fit(X, Y, **fitted)
+    three: Any = {**PUBLIC, "classes": (0, 1, 2), "rows_per_unit": 2}
     with pytest.raises(ValueError, match="rows_per_unit=2 is for two classes"):
-        three: Any = {**PUBLIC, "classes": (0, 1, 2), "rows_per_unit": 2}
         PrivateLogisticRegression(**three).fit(X, Y, unit=WHO)
 
 

@@ -58,7 +58,7 @@ def test_the_conventions_of_scikit_learn(
     if check.func.__name__ != "check_class_weight_classifiers":
         check(estimator)
         return
-    with pytest.raises(ValueError, match="class_weight=.* is for two classes, and there are 3"):
+    with pytest.raises(ValueError, match=r"class_weight=.* is for two classes, and there are 3"):
         check(estimator)
 
 
