@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from bdpvi._ground import log, outputs, validate
-from bdpvi.commands import fit, ledger, options, private, release, summary, synthesize
+from bdpvi.commands import check, draft, fit, ledger, options, private, release, summary, synthesize
 from bdpvi.commands.command import Command
 
 if TYPE_CHECKING:
@@ -28,13 +28,14 @@ app = typer.Typer(
     context_settings=options.HELP,
 )
 for command in (
+    check.check,
     private.private,
     fit.fit,
     release.release,
     release.cost,
     release.predict,
     summary.summary,
-    synthesize.schema,
+    draft.schema,
     synthesize.synthesize,
     synthesize.sample,
     ledger.account,

@@ -33,7 +33,7 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import Dataset, datasets
-from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
+from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
 from bdpvi.datasets import Split
 from bdpvi.guides import MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -112,7 +112,7 @@ def platt(train: Dataset, test: Dataset, epsilon: float) -> Tensor:
 
 def perturbed(train: Dataset, test: Dataset, epsilon: float) -> Tensor:
     """Return the chances of 1 by objective perturbation, (R, N)."""
-    method = ObjectivePerturbation()
+    method = PerturbedMinimum()
     prepared = method.prepare(train, DELTA)
     setting = prepared.calibrate(epsilon)
     outcomes = prepared.outcomes([setting] * RELEASES, range(RELEASES))

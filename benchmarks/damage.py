@@ -40,7 +40,7 @@ from bdpvi.guides import MeanField
 from bdpvi.networks import DPSGDSettings
 from bdpvi.networks.opacus import BDPAccountant
 from bdpvi.networks.private import Private
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
 from bdpvi.releases import intent
 from bdpvi.tables.encoded import Unpaid, encode, read_rows
@@ -231,7 +231,7 @@ def checkpoints(folder: Path, model: BayesianLogisticRegression, data: Dataset) 
     kept = folder / "kept"
     problem = Problem(
         model, MeanField(model), data,
-        Plan(steps=3, seed=0), default_optimiser(3),
+        BatchPlan(steps=3, seed=0), default_optimiser(3),
     )  # fmt: skip
     route = Coupled(chunk=30, checkpoint=kept)
 

@@ -37,7 +37,7 @@ from sklearn.datasets import load_diabetes, load_digits
 from bdpvi import Dataset, datasets
 from bdpvi.bench.hyperparameters import Entry, build, load
 from bdpvi.bench.methods import Method
-from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
+from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
 from bdpvi.bench.methods.posterior import MeanFieldRelease, MeanFieldWorstCase
 from bdpvi.bench.trials import Study, Trial
 from bdpvi.bench.tuning import Search, base_rate_score, cross_validated, proposal
@@ -204,7 +204,7 @@ def main() -> None:
         "for the others; what is not reliable scores like the base rate\n"
     )
     found = {kind.name: by_rule(recommended) for kind in (MeanFieldRelease, MeanFieldWorstCase)}
-    found[ObjectivePerturbation.name] = by_rule(lambda _: ObjectivePerturbation())
+    found[PerturbedMinimum.name] = by_rule(lambda _: PerturbedMinimum())
     found |= {name: best_at(study.trials()) for name, study in studies.items()}
     options.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
     print("| table | method | " + " | ".join(f"ε {epsilon:g}" for epsilon in EPSILONS) + " |")

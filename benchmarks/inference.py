@@ -31,7 +31,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.regression import NoisyScores
 from bdpvi.regression.score_families import Poisson
-from bdpvi.regression.score_posterior import Prior
+from bdpvi.regression.score_posterior import NormalPrior
 from bdpvi.regression.score_release import ScorePlan, measure
 from bdpvi.releases.estimate import BASE
 from bdpvi.tables.inference import Intervals
@@ -120,7 +120,7 @@ def coverage(tables: int) -> None:
                     k = x.shape[1]
                     distance = math.sqrt(largest_variance(epsilon, 1e-5))
                     plan = ScorePlan.of(families[name], k, distance, rows)
-                    prior = Prior(torch.zeros(k).double(), torch.eye(k).double() / 25)
+                    prior = NormalPrior(torch.zeros(k).double(), torch.eye(k).double() / 25)
                     found = measure(plan, x, y, prior, Key.of_seed(seed)).of_features()
                     sd = found.covariance.diagonal().sqrt()
                     usual, error = without_privacy(kind, x, y)

@@ -28,7 +28,7 @@ from bdpvi import datasets
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.regression.score_families import Family, Linear, Logistic, Poisson
-from bdpvi.regression.score_posterior import Combined, Prior, Round, combined
+from bdpvi.regression.score_posterior import NormalPrior, Pooled, Round, combined
 from bdpvi.regression.score_release import Measured, ScorePlan, measure
 
 FAMILIES: dict[str, Family] = {
@@ -128,7 +128,7 @@ def measured(name: str, table: Table, epsilon: float, seed: int) -> Measured:
     k = table.x.shape[1]
     distance = math.sqrt(largest_variance(epsilon, 1e-5))
     plan = ScorePlan.of(FAMILIES[name], k, distance, len(table.x))
-    prior = Prior(torch.zeros(k).double(), torch.eye(k).double() / 25)
+    prior = NormalPrior(torch.zeros(k).double(), torch.eye(k).double() / 25)
     return measure(plan, table.x, table.y, prior, Key.of_seed(seed))
 
 
@@ -276,7 +276,7 @@ def bounds(records: int = 1_000_000) -> None:
         print(f"| {name} | {most[0]:.9f} | {most[1]:.9f} | |", flush=True)
 
 
-def log_density(beta: Tensor, made: Combined) -> Tensor:
+def log_density(beta: Tensor, made: Pooled) -> Tensor:
     """Return log p(t | β) up to a constant, with the noise of the matrices integrated out."""
     a, eye = made.curvature, torch.eye(len(beta), dtype=torch.float64)
     v = made.sampling + made.score_variance * eye + made.noise_at(beta)
@@ -285,7 +285,7 @@ def log_density(beta: Tensor, made: Combined) -> Tensor:
 
 
 def pyro_model(
-    rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0
+    rounds: Sequence[Round], prior: NormalPrior, dispersion: float = 1.0
 ) -> Callable[[], Tensor]:
     """Return a Pyro model without data: a prior of β, ``beta``, and one factor; for NUTS."""
     made = combined(rounds, dispersion)

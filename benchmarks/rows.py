@@ -24,9 +24,9 @@ import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bayesian.neighbours.coupled import CHUNK
-from bdpvi.bayesian.neighbours.rows import Rows, train_rows
+from bdpvi.bayesian.neighbours.rows import RowFits, train_rows
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.privacy.ledger import Charge
 
 
@@ -69,7 +69,7 @@ def seconds(problem: Problem, chunk: int) -> float:
     start = time.perf_counter()
     for first in range(0, len(data), chunk):
         index = torch.arange(first, min(first + chunk, len(data)), device=data.x.device)
-        train_rows(problem, Rows("remove", data.select(index), -1.0))
+        train_rows(problem, RowFits("remove", data.select(index), -1.0))
     synchronise(data.x.device)
     return time.perf_counter() - start
 
@@ -112,13 +112,15 @@ def main() -> None:
     x = torch.randn(options.records, options.features, generator=generator, dtype=torch.float64)
     y = (torch.rand(options.records, generator=generator) < 0.5).double()
     model = BayesianLogisticRegression(clip=0.5)
-    plan = Plan(steps=options.steps, rate=options.batch / options.records, seed=0)
+    plan = BatchPlan(steps=options.steps, rate=options.batch / options.records, seed=0)
     small = Dataset(x[:512], y[:512])  # torch's first optimiser step imports its compiler
     kinds: list[type[GaussianGuide]] = [MeanField, FullRank]
     for kind in kinds:  # and every kernel is compiled
         for dtype in (torch.float64, torch.float32):
             first_rows = small.to(torch.device("cpu"), dtype)
-            problem = Problem(model, kind(model), first_rows, Plan(steps=1), default_optimiser(1))
+            problem = Problem(
+                model, kind(model), first_rows, BatchPlan(steps=1), default_optimiser(1)
+            )
             seconds(problem, 512)
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
     cpu: dict[object, float] = {}

@@ -45,7 +45,7 @@ from bdpvi.bayesian.optimum.elbo import Objective, Records, climb, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.route import pairs
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 
 BATCH, STEPS = 200, 200
 GUIDES: dict[str, type[GaussianGuide]] = {"mean-field": MeanField, "full-rank": FullRank}
@@ -78,7 +78,7 @@ def account(panels: tuple[Any, ...]) -> float:
 
 def coupled(data: Dataset, guide: type[GaussianGuide]) -> dict[str, float]:
     model = BayesianLogisticRegression(clip=0.5)
-    plan = Plan(steps=STEPS, rate=min(1.0, BATCH / len(data)), seed=0)
+    plan = BatchPlan(steps=STEPS, rate=min(1.0, BATCH / len(data)), seed=0)
     problem = Problem(model, guide(model), data, plan, default_optimiser(STEPS))
     _, fit = timed(lambda: run_svi(problem, silent))
     found, whole = timed(lambda: Coupled().train(problem, silent))

@@ -39,7 +39,7 @@ from bdpvi.datasets.schema import Codes, measured
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.synthesis import Counts, NoisyCounts, combine
-from bdpvi.synthesis.counts import Floats, Plan, count
+from bdpvi.synthesis.counts import Floats, MeasurementPlan, count
 from bdpvi.synthesis.measures import Task, area, binned, read, scales, students, variation
 
 DELTA = 1e-5
@@ -156,7 +156,7 @@ def attack(turns: int) -> None:
     others, canary = np.array([[0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 0, 0]]), np.array([[1, 1, 1]])
     score = likelihood_ratio(others, canary)
     for epsilon in (0.1, 1.0, 3.0):
-        right = Plan.of(coins, 0, gaussian_distance(epsilon, DELTA), Counts())
+        right = MeasurementPlan.of(coins, 0, gaussian_distance(epsilon, DELTA), Counts())
         for words, factor in (
             ("as it should be", 1.0),
             ("too small by sqrt(78)", 78**-0.5),  # as of each of 13 columns' pairs alone
@@ -166,7 +166,7 @@ def attack(turns: int) -> None:
             joint = {at: one * factor for at, one in right.joint.items()}
             plan = replace(right, one_way=right.one_way * factor, joint=joint)
 
-            def release(codes: Codes, key: Key, plan: Plan = plan) -> NoisyCounts:
+            def release(codes: Codes, key: Key, plan: MeasurementPlan = plan) -> NoisyCounts:
                 return count(codes, plan, key)
 
             found = play(

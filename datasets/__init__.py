@@ -55,3 +55,7 @@ __all__ = [
     "load_fair",
     "read_constants",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

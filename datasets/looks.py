@@ -10,12 +10,17 @@ import numpy as np
 import pandas as pd
 
 from bdpvi._ground.outputs import several
+from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.spelling import number_of
 from bdpvi.datasets.types import UNUSED, ColumnType, unfit
 
 _SHOWN = 8
 """Most values of a target that are shown."""
+
+
+class ReadingWarning(PrivacyUtilityWarning):
+    """For the owner: something in a table is read otherwise than it seems meant."""
 
 
 def tell_of_unfit(frame: pd.DataFrame, types: Mapping[str, ColumnType]) -> None:
@@ -89,4 +94,4 @@ def _with_comma(text: str, decimal: str, thousands: str) -> bool:
 
 
 def _tell(words: str) -> None:
-    warnings.warn(f"for the owner only: {words} (secret)", UserWarning, stacklevel=4)
+    warnings.warn(f"for the owner only: {words} (secret)", ReadingWarning, stacklevel=4)

@@ -316,13 +316,21 @@ def _text(value: object) -> str:
     return text_of(value)
 
 
-def types_of(categorical: Sequence[str]) -> dict[str, ColumnType]:
+def types_of(
+    categorical: Sequence[str], declared: Mapping[str, ColumnType] | None = None
+) -> dict[str, ColumnType]:
     """Return the types of columns that are declared to be names: a code keeps its spelling.
+
+    Args:
+        categorical: these columns.
+        declared: types of some columns, which are kept if they say what the column is.
 
     >>> types_of(["ward"])["ward"].read("01")[1], types_of(["ward"])["ward"].read("1.0")[1]
     ('01', '1')
     """
-    return dict.fromkeys(categorical, ColumnType(kind="category"))
+    declared = declared or {}
+    open_ones = [n for n in categorical if n not in declared or declared[n].kind == ANY]
+    return {**declared, **dict.fromkeys(open_ones, ColumnType(kind="category"))}
 
 
 def series_of(values: pd.Series[Any], type: ColumnType | None) -> pd.Series[Any]:

@@ -39,7 +39,7 @@ class Laplace(FullRank):
         super().__init__(model, start=start, grid=grid)
 
 
-class Point(GaussianGuide):
+class PointMass(GaussianGuide):
     """A point instead of a Gaussian, trained by SVI like Pyro's ``AutoDelta``."""
 
     constraints = {"loc": constraints.real_vector}  # noqa: RUF012

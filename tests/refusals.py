@@ -260,6 +260,12 @@ def bought(column: Any, **more: Any) -> Any:
         return private(FRAME.assign(c=column), hashed=False, epsilon=3.0, **more)
 
 
+def looked(table: Any, **more: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "for the owner only: (column|target)")
+        return private(table, **more)
+
+
 def promised(noise: float) -> Any:
     made = Federation(rounds(noise_multiplier=noise))
     made.sampled(1)
@@ -624,8 +630,8 @@ CASES: dict[str, Case] = {
         lambda: measured(["1,234", "2,345"] * 1000, categorical=["c"]),
     ),
     "tables/rows: make them numbers": lambda t: (
-        lambda: bought(NAMES),
-        lambda: (bought(range(2000)), bought(NAMES, drop=["c"])),
+        lambda: bought(WRITTEN),
+        lambda: (bought(range(2000)), bought(WRITTEN, drop=["c"])),
     ),
     "datasets/schema: declare them there": lambda t: (
         lambda: SCHEMA.encode(FRAME),
@@ -644,12 +650,14 @@ CASES: dict[str, Case] = {
         lambda: private(types=Schema({}, "By law.", types={"age": ColumnType(kind="number")})),
     ),
     "datasets/looks: make them numbers by": lambda t: (
-        lambda: bought(WRITTEN),
-        lambda: bought(WRITTEN, types=Schema({}, "", types={"c": GROUPED})),
+        lambda: looked(FRAME.assign(c=WRITTEN)),
+        lambda: looked(
+            FRAME.assign(c=WRITTEN), epsilon=3.0, types=Schema({}, "", types={"c": GROUPED})
+        ),
     ),
     "datasets/looks: declare its spellings": lambda t: (
-        lambda: private(FRAME.assign(sick=["no", "Yes"] * 1000), constants=PUBLIC),
-        lambda: private(
+        lambda: looked(FRAME.assign(sick=["no", "Yes"] * 1000), constants=PUBLIC),
+        lambda: looked(
             FRAME.assign(sick=["no", "Yes"] * 1000),
             constants=PUBLIC,
             types=Schema({}, "", types={"sick": ColumnType(kind="boolean", levels=("no", "yes"))}),

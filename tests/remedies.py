@@ -97,7 +97,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "privacy/test_ledger.py::test_a_copy_charges_files_only": ("privacy/ledger: keep it",),
     "synthesis/test_commands.py::test_a_table_is_shared_and_more_rows_made": (
-        "commands/synthesize: replace these",
+        "commands/draft: replace these",
         "commands/synthesize: write public bounds",
         "datasets/constants: write public bounds",
     ),

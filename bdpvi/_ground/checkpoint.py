@@ -121,9 +121,9 @@ class Checkpoint:
         self.file(f"{name}.begun").unlink(missing_ok=True)
         return made
 
-    def begun(self, name: str) -> Begun:
+    def begun(self, name: str) -> KeptState:
         """Return the stored state of part ``name`` while it is unfinished."""
-        return Begun(self, f"{name}.begun")
+        return KeptState(self, f"{name}.begun")
 
     def file(self, name: str) -> Path:
         """Return the file of a part with tensors."""
@@ -135,7 +135,7 @@ class Checkpoint:
         write_tensors(self.file(name), tensors, {})
 
 
-class Begun:
+class KeptState:
     """The state of an unfinished part, written every minute; see ``svi.Kept``."""
 
     def __init__(self, checkpoint: Checkpoint, name: str) -> None:

@@ -71,16 +71,18 @@ def one_line(text: str) -> str:
 def cell(value: Any) -> Any:
     r"""Return a value for a CSV file: one line that no spreadsheet reads as a formula.
 
-    Text that begins like a formula is prefixed with an apostrophe, unless it is a number.
+    Text that begins like a formula is prefixed with an apostrophe, unless it is a number or a sign
+    alone.
 
-    >>> cell("=cmd()"), cell("-0.5"), cell("yes"), cell(-1)
-    ("'=cmd()", '-0.5', 'yes', -1)
+    >>> cell("=cmd()"), cell("-0.5"), cell("yes"), cell(-1), cell("-")
+    ("'=cmd()", '-0.5', 'yes', -1, '-')
     >>> print(cell("\t@x"))
     '\u0009@x
     """
     if not isinstance(value, str):
         return value
-    if value.lstrip().startswith(_FORMULA) and not _is_number(value):
+    harmless = value in ("+", "-") or _is_number(value)
+    if value.lstrip().startswith(_FORMULA) and not harmless:
         value = f"'{value}"
     return one_line(value)
 

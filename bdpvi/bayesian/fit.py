@@ -35,7 +35,7 @@ from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.guides.checks import require
 from bdpvi.models.contract import Model, fitting
 from bdpvi.models.logistic import with_categories
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import EXPERIMENT, Key
 from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
 from bdpvi.privacy.ledger import Ledger
@@ -108,7 +108,7 @@ class Fit:
     parameters: Mapping[str, Tensor]
     panels: tuple[Panel, ...]
     convergence: Convergence
-    plan: Plan
+    plan: BatchPlan
     data_name: str
     feature_names: tuple[str, ...]
     preprocessing: Mapping[str, Any]
@@ -170,10 +170,10 @@ class Training:
         _ = self.plan  # refuse invalid settings
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> BatchPlan:
         """The plan of the batches, without a key."""
         seed = 0 if not isinstance(self.seed, int) else self.seed
-        return Plan(steps=self.steps, rate=self.rate, seed=seed)
+        return BatchPlan(steps=self.steps, rate=self.rate, seed=seed)
 
 
 @on_host

@@ -16,7 +16,7 @@ from typing import ClassVar, NoReturn, Protocol
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import BudgetExceededError
 from bdpvi.bayesian.accounting.settings import Accounting
-from bdpvi.bayesian.accounting.table import Table
+from bdpvi.bayesian.accounting.table import TableCost
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.pricing import (
@@ -30,7 +30,7 @@ from bdpvi.bayesian.pricing import (
     worst_case,
 )
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.book import Charge, Origin
+from bdpvi.privacy.book import Charge, TemperatureOrigin
 from bdpvi.privacy.cost import Bound, Cost, Kind
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.left import SPENT
@@ -98,7 +98,7 @@ class WorstCaseDP:
         ledger, before = fit.ledger, worst_case(fit, delta)
 
         def at(log_temperature: float) -> Charge:
-            return Charge(draws, math.exp(log_temperature), Origin.CONSTANTS, ledger.id)
+            return Charge(draws, math.exp(log_temperature), TemperatureOrigin.CONSTANTS, ledger.id)
 
         def suffices(log_temperature: float) -> bool:
             found = worst_case(fit, delta, at(log_temperature))
@@ -177,7 +177,7 @@ class BayesianDP:
         depend on the data.
         """
 
-        def suffices(spent: Table) -> bool:
+        def suffices(spent: TableCost) -> bool:
             return spent.get_delta(epsilon, near=delta) <= delta
 
         # With only_reliable the highest temperature may be less reliable than a lower one.
@@ -197,7 +197,7 @@ class BayesianDP:
         return total.bayesian
 
     def _floor(self, fit: Fit, draws: int, delta: float, accounting: Accounting | None) -> str:
-        hottest = total(fit, delta, Charge(draws, _HOTTEST, Origin.DATA), accounting)
+        hottest = total(fit, delta, Charge(draws, _HOTTEST, TemperatureOrigin.DATA), accounting)
         return _covariances(draws, hottest.bayesian)
 
 
@@ -226,9 +226,11 @@ class TypicalRecord:
 
         It is computed from the records, and no δ covers it; the ledger records this first.
         """
-        floor = table(fit, Charge(draws, _HOTTEST, Origin.DATA), accounting).typical(delta)
+        floor = table(fit, Charge(draws, _HOTTEST, TemperatureOrigin.DATA), accounting).typical(
+            delta
+        )
 
-        def suffices(spent: Table) -> bool:
+        def suffices(spent: TableCost) -> bool:
             try:
                 return spent.typical(delta).epsilon <= epsilon
             except ValueError:  # no ε is large enough at so low a temperature
@@ -252,7 +254,7 @@ def _from_records(
     fit: Fit,
     draws: int,
     least: float,
-    suffices: Callable[[Table], bool],
+    suffices: Callable[[TableCost], bool],
     accounting: Accounting | None,
     every: bool = False,
 ) -> Charge | None:
@@ -268,7 +270,7 @@ def _from_records(
     fit.ledger.mark(fit.kept.name)
 
     def at(place: int) -> Charge:
-        return Charge(draws, on_grid(place), Origin.DATA, fit.ledger.id)
+        return Charge(draws, on_grid(place), TemperatureOrigin.DATA, fit.ledger.id)
 
     def enough(place: int) -> bool:
         return suffices(table(fit, at(place), accounting))

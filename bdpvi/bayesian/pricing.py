@@ -10,7 +10,7 @@ from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.answer import nothing
 from bdpvi.bayesian.accounting.kept import RecordLosses, kept
 from bdpvi.bayesian.accounting.settings import Accounting
-from bdpvi.bayesian.accounting.table import Table
+from bdpvi.bayesian.accounting.table import TableCost
 from bdpvi.bayesian.accounting.table import total as of_table
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.mode.influence import of_any_table
@@ -37,7 +37,9 @@ def usual_kind(fit: Fit) -> Kind:
     return Kind.BAYESIAN if all(panel.ranged for panel in fit.panels) else Kind.TYPICAL
 
 
-def table(fit: Fit, planned: Charge | None = None, accounting: Accounting | None = None) -> Table:
+def table(
+    fit: Fit, planned: Charge | None = None, accounting: Accounting | None = None
+) -> TableCost:
     """Return everything spent on the table, and ``planned``.
 
     Args:
@@ -48,7 +50,7 @@ def table(fit: Fit, planned: Charge | None = None, accounting: Accounting | None
     Raises:
         ValueError: if no total for single records is known.
     """
-    return Table.of(fit.ledger, accounting or fit.accounting, *_with(fit, planned))
+    return TableCost.of(fit.ledger, accounting or fit.accounting, *_with(fit, planned))
 
 
 def _with(fit: Fit, planned: Charge | None) -> tuple[Entry | None, dict[str, RecordLosses]]:

@@ -18,7 +18,7 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.privacy.conceivable import Influence
 
 FORMAT = 7
@@ -97,7 +97,7 @@ class OfGuide:
         one_hot: setting of the model, if it was given.
     """
 
-    plan: Plan
+    plan: BatchPlan
     fingerprint: str
     ridge: float
     noise_scale: float | None

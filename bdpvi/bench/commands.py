@@ -133,7 +133,7 @@ def compare(
 
     named = table.name if searched or settings is not None else DEFAULT
     chosen = hyperparameters.load(named, settings or hyperparameters.FILE)
-    plan = comparison.Plan(
+    plan = comparison.ComparisonPlan(
         methods=_methods(chosen.methods, methods),
         epsilons=_numbers("epsilons", epsilons),
         delta=delta,

@@ -22,7 +22,7 @@ from bdpvi._ground.store import replacing
 from bdpvi.bayesian.accounting import quantiles
 from bdpvi.bench import report
 from bdpvi.bench.hyperparameters import describe, nearest
-from bdpvi.bench.methods import NONE, BaseRate, Method, Prepared
+from bdpvi.bench.methods import NONE, BaseRate, Method, PreparedMethod
 from bdpvi.bench.summary import LEVELS, NO, PAIRED, WORST, YES, ratio_table, summarise
 from bdpvi.datasets.dataset import Split
 from bdpvi.models.predictions import predictive_means
@@ -52,7 +52,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """The plan of a comparison.
 
     Args:
@@ -86,7 +86,7 @@ class Plan:
         validate.positive_int("seeds", self.seeds)
         validate.positive_int("draws", self.draws)
 
-    def with_base_rate(self) -> Plan:
+    def with_base_rate(self) -> ComparisonPlan:
         """Return the plan including the base rate, which every table shows."""
         if any(method.name == BaseRate.name for method in self.methods):
             return self
@@ -96,10 +96,10 @@ class Plan:
         """Return the number of runs averaged in a result of the method."""
         return self.draws if getattr(method, "one_shot", False) else self.seeds
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[Combination]:
         """Return all cells, method by method; a method without privacy has one cell."""
         return [
-            Cell(nearest(self.at.get(method.name, {}), epsilon, method), epsilon)
+            Combination(nearest(self.at.get(method.name, {}), epsilon, method), epsilon)
             for method in self.methods
             for epsilon in ([math.inf] if method.guarantee == NONE else sorted(self.epsilons))
         ]
@@ -116,7 +116,7 @@ def check_epsilons(epsilons: Sequence[float]) -> None:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Combination:
     """One method at one target ε."""
 
     method: Method
@@ -130,11 +130,11 @@ class Cell:
 
 def compare(
     split: Split,
-    plan: Plan,
+    plan: ComparisonPlan,
     out: Path,
     *,
     chosen: Mapping[str, Any] | None = None,
-    track: Track[Cell] = bars.silent,
+    track: Track[Combination] = bars.silent,
 ) -> pd.DataFrame:
     """Run all unfinished cells, and write tables, figures and the report to ``out``.
 
@@ -159,11 +159,11 @@ def compare(
     store = Checkpoint(out, settings, "cells")
     store.begin()
 
-    def kept(cell: Cell) -> Any:
+    def kept(cell: Combination) -> Any:
         return store.get(cell.name, lambda found: check_cell(found, cell, split, plan))
 
     missing = [cell for cell in plan.cells() if kept(cell) is None]
-    prepared: dict[Method, Prepared] = {}  # for one name; targets may share hyper-parameters
+    prepared: dict[Method, PreparedMethod] = {}  # for one name; targets may share hyper-parameters
     for cell in track(missing, "compare"):
         method = cell.method
         if any(other.name != method.name for other in prepared):
@@ -203,7 +203,9 @@ def _rows(found: Mapping[str, Any], most: int) -> list[dict[str, Any]]:
     ]
 
 
-def run(cell: Cell, prepared: Prepared, split: Split, plan: Plan) -> dict[str, Any]:
+def run(
+    cell: Combination, prepared: PreparedMethod, split: Split, plan: ComparisonPlan
+) -> dict[str, Any]:
     """Return one cell, as JSON types.
 
     Returns:
@@ -272,7 +274,7 @@ _REACHED = {"setting", "seconds"}
 _PRICED = {"epsilon", "delta", "certified", "reason", "accountant"}
 
 
-def check_cell(found: Any, cell: Cell, split: Split, plan: Plan) -> None:
+def check_cell(found: Any, cell: Combination, split: Split, plan: ComparisonPlan) -> None:
     """Raise ValueError unless ``found`` is a result of :func:`run` for this cell."""
     if not isinstance(found, dict) or found.keys() != _PARTS:
         raise ValueError(f"it must be an object with {', '.join(sorted(_PARTS))}")
@@ -331,7 +333,7 @@ def _fits(name: str, value: Any, most: float) -> bool:
     return name != "epsilon" or 0 < value <= most
 
 
-def _about(cell: Cell, split: Split) -> dict[str, Any]:
+def _about(cell: Combination, split: Split) -> dict[str, Any]:
     return {
         "data": split.train.name,
         "method": cell.method.name,
@@ -388,7 +390,9 @@ def price(outcome: Outcome, target: float) -> dict[str, Any]:
     return {**row, **asdict(known.diagnostics), "accountant": by}
 
 
-def _settings(split: Split, plan: Plan, chosen: Mapping[str, Any] | None) -> dict[str, Any]:
+def _settings(
+    split: Split, plan: ComparisonPlan, chosen: Mapping[str, Any] | None
+) -> dict[str, Any]:
     return {
         "data": split.train.name,
         "train": split.train.fingerprint(),

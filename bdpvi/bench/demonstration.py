@@ -26,7 +26,7 @@ from bdpvi.bench.methods import Method
 from bdpvi.bench.methods.dp_sgld import DPSGLDLosses
 from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments
 from bdpvi.bench.methods.logistic import LogisticRegression
-from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
+from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
 from bdpvi.datasets.dataset import Dataset, Split
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import predictive_means
@@ -37,7 +37,7 @@ from bdpvi.tables.metrics import correct, log_scores
 TARGETS = (0.2, 0.5, 1.0, 2.0)
 """Worst-case ε of the other methods."""
 OTHERS: Mapping[str, Method] = {
-    "default release": ObjectivePerturbation(),
+    "default release": PerturbedMinimum(),
     "DPVI": DPVILosses(),
     "DPVI-MA": DPVIMoments(),
     "DP-SGLD": DPSGLDLosses(),

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
 from bdpvi.bench.methods import NONE, BaseRate, Method
 from bdpvi.bench.methods.certified import CertifiedDraws
-from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
+from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
 from bdpvi.bench.summary import NO
 from bdpvi.tables.metrics import MEASURES
 
@@ -148,7 +148,7 @@ def headline(summary: pd.DataFrame) -> Figure:
     axes = figure.subplots()
     rows = summary[summary["log_score"].notna() & summary["reliable"].ne(False)]
     bayesian, worst = (rows["guarantee"] == kind for kind in (BAYESIAN, WORST_CASE))
-    draws, default = (rows["method"] == one.name for one in (CertifiedDraws, ObjectivePerturbation))
+    draws, default = (rows["method"] == one.name for one in (CertifiedDraws, PerturbedMinimum))
     families = (draws, bayesian & ~draws, default, worst & ~default)
     for (label, colour, style), some in zip(OPENING, families, strict=True):
         best = rows[some].sort_values("log_score").groupby("target_epsilon").tail(1)

@@ -22,7 +22,7 @@ _AT_ONCE = 200
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class ScoreTable:
     """A method's scores at one ε; higher is better.
 
     Attributes:
@@ -55,7 +55,7 @@ class Interval:
     high: float
 
 
-def difference(first: Scores, second: Scores, confidence: float = CONFIDENCE) -> Interval:
+def difference(first: ScoreTable, second: ScoreTable, confidence: float = CONFIDENCE) -> Interval:
     """Return how much higher the first method scores, with an interval for new records and runs.
 
     It is paired over the records: records on which both methods agree add nothing. The variance is
@@ -65,8 +65,8 @@ def difference(first: Scores, second: Scores, confidence: float = CONFIDENCE) ->
     of the two methods count as independent; if a seed gives both the same noise, this is also
     conservative. Degrees of freedom are by Satterthwaite (Biometrics Bulletin 1946).
 
-    >>> a = Scores(np.array([1.0, 1.0, 0.0, 1.0]), np.array([0.75, 0.75]))
-    >>> b = Scores(np.array([1.0, 0.0, 0.0, 1.0]), np.array([0.5, 0.5]))
+    >>> a = ScoreTable(np.array([1.0, 1.0, 0.0, 1.0]), np.array([0.75, 0.75]))
+    >>> b = ScoreTable(np.array([1.0, 0.0, 0.0, 1.0]), np.array([0.5, 0.5]))
     >>> found = difference(a, b)  # 0.25 ± 0.25 · t of 3 degrees of freedom
     >>> round(found.estimate, 4), round(found.low, 4), round(found.high, 4)
     (0.25, -0.5456, 1.0456)
@@ -115,14 +115,14 @@ def epsilon_needed(scores: Numbers, epsilons: Numbers, wanted: Numbers) -> Numbe
     return np.where(below == 0, 0.0, np.where(below > last, np.inf, found))
 
 
-def resampled(cells: Sequence[Scores], repeats: int = REPEATS, seed: int = 0) -> Numbers:
+def resampled(cells: Sequence[ScoreTable], repeats: int = REPEATS, seed: int = 0) -> Numbers:
     """Return the cells' mean scores on resampled test records and new runs, (cells, repeats).
 
     All cells share a bootstrap over the records: N of them with replacement, as multinomial
     weights. A Student-t error with R − 1 degrees of freedom, scaled by the standard error over the
     runs, is added to each mean, to simulate R new runs. NaN for a cell with one run.
 
-    >>> one = Scores(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
+    >>> one = ScoreTable(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
     >>> means = resampled([one, one], repeats=1000)
     >>> bool((means[0] == means[1]).all()), sorted({float(m) for m in means[0]})
     (True, [0.0, 0.5, 1.0])
@@ -190,8 +190,8 @@ class Ratio:
 
 
 def epsilon_ratios(
-    rows: Sequence[tuple[float, Scores]],
-    curve: Sequence[tuple[float, Scores]],
+    rows: Sequence[tuple[float, ScoreTable]],
+    curve: Sequence[tuple[float, ScoreTable]],
     repeats: int = REPEATS,
     seed: int = 0,
 ) -> list[Ratio]:

@@ -13,7 +13,7 @@ from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
 from bdpvi.bench.methods import BaseRate, Method
 from bdpvi.bench.methods.dpvi import NonPrivate
 from bdpvi.bench.methods.logistic import LogisticRegression
-from bdpvi.bench.ratios import REPEATS, Interval, Scores, difference, epsilon_ratios
+from bdpvi.bench.ratios import REPEATS, Interval, ScoreTable, difference, epsilon_ratios
 from bdpvi.tables.metrics import MEASURES
 
 PAIRED = ("log_score", "accuracy")
@@ -93,10 +93,10 @@ def _columns() -> Iterator[str]:
     yield from ("secret_certified_epsilon", "secret_largest_ratio")
 
 
-def scores(one: Found, measure: str) -> Scores:
+def scores(one: Found, measure: str) -> ScoreTable:
     """Return a cell's scores by one of :data:`PAIRED`."""
     records, runs = (one[part][measure] for part in ("records", "measures"))
-    return Scores(np.array(records), np.array(runs))
+    return ScoreTable(np.array(records), np.array(runs))
 
 
 def best(found: Sequence[Found], measure: str) -> Found | None:

@@ -21,7 +21,7 @@ from bdpvi._ground.progress import Track
 from bdpvi._ground.store import check_writable, json_text, read_json, replacing
 from bdpvi.bench.comparison import EPSILONS, check_epsilons, predict
 from bdpvi.bench.hyperparameters import FILE, Chosen, Entry, build, describe, owner
-from bdpvi.bench.methods import NONE, BaseRate, Method, Prepared
+from bdpvi.bench.methods import NONE, BaseRate, Method, PreparedMethod
 from bdpvi.bench.trials import Study, Trial, configurations, refinement
 from bdpvi.datasets.dataset import Dataset, Split
 from bdpvi.datasets.split import folds
@@ -309,7 +309,7 @@ def _floor(train: Dataset, search: Search) -> float:
 
 
 def _outcomes(
-    prepared: Prepared, settings: Sequence[float], seeds: Sequence[int]
+    prepared: PreparedMethod, settings: Sequence[float], seeds: Sequence[int]
 ) -> list[list[Outcome]]:
     """Return the outcomes at every setting, each for all seeds; none where training diverges."""
     try:  # side by side, which is faster

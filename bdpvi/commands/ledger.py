@@ -88,11 +88,11 @@ def repair(
 
 
 def _charge(text: str, of: str) -> Entry:
-    from bdpvi.privacy.book import Charge, Entry, Origin
+    from bdpvi.privacy.book import Charge, Entry, TemperatureOrigin
 
     try:
         draws, temperature = text.split(",")
-        made = Charge(int(draws), float(temperature), Origin.DATA)
+        made = Charge(int(draws), float(temperature), TemperatureOrigin.DATA)
         return Entry(kind="draws", of=of, charge=made, events=None)
     except ValueError as error:
         raise ValueError(f"charge must be like 10,5.0, got {text!r}: {error}") from error

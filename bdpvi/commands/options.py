@@ -183,7 +183,7 @@ Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class TableArguments:
     """The options of all commands that read a table; :func:`reads_table` adds them.
 
     Commands use one of the two subclasses below.
@@ -283,7 +283,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitTable(Table):
+class SplitTable(TableArguments):
     """A table with some rows held out."""
 
     test_fraction: Annotated[
@@ -299,7 +299,7 @@ class SplitTable(Table):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WholeTable(Table):
+class WholeTable(TableArguments):
     """A table whose rows are all used, with public or private preprocessing."""
 
     target: Annotated[
@@ -318,9 +318,9 @@ class WholeTable(Table):
 
 
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's argument ``table``, a :class:`Table`, by its options."""
+    """Replace a command's argument ``table``, a :class:`TableArguments`, by its options."""
     hints = get_type_hints(command, include_extras=True)
-    kind: type[Table] = hints["table"]
+    kind: type[TableArguments] = hints["table"]
     of_table = get_type_hints(kind, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for one in inspect.signature(command).parameters.values():

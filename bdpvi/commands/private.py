@@ -13,6 +13,7 @@ import typer
 from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import options
+from bdpvi.commands.check import Yes, look_first
 from bdpvi.commands.options import (
     BaseRate,
     BudgetOption,
@@ -160,6 +161,7 @@ def private(
     delta: Delta = 1e-5,
     plan: Plan = False,
     scores: WithScores = True,
+    yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -213,7 +215,25 @@ def private(
             "rows_per_unit": rows_per_unit,
             "one_row_per_person": one_row_per_person,
         }
+        if table.data not in options.TABLES:
+            _look_first(table, given, yes=yes, quiet=quiet or as_json)
         _carry_out(table, given, scores=scores, quiet=quiet, as_json=as_json)
+
+
+def _look_first(table: WholeTable, given: dict[str, Any], *, yes: bool, quiet: bool) -> None:
+    """Show the owner what is read otherwise than it seems meant, before anything is charged."""
+    from bdpvi.releases.persons import check_said
+
+    names = (
+        "target", "drop", "categorical", "numeric", "constants", "types", "unit", "rows_per_unit",
+        "one_row_per_person", "delta",
+    )  # fmt: skip
+    asked = {name: given[name] for name in names if name in given}
+    asked["positive"] = None if given["model"] is not None else given["positive"]
+    asked["epsilon"] = None if given["from_data"] else given["epsilon"]
+    said = {name: given[name] for name in ("unit", "rows_per_unit", "one_row_per_person")}
+    check_said(table.data, **said)  # refused by options alone
+    look_first(Path(table.data), yes=yes, quiet=quiet, **asked, **vars(table.file))
 
 
 def _carry_out(
@@ -357,9 +377,9 @@ def _print_json(released: Release, where: dict[str, Path], found: Scores | None)
 
 def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None:
     """Print the plan, from the header only."""
-    from bdpvi.datasets import bought
     from bdpvi.datasets.reading import read_header
     from bdpvi.datasets.schema import in_file
+    from bdpvi.tables.encoded import price_of
     from bdpvi.tables.pipeline import Pipeline
 
     if table.data in options.TABLES:
@@ -368,27 +388,26 @@ def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None
         )
     header = read_header(table.data, **vars(table.file))
     pipeline = Pipeline(**given | {"types": in_file(given.get("types"), header, table.file)})
-    purchase = pipeline.purchase(header)
-    need = 0 if purchase.empty or pipeline.from_data else purchase.need(pipeline.distance)
+    price = price_of(pipeline, header)
     facts = {
         "epsilon": pipeline.epsilon,
         "delta": pipeline.delta,
-        "bought": {} if pipeline.from_data else purchase.bought,
-        "records_needed": need,
-        "records_refused_below": round(bought.TOO_FEW * need),
+        "bought": price.columns,
+        "records_needed": price.needed,
+        "records_refused_below": price.refused_below,
     }
     if as_json:
         outputs.show(store.json_text(facts))
-    elif not need:
+    elif not price.needed:
         outputs.show(
             f"Nothing is estimated privately: the model gets all of ε = {pipeline.epsilon:g}"
         )
     else:
         outputs.show(
             "private preprocessing takes a fifth of μ² and estimates bounds or categories of "
-            f"{several(len(purchase.bought), 'column')}: "
-            f"{', '.join(f'{name} ({kind})' for name, kind in purchase.bought.items())}",
-            f"ε = {pipeline.epsilon:g} needs about {need} records for this preprocessing; below "
-            f"{bought.TOO_FEW * need:.0f} nothing is fitted. Columns of an undeclared kind count "
+            f"{several(len(price.columns), 'column')}: "
+            f"{', '.join(f'{name} ({kind})' for name, kind in price.columns.items())}",
+            f"ε = {pipeline.epsilon:g} needs about {price.needed} records for this preprocessing; "
+            f"below {price.refused_below} nothing is fitted. Columns of an undeclared kind count "
             "as numbers. Only the header was read, and nothing is charged",
         )

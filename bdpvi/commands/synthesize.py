@@ -1,9 +1,9 @@
-"""``bdpvi schema``, ``synthesize`` and ``sample``: a table to rows that may be shared."""
+"""``bdpvi synthesize`` and ``sample``: a table to rows that may be shared."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +13,8 @@ import typer
 from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
+from bdpvi.commands.check import Yes, look_first
+from bdpvi.commands.draft import Categorical, Drop, without
 from bdpvi.commands.options import (
     BudgetOption,
     Charset,
@@ -28,7 +30,7 @@ from bdpvi.commands.options import (
     RowsPerUnit,
     Secret,
     Separator,
-    Table,
+    TableArguments,
     Thousands,
     Unit,
 )
@@ -47,16 +49,6 @@ _MOST_VALUES = 2**25
 """The most values of a table unless its size is given."""
 
 Data = Annotated[Path, typer.Option(help="A CSV or Parquet file.")]
-Drop = Annotated[
-    list[str] | None,
-    typer.Option(help="Column to leave out; once for every column.", show_default=False),
-]
-Categorical = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Column whose numbers are categories; once for every column.", show_default=False
-    ),
-]
 Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]
 Number = Annotated[
     int | None,
@@ -65,44 +57,6 @@ Number = Annotated[
 Tables = Annotated[
     int, typer.Option(help="Number of tables, which vary like tables from other samples and noise.")
 ]
-
-
-def schema(
-    data: Annotated[Path, typer.Argument(help="A CSV or Parquet file.")],
-    out: Annotated[Path, typer.Option(help="New file for the schema.")],
-    drop: Drop = None,
-    categorical: Categorical = None,
-    separator: Separator = ",",
-    multiline: Multiline = False,
-    charset: Charset = "utf-8",
-    decimal: Decimal = ".",
-    thousands: Thousands = "",
-    date_format: DateFormat = "",
-) -> None:
-    """Draft a schema from a table, for the owner to replace what is read from its rows.
-
-    Every column is marked "from_data": true. Write public bounds and levels in, and false.
-    Identifiers, free text, and dates without --date-format are listed under "left_out", with the
-    reason. Keep the draft secret until then. The same file is that of --types.
-    """
-    from bdpvi.datasets.encoding import with_text_names
-    from bdpvi.datasets.formats import FileFormat
-    from bdpvi.datasets.reading import read_table
-    from bdpvi.datasets.schema import measured
-
-    file = FileFormat(
-        separator=separator, multiline=multiline, charset=charset, decimal=decimal,
-        thousands=thousands, date_format=date_format,
-    )  # fmt: skip
-    frame = with_text_names(read_table(data, text=True, **vars(file)))
-    source = "Write here where these bounds are from."
-    drafted = measured(_without(frame, drop), source, categorical or (), file)
-    drafted.save(out)
-    outputs.say(
-        f"{out}: {several(len(drafted.columns), 'column')}, all with bounds or levels read from "
-        "the rows; replace these by public ones",
-        *(f"  left out: {why}" for why in drafted.left_out.values()),
-    )
 
 
 def synthesize(
@@ -150,6 +104,7 @@ def synthesize(
     decimal: Decimal = ".",
     thousands: Thousands = "",
     date_format: DateFormat = "",
+    yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -210,14 +165,20 @@ def synthesize(
     output = output_of(folder / NAME)
     where = Places.of(out=out, secret=folder, ledger=path, shared=out, output=output)
     _check(rows, tables)
+    out_of_it = [] if known is None else [one for one in known.left_out if one in kept_header]
+    look_first(
+        data, yes=yes, quiet=quiet or as_json, types=known, target=target, positive=None,
+        drop=[*(drop or ()), *out_of_it], categorical=categorical or (), numeric=numeric or (),
+        unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person, **vars(file),
+    )  # fmt: skip
     frame = with_text_names(read_table(data, text=True, least=0, **vars(file)))
-    used = _without(frame, drop).reset_index(drop=True)
+    used = without(frame, drop).reset_index(drop=True)
     order = Order.of(list(used.columns), **given)  # refuse before anything is stored
     if not no_report:
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
     persons.warn_of_repeats(frame.drop(columns=used.columns), unit, 2)
     track = progress.silent if quiet or as_json else progress.bar
-    people = Table(data=str(data)).ledger(ledger)
+    people = TableArguments(data=str(data)).ledger(ledger)
     assert people is not None  # it is a file, not a public table
     if budget is None and people.budget is None and not people.entries():
         budget = epsilon
@@ -296,12 +257,6 @@ def sample(
             store.write,
         )
     outputs.say(f"{out}: {tables} × {several(rows, 'row')}; {made.receipt}")
-
-
-def _without(frame: pd.DataFrame, drop: Sequence[str] | None) -> pd.DataFrame:
-    if unknown := [one for one in drop or () if one not in frame]:
-        raise ValueError(f"drop={unknown[0]!r} must be a column of the table")
-    return frame.drop(columns=list(drop or ()))
 
 
 def _consented(file: Path, from_data: bool) -> Schema:

@@ -55,7 +55,7 @@ from bdpvi.models.contract import Model, fitting
 from bdpvi.models.parameters import Parameters
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise import secure
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.programs.arguments import Arguments
@@ -90,7 +90,7 @@ class Client:
         program = _read(model, MeanField(model), blank(data))
         self._program = replace(program, arguments=Arguments.of((data.x, data.y), {}))
         secret = secrets.randbits(128) if seed is None else seed
-        self._plan = Plan(steps=1, rate=rounds.record_rate or 1.0, seed=secret)
+        self._plan = BatchPlan(steps=1, rate=rounds.record_rate or 1.0, seed=secret)
 
     def answer(self, round: int, point: Tensor) -> Tensor:
         """Return the sum of the clipped scores of a Poisson sample of the records, (d,) float64.
@@ -147,7 +147,7 @@ class Server:
         check_steps(guide)
         self._like, self._program = blank(like).x, _read(model, guide, blank(like))
         self._optim = fused(fresh(optim or default_optimiser(rounds, LEARNING_RATE)))
-        self._plan = Plan(steps=rounds, seed=secrets.randbits(128) if seed is None else seed)
+        self._plan = BatchPlan(steps=rounds, seed=secrets.randbits(128) if seed is None else seed)
         self.updates = 0
 
     @property

@@ -22,7 +22,7 @@ from bdpvi.datasets.dataset import Dataset
 from bdpvi.networks.gradients import Batch, GradSampleMode, Loss, trainable
 from bdpvi.networks.preflight import make_gradients, without_gradient
 from bdpvi.networks.private import Private
-from bdpvi.networks.records import Records, Source, check_panel
+from bdpvi.networks.records import IndexedRecords, Source, check_panel
 from bdpvi.networks.refusals import check_loss, check_module, check_optimizer
 from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.events import SampledGaussian
@@ -145,7 +145,7 @@ def make_private(
         kind = weights[0].dtype if weights else torch.float32
         data = (data.x.to(kind), data.y.to(kind), data.ids)
     ledger = ledger or Ledger()
-    held = Records.of_source("data", data)
+    held = IndexedRecords.of_source("data", data)
     mechanism = NoisySum(
         rate=rate,
         clip=max_grad_norm,
@@ -160,9 +160,9 @@ def make_private(
         mechanism = replace(mechanism, noise_multiplier=_least_noise(mechanism, ledger, settings))
     elif settings.epsilon is not None:
         raise ValueError("give noise_multiplier, or both epsilon and steps in settings")
-    counted: Records | None = None
+    counted: IndexedRecords | None = None
     if settings.panel is not None:
-        counted = Records.of_source("panel", settings.panel)
+        counted = IndexedRecords.of_source("panel", settings.panel)
         check_panel(counted, held)
     check_optimizer(optimizer, module)
     batches = _made_up(held, module, settings)
@@ -185,7 +185,7 @@ def nearest_power(records: int) -> int:
     return 1 << round(math.log2(max(records, 1)))
 
 
-def _made_up(held: Records, module: nn.Module, settings: DPSGDSettings) -> list[Batch]:
+def _made_up(held: IndexedRecords, module: nn.Module, settings: DPSGDSettings) -> list[Batch]:
     """Return made-up records in two batch sizes that are no dimension of the data or module."""
     some = tree_leaves(held.made_up(2, 2, torch.device("cpu")))
     shapes = [one.shape[1:] for one in some]
@@ -194,7 +194,7 @@ def _made_up(held: Records, module: nn.Module, settings: DPSGDSettings) -> list[
     sizes = [size for size in range(3, len(dimensions) + 5) if size not in dimensions][:2]
     device = trainable(module)[0].device
     if settings.example is not None:
-        example = Records.of_source("example", settings.example)
+        example = IndexedRecords.of_source("example", settings.example)
         return [example.take(torch.arange(size) % len(example), device) for size in sizes]
     tables = (nn.Embedding, nn.EmbeddingBag)
     rows = [one.num_embeddings for one in module.modules() if isinstance(one, tables)]

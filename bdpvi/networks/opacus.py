@@ -19,7 +19,7 @@ from bdpvi._ground.checkpoint import sealed, understood, unsealed
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.networks.gradients import MARGIN, FunctionalGradients, Loss, trainable
-from bdpvi.networks.records import Records, Source, check_panel_size
+from bdpvi.networks.records import IndexedRecords, Source, check_panel_size
 from bdpvi.networks.refusals import check_loss, check_module
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.cost import Cost, Exposure
@@ -47,7 +47,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.history: list[tuple[float, float, int]] = []
-        self._watched: tuple[Records, FunctionalGradients] | None = None
+        self._watched: tuple[IndexedRecords, FunctionalGradients] | None = None
         self._norms_of: dict[tuple[float, float], NormCounts] = {}
         self._fresh = True
 
@@ -82,7 +82,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         Raises:
             ValueError: naming the argument, or the layer that mixes records.
         """
-        records = Records.of_source("panel", panel)
+        records = IndexedRecords.of_source("panel", panel)
         check_panel_size(records)
         if self._watched is not None and len(self._watched[0]) != len(records):
             raise ValueError(

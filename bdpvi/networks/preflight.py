@@ -24,7 +24,7 @@ from bdpvi.networks.gradients import (
     trainable,
     trainable_here,
 )
-from bdpvi.networks.trial import TRIED_ROW, Trial, entered, still
+from bdpvi.networks.trial import TRIED_ROW, TrialRun, entered, still
 
 _STEPS, _RATE = 3, 10.0
 """Trial steps of a copy of the module, enough to reveal what fails with large weights."""
@@ -55,7 +55,7 @@ def make_gradients(
     """
     validate.choice("grad_sample_mode", mode, GRAD_SAMPLE_MODES)
     for batch in batches:
-        trial = Trial.of(module, batch, loss)
+        trial = TrialRun.of(module, batch, loss)
         with still(trial.batch):
             if wrong := _wrong(mode, trial.moved(), loss, trial):
                 raise ValueError(_refusal(mode, module, loss, trial, wrong))
@@ -71,7 +71,7 @@ def without_gradient(module: nn.Module, loss: Loss, batches: Sequence[Batch]) ->
     places = {id(weight): at for at, weight in enumerate(trainable(module))}
     unused, rows = set(places.values()), _padding(module)
     for batch in batches:
-        trial = Trial.of(module, batch, loss)
+        trial = TrialRun.of(module, batch, loss)
         with still(trial.batch):
             for each in _alone(trial.moved(), loss, trial.batch):
                 unused -= {at for at, one in enumerate(each) if one is not None}
@@ -143,7 +143,7 @@ class _Wrong:
     layer: str = ""
 
 
-def _wrong(mode: GradSampleMode, module: nn.Module, loss: Loss, trial: Trial) -> _Wrong | None:
+def _wrong(mode: GradSampleMode, module: nn.Module, loss: Loss, trial: TrialRun) -> _Wrong | None:
     """Return the fault in a mode's gradients of a module, or None.
 
     Norms are compared, and sums: of unclipped gradients, and of gradients clipped to one length.
@@ -158,7 +158,7 @@ def _wrong(mode: GradSampleMode, module: nn.Module, loss: Loss, trial: Trial) ->
     return None if agree else _Wrong()
 
 
-def _agree(mode: GradSampleMode, module: nn.Module, loss: Loss, trial: Trial) -> bool:
+def _agree(mode: GradSampleMode, module: nn.Module, loss: Loss, trial: TrialRun) -> bool:
     weights = trainable(module)
     norms = torch.stack([_norm(each) for each in _alone(module, loss, trial.batch)])
     found = _made(mode, module, loss, None)
@@ -206,7 +206,7 @@ def _near(found: Tensor, wanted: Tensor, norms: Tensor, near: float) -> bool:
 
 
 def _refusal(
-    mode: GradSampleMode, module: nn.Module, loss: Loss, trial: Trial, wrong: _Wrong
+    mode: GradSampleMode, module: nn.Module, loss: Loss, trial: TrialRun, wrong: _Wrong
 ) -> str:
     """Return the error about the gradients, naming the layer at fault."""
     name = wrong.layer or _blamed(mode, loss, trial)
@@ -226,7 +226,7 @@ def _refusal(
     )
 
 
-def _blamed(mode: GradSampleMode, loss: Loss, trial: Trial) -> str:
+def _blamed(mode: GradSampleMode, loss: Loss, trial: TrialRun) -> str:
     """Return the first layer whose weights alone have wrong gradients; "", the module, if all."""
     whole = trial.moved()
     layers = [name for name, layer in whole.named_modules() if trainable_here(layer)]

@@ -19,7 +19,7 @@ from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.networks.gradients import MARGIN, RecordGradients, trainable
 from bdpvi.networks.preflight import Fixed
-from bdpvi.networks.records import Records
+from bdpvi.networks.records import IndexedRecords
 from bdpvi.noise.streams import stir
 from bdpvi.privacy.cost import Bound, Cost, Exposure
 from bdpvi.privacy.events import NormCounts, SampledGaussian
@@ -44,8 +44,8 @@ class Private:
         module: nn.Module,
         optimizer: Optimizer,
         gradients: RecordGradients,
-        data: Records,
-        counted: Records | None,
+        data: IndexedRecords,
+        counted: IndexedRecords | None,
         mechanism: NoisySum,
         charged: Steps,
         fixed: Fixed = (),

@@ -25,7 +25,7 @@ _TRIED = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Records:
+class IndexedRecords:
     """Records by position. A Dataset is read again for every batch, so it may augment records.
 
     Attributes:
@@ -40,14 +40,14 @@ class Records:
     of: object = None
 
     @classmethod
-    def of_source(cls, name: str, source: Source) -> Records:
+    def of_source(cls, name: str, source: Source) -> IndexedRecords:
         """Return the records of ``source``.
 
         Raises:
             ValueError: naming ``name``, if lengths differ, ids repeat, or
                 there is no length.
 
-        >>> Records.of_source("data", (torch.zeros(3, 2), torch.zeros(3))).ids
+        >>> IndexedRecords.of_source("data", (torch.zeros(3, 2), torch.zeros(3))).ids
         tensor([0, 1, 2])
         """
         ids: Tensor | None = None
@@ -155,7 +155,7 @@ class Records:
         return tree_map(lambda one: one.to(device), x), y.to(device)
 
 
-def check_panel_size(panel: Records) -> None:
+def check_panel_size(panel: IndexedRecords) -> None:
     """Refuse a panel that is too small for an estimate.
 
     Raises:
@@ -169,7 +169,7 @@ def check_panel_size(panel: Records) -> None:
         )
 
 
-def check_panel(panel: Records, data: Records) -> None:
+def check_panel(panel: IndexedRecords, data: IndexedRecords) -> None:
     """Refuse a panel that is too small, or that the network is trained on.
 
     Records are compared by id where both have ids, as subsets of one Dataset do. Where both are

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from bdpvi._ground.outputs import several
 from bdpvi.networks.gradients import Batch, Loss, call, trainable
-from bdpvi.networks.trial import Trial, entered, still
+from bdpvi.networks.trial import TrialRun, entered, still
 
 INSTEAD = (
     "use GroupNorm or LayerNorm instead, or freeze its statistics: layer.eval(), if they come from "
@@ -55,7 +55,7 @@ def check_module(module: nn.Module, batch: Batch) -> None:
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm) and layer.training:
             raise _refused(name, layer, "mixes records", INSTEAD)
-    trial = Trial.of(module, batch)
+    trial = TrialRun.of(module, batch)
     copy, (x, y) = trial.moved(), trial.batch
     before = {name: value.clone() for name, value in copy.named_buffers()}
     with torch.no_grad(), still(batch):
@@ -78,7 +78,7 @@ def check_loss(loss: Loss, module: nn.Module, batch: Batch) -> None:
     Raises:
         ValueError: naming ``loss``.
     """
-    trial = Trial.of(module, batch, loss)
+    trial = TrialRun.of(module, batch, loss)
     x, y = trial.batch
     with torch.no_grad(), still(batch):
         output = call(trial.module, x)

@@ -24,7 +24,7 @@ TRIED_ROW = 0
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class TrialRun:
     """A copy of a module, and records for it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Trial:
     near: float
 
     @classmethod
-    def of(cls, module: nn.Module, batch: Batch, loss: Loss | None = None) -> Trial:
+    def of(cls, module: nn.Module, batch: Batch, loss: Loss | None = None) -> TrialRun:
         """Return a trial of a module, and of a loss, in the widest dtype in which both run.
 
         Raises:

@@ -18,7 +18,7 @@ from bdpvi._ground import validate
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class BatchPlan:
     """Poisson batches and base noise for ``steps`` steps.
 
     A record's coin depends only on the seed, the step and the record's *id*. So without record i
@@ -31,7 +31,7 @@ class Plan:
         secret: whether the seed, and so the coins, are secret. Otherwise a run with batches is an
             experiment: row numbers decide who is in a batch, and removing a row shifts them.
 
-    >>> plan = Plan(steps=10, rate=0.5, seed=0)
+    >>> plan = BatchPlan(steps=10, rate=0.5, seed=0)
     >>> ids = torch.arange(100)
     >>> rest = ids[ids != 7]
     >>> bool((plan.batch(3, ids)[ids != 7] == plan.batch(3, rest)).all())
@@ -94,11 +94,11 @@ class Batches:
     Attributes:
         noise_seeds: noise seed of every step, see :meth:`Plan.noise_seed`.
 
-    >>> Batches(Plan(steps=3, rate=0.5, seed=1), 6)[0].tolist()
+    >>> Batches(BatchPlan(steps=3, rate=0.5, seed=1), 6)[0].tolist()
     [0, 1, 2, 4, 5]
     """
 
-    def __init__(self, plan: Plan, limit: int) -> None:
+    def __init__(self, plan: BatchPlan, limit: int) -> None:
         self.plan, self.limit = plan, limit
         self.noise_seeds = [plan.noise_seed(step) for step in range(plan.steps)]
         small = plan.rate < 1 and plan.rate * limit * plan.steps <= _KEPT

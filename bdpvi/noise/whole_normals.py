@@ -8,10 +8,10 @@ point, so there are no arithmetic errors: X is within θ₁ = :meth:`Law.total_v
 number of standard deviation s, rounded to the nearest integer, where s² = S² − 1/12 and
 S = s₀ √(1 + b² + … + b^2(L−1)).
 
-**Proof.** (1) *Table.* 2T probabilities are rounded down to multiples of 2^−β, and that of 0 gets
-the rest: this moves less than (2T + 1)/2ᵝ in total. Truncation omits at most 2Φ(−T/s₀): the sum
-beyond T is below the integral, and the whole sum above s₀√2π, by Poisson summation. (2) *Sums of
-discrete normals* (Peikert 2010; Micciancio and Walter 2017). For K ~ D(s₀) and Y ~ D(σ), σ ≥ s₀,
+**Proof.** (1) *NormalTable.* 2T probabilities are rounded down to multiples of 2^−β, and that of 0
+gets the rest: this moves less than (2T + 1)/2ᵝ in total. Truncation omits at most 2Φ(−T/s₀): the
+sum beyond T is below the integral, and the whole sum above s₀√2π, by Poisson summation. (2) *Sums
+of discrete normals* (Peikert 2010; Micciancio and Walter 2017). For K ~ D(s₀) and Y ~ D(σ), σ ≥ s₀,
 completing the square gives
 
     P(K + bY = m) ∝ exp(−m²/2(s₀² + b²σ²)) Σ_y exp(−(y − cm)²/2τ²),  τ² = s₀²σ²/(s₀² + b²σ²),
@@ -105,7 +105,7 @@ class Law:
         return [0, *accumulate([*reversed(tail), middle, *tail[:-1]])]
 
 
-class Table:
+class NormalTable:
     """Maps uniform bits to numbers between −T and T.
 
     Args:
@@ -138,7 +138,7 @@ class Table:
 OPEN = -(1 << 15)
 """A value outside the table."""
 LAW = Law()
-table = lru_cache(maxsize=1)(Table)
+table = lru_cache(maxsize=1)(NormalTable)
 BLOCK = 1 << 18
 """The most numbers to draw at a time."""
 _AHEAD = 1 << 12

@@ -38,7 +38,7 @@ KINDS = ("draws", "constants", "release", "steps", "rounds", RESERVED, ENDED)
 _TEXT = {"purpose": re.compile("[a-z0-9 ]{0,80}"), "seal": re.compile("[0-9a-f]{0,64}")}
 
 
-class Origin(str, Enum):
+class TemperatureOrigin(str, Enum):
     """Where a temperature comes from.
 
     Attributes:
@@ -70,19 +70,19 @@ class Charge:
 
     draws: int
     temperature: float
-    origin: Origin = Origin.OWNER
+    origin: TemperatureOrigin = TemperatureOrigin.OWNER
     ledger: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "draws", validate.positive_int("draws", self.draws))
         object.__setattr__(self, "temperature", validate.positive("temperature", self.temperature))
-        validate.choice("origin", self.origin, [one.value for one in Origin])
-        object.__setattr__(self, "origin", Origin(self.origin))
+        validate.choice("origin", self.origin, [one.value for one in TemperatureOrigin])
+        object.__setattr__(self, "origin", TemperatureOrigin(self.origin))
 
     @property
     def from_data(self) -> bool:
         """Whether the temperature was computed from the records."""
-        return self.origin is Origin.DATA
+        return self.origin is TemperatureOrigin.DATA
 
 
 @dataclass(frozen=True, kw_only=True)

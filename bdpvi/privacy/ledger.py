@@ -30,8 +30,8 @@ from bdpvi.privacy.book import (
     Book,
     Charge,
     Entry,
-    Origin,
     Priced,
+    TemperatureOrigin,
     checked,
     follow,
     for_unit,
@@ -43,7 +43,7 @@ from bdpvi.privacy.distances import common_neighbours
 from bdpvi.privacy.left import together
 from bdpvi.privacy.note import Note
 
-__all__ = ["Charge", "Entry", "Ledger", "Origin"]
+__all__ = ["Charge", "Entry", "Ledger", "TemperatureOrigin"]
 
 _SHOWN = 5
 """The most charges that an error names."""
@@ -201,8 +201,8 @@ class Ledger:
                 f"charge was found for another table's ledger ({charge.ledger[:8]}…), not for this "
                 f"one ({book.id[:8]}…): calibrate for this fit"
             )
-        if charge.origin is Origin.OWNER and book.marks:
-            return replace(charge, origin=Origin.DATA)
+        if charge.origin is TemperatureOrigin.OWNER and book.marks:
+            return replace(charge, origin=TemperatureOrigin.DATA)
         return charge
 
     def settle(

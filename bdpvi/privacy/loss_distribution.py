@@ -82,7 +82,7 @@ class Grid:
 
 
 @dataclass(frozen=True, eq=False)
-class Losses:
+class LossDistribution:
     """Tilted distributions of the loss of K kinds of step, as Fourier transforms.
 
     Attributes:
@@ -101,7 +101,7 @@ class Losses:
     log_finite: Tensor
 
     @classmethod
-    def of(cls, kinds: Sequence[SampledGaussian], direction: str, grid: Grid) -> Losses:
+    def of(cls, kinds: Sequence[SampledGaussian], direction: str, grid: Grid) -> LossDistribution:
         """Prepare the kinds of step, as steps of sensitivity 1, in one direction."""
         tilted, mgfs, finite = [], [], []
         for kind in kinds:
@@ -202,7 +202,7 @@ def deltas_on_grid(
     interval = min(loss_interval(run.noise_multiplier, run.rate) for run in largest)
     grid = Grid.around(largest, direction, beta, interval)
     used = [kind for kind, one in zip(kinds, met.tolist(), strict=True) if one]
-    return Losses.of(used, direction, grid).deltas(counts[:, met], EPSILONS)
+    return LossDistribution.of(used, direction, grid).deltas(counts[:, met], EPSILONS)
 
 
 def deltas_together(

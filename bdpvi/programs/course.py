@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bdpvi.bayesian.inference.optimisers import decay
-from bdpvi.bayesian.inference.svi import Kept
+from bdpvi.bayesian.inference.svi import TrainingState
 from bdpvi.programs.descent import Descent
 from bdpvi.programs.moments import moments
 
@@ -24,7 +24,7 @@ _MARGIN = 2.0
 """
 
 
-class Posterior(NamedTuple):
+class TrainedGuide(NamedTuple):
     """The posterior of the latents after a training.
 
     Attributes:
@@ -66,7 +66,7 @@ class Course:
         self.sums = {n: torch.zeros(self.windows, *v.shape).to(v) for n, v in values}
         self.moments = torch.zeros(5, descent.program.dim, dtype=torch.float64)
 
-    def run(self, steps: Any, kept: Kept | None = None) -> None:
+    def run(self, steps: Any, kept: TrainingState | None = None) -> None:
         """Take these steps, starting from the last saved state.
 
         Args:
@@ -101,7 +101,7 @@ class Course:
     def _window(self, number: int) -> int:
         return (number - self.first) * self.windows // self.averaged
 
-    def posterior(self) -> Posterior:
+    def posterior(self) -> TrainedGuide:
         """Set the parameters to their average, and return the posterior of the latents.
 
         A guide learns its variance slowly under noise, so the variance is raised to the inverse of
@@ -128,7 +128,7 @@ class Course:
             seen = _MARGIN * torch.stack(centres).var(0) / self.windows
             shrunk = (seen / _diagonal(left).clamp(min=1e-300)).clamp(max=1.0)
             left = _scaled(left, shrunk)
-        return Posterior(mean, covariance + left, measured)
+        return TrainedGuide(mean, covariance + left, measured)
 
     def _set(self, values: dict[str, Tensor]) -> None:
         with torch.no_grad():

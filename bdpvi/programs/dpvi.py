@@ -10,7 +10,7 @@ from bdpvi.models.contract import Model
 from bdpvi.programs.settings import Settings
 
 if TYPE_CHECKING:  # settings need not load the training code
-    from bdpvi.programs.training import Training
+    from bdpvi.programs.training import SuitedDPVI
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +39,12 @@ class DPVI(Settings):
         counted: whether ``rows`` is a noisy count instead of declared.
     """
 
-    def suited(self, model: Model, data: Dataset, guide: object) -> Training:
+    def suited(self, model: Model, data: Dataset, guide: object) -> SuitedDPVI:
         """Return the route with guide and size, after a test run of model and guide.
 
         Raises:
             ValueError: if a site, which it names with a remedy, cannot be protected.
         """
-        from bdpvi.programs.training import Training
+        from bdpvi.programs.training import SuitedDPVI
 
-        return Training.of(self, model, data, guide)
+        return SuitedDPVI.of(self, model, data, guide)

@@ -63,7 +63,7 @@ def plates(is_records: Callable[[str, Any, bool], bool]) -> Iterator[None]:
         SubsampleMessenger._subsample = staticmethod(plain)
 
 
-class Reparameterised(Messenger):  # type: ignore[misc]
+class Reparameterise(Messenger):  # type: ignore[misc]
     """Draw a record's own normal latents out of place: vmap does not support Pyro's sampling."""
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ from bdpvi.models.contract import Site, parts
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.parameters import Holder, Parameters
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.effects import Reparameterised, plates, sums
+from bdpvi.programs.effects import Reparameterise, plates, sums
 
 Rows = tuple[Tensor, ...]
 
@@ -207,7 +207,7 @@ class Program:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Tensor:
-        guide = Reparameterised()(guide)
+        guide = Reparameterise()(guide)
         if isinstance(self.loss, TraceEnum_ELBO):
             (traces,) = self.loss._get_traces(model, guide, args, kwargs)
             return -_summed_out(*traces)

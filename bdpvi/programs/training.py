@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributions import transform_to
 
 from bdpvi._ground import progress as bars
-from bdpvi._ground.checkpoint import Begun, Checkpoint, always, settings_of
+from bdpvi._ground.checkpoint import Checkpoint, KeptState, always, settings_of
 from bdpvi._ground.host import HOST, on
 from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
@@ -52,7 +52,7 @@ from bdpvi.releases.estimate import Gaussian, Trained
 from bdpvi.releases.noisy_sum import NoisySum
 
 if TYPE_CHECKING:
-    from bdpvi.releases.route import Left
+    from bdpvi.releases.route import Allowance
 
 _BATCH, _PASSES = 500, 5
 """The default expected batch size: at least ``_BATCH``, and enough for ``_PASSES`` passes."""
@@ -101,7 +101,7 @@ class DPVIPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(Settings):
+class SuitedDPVI(Settings):
     """:class:`bdpvi.DPVI` for a model, after a test run of model and guide on dummy records.
 
     Attributes:
@@ -117,7 +117,7 @@ class Training(Settings):
     together: int = field(default=1, repr=False)
 
     @classmethod
-    def of(cls, settings: Settings, model: Model, data: Dataset, guide: object) -> Training:
+    def of(cls, settings: Settings, model: Model, data: Dataset, guide: object) -> SuitedDPVI:
         """Return the route for a model, as :meth:`bdpvi.DPVI.suited`."""
         check_steps(guide)
         own = getattr(model, "check", None)
@@ -135,11 +135,11 @@ class Training(Settings):
             moments(program)  # refuse before any charge
             return replace(made, size=program.size)
 
-    def suited(self, model: Model, data: Dataset, guide: object) -> Training:
+    def suited(self, model: Model, data: Dataset, guide: object) -> SuitedDPVI:
         """Return the route for another model; see :meth:`bdpvi.DPVI.suited`."""
-        return Training.of(self, model, data, guide)
+        return SuitedDPVI.of(self, model, data, guide)
 
-    def plan(self, model: Model, features: int, left: Left) -> DPVIPlan:
+    def plan(self, model: Model, features: int, left: Allowance) -> DPVIPlan:
         """Return the settings, a function of public numbers.
 
         After earlier releases the rate may depend on them. Then the charge is a Gaussian mechanism
@@ -212,7 +212,7 @@ class Training(Settings):
         return self._trained(found, parameters, model, data.x, key)
 
     def _train(
-        self, model: Model, data: Dataset, plan: DPVIPlan, key: Key, kept: Begun | None
+        self, model: Model, data: Dataset, plan: DPVIPlan, key: Key, kept: KeptState | None
     ) -> dict[str, Tensor]:
         """Return the latents' mean and covariance, and the model's parameters."""
         Holder(modules_of(model, self.guide)).load_state_dict(self.start)

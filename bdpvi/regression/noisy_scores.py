@@ -23,13 +23,13 @@ from bdpvi.privacy.left import HIGHEST
 from bdpvi.regression import score_release as noisy_scores
 from bdpvi.regression.objective_plan import rows_said
 from bdpvi.regression.score_families import Family, Linear, Logistic, Poisson
-from bdpvi.regression.score_posterior import FAR, Posterior, Prior
+from bdpvi.regression.score_posterior import FAR, NormalPrior, Posterior
 from bdpvi.regression.score_release import ScorePlan
 from bdpvi.releases.estimate import BASE, HIDDEN, SHARE, Drawn, Estimate
 
 if TYPE_CHECKING:
     from bdpvi.noise.keys import Key
-    from bdpvi.releases.route import Left
+    from bdpvi.releases.route import Allowance
 
 COUNT = 0.01
 """Share of μ² for the noisy number of records, if the owner declares none."""
@@ -113,7 +113,7 @@ class NoisyScores:
         model.check(data)  # type: ignore[attr-defined]
         return self
 
-    def plan(self, model: Model, features: int, left: Left) -> ScorePlan:
+    def plan(self, model: Model, features: int, left: Allowance) -> ScorePlan:
         """Return the settings, a function of public numbers.
 
         Raises:
@@ -153,7 +153,9 @@ class NoisyScores:
         precision = torch.eye(plan.columns, dtype=torch.float64) / known.prior_scale**2
         middle = getattr(known, "middle", 0.0)  # targets are clamped around it
         y = data.y.detach().cpu().double() - middle
-        found = noisy_scores.measure(plan, design[:, used], y, Prior(mean[used], precision), key)
+        found = noisy_scores.measure(
+            plan, design[:, used], y, NormalPrior(mean[used], precision), key
+        )
         posterior = found.of_features()
         posterior.mean[-1] += middle
         return Drawn(_estimate(posterior, used, known.prior_scale), _paid(plan, found, data, key))
@@ -244,7 +246,7 @@ def _estimate(found: Posterior, used: Tensor, prior_scale: float) -> Estimate:
     )
 
 
-def _too_few(plan: ScorePlan, rows: float, left: Left, least: float) -> str:
+def _too_few(plan: ScorePlan, rows: float, left: Allowance, least: float) -> str:
     share = least / max(plan.signal(rows), 1e-12)
     distance = 1 / plan.event.noise_multiplier
 

@@ -23,7 +23,7 @@ COUNT = 0.01
 """Share of μ² for the noisy number of records, if the owner declares none."""
 
 if TYPE_CHECKING:  # settings need not load the releasing code
-    from bdpvi.releases.route import Left
+    from bdpvi.releases.route import Allowance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,7 @@ class ObjectivePerturbation:
         """Return the route with ``draws`` draws in a release."""
         return replace(self, draws=draws)
 
-    def plan(self, model: Model, features: int, left: Left) -> ObjectivePlan:
+    def plan(self, model: Model, features: int, left: Allowance) -> ObjectivePlan:
         """Return the settings; see :class:`~bdpvi.releases.route.Route`."""
         assert isinstance(model, BayesianLogisticRegression)
         weights = model.design(torch.zeros(1, features)).shape[1]
@@ -149,9 +149,9 @@ class ObjectivePerturbation:
 
     def shares(self, model: Model, data: Dataset) -> tuple[Tensor, Tensor]:
         """Return each record's ω‖z‖ over C and ω‖z‖² over its bound, (N,) each."""
-        from bdpvi.releases.route import Left
+        from bdpvi.releases.route import Allowance
 
-        plan = self.plan(model, data.x.shape[1], Left(1.0, 1e-5, 0.0))  # neither depends on ε
+        plan = self.plan(model, data.x.shape[1], Allowance(1.0, 1e-5, 0.0))  # neither depends on ε
         design = self.predicting(model, plan).design(data.x.double())
         whole = replace(plan, limit=math.inf)
         objective = WeightedObjective(whole, design[:, : plan.facts.columns], data.y)

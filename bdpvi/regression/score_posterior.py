@@ -75,14 +75,14 @@ class Round:
         )
 
 
-class Prior(NamedTuple):
+class NormalPrior(NamedTuple):
     """N(mean, precision⁻¹)."""
 
     mean: Tensor
     precision: Tensor
 
 
-class Combined(NamedTuple):
+class Pooled(NamedTuple):
     """Rounds as one: t, A, B, (Σ 1/σ²)⁻¹, and for each matrix its share of β, constant and noise.
 
     ``seen`` projects onto the measured directions.
@@ -145,7 +145,7 @@ def at_least(matrix: Tensor, floor: float) -> Tensor:
     return (vectors * values.clamp(min=floor)) @ vectors.T  # type: ignore[no-any-return]
 
 
-def combined(rounds: Sequence[Round], dispersion: float = 1.0) -> Combined:
+def combined(rounds: Sequence[Round], dispersion: float = 1.0) -> Pooled:
     """Return t, A, B and the noise of the rounds together; see the module."""
     last, k = rounds[-1], len(rounds[-1].point)
     precision = [one.score_noise**-2 for one in rounds]
@@ -165,7 +165,7 @@ def combined(rounds: Sequence[Round], dispersion: float = 1.0) -> Combined:
     b = dispersion * a
     if last.middle is not None:
         b = sampled(b, strong, last.middle, last.middle_noise)
-    return Combined(total, a, b, 1 / sum(precision), tuple(shares), seen)
+    return Pooled(total, a, b, 1 / sum(precision), tuple(shares), seen)
 
 
 def sampled(assumed: Tensor, seen: Tensor, middle: Tensor, noise: float) -> Tensor:
@@ -192,7 +192,7 @@ def sampled(assumed: Tensor, seen: Tensor, middle: Tensor, noise: float) -> Tens
     return assumed + kept * back @ at_least(excess, 0.0) @ back.T
 
 
-def closed_form(rounds: Sequence[Round], prior: Prior, dispersion: float = 1.0) -> Posterior:
+def closed_form(rounds: Sequence[Round], prior: NormalPrior, dispersion: float = 1.0) -> Posterior:
     """Return the normal posterior; see the module.
 
     Args:

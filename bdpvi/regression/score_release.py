@@ -25,7 +25,14 @@ from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.solve import root
 from bdpvi.regression.perturbed_objective import exact_sum
 from bdpvi.regression.score_families import ROBUST, Family, Linear, Logistic, Parts, Poisson
-from bdpvi.regression.score_posterior import Posterior, Prior, Round, at_least, closed_form, near
+from bdpvi.regression.score_posterior import (
+    NormalPrior,
+    Posterior,
+    Round,
+    at_least,
+    closed_form,
+    near,
+)
 from bdpvi.releases.noisy_sum import NoisySum
 
 SLACK = 2.0**-18
@@ -118,7 +125,7 @@ class Measured:
 
     rounds: tuple[Round, ...]
     back: Tensor
-    prior: Prior
+    prior: NormalPrior
     posterior: Posterior
     dispersion: float
     paid: Tensor = field(repr=False)
@@ -129,7 +136,7 @@ class Measured:
 
 
 def measure(
-    plan: ScorePlan, x: Tensor, y: Tensor, prior: Prior, key: Key | None = None
+    plan: ScorePlan, x: Tensor, y: Tensor, prior: NormalPrior, key: Key | None = None
 ) -> Measured:
     """Release the rounds and return the posterior that follows from them.
 
@@ -142,7 +149,7 @@ def measure(
 
     >>> x = torch.ones(5000, 2, dtype=torch.float64)
     >>> x[:, 0] = torch.linspace(-2, 2, 5000)
-    >>> prior = Prior(torch.zeros(2).double(), torch.eye(2).double() / 25)
+    >>> prior = NormalPrior(torch.zeros(2).double(), torch.eye(2).double() / 25)
     >>> plan = ScorePlan.of(Logistic(), 2, distance=0.3)
     >>> y = (torch.arange(5000) * 0.618 % 1 < torch.sigmoid(x[:, 0])).double()
     >>> found = measure(plan, x, y, prior, Key.of_seed(0)).of_features()
@@ -158,7 +165,7 @@ def measure(
     point, moments, noise, variance = _start(family, first, radius, prior)
     back, forth = _standardising(moments, noise)
     white, point = x @ back, forth @ point
-    prior = Prior(forth @ prior.mean, back @ prior.precision @ back)
+    prior = NormalPrior(forth @ prior.mean, back @ prior.precision @ back)
     clip, rounds, count = math.inf, [], forth[:, -1]
     typical = 1.0
     if isinstance(family, Linear):
@@ -193,7 +200,7 @@ def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[Sample
 
     >>> from bdpvi.bayesian.accounting.accountant import cost_of
     >>> x = torch.linspace(-2, 2, 3000, dtype=torch.float64)[:, None] ** torch.tensor([1.0, 0.0])
-    >>> prior = Prior(torch.zeros(2).double(), torch.eye(2).double())
+    >>> prior = NormalPrior(torch.zeros(2).double(), torch.eye(2).double())
     >>> plan = ScorePlan.of(Logistic(), 2, distance=0.268)  # ε = 1
     >>> found = measure(plan, x, (x[:, 0] > 0).double(), prior, Key.of_seed(0))
     >>> cost = cost_of(path_events(plan, found, torch.arange(3000)), delta=1e-5)
@@ -254,7 +261,7 @@ def _symmetric(upper: Tensor, k: int) -> Tensor:
 
 
 def _start(
-    family: Family, first: Round, radius: float, prior: Prior
+    family: Family, first: Round, radius: float, prior: NormalPrior
 ) -> tuple[Tensor, Tensor, float, float]:
     """Return a first point, second moments of the features, their noise, and σ² of the target."""
     k = len(first.point)
@@ -342,7 +349,7 @@ class _Answer(NamedTuple):
 
 
 def _answer(
-    family: Family, rounds: Sequence[Round], prior: Prior, count: Tensor, variance: float
+    family: Family, rounds: Sequence[Round], prior: NormalPrior, count: Tensor, variance: float
 ) -> _Answer:
     if isinstance(family, Linear):
         return _of_squares(family, rounds, prior, count, variance)
@@ -354,7 +361,7 @@ def _answer(
 
 
 def _of_squares(
-    family: Linear, rounds: Sequence[Round], prior: Prior, count: Tensor, variance: float
+    family: Linear, rounds: Sequence[Round], prior: NormalPrior, count: Tensor, variance: float
 ) -> _Answer:
     """Return the answer for linear regression, with σ² from the last round's Σ ψ²."""
     last = rounds[-1]

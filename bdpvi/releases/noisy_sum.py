@@ -14,7 +14,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.noise import secure
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.events import NormCounts, SampledGaussian
@@ -68,9 +68,9 @@ class NoisySum:
         _ = self.deviation  # refuses more noise than the lattice has room for
 
     @cached_property
-    def _plan(self) -> Plan:
+    def _plan(self) -> BatchPlan:
         secret = secrets.randbits(128) if self.seed is None else self.seed
-        return Plan(steps=1, rate=self.rate, seed=secret)
+        return BatchPlan(steps=1, rate=self.rate, seed=secret)
 
     @cached_property
     def deviation(self) -> float:

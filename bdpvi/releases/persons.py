@@ -10,6 +10,7 @@ import warnings
 
 import pandas as pd
 
+from bdpvi.datasets.looks import ReadingWarning
 from bdpvi.datasets.measuring import repeated
 from bdpvi.privacy.book import ROW
 
@@ -64,4 +65,4 @@ def warn_of_repeats(frame: pd.DataFrame, unit: str, level: int = 3) -> None:
         level: the ``stacklevel`` of the warning.
     """
     for name in repeated(frame) if unit == ROW else ():
-        warnings.warn(_REPEATED.format(name=name), stacklevel=level)
+        warnings.warn(_REPEATED.format(name=name), ReadingWarning, stacklevel=level)

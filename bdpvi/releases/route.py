@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Plan(Protocol):
+class RouteSettings(Protocol):
     """A route's public settings for one release."""
 
     @property
@@ -34,11 +34,11 @@ class Plan(Protocol):
     def events(self) -> tuple[Priced, ...]:
         """All its events."""
 
-    def with_noise(self, noise_multiplier: float) -> Plan:
+    def with_noise(self, noise_multiplier: float) -> RouteSettings:
         """Return the settings with another noise multiplier, and its price."""
 
 
-P = TypeVar("P", bound=Plan)
+P = TypeVar("P", bound=RouteSettings)
 
 
 @runtime_checkable
@@ -74,7 +74,7 @@ class Suited(Route[P], Protocol[P]):
     record.
     """
 
-    def plan(self, model: Model, features: int, left: Left) -> P:
+    def plan(self, model: Model, features: int, left: Allowance) -> P:
         """Return the settings, a function of public numbers."""
 
     def predicting(self, model: Model, plan: P) -> Model:
@@ -93,7 +93,7 @@ class Suited(Route[P], Protocol[P]):
         """Return the release, with the noise of a key."""
 
 
-class Left(NamedTuple):
+class Allowance(NamedTuple):
     """A route's allowance: ε at δ, jointly with an earlier Gaussian mechanism of this μ².
 
     ε is for all rows of one unit, at most ``rows``. The ledger's budget, if there is one, limits
@@ -139,7 +139,7 @@ def planned(
         limits.append((whole, whole.budget))
     try:
         budget = (whole or book).budget
-        made = route.plan(model, features, Left(epsilon, delta, variance, budget, book.rows))
+        made = route.plan(model, features, Allowance(epsilon, delta, variance, budget, book.rows))
         noise = made.event.noise_multiplier
         for spent, limit in limits:
 

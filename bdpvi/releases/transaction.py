@@ -29,7 +29,7 @@ S = TypeVar("S")
 C = TypeVar("C", covariant=True)
 
 
-class Losses(Protocol):
+class StoredLosses(Protocol):
     """Secret losses of records, which are stored with the ledger before a charge."""
 
     def keep(self, ledger: Ledger, name: str) -> None:
@@ -59,7 +59,7 @@ class Plan(Generic[S]):
     count: int = 1
     charge: Charge | None = None
     within: bool = False
-    losses: Losses | None = None
+    losses: StoredLosses | None = None
     assumptions: tuple[Assumption, ...] = ()
 
 

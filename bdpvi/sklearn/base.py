@@ -214,9 +214,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Return private centres and scales of the columns named by the pipeline."""
         from bdpvi import PrivacyUtilityWarning
         from bdpvi.tables import arrays
-        from bdpvi.tables.pipeline import Left
+        from bdpvi.tables.pipeline import Remaining
 
-        left = Left.whole(pipeline.distance, work.ledger.rows_per_unit)
+        left = Remaining.whole(pipeline.distance, work.ledger.rows_per_unit)
         standard = arrays.bought(columns, pipeline, work.perform, left)
         if standard.found and (few := standard.found.caution(self.epsilon)):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)

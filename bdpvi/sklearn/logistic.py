@@ -190,7 +190,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         from bdpvi.datasets.bought import SHARE
         from bdpvi.releases.basis import LABELLED
         from bdpvi.tables.encoded import promising
-        from bdpvi.tables.pipeline import Left
+        from bdpvi.tables.pipeline import Remaining
 
         self._refuse(options)
         people = self._people(unit)
@@ -219,7 +219,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                     "after the private preprocessing was charged; give expected_rows, their "
                     "approximate public number, or public bounds"
                 )
-            left = Left.whole(pipeline.distance, people["rows_per_unit"])
+            left = Remaining.whole(pipeline.distance, people["rows_per_unit"])
             promising(pipeline, rows.shape[1], 0.0 if given else SHARE, left)
         with self._work(people) as work:
             standard = given or self._bought(rows, pipeline, work)
@@ -332,9 +332,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     def _settings(self, pipeline: Pipeline, bought: Encoded | None = None) -> Recipe:
         """Return settings for the ε left by preprocessing, with the estimator's arguments."""
-        from bdpvi.tables.pipeline import Left
+        from bdpvi.tables.pipeline import Remaining
 
-        left = Left.whole(pipeline.distance, self.rows_per_unit)
+        left = Remaining.whole(pipeline.distance, self.rows_per_unit)
         found: Any = pipeline.chosen(left, bought)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}

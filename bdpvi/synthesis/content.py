@@ -14,7 +14,7 @@ from bdpvi.datasets.origin import listed
 from bdpvi.datasets.schema import Schema
 from bdpvi.noise import secure
 from bdpvi.privacy.cost import Bound, sentences
-from bdpvi.synthesis.counts import Counts, Group, NoisyCounts, Plan
+from bdpvi.synthesis.counts import Counts, Group, MeasurementPlan, NoisyCounts
 
 FORMAT = 2
 _MOST_COUNT = 2**40
@@ -57,7 +57,7 @@ class Receipt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class TableContent:
     """Noisy counts of one column's codes, or of the bins of several columns.
 
     Attributes:
@@ -81,8 +81,8 @@ class File:
     target: str | None
     settings: Counts
     bins: tuple[tuple[int, ...], ...]
-    single: tuple[Table, ...]
-    joint: tuple[Table, ...]
+    single: tuple[TableContent, ...]
+    joint: tuple[TableContent, ...]
 
     @classmethod
     def of(
@@ -95,8 +95,8 @@ class File:
     ) -> File:
         """Return the file of a release; arguments as for :class:`bdpvi.synthesis.Synthetic`."""
 
-        def table(columns: Group, deviation: float, counts: Codes) -> Table:
-            return Table(
+        def table(columns: Group, deviation: float, counts: Codes) -> TableContent:
+            return TableContent(
                 columns=columns, deviation=deviation, counts=tuple(counts.ravel().tolist())
             )
 
@@ -137,7 +137,7 @@ class File:
         least = math.comb(len(domains), 2)  # checked before that many are listed
         if len(self.joint) < least:
             raise ValueError(f"joint must have {least} pairs of columns, got {len(self.joint)}")
-        places = Plan.of(self.schema, self._place, 1.0, self.settings).joint
+        places = MeasurementPlan.of(self.schema, self._place, 1.0, self.settings).joint
         if [one.columns for one in self.joint] != list(places):
             raise ValueError(
                 "joint must have every pair of columns and every named group, in order"
@@ -161,14 +161,14 @@ class File:
         return None if self.target is None else list(self.schema.columns).index(self.target)
 
 
-def _shaped(name: str, table: Table, shape: Sequence[int]) -> Codes:
+def _shaped(name: str, table: TableContent, shape: Sequence[int]) -> Codes:
     if len(table.counts) != math.prod(shape):
         raise ValueError(f"{name} must have {math.prod(shape)} counts, got {len(table.counts)}")
     validate.at_most(f"{name}.counts", max(map(abs, table.counts)), _MOST_COUNT)
     return np.array(table.counts, dtype=np.int64).reshape(shape)
 
 
-def _deviation(name: str, table: Table) -> float:
+def _deviation(name: str, table: TableContent) -> float:
     name = f"{name}.deviation"
     if not validate.positive(name, table.deviation) >= _LEAST_DEVIATION:
         raise ValueError(f"{name} must be at least {_LEAST_DEVIATION:g}, got {table.deviation!r}")

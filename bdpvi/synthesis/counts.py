@@ -108,7 +108,7 @@ class Counts:
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class MeasurementPlan:
     """Which tables are counted, and with how much noise, from public facts alone.
 
     Attributes:
@@ -130,12 +130,14 @@ class Plan:
             secure.whole_parts(deviation)  # refuses noise too large to represent
 
     @classmethod
-    def of(cls, schema: Schema, target: int | None, distance: float, settings: Counts) -> Plan:
+    def of(
+        cls, schema: Schema, target: int | None, distance: float, settings: Counts
+    ) -> MeasurementPlan:
         """Return the plan that costs exactly ``distance``, μ.
 
         >>> from bdpvi.datasets.domain import Domain
         >>> three = Schema({name: Domain(levels=("0", "1")) for name in "abc"}, "coins")
-        >>> plan = Plan.of(three, 0, 0.5, Counts())
+        >>> plan = MeasurementPlan.of(three, 0, 0.5, Counts())
         >>> round(3 / plan.one_way**2 + sum(1 / one**2 for one in plan.joint.values()), 12)
         0.25
         """
@@ -211,7 +213,7 @@ class NoisyCounts:
         return np.asarray(np.bincount(bins, weights=weights, minlength=self.sizes[at]))
 
 
-def count(codes: Codes, plan: Plan, key: Key) -> NoisyCounts:
+def count(codes: Codes, plan: MeasurementPlan, key: Key) -> NoisyCounts:
     """Count with noise. The draw must be charged before.
 
     Args:

@@ -14,7 +14,7 @@ import pandas as pd
 from bdpvi._ground import validate
 from bdpvi.datasets import bought, bounds
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
-from bdpvi.datasets.cells import read_columns
+from bdpvi.datasets.cells import read_cell, read_columns
 from bdpvi.datasets.domain import MOST_LEVELS, Domain
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.schema import Schema
@@ -28,7 +28,7 @@ from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.persons import ONE_ROW, warn_of_repeats
-from bdpvi.synthesis.counts import Counts, Plan
+from bdpvi.synthesis.counts import Counts, MeasurementPlan
 
 _ANY = Domain(levels=tuple(map(str, range(MOST_LEVELS))))
 """Stands for a column that is estimated privately: no column can have more codes."""
@@ -128,7 +128,7 @@ class Order:
                         f"{kind}: {name!r} must be a column of the table that the schema lacks"
                     )
                 kinds[name] = kind
-        types = types_of(settings.categorical) | types
+        types = types_of(settings.categorical, types)
         names = [*known, *kinds]
         if not names:
             raise ValueError("table must have at least one column to count")
@@ -175,7 +175,7 @@ class Order:
     def rounding(self) -> tuple[float, float]:
         """Total variation distances from exact noise: private preprocessing, and counts."""
         constants = bounds.rounding(self.kinds, self.settings.rows_per_unit)
-        return constants, Plan.of(self._widest, self.place, 1.0, self.settings).rounding
+        return constants, MeasurementPlan.of(self._widest, self.place, 1.0, self.settings).rounding
 
     @cached_property
     def distances(self) -> tuple[float, float, float]:
@@ -240,10 +240,17 @@ class Order:
             key=key.child("bounds"),
             rows=self.settings.rows_per_unit,
         )
-        made = {name: one.of(self.types.get(name)) for name, one in made.items()}
+        made = {name: one.of(self._type(name, one.levels)) for name, one in made.items()}
         source = f"{self.source}; the others {bounds.SOURCE}" if self.source else bounds.SOURCE
         return Schema({**self.declared, **made}, source)
 
-    def plan(self, schema: Schema) -> Plan:
+    def _type(self, name: str, levels: Sequence[str] | None) -> ColumnType | None:
+        """Return the type to release; none for a name of which guessing makes nothing else."""
+        found = self.types.get(name)
+        named = name in self.settings.categorical and found == ColumnType(kind="category")
+        same = all(read_cell(one)[1] == one for one in levels or ())
+        return None if named and same else found
+
+    def plan(self, schema: Schema) -> MeasurementPlan:
         """Return the tables to count and their noise, by the schema of all columns."""
-        return Plan.of(schema, self.place, self.distances[-1], self.settings)
+        return MeasurementPlan.of(schema, self.place, self.distances[-1], self.settings)

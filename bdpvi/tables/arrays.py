@@ -15,7 +15,7 @@ from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import MEASURED, Encoding
 from bdpvi.datasets.origin import Origin
 from bdpvi.tables.encoded import Perform, encode
-from bdpvi.tables.pipeline import Left, Pipeline
+from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.rows import Encoded, Rows
 
 Floats = NDArray[np.float64]
@@ -95,7 +95,9 @@ def of_rows(X: Floats) -> Standard:
     return Standard(mean, deviation, MEASURED, origin=Origin.FROM_THIS_TABLE)
 
 
-def bought(X: Floats, pipeline: Pipeline, perform: Perform, left: Left | None = None) -> Standard:
+def bought(
+    X: Floats, pipeline: Pipeline, perform: Perform, left: Remaining | None = None
+) -> Standard:
     """Return private means of the columns, and of the absolute deviations from them.
 
     Args:

@@ -25,7 +25,8 @@ from bdpvi.regression.objective_plan import FEWEST, MOST
 from bdpvi.releases import route
 from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
 from bdpvi.tables.inference import Intervals
-from bdpvi.tables.pipeline import Left, Pipeline
+from bdpvi.tables.looks import Price
+from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.rows import Encoded, Rows
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def encode(
     pipeline: Pipeline,
     perform: Perform,
     *,
-    left: Left | None = None,
+    left: Remaining | None = None,
     feasible: bool = True,
 ) -> Encoded:
     """Return the preprocessing of a table, public or private.
@@ -164,7 +165,7 @@ def encode(
     if purchase.empty:
         assert pipeline.public is not None
         return Encoded(bought.public_encoding(pipeline.public))
-    left = left or Left(pipeline.distance)
+    left = left or Remaining(pipeline.distance)
     mine = left.distance * math.sqrt(bought.SHARE)
     distance = mine * math.sqrt(bought.COUNTS)
     if feasible:
@@ -209,11 +210,22 @@ def check(pipeline: Pipeline, purchase: bought.Purchase, distance: float) -> Non
         kinds = tuple(bought.CATEGORY if k == bought.UNDECLARED else k for k in purchase.kinds)
         least = replace(purchase, kinds=kinds, hashed=pipeline.hashed is not False)
         need = 0 if purchase.empty else least.need(distance)
-        left = Left(distance)
+        left = Remaining(distance)
         _refuse_few(pipeline, purchase, pipeline.expected_rows, need, left, "Nothing was spent")
 
 
-def promising(pipeline: Pipeline, features: int, share: float, left: Left | None = None) -> None:
+def price_of(pipeline: Pipeline, header: Sequence[str]) -> Price:
+    """Return what ε pays for before the fit, from a table's header and options alone."""
+    purchase = pipeline.purchase(header)
+    free = purchase.empty or pipeline.from_data
+    need = 0 if free else purchase.need(pipeline.distance)
+    columns = {} if free else purchase.bought
+    return Price(pipeline.epsilon, columns, need, round(bought.TOO_FEW * need))
+
+
+def promising(
+    pipeline: Pipeline, features: int, share: float, left: Remaining | None = None
+) -> None:
     """Refuse intervals if the declared number of records is too small.
 
     Args:
@@ -225,13 +237,13 @@ def promising(pipeline: Pipeline, features: int, share: float, left: Left | None
     Raises:
         TooFewRecordsError: if records are too few; it says what would suffice.
     """
-    settings, left = pipeline.chosen(), left or Left(pipeline.distance)
+    settings, left = pipeline.chosen(), left or Remaining(pipeline.distance)
     if isinstance(settings.route, Intervals):
         delta = (1 - bought.NAMES if share else 1) * pipeline.delta
         spent = 0.0
         if share:
             spent = pipeline.distance**2 - (1 - share) * (left.rows * left.distance) ** 2
-        rest = route.Left(pipeline.epsilon, delta, spent, left.budget, left.rows)
+        rest = route.Allowance(pipeline.epsilon, delta, spent, left.budget, left.rows)
         settings.route.plan(settings.model, features, rest)
 
 
@@ -240,7 +252,7 @@ def _refuse_few(
     purchase: bought.Purchase,
     records: float,
     need: int,
-    left: Left,
+    left: Remaining,
     spent: str,
 ) -> None:
     """Raise TooFewRecordsError if preprocessing or intervals need more records."""
@@ -261,7 +273,7 @@ def _too_few(
     purchase: bought.Purchase,
     records: float,
     need: int,
-    left: Left,
+    left: Remaining,
     spent: str,
 ) -> str:
     ways = [

@@ -14,7 +14,7 @@ from bdpvi.regression.score_release import ScorePlan
 
 if TYPE_CHECKING:
     from bdpvi.noise.keys import Key
-    from bdpvi.releases.route import Left, Solved
+    from bdpvi.releases.route import Allowance, Solved
 
 ENOUGH = 7.0
 """Signal of noisy scores (:meth:`ScorePlan.signal`) from which they measure at least as many
@@ -68,7 +68,7 @@ class Intervals:
             return replace(self, scores=scores, trained=None)
         return Intervals(scores=scores, trained=self.trained.suited(model, data, guide))
 
-    def plan(self, model: Model, features: int, left: Left) -> Any:
+    def plan(self, model: Model, features: int, left: Allowance) -> Any:
         """Return the settings of the route that suits these public numbers.
 
         Raises:
@@ -109,7 +109,7 @@ def _sized(trained: Any, features: int) -> Any:
     """Return DPVI with the size of its gradients: known once it is suited, two a weight before."""
     if not isinstance(trained, DPVI):
         return trained
-    from bdpvi.programs.training import Training
+    from bdpvi.programs.training import SuitedDPVI
 
     given = {one.name: getattr(trained, one.name) for one in fields(trained)}
-    return Training(**given, guide=None, size=2 * (features + 1), start={})
+    return SuitedDPVI(**given, guide=None, size=2 * (features + 1), start={})

@@ -155,8 +155,7 @@ class Pipeline:
     @property
     def types_used(self) -> dict[str, ColumnType]:
         """Types by which the columns' cells are read: declared ones, and names as written."""
-        named = types_of(self.categorical)
-        return named if self.types is None else {**named, **self.types.read_by}
+        return types_of(self.categorical, {} if self.types is None else self.types.read_by)
 
     @property
     def target_type(self) -> ColumnType | None:
@@ -172,13 +171,6 @@ class Pipeline:
     def positive_label(self) -> str:
         """The name of the positive value."""
         return read_cell(self.positive, self.target_type)[1]
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """The columns that are no features: dropped ones, identifiers and text."""
-        kinds = {} if self.types is None else self.types.read_by
-        unused = [name for name, one in kinds.items() if one.kind in UNUSED]
-        return (*self.drop, *(one for one in unused if one not in {*self.drop, self.target}))
 
     @cached_property
     def public(self) -> Encoding | None:
@@ -242,7 +234,7 @@ class Pipeline:
         """Distance μ of the total, with private preprocessing."""
         return gaussian_distance(self.epsilon, (1 - bought.NAMES) * self.delta)
 
-    def left(self, ledger: Ledger, before: Book) -> Left:
+    def left(self, ledger: Ledger, before: Book) -> Remaining:
         """Return the remaining ε of the ledger.
 
         Args:
@@ -276,7 +268,7 @@ class Pipeline:
                     f"epsilon={self.epsilon:g} at δ = {self.delta:g} is over the budget of "
                     f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}"
                 )
-        return Left(math.sqrt(rest) / before.rows, before.rows, bool(spent), limit)
+        return Remaining(math.sqrt(rest) / before.rows, before.rows, bool(spent), limit)
 
     def purchase(self, header: Sequence[str]) -> bought.Purchase:
         """Return the private preprocessing that a table with this header needs.
@@ -287,26 +279,36 @@ class Pipeline:
         names = [str(name).strip() for name in header]
         if self.exposure and (self.exposure == self.target or self.exposure not in names):
             raise ValueError(f"exposure={self.exposure!r} must be a column other than the target")
-        kinds = {} if self.types is None else self.types.of_header(names)
-        taken = {*self.left_out, self.target}
-        if both := sorted({*self.numeric} & {n for n, one in kinds.items() if one.kind in NAMES}):
-            raise ValueError(f"numeric names {both[0]!r}, whose kind is {kinds[both[0]].kind}")
-        if both := sorted(
-            {*self.categorical} & {n for n, one in kinds.items() if one.kind in NUMBERS}
-        ):
-            raise ValueError(f"categorical names {both[0]!r}, whose kind is {kinds[both[0]].kind}")
-        more = {n: one.kind for n, one in kinds.items() if n not in taken}
+        drop, numbers, categories = self._kinds(names)
         return bought.Purchase.of(
             header,
             target=self.target,
             public=self.public,
-            drop=self.left_out,
-            categorical=[*self.categorical, *(n for n, one in more.items() if one in NAMES)],
-            numeric=[*self.numeric, *(n for n, one in more.items() if one in NUMBERS)],
+            drop=drop,
+            categorical=[*self.categorical, *categories],
+            numeric=[*self.numeric, *numbers],
             hashed=bool(self.hashed),
         )
 
-    def chosen(self, left: Left | None = None, found: Encoded | None = None) -> Recipe:
+    def _kinds(self, names: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+        """Return the columns to leave out, and those that types declare as numbers or names."""
+        types = {} if self.types is None else self.types.of_header(names)
+        kinds = {name: one.kind for name, one in types.items() if name in names}
+        for argument, some, others in (
+            ("numeric", self.numeric, NAMES),
+            ("categorical", self.categorical, NUMBERS),
+        ):
+            if both := [name for name in some if kinds.get(name) in others]:
+                raise ValueError(f"{argument} names {both[0]!r}, whose kind is {kinds[both[0]]}")
+        out = [*self.drop, *(n for n, kind in kinds.items() if kind in UNUSED)]
+        out = [name for name in dict.fromkeys(out) if name != self.target or name in self.drop]
+        used = {name: kind for name, kind in kinds.items() if name not in {*out, self.target}}
+        numbers, categories = (
+            [name for name, kind in used.items() if kind in some] for some in (NUMBERS, NAMES)
+        )
+        return out, numbers, categories
+
+    def chosen(self, left: Remaining | None = None, found: Encoded | None = None) -> Recipe:
         """Return the settings of the fit, for the ε that remains after preprocessing.
 
         They may depend on the noisy number of records; the charge does not
@@ -378,7 +380,7 @@ def _variance(epsilon: float, delta: float) -> float:
 
 
 @dataclass(frozen=True)
-class Left:
+class Remaining:
     """The allowance of a work under its ledger.
 
     Attributes:
@@ -394,7 +396,7 @@ class Left:
     budget: Budget | None = None
 
     @classmethod
-    def whole(cls, distance: float, rows: int) -> Left:
+    def whole(cls, distance: float, rows: int) -> Remaining:
         """Return the allowance before any charge, for units of at most this many rows.
 
         Args:

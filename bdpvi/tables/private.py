@@ -41,7 +41,7 @@ from bdpvi.releases.received import release_of
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import encoded, files
 from bdpvi.tables.encoded import encode, read_rows
-from bdpvi.tables.pipeline import Left, Pipeline
+from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.rows import Encoded, Rows
 
@@ -374,9 +374,9 @@ class Work:
         return not self.pipeline.chosen(self.whole).bounded
 
     @property
-    def whole(self) -> Left:
+    def whole(self) -> Remaining:
         """The whole allowance, before any charge."""
-        return Left.whole(self.pipeline.distance, self.people.rows_per_unit)
+        return Remaining.whole(self.pipeline.distance, self.people.rows_per_unit)
 
     @property
     def solved(self) -> tuple[PerturbedObjective, ...]:
@@ -422,7 +422,7 @@ class Work:
         found: Ledger = self.people.ledger
         return found
 
-    def dataset(self, work: Transaction, left: Left) -> tuple[Dataset, Encoded | None]:
+    def dataset(self, work: Transaction, left: Remaining) -> tuple[Dataset, Encoded | None]:
         """Return all records, and how they were encoded unless the preprocessing is given."""
         pipeline = self.pipeline
         if self.records is not None:
@@ -467,7 +467,7 @@ class Work:
                 storage.save_fit_in(fit, folder, extra=to_json(settings))
             return self._drawn(fit, work)
 
-    def _fitted(self, work: Transaction, left: Left) -> tuple[Fit | Prepared, Recipe]:
+    def _fitted(self, work: Transaction, left: Remaining) -> tuple[Fit | Prepared, Recipe]:
         """Return the fit to all records; preprocessing is charged before it is estimated."""
         pipeline = self.pipeline
         data, found = self.dataset(work, left)

@@ -18,7 +18,7 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.dpvi import DPVI
-from bdpvi.programs.training import Training
+from bdpvi.programs.training import SuitedDPVI
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.releases.released import Release
@@ -101,7 +101,7 @@ def fit_private(
     route = _usual(model) if route is None else route
     prepared = Prepared.of(model, data, route, guide=guide, ledger=ledger)
     found, work = prepared.route, None
-    if isinstance(found, Training) and found.checkpoint is not None:
+    if isinstance(found, SuitedDPVI) and found.checkpoint is not None:
         if prepared.ledger.path is None:
             raise ValueError(
                 f"checkpoint={str(found.checkpoint)!r} needs a ledger in a file, which outlives "

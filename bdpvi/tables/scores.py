@@ -31,7 +31,7 @@ from bdpvi.models.predictions import predictive_means
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.releases.released import Release
-from bdpvi.releases.route import Left, latents_of
+from bdpvi.releases.route import Allowance, latents_of
 from bdpvi.tables.encoded import Unpaid, encode
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.metrics import auc, fraction_correct, log_score
@@ -290,7 +290,7 @@ def _solved(
         route = route.of_rows(float(len(train)))
     route = route.suited(model, train, None)
     variance = math.fsum(one**2 for one in found.paid) if found else 0.0
-    left = Left(pipeline.epsilon, pipeline.delta, variance)
+    left = Allowance(pipeline.epsilon, pipeline.delta, variance)
     plan = route.plan(model, train.x.shape[1], left)
     noise = max(e.noise_multiplier for e in (plan.event, *work.solved))
     drawn = route.draw(model, train, plan.with_noise(noise), key)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.bayesian.accounting.answer import Solution, Terms, settle, solve_by_order
-from bdpvi.bayesian.accounting.estimators import Estimate, student_t
+from bdpvi.bayesian.accounting.answer import AnswerTerms, Solution, settle, solve_by_order
+from bdpvi.bayesian.accounting.estimators import MeanEstimate, student_t
 from bdpvi.privacy.conversions import Orders
 from bdpvi.privacy.cost import Bound
 
@@ -28,7 +28,7 @@ class ByPanel:
         """Return 1: the expectation is taken once, at the end."""
         return 1
 
-    def total(self, costs: Sequence[Tensor], gamma: float) -> Estimate:
+    def total(self, costs: Sequence[Tensor], gamma: float) -> MeanEstimate:
         """Return the bound on c(λ), (K,)."""
         return student_t(torch.stack(list(costs)).sum(0), gamma)
 
@@ -53,9 +53,9 @@ class ByHolder:
         """Return one for each step."""
         return steps
 
-    def total(self, costs: Sequence[Tensor], gamma: float) -> Estimate:
+    def total(self, costs: Sequence[Tensor], gamma: float) -> MeanEstimate:
         """Return the sum of the bounds, with the diagnostics of the worst of them."""
-        found: Estimate | None = None
+        found: MeanEstimate | None = None
         for cost in costs:
             found = added(found, student_t(self.steps * cost, gamma), 1 / self.steps)
         assert found is not None
@@ -74,12 +74,12 @@ class Naive(ByHolder):
     name = "naive (unsound)"
 
 
-def added(total: Estimate | None, one: Estimate, weight: float) -> Estimate:
+def added(total: MeanEstimate | None, one: MeanEstimate, weight: float) -> MeanEstimate:
     """Return ``total`` + ``weight`` · ``one``, with the worse diagnostics of the two."""
     bound, mean = weight * one.log_bound, weight * one.log_mean
     if total is None:
         return replace(one, log_bound=bound, log_mean=mean)
-    return Estimate(
+    return MeanEstimate(
         log_bound=total.log_bound + bound,
         log_mean=total.log_mean + mean,
         sample_size=one.sample_size,
@@ -102,9 +102,11 @@ def composed(
     orders: Orders,
 ) -> Bound:
     """Return ε of all steps by this rule, by the Chernoff conversion."""
-    terms = Terms(orders, len(orders) * rule.bounds(len(steps)), gamma, "chernoff", "student_t")
+    terms = AnswerTerms(
+        orders, len(orders) * rule.bounds(len(steps)), gamma, "chernoff", "student_t"
+    )
 
-    def bound(direction: str, order: Tensor) -> Estimate:
+    def bound(direction: str, order: Tensor) -> MeanEstimate:
         return rule.total([one(direction, order) for one in steps], gamma)
 
     def solve(direction: str, beta: float, enough: float) -> Solution:

@@ -30,17 +30,17 @@ from bdpvi.bayesian import Remove
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import SECRET, described, identity
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
-from bdpvi.bayesian.neighbours.rows import Rows, train_rows
+from bdpvi.bayesian.neighbours.rows import RowFits, train_rows
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.networks import DPSGDSettings
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 
 STEPS = 20
 
 
 def problem(data: Dataset) -> Problem:
     model = BayesianLogisticRegression(clip=0.5)
-    plan = Plan(steps=STEPS, rate=0.4, seed=3)
+    plan = BatchPlan(steps=STEPS, rate=0.4, seed=3)
     return Problem(model, FullRank(model), data, plan, default_optimiser(STEPS))
 
 
@@ -54,7 +54,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list to which every call of train_rows adds its number of rows."""
     calls: list[int] = []
 
-    def train(problem: Problem, rows: Rows, *rest: Any) -> dict[str, Tensor]:
+    def train(problem: Problem, rows: RowFits, *rest: Any) -> dict[str, Tensor]:
         calls.append(len(rows.records))
         return train_rows(problem, rows, *rest)
 
@@ -245,7 +245,7 @@ def test_a_damaged_part_is_refused(data: Dataset, tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_by_a_run_that_fails_at_once(data: Dataset, tmp_path: Path) -> None:
-    p = replace(problem(data), plan=Plan(steps=STEPS, rate=1e-4))
+    p = replace(problem(data), plan=BatchPlan(steps=STEPS, rate=1e-4))
     with pytest.raises(ValueError, match="rate"):
         Coupled(checkpoint=tmp_path / "kept").train(p, silent)
     assert not (tmp_path / "kept").exists()

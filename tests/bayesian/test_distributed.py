@@ -22,11 +22,11 @@ from bdpvi._ground.progress import silent
 from bdpvi.bayesian import Remove
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
-from bdpvi.bayesian.neighbours.route import Kind
+from bdpvi.bayesian.neighbours.route import Change
 from bdpvi.bayesian.neighbours.sharding import Sharded, part
 from bdpvi.bayesian.workers import Alone
 from bdpvi.guides import FullRank
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
 
 ROOT = Path(bdpvi.__file__).parents[1]
@@ -168,12 +168,12 @@ class Worker(Alone):
 
 def problem(data: Dataset) -> Problem:
     model = BayesianLogisticRegression(clip=0.5)
-    return Problem(model, FullRank(model), data, Plan(steps=5, rate=0.4), default_optimiser(5))
+    return Problem(model, FullRank(model), data, BatchPlan(steps=5, rate=0.4), default_optimiser(5))
 
 
 @pytest.mark.parametrize("route", [Coupled, Optimum])
 def test_one_worker_is_no_worker(data: Dataset, route: type[Coupled] | type[Optimum]) -> None:
-    p = replace(problem(data), plan=Plan(steps=5))
+    p = replace(problem(data), plan=BatchPlan(steps=5))
     (one,) = Sharded(route, Remove(), workers=Alone()).train(p, silent).panels
     (none,) = route().train(p, silent).panels
     assert torch.equal(one.pairs.b2, none.pairs.b2)
@@ -190,7 +190,7 @@ def test_workers_with_other_problems_are_an_error(data: Dataset) -> None:
 
 
 @pytest.mark.parametrize("kind", [Remove(), Remove(41)])
-def test_shares_are_all_the_rows_once(data: Dataset, kind: Kind) -> None:
+def test_shares_are_all_the_rows_once(data: Dataset, kind: Change) -> None:
     for size in (1, 2, 3, 7):
         shares = [part(kind, data, Worker(rank, size)).records for rank in range(size)]
         assert torch.equal(torch.cat([s.ids for s in shares]), kind.rows(data).records.ids)

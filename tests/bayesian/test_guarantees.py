@@ -36,7 +36,7 @@ from bdpvi.datasets.dataset import People
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise import secure
 from bdpvi.noise.secure import Lattice, total_variation
-from bdpvi.privacy.book import Charge, Origin
+from bdpvi.privacy.book import Charge, TemperatureOrigin
 from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
 from bdpvi.privacy.rounding import rounding_delta
@@ -113,7 +113,7 @@ def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
 
 def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) -> None:
     charge = bdpvi.bayesian.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
-    assert charge.origin is Origin.DATA
+    assert charge.origin is TemperatureOrigin.DATA
     temperature = charge.temperature
     assert temperature == on_grid(round(8 * math.log2(temperature)))
     released = bdpvi.release(fit, charge, guarantee=BayesianDP())

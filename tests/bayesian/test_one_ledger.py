@@ -28,7 +28,7 @@ from bdpvi.cli import main
 from bdpvi.datasets.dataset import People
 from bdpvi.guides import MeanField
 from bdpvi.privacy import Charge
-from bdpvi.privacy.book import Entry, Origin
+from bdpvi.privacy.book import Entry, TemperatureOrigin
 from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.perturbed_objective import profile
 from bdpvi.tables import files
@@ -236,7 +236,7 @@ def _through_csv(tau: float, path: Path) -> float:
 def test_what_was_found_from_the_data_stays_so(data: Dataset, tmp_path: Path, name: str) -> None:
     fit = fitted(data)
     found = bdpvi.bayesian.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
-    assert found.origin is Origin.DATA
+    assert found.origin is TemperatureOrigin.DATA
     tau = TWISTS[name](found.temperature, tmp_path)
     with pytest.raises(ValueError, match="these releases have none"):
         bdpvi.release(fit, temperature=tau, guarantee=WorstCaseDP())
@@ -244,12 +244,12 @@ def test_what_was_found_from_the_data_stays_so(data: Dataset, tmp_path: Path, na
     released = bdpvi.release(loaded(tmp_path / "fit"), temperature=tau, guarantee=BayesianDP())
     assert bdpvi.privacy.Assumption.FOUND_FROM_DATA in bayes(released.cost).assumptions
     assert released.cost.worst_case is None
-    assert fit.ledger.charges()[0].origin is Origin.DATA
+    assert fit.ledger.charges()[0].origin is TemperatureOrigin.DATA
 
 
 def test_a_charge_is_no_number(data: Dataset) -> None:
     found = bdpvi.bayesian.calibrate(fitted(data), epsilon=0.3)
-    assert found.origin is Origin.CONSTANTS
+    assert found.origin is TemperatureOrigin.CONSTANTS
     number: Any = found
     for use in (lambda: number * 1.0, lambda: float(number), lambda: number + 1):
         with pytest.raises(TypeError):

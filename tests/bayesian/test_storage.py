@@ -33,7 +33,7 @@ from bdpvi.datasets.dataset import People
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Charge, Entry, Origin
+from bdpvi.privacy.book import Charge, Entry, TemperatureOrigin
 from bdpvi.privacy.ledger import Ledger
 
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.3)
@@ -74,11 +74,11 @@ def loaded(folder: Path) -> bdpvi.Fit:
 
 
 def test_budget_and_charges_come_back(fit: bdpvi.Fit, tmp_path: Path) -> None:
-    charge(fit, Charge(1, 9.0, Origin.DATA))
+    charge(fit, Charge(1, 9.0, TemperatureOrigin.DATA))
     save_fit(fit, tmp_path / "fit")
     charge(fit, Charge(2, 3.0))
     back = loaded(tmp_path / "fit")
-    assert back.ledger.charges() == (Charge(1, 9.0, Origin.DATA), Charge(2, 3.0))
+    assert back.ledger.charges() == (Charge(1, 9.0, TemperatureOrigin.DATA), Charge(2, 3.0))
     assert back.ledger.budget == fit.ledger.budget == bdpvi.Budget(9.0, 1e-6)
     assert back.plan == fit.plan
     for panel, saved in zip(fit.panels, back.panels, strict=True):

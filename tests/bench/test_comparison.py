@@ -38,7 +38,7 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE, on_grid
 from bdpvi.bench import commands as cli_comparison
 from bdpvi.bench import figures
-from bdpvi.bench.comparison import Cell, Plan, compare, price, run
+from bdpvi.bench.comparison import Combination, ComparisonPlan, compare, price, run
 from bdpvi.bench.figures import HEADINGS, NO_WORST_CASE, SHOWN, curve, record_epsilons, reliability
 from bdpvi.bench.headline import headline
 from bdpvi.bench.hyperparameters import build
@@ -48,7 +48,7 @@ from bdpvi.bench.methods.posterior import MeanFieldRelease
 from bdpvi.bench.methods.scores import Batch, Clip, euclidean, scores
 from bdpvi.bench.methods.temperature import COLDEST, coldest, within
 from bdpvi.bench.methods.training import ORDERS, TemperedCosts, TrainingRelease
-from bdpvi.bench.ratios import Scores, difference
+from bdpvi.bench.ratios import ScoreTable, difference
 from bdpvi.bench.report import COLUMNS as SHOWN_COLUMNS
 from bdpvi.bench.report import SECRET, Results, console_tables, overview, pictures, report
 from bdpvi.bench.summary import BEST, PAIRED, ratio_table, summarise
@@ -90,7 +90,7 @@ def small(records: int = 400) -> Split:
 def table(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     """Return every method at several ε."""
     methods = [build(name, entry) for name, entry in ENTRIES.items()]
-    plan = Plan(methods, epsilons=(0.05, 0.5, 3.0), seeds=2, draws=5)
+    plan = ComparisonPlan(methods, epsilons=(0.05, 0.5, 3.0), seeds=2, draws=5)
     out = tmp_path_factory.mktemp("compare") / "out"
     compare(small(), plan, out, chosen={"how": "guessed <b>"})
     return pd.read_csv(out / "results.csv").assign(out=str(out))
@@ -184,7 +184,7 @@ def test_a_release_is_measured_by_many_draws(table: pd.DataFrame) -> None:
 
 def test_the_same_draws_one_by_one() -> None:
     method = build("bdp-vi-mean-field", ENTRIES["bdp-vi-mean-field"])
-    plan, split = Plan([method], epsilons=(1.0,), draws=4), small()
+    plan, split = ComparisonPlan([method], epsilons=(1.0,), draws=4), small()
     prepared = method.prepare(split.train, 1e-5)
     cell = run(plan.cells()[0], prepared, split, plan)
     setting = cell["row"]["setting"]
@@ -223,7 +223,7 @@ def test_gain_calibration_and_exposure_beside_the_base_rate(table: pd.DataFrame)
 def test_what_99_percent_pay_is_certified_from_above() -> None:
     method = MeanFieldRelease(model=BayesianLogisticRegression(clip=1.0, prior_scale=0.3))
     split = folds(logistic_data(6_000, 3), 3)[0]
-    plan = Plan(methods=[method], epsilons=(1.0,), draws=2)
+    plan = ComparisonPlan(methods=[method], epsilons=(1.0,), draws=2)
     prepared = method.prepare(split.train, plan.delta)
     found = run(plan.cells()[0], prepared, split, plan)
     numbers, price = prepared.account(found["row"]["setting"]).own_price(plan.delta)  # type: ignore[attr-defined]
@@ -338,7 +338,7 @@ def test_how_far_behind_the_best_of_its_guarantee(table: pd.DataFrame) -> None:
     some = at[at["guarantee"] == WORST_CASE]
     best, other = (str(one) for one in (some["accuracy"].idxmax(), some["accuracy"].idxmin()))
     cells = [json.loads((out / "cells" / f"{n}@0.5.json").read_text()) for n in (best, other)]
-    a, b = (Scores(np.array(c["records"]["accuracy"]), np.array(c["measures"]["accuracy"]))
+    a, b = (ScoreTable(np.array(c["records"]["accuracy"]), np.array(c["measures"]["accuracy"]))
             for c in cells)  # fmt: skip
     gap = difference(a, b)
     assert some.loc[other, "accuracy_behind_low"] == pytest.approx(gap.low)
@@ -490,7 +490,7 @@ def test_a_test_set_of_one_class_is_refused_before_anything_is_written(tmp_path:
     split = small()
     one = Split(split.train, split.test.select(split.test.y == 1))
     with pytest.raises(ValueError, match=r"split.test.y has one class only"):
-        compare(one, Plan([build("dp-gd", {})]), tmp_path / "out")
+        compare(one, ComparisonPlan([build("dp-gd", {})]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -674,10 +674,10 @@ def test_a_killed_comparison_goes_on_to_the_same_table(tmp_path: Path) -> None:
 
 
 def test_nothing_finished_is_done_again(tmp_path: Path) -> None:
-    plan = Plan([build("dp-gd", {"steps": 5})], epsilons=(1.0,), seeds=1)
+    plan = ComparisonPlan([build("dp-gd", {"steps": 5})], epsilons=(1.0,), seeds=1)
     first = compare(small(), plan, tmp_path / "out")
 
-    def refuse(items: Sequence[Cell], description: str) -> Sequence[Cell]:
+    def refuse(items: Sequence[Combination], description: str) -> Sequence[Combination]:
         assert not items
         return items
 
@@ -703,11 +703,11 @@ def test_a_folder_of_other_settings_is_refused(
         "epsilons": (1.0,),
         "seeds": 1,
     }
-    compare(small(), Plan(**same), tmp_path / "out")
+    compare(small(), ComparisonPlan(**same), tmp_path / "out")
     with pytest.raises(ValueError, match=f"and not {name}="):
-        compare(small(), Plan(**{**same, **changed}), tmp_path / "out")
+        compare(small(), ComparisonPlan(**{**same, **changed}), tmp_path / "out")
     with pytest.raises(ValueError, match="and not train="):
-        compare(small(390), Plan(**same), tmp_path / "out")
+        compare(small(390), ComparisonPlan(**same), tmp_path / "out")
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -732,7 +732,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 )
 def test_bad_plans(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Plan(**{"methods": [build("dp-gd", {})], **arguments})
+        ComparisonPlan(**{"methods": [build("dp-gd", {})], **arguments})
 
 
 @pytest.mark.parametrize(
@@ -763,7 +763,7 @@ def test_an_epsilon_above_its_target_is_never_written() -> None:
 
 def test_a_target_has_the_settings_of_the_nearest_by_ratio() -> None:
     low, high = DPGD(steps=1), DPGD(steps=100)
-    plan = Plan(
+    plan = ComparisonPlan(
         methods=[DPGD()], epsilons=(0.02, 0.09, 0.11, 5.0), at={"dp-gd": {0.01: low, 1: high}}
     )
     assert [cell.method for cell in plan.cells()] == [low, low, high, high]
@@ -792,7 +792,7 @@ def test_a_new_setting_is_an_object() -> None:
             return [Outcome({"w": torch.zeros(1, 2, dtype=torch.float64)}, None) for _ in seeds]
 
     method: Method = Coin()
-    plan = Plan([method], seeds=2)
+    plan = ComparisonPlan([method], seeds=2)
     cell = run(plan.cells()[0], Coin(), small(), plan)
     no = small().test.y == 0
     assert cell["measures"]["accuracy"] == [float(no.double().mean())] * 2
@@ -805,7 +805,7 @@ def test_a_new_setting_is_an_object() -> None:
 
 def test_a_training_that_diverges_is_a_row_with_the_reason() -> None:
     method = build("dp-sgld-pld", {**ENTRIES["dp-sgld-pld"], "step_size": 1e300})
-    plan = Plan([method], epsilons=(1.0,), seeds=2)
+    plan = ComparisonPlan([method], epsilons=(1.0,), seeds=2)
     cell = run(plan.cells()[0], method.prepare(small().train, 1e-5), small(), plan)
     row = cell["row"]
     assert cell["measures"] is None

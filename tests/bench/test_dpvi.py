@@ -38,7 +38,7 @@ from bdpvi.bench.methods.variational import (
 from bdpvi.datasets.abalone import load_abalone
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.models.contract import Model
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.secure import sum_step
 from bdpvi.releases.noisy_sum import deviation_for
 from bdpvi.tables.metrics import accuracy
@@ -310,7 +310,7 @@ def test_runs_side_by_side_are_as_alone(name: str, kind: type[FullRank]) -> None
 def test_no_step_depends_on_how_many_records_there_are() -> None:
     """A record that no batch has changes nothing: sums are divided by the rate alone."""
     model, data = BayesianLogisticRegression.unweighted(), logistic_data(60, 3)
-    plan = Plan(steps=5, rate=0.1, seed=0)
+    plan = BatchPlan(steps=5, rate=0.1, seed=0)
     seen = torch.stack([plan.batch(step, data.ids) for step in range(plan.steps)]).any(0)
     guide, settings = MeanField(model), DPVISettings(steps=5, rate=0.1, draws=2)
     one, other = (

@@ -13,7 +13,7 @@ from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
 from bdpvi.bench.headline import headline
 from bdpvi.bench.ratios import (
     Ratio,
-    Scores,
+    ScoreTable,
     between,
     difference,
     epsilon_needed,
@@ -23,9 +23,9 @@ from bdpvi.bench.ratios import (
 from bdpvi.bench.summary import BEST
 
 
-def steady(records: np.ndarray) -> Scores:
+def steady(records: np.ndarray) -> ScoreTable:
     """Return the scores of a method whose runs are all alike."""
-    return Scores(records, np.full(5, records.mean()))
+    return ScoreTable(records, np.full(5, records.mean()))
 
 
 def test_a_difference_without_runs_is_the_paired_t_test() -> None:
@@ -40,7 +40,7 @@ def test_a_difference_without_runs_is_the_paired_t_test() -> None:
 def test_a_difference_without_records_is_welchs_t_test() -> None:
     generator = np.random.default_rng(5)
     a, b = generator.normal(1.0, 1.0, size=12), generator.normal(0.0, 3.0, size=7)
-    first, second = (Scores(np.full(30, runs.mean()), runs) for runs in (a, b))
+    first, second = (ScoreTable(np.full(30, runs.mean()), runs) for runs in (a, b))
     found = difference(first, second)
     theirs = ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
@@ -54,7 +54,7 @@ def test_an_interval_holds_for_further_records_and_further_runs() -> None:
         for mean in (0.3, 0.0):
             effects = mean + 0.4 * generator.normal(size=(12, 1)) + generator.normal(size=(1, 100))
             made.append(effects + 0.5 * generator.normal(size=effects.shape))
-        a, b = (Scores(one.mean(0), one.mean(1)) for one in made)
+        a, b = (ScoreTable(one.mean(0), one.mean(1)) for one in made)
         found = difference(a, b)
         inside += found.low <= 0.3 <= found.high
         records = difference(steady(a.records), steady(b.records))
@@ -64,7 +64,7 @@ def test_an_interval_holds_for_further_records_and_further_runs() -> None:
 
 
 def test_one_run_leaves_a_difference_open() -> None:
-    single = Scores(np.array([0.0, 1.0, 1.0]), np.array([2 / 3]))
+    single = ScoreTable(np.array([0.0, 1.0, 1.0]), np.array([2 / 3]))
     found = difference(single, steady(np.array([0.0, 0.0, 1.0])))
     assert math.isnan(found.low)
     assert found.estimate == pytest.approx(1 / 3)
@@ -110,7 +110,7 @@ def test_epsilon_needed_against_a_loop() -> None:
 def test_resamples_have_the_errors_of_records_and_runs_and_share_the_records() -> None:
     generator = np.random.default_rng(3)
     records = generator.normal(size=60)
-    noisy = Scores(records + 5, np.array([4.0, 5.0, 6.0, 5.0, 4.5, 5.5, 5.0, 5.0] * 6))
+    noisy = ScoreTable(records + 5, np.array([4.0, 5.0, 6.0, 5.0, 4.5, 5.5, 5.0, 5.0] * 6))
     means = resampled([steady(records), noisy], repeats=100_000)
     by_records = records.std() / math.sqrt(60)
     assert means[0].std() == pytest.approx(by_records, rel=0.01)
@@ -146,7 +146,7 @@ def test_outside_the_curve_a_ratio_is_a_bound() -> None:
     assert str(low) == "≤ 2.00 (≤ 2.00 to ≤ 2.00)"
     # The curve ends where it is highest: what was worse at 2 does not say that 2 is not enough.
     assert str(high) == "≥ 20.0 (≥ 20.0 to ≥ 20.0)"
-    one = Scores(np.array([0.5, 0.6]), np.array([0.55]))
+    one = ScoreTable(np.array([0.5, 0.6]), np.array([0.55]))
     (unknown,) = epsilon_ratios([(0.05, one)], points, 10)
     assert str(unknown).endswith("(unknown to unknown)")
     assert str(Ratio(between(np.array([1.0, 2.0]), 1.5), 0.1, 10)) == "1.50 (1.00 to 2.00)"

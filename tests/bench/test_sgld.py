@@ -17,7 +17,7 @@ from torch import Tensor
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.bench.methods.runs import Run
 from bdpvi.bench.methods.sgld import DPSGLDSettings, SGLDAccountant, dp_sgld_runs, gradient_variance
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, calibrate
 from bdpvi.releases.noisy_sum import deviation_for
 
@@ -147,7 +147,7 @@ def test_runs_side_by_side_are_as_alone(decay: float, data: Dataset) -> None:
 
 def test_what_the_guarantee_takes_for_public_is_the_step_not_the_number_of_records() -> None:
     """A record that no batch has changes nothing, as long as η stays what it was."""
-    data, plan = logistic_data(60, 3), Plan(steps=5, rate=0.1, seed=0)
+    data, plan = logistic_data(60, 3), BatchPlan(steps=5, rate=0.1, seed=0)
     seen = torch.stack([plan.batch(step, data.ids) for step in range(plan.steps)]).any(0)
     fewer = data.without(int((~seen).nonzero()[0]))
 

@@ -16,10 +16,8 @@ from bdpvi.cli import app
 from bdpvi.releases.shared_file import load_release
 from bdpvi.synthesis import load
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:for the owner only. column 'weight'. 4 cells:UserWarning",
-    "ignore:column .* clamped:UserWarning",  # of bought bounds it depends on noise
-)
+# Of bought bounds it depends on noise how much is beyond.
+pytestmark = pytest.mark.filterwarnings("ignore:column .* clamped:UserWarning")
 SIZE = 3000
 FILE = ("--separator", ";", "--charset", "latin-1")
 FORMAT = (*FILE, "--decimal", ",", "--date-format", "%d.%m.%Y")
@@ -44,7 +42,7 @@ TYPES: dict[str, Any] = {
 
 
 def german(number: float, digits: int) -> str:
-    return f"{number:,.{digits}f}".translate(str.maketrans({",": ".", ".": ","}))
+    return f"{number:,.{digits}f}".translate(str.maketrans(",.", ".,"))
 
 
 @pytest.fixture
@@ -75,7 +73,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
+    more = ["--one-row-per-person"] if arguments[0] in ("private", "synthesize") else []
+    done = CliRunner().invoke(app, [*(str(one) for one in arguments), *more])
     if done.exception is not None:
         raise done.exception
     return done.output

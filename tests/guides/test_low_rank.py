@@ -14,9 +14,9 @@ from torch.distributions import MultivariateNormal, kl_divergence
 import bdpvi
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser, run_svi
-from bdpvi.bayesian.neighbours.rows import Rows, train_rows
+from bdpvi.bayesian.neighbours.rows import RowFits, train_rows
 from bdpvi.guides import FullRank, LowRank
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 
 STEPS = 30
 
@@ -66,10 +66,10 @@ def test_row_of_record_equals_a_run_without_it(rate: float, logistic: bool) -> N
     data = logistic_data(20, 4)
 
     def problem(records: bdpvi.Dataset) -> Problem:
-        plan = Plan(steps=STEPS, rate=rate, seed=3)
+        plan = BatchPlan(steps=STEPS, rate=rate, seed=3)
         return Problem(model, LowRank(model, rank=2), records, plan, default_optimiser(STEPS))
 
-    rows = train_rows(problem(data), Rows("remove", data, -1.0))
+    rows = train_rows(problem(data), RowFits("remove", data, -1.0))
     alone, _ = run_svi(problem(data.without(7)), silent)
     for name, value in alone.items():
         torch.testing.assert_close(rows[name][7], value, rtol=0, atol=1e-10)

@@ -19,10 +19,10 @@ from bdpvi import BayesianLogisticRegression, Coupled, Dataset
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian import Remove
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser, run_svi
-from bdpvi.bayesian.neighbours.rows import Rows, train_rows
+from bdpvi.bayesian.neighbours.rows import RowFits, train_rows
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.models.traces import log_likelihood
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 
 C = 0.7
 
@@ -102,10 +102,10 @@ def test_row_of_record_equals_a_run_without_it() -> None:
     data, model = logistic_data(12, 3), Clipped(linear, C)
 
     def problem(records: Dataset) -> Problem:
-        plan = Plan(steps=15, rate=0.5, seed=3)
+        plan = BatchPlan(steps=15, rate=0.5, seed=3)
         return Problem(model, FullRank(model), records, plan, default_optimiser(15))
 
-    rows = train_rows(problem(data), Rows("remove", data, -1.0))
+    rows = train_rows(problem(data), RowFits("remove", data, -1.0))
     alone, _ = run_svi(problem(data.without(7)), silent)
     for name, value in alone.items():
         torch.testing.assert_close(rows[name][7], value, rtol=0, atol=1e-10)

@@ -23,7 +23,7 @@ from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, Step, Trac
 from bdpvi.bayesian.neighbours.rows import row_gradient
 from bdpvi.bench.methods.scores import LogisticScores, TracedScores
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 
 GUIDES = [MeanField, FullRank]
 MODEL = BayesianLogisticRegression(clip=0.5, prior_scale=0.3, intercept=True, intercept_mean=-2.0)
@@ -108,7 +108,7 @@ def test_gradients_of_coupled_rows_are_those_of_the_traced_model(
     guide: type[GaussianGuide],
 ) -> None:
     data = rare()
-    plan = Plan(steps=3, rate=0.4, seed=3)
+    plan = BatchPlan(steps=3, rate=0.4, seed=3)
     problem = Problem(MODEL, guide(MODEL), data, plan, default_optimiser(3))
     problem.guide.setup(data.x, data.y)
     generator = torch.Generator().manual_seed(0)

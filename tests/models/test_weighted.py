@@ -31,12 +31,12 @@ from bdpvi.bayesian.optimum.elbo import Objective, Records, climb, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bench.methods.logistic import LogisticRegression
-from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation as InBench
+from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum as InBench
 from bdpvi.bench.methods.scores import Clip, LogisticScores, TracedScores, euclidean
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.misfits import MisfitError
 from bdpvi.models.traces import log_likelihood
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.tables import files, scores
 from bdpvi.tables.recipe import Recipe
 
@@ -192,7 +192,7 @@ def test_gradients_of_coupled_rows_are_those_of_the_traced_model(
     guide: type[GaussianGuide],
 ) -> None:
     data = wide()
-    problem = Problem(MODEL, guide(MODEL), data, Plan(steps=3, rate=0.4), default_optimiser(3))
+    problem = Problem(MODEL, guide(MODEL), data, BatchPlan(steps=3, rate=0.4), default_optimiser(3))
     problem.guide.setup(data.x, data.y)
     generator = torch.Generator().manual_seed(0)
     free = {

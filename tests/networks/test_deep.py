@@ -24,7 +24,7 @@ from bdpvi import Budget, BudgetExceededError, Ledger, make_private
 from bdpvi.networks import DPSGDSettings
 from bdpvi.networks.preflight import make_gradients
 from bdpvi.networks.private import Private
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
@@ -449,14 +449,14 @@ def test_without_a_record_and_its_coins_training_is_the_same(
 ) -> None:
     x, y = simulated(400)
     others = torch.arange(400) != row
-    coins = Plan._coins
+    coins = BatchPlan._coins
 
     def trained(data: tuple[Tensor, Tensor], deleted: bool) -> tuple[Tensor, list[Tensor]]:
-        def own(plan: Plan, step: int, limit: int) -> Any:
+        def own(plan: BatchPlan, step: int, limit: int) -> Any:
             found = coins(plan, step, 400)
             return np.delete(found, row) if deleted else found
 
-        monkeypatch.setattr(Plan, "_coins", own)
+        monkeypatch.setattr(BatchPlan, "_coins", own)
         torch.manual_seed(
             0
         )  # one start; without dropout, whose coins are drawn one after the other.

@@ -28,7 +28,7 @@ from bdpvi._ground import chain
 from bdpvi._ground.chain import Head, chained, head_of, proven, save
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
-from bdpvi.privacy.book import Charge, Entry, Origin, Priced, follow
+from bdpvi.privacy.book import Charge, Entry, Priced, TemperatureOrigin, follow
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
@@ -39,11 +39,13 @@ from bdpvi.releases.steps import Steps
 from bdpvi.releases.transaction import Before, Plan, Transaction
 
 
-def draws(number: int, temperature: float, origin: Origin = Origin.OWNER) -> Entry:
+def draws(
+    number: int, temperature: float, origin: TemperatureOrigin = TemperatureOrigin.OWNER
+) -> Entry:
     return Entry(kind="draws", charge=Charge(number, temperature, origin), events=None)
 
 
-MADE = (draws(1, 2.0), draws(10, 5.5, Origin.DATA), draws(3, 1e-7), draws(2, 1e12))
+MADE = (draws(1, 2.0), draws(10, 5.5, TemperatureOrigin.DATA), draws(3, 1e-7), draws(2, 1e12))
 
 
 @pytest.fixture
@@ -420,7 +422,7 @@ def test_nothing_is_promised_where_nothing_is_known() -> None:
     assert ledger.worst_case(1e-5) is None
     assert ledger.worst_case(2e-5) is not None
     assert ledger.worst_case(2e-5, None) is None
-    ledger.charge(draws(1, 1.0, Origin.DATA))
+    ledger.charge(draws(1, 1.0, TemperatureOrigin.DATA))
     assert ledger.worst_case(2e-5) is None
 
 

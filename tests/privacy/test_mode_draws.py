@@ -25,11 +25,11 @@ from bdpvi.bayesian import guarantees, pricing
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.bayesian.mode.influence import of_any_table
-from bdpvi.bayesian.mode.objective import Posterior, Weighted, climbed
+from bdpvi.bayesian.mode.objective import LogPosterior, Weighted, climbed
 from bdpvi.datasets.dataset import People
 from bdpvi.guides import FullRank, Laplace
 from bdpvi.privacy import mode_draws
-from bdpvi.privacy.book import Charge, Entry, Origin
+from bdpvi.privacy.book import Charge, Entry, TemperatureOrigin
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.events import ModeDraws, PerturbedObjective, Priced, SampledGaussian, Threshold
 from bdpvi.privacy.rounding import rounding_delta
@@ -156,7 +156,7 @@ def gaussian_of(model: BayesianLogisticRegression, data: Dataset) -> Multivariat
     records = Weighted.of(model, data)
     n = records.z.shape[1]
     start = torch.zeros(n).double()
-    peak = climbed(Posterior(records, model.precision(n), start), start)
+    peak = climbed(LogPosterior(records, model.precision(n), start), start)
     return MultivariateNormal(peak.point, peak.root @ peak.root.T)
 
 
@@ -329,7 +329,7 @@ def test_a_temperature_for_a_worst_case_is_public(table: Dataset) -> None:
     fits = fitted(table), fitted(table.without(3))
     found = [bdpvi.bayesian.calibrate(fit, epsilon=5.0, guarantee=WorstCaseDP()) for fit in fits]
     assert found[0] == found[1]
-    assert found[0].origin is Origin.CONSTANTS
+    assert found[0].origin is TemperatureOrigin.CONSTANTS
     release = bdpvi.release(fits[0], epsilon=5.0, guarantee=WorstCaseDP())
     assert release.cost.worst_case is not None
     assert 4.99 < release.cost.worst_case.epsilon <= 5.0

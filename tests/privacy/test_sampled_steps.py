@@ -22,7 +22,7 @@ from bdpvi.privacy.cost import REPLACE
 from bdpvi.privacy.events import LEVELS, NormCounts, SampledGaussian
 from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
-from bdpvi.privacy.loss_distribution import Grid, Losses
+from bdpvi.privacy.loss_distribution import Grid, LossDistribution
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 
 F64 = torch.float64
@@ -94,7 +94,9 @@ def test_composition_against_the_closed_form() -> None:
     kinds = [SampledGaussian(noise_multiplier=10.0), SampledGaussian(noise_multiplier=20.0)]
     counts = torch.tensor([[100, 0], [40, 60], [0, 7]])
     variance = counts.double() @ torch.tensor([0.01, 0.0025], dtype=F64)
-    losses = Losses.of(kinds, WITH, Grid.around([kinds[0].at(1.0, 100)], WITH, DELTA, 1e-3))
+    losses = LossDistribution.of(
+        kinds, WITH, Grid.around([kinds[0].at(1.0, 100)], WITH, DELTA, 1e-3)
+    )
     c = losses.grid.tilt
     moments = c * (c + 1) / 2 * torch.tensor([0.01, 0.0025], dtype=F64)
     assert bool((losses.log_mgf >= moments * (1 - 1e-9)).all())

@@ -27,7 +27,7 @@ from bdpvi._ground.schema import from_json, to_json
 from bdpvi.datasets import constants_of
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.programs.training import Training
+from bdpvi.programs.training import SuitedDPVI
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import Recipe
 from bdpvi.tables.pipeline import Pipeline
@@ -206,12 +206,12 @@ def test_a_killed_command_goes_on_and_pays_once(
         tmp_path / "shared",
     )
     shorter(monkeypatch, 20)
-    train = Training.draw
-    monkeypatch.setattr(Training, "draw", killed)
+    train = SuitedDPVI.draw
+    monkeypatch.setattr(SuitedDPVI, "draw", killed)
     assert run(*command) != 0
     ledger = Ledger.at(tmp_path / "people.csv.ledger.jsonl")
     paid = ledger.entries()
-    monkeypatch.setattr(Training, "draw", train)
+    monkeypatch.setattr(SuitedDPVI, "draw", train)
     assert run(*command) == 0
     assert Ledger.at(tmp_path / "people.csv.ledger.jsonl").entries() == paid
 

@@ -31,7 +31,7 @@ from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.programs.training import DPVIPlan
 from bdpvi.regression import NoisyScores
 from bdpvi.regression.score_release import ScorePlan
-from bdpvi.releases.route import Left
+from bdpvi.releases.route import Allowance
 from bdpvi.sklearn import PrivateLogisticRegression
 from bdpvi.tables.inference import Intervals
 
@@ -277,7 +277,7 @@ def test_the_route_for_intervals_follows_from_public_facts() -> None:
     route = Intervals(scores=scores, trained=trained)
 
     def kind(features: int, epsilon: float, rows: float = 7500.0) -> type:
-        return type(route.of_rows(rows).plan(MODEL, features, Left(epsilon, 1e-5, 0.0)))
+        return type(route.of_rows(rows).plan(MODEL, features, Allowance(epsilon, 1e-5, 0.0)))
 
     assert kind(36, 3.0) is kind(5, 1.0) is ScorePlan
     assert kind(60, 3.0) is kind(36, 2.0) is DPVIPlan

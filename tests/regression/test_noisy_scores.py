@@ -30,7 +30,7 @@ from bdpvi.regression.score_families import (
     free_poisson,
     largest_logistic,
 )
-from bdpvi.regression.score_posterior import Prior, Round, closed_form, combined, sampled
+from bdpvi.regression.score_posterior import NormalPrior, Round, closed_form, combined, sampled
 from bdpvi.regression.score_release import SLACK, Measured, ScorePlan, measure
 
 FAMILIES: dict[str, Family] = {
@@ -221,7 +221,7 @@ def test_a_wrong_model_has_intervals_that_cover() -> None:
         rate = (x @ beta).exp() * torch.distributions.Gamma(shape, shape).sample()
         y = torch.poisson(rate, generator=g)
         plan = ScorePlan.of(Poisson(25.0), 3, math.sqrt(largest_variance(3.0, 1e-5)), 8000)
-        prior = Prior(0 * beta, torch.eye(3).double() / 25)
+        prior = NormalPrior(0 * beta, torch.eye(3).double() / 25)
         made = measure(plan, x, y, prior, Key.of_seed(seed))
         for rounds, kept in ((made.rounds, inside), (_unaware(made.rounds), naive)):
             found = closed_form(rounds, made.prior).turned(made.back)
@@ -265,7 +265,7 @@ def test_no_record_adds_more_than_the_bound_in_any_round(name: str) -> None:
     x[:, 2] = 1.0
     x[:9, 1] = 3.0
     y = (torch.rand(4000, generator=g) < 0.5).double()
-    prior = Prior(torch.zeros(3).double(), torch.eye(3).double())
+    prior = NormalPrior(torch.zeros(3).double(), torch.eye(3).double())
     plan = ScorePlan.of(FAMILIES[name], 3, distance=0.5)
     paid = measure(plan, x, y, prior, Key.of_seed(0)).paid
     assert len(paid) > 2
@@ -312,7 +312,9 @@ def test_the_residual_has_the_variance_that_the_posterior_takes_it_for() -> None
 def test_without_noise_in_the_matrix_it_is_the_conjugate_posterior() -> None:
     a = torch.tensor([[30.0, 5.0], [5.0, 20.0]], dtype=torch.float64)
     g0 = torch.tensor([12.0, -3.0], dtype=torch.float64)
-    prior = Prior(torch.tensor([0.5, 0.0]).double(), torch.diag(torch.tensor([1.0, 4.0])).double())
+    prior = NormalPrior(
+        torch.tensor([0.5, 0.0]).double(), torch.diag(torch.tensor([1.0, 4.0])).double()
+    )
     one = Round(torch.zeros(2).double(), g0, a, 2.0, 0.0)
     found = closed_form([one], prior, dispersion=1.5)
     v = torch.linalg.inv(1.5 * a + 4 * torch.eye(2))
@@ -342,7 +344,7 @@ def measured(name: str, n: int, d: int, epsilon: float, seed: int) -> tuple[Meas
     distance = math.sqrt(largest_variance(epsilon, 1e-5))
     plan = ScorePlan.of(FAMILIES[name], d + 1, distance, n)
     eye = torch.eye(d + 1, dtype=torch.float64)
-    return measure(plan, x, y, Prior(0 * beta, eye / 25), Key.of_seed(seed)), beta
+    return measure(plan, x, y, NormalPrior(0 * beta, eye / 25), Key.of_seed(seed)), beta
 
 
 @pytest.mark.parametrize(
@@ -386,7 +388,7 @@ def test_columns_that_say_nothing_have_the_prior_and_leave_the_others_alone() ->
         y = (torch.rand(10_000, generator=generator(1)) < torch.sigmoid(x @ beta)).double()
         plan = ScorePlan.of(Logistic(), 4, 0.268, 10_000)
         zero, eye = torch.zeros(4).double(), torch.eye(4).double()
-        found = measure(plan, x, y, Prior(zero, eye / 25), Key.of_seed(0)).of_features()
+        found = measure(plan, x, y, NormalPrior(zero, eye / 25), Key.of_seed(0)).of_features()
         assert found.measured == 3
         assert found.passes
         sd = found.covariance.diagonal().sqrt()
@@ -466,7 +468,7 @@ def test_the_spread_knows_of_the_noise_at_all_that_it_spans() -> None:
         Round(half, -5 * half, 30 * eye, 2.0, 4.0),
         Round(0 * half, 20 * half, 25 * eye, 1.0, 3.0),
     ]
-    prior = Prior(0 * half, eye)
+    prior = NormalPrior(0 * half, eye)
     found, both = closed_form(rounds, prior), combined(rounds)
     steps = math.sqrt(3) * torch.linalg.cholesky(found.covariance).T
     points = torch.cat([found.mean + steps, found.mean - steps])

@@ -19,7 +19,7 @@ from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import WholeNormals
 from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_guarantee
-from bdpvi.synthesis.counts import Counts, NoisyCounts, Plan, count, merged
+from bdpvi.synthesis.counts import Counts, MeasurementPlan, NoisyCounts, count, merged
 from bdpvi.synthesis.network import network
 
 TURNS, DELTA, EPSILON = 20_000, 1e-5, 1.0
@@ -31,10 +31,10 @@ CANARY = np.array([[1, 1, 1]])
 
 
 DISTANCE = gaussian_distance(EPSILON, DELTA)
-PLAN = Plan.of(COINS, 0, DISTANCE, Counts())
+PLAN = MeasurementPlan.of(COINS, 0, DISTANCE, Counts())
 
 
-def with_deviations(of: Plan, factor: float) -> Plan:
+def with_deviations(of: MeasurementPlan, factor: float) -> MeasurementPlan:
     return replace(
         of,
         one_way=of.one_way * factor,
@@ -49,7 +49,7 @@ def right(codes: Codes, key: Key) -> NoisyCounts:
 RATIO = likelihood_ratio(OTHERS, CANARY)
 
 
-def noises(of: Plan, there: bool, wrong: float, seed: int) -> np.ndarray:
+def noises(of: MeasurementPlan, there: bool, wrong: float, seed: int) -> np.ndarray:
     """Return log-likelihood ratios of many releases: one cell of every table, with its noise."""
     noise = WholeNormals(Key.of_seed(seed))
     total = np.zeros(TURNS)
@@ -62,7 +62,7 @@ def noises(of: Plan, there: bool, wrong: float, seed: int) -> np.ndarray:
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
 def test_noise_stays_below_epsilon_and_less_of_it_does_not(epsilon: float) -> None:
     schema = Schema({f"c{at}": Domain(levels=("0", "1")) for at in range(8)}, "coins")
-    one = Plan.of(schema, 0, gaussian_distance(epsilon, DELTA), Counts())
+    one = MeasurementPlan.of(schema, 0, gaussian_distance(epsilon, DELTA), Counts())
     tables = len(one.sizes) + len(one.joint)
     for wrong, caught in ((1.0, False), (math.sqrt(tables), True)):
         found = judged(noises(one, False, wrong, 1), noises(one, True, wrong, 2), DELTA)
@@ -184,7 +184,7 @@ def test_a_person_of_many_rows_that_is_charged_as_one() -> None:
     for factor, caught in ((1.0, True), (float(allowed), False)):
         charged = with_deviations(PLAN, factor)
 
-        def release(codes: Codes, key: Key, charged: Plan = charged) -> NoisyCounts:
+        def release(codes: Codes, key: Key, charged: MeasurementPlan = charged) -> NoisyCounts:
             return count(codes, charged, key)
 
         found = play(release, ratio, OTHERS, canary, delta=DELTA, turns=FEW, key=Key.of_seed(2))

@@ -16,7 +16,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import WholeNormals
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.synthesis import combine
-from bdpvi.synthesis.counts import Counts, Plan, count
+from bdpvi.synthesis.counts import Counts, MeasurementPlan, count
 from bdpvi.synthesis.network import network, redrawn
 
 
@@ -59,7 +59,7 @@ def test_redrawn_counts_have_the_mean_and_twice_the_noise(deviation: float) -> N
     """Nearly all of it from sampling, and nearly all from noise."""
     random = np.random.default_rng(1)
     codes = random.integers(0, 10, (2000, 2))
-    noisy = count(codes, Plan.of(NUMBERS, None, 0.3, Counts()), Key.of_seed(0))
+    noisy = count(codes, MeasurementPlan.of(NUMBERS, None, 0.3, Counts()), Key.of_seed(0))
     made = network(noisy, None, [one.shares for one in NUMBERS.columns.values()], 2, 2**17)
     noisy = replace(noisy, deviations={(0, 1): deviation})
     draws = 2000

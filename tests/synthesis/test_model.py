@@ -11,7 +11,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from bdpvi.datasets import Domain, Schema
 from bdpvi.noise.keys import Key
-from bdpvi.synthesis.counts import Counts, NoisyCounts, Plan, count, merged
+from bdpvi.synthesis.counts import Counts, MeasurementPlan, NoisyCounts, count, merged
 from bdpvi.synthesis.margins import by_pairs, margins, projected, raked, shrunk_cells, shrunk_values
 from bdpvi.synthesis.network import drawn, network
 
@@ -186,7 +186,7 @@ def rows_of(
     codes: np.ndarray, schema: Schema, target: int | None, distance: float, **settings: object
 ) -> np.ndarray:
     chosen = Counts(**settings)  # type: ignore[arg-type]
-    plan = Plan.of(schema, target, distance, chosen)
+    plan = MeasurementPlan.of(schema, target, distance, chosen)
     noisy = count(codes, plan, Key.of_seed(7))
     shares = [one.shares for one in schema.columns.values()]
     made = network(noisy, target, shares, chosen.parents, chosen.cells)
@@ -214,7 +214,7 @@ def test_with_noise_dependence_is_kept_and_the_star_loses_it() -> None:
 def test_the_pairs_of_a_network_are_the_noisy_pairs(target: int | None) -> None:
     """A chain's neighbours lie in one clique: their tables are those that were counted."""
     codes = known_network(40_000)
-    plan = Plan.of(CHAIN, target, NOISELESS, Counts())
+    plan = MeasurementPlan.of(CHAIN, target, NOISELESS, Counts())
     noisy = count(codes, plan, Key.of_seed(1))
     made = network(noisy, target, [one.shares for one in CHAIN.columns.values()], 2, 2**17)
     seen = 0

@@ -17,7 +17,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import LAW, WholeNormals
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.synthesis import Counts, released
-from bdpvi.synthesis.counts import Plan
+from bdpvi.synthesis.counts import MeasurementPlan
 
 COINS = Schema({name: Domain(levels=("0", "1")) for name in "abcd"}, "coins")
 ROWS = pd.DataFrame({name: ["0", "1", "1"] * 100 for name in "abcd"})
@@ -57,14 +57,14 @@ def test_more_noise_than_there_is_room_for_is_refused() -> None:
     with pytest.raises(ValueError, match=r"deviation=1e\+10 must be at most"):
         secure.whole_parts(1e10)
     with pytest.raises(ValueError, match=r"deviation=.* must be at most"):
-        Plan.of(COINS, None, 1e-10, Counts())
+        MeasurementPlan.of(COINS, None, 1e-10, Counts())
 
 
 def test_epsilon_by_all_outcomes_of_a_tiny_table() -> None:
     """One row more moves one cell of each of three tables: δ(ε) by every outcome of the cells."""
     epsilon, delta = 1.0, 1e-5
     two = Schema({name: COINS.columns[name] for name in "ab"}, "coins")
-    plan = Plan.of(two, None, gaussian_distance(epsilon, delta), Counts())
+    plan = MeasurementPlan.of(two, None, gaussian_distance(epsilon, delta), Counts())
     (joint,) = plan.joint.values()
     laws = [law(one) for one in (plan.one_way, plan.one_way, joint)]
     without = outcomes([np.append(one, 0.0) for one in laws])
@@ -90,7 +90,7 @@ def test_a_row_moves_the_counts_by_the_distance(
     schema = Schema({name: COINS.columns[name] for name in "abcd"[:size]}, "coins")
     target = None if size == 1 else target
     settings = Counts(also=also if size == 4 else ())
-    plan = Plan.of(schema, target, 0.4, settings)
+    plan = MeasurementPlan.of(schema, target, 0.4, settings)
     codes = np.array([[0, 1, 3, 2], [0, 1, 3, 2], [1, 1, 0, 0]])[:, :size]
 
     def exact(rows: np.ndarray) -> np.ndarray:

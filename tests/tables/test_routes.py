@@ -35,7 +35,7 @@ from bdpvi.privacy.ledger import Entry, Ledger
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import Rule
 from bdpvi.regression.perturbed_objective import WeightedObjective
-from bdpvi.releases.route import Left
+from bdpvi.releases.route import Allowance
 from bdpvi.tables.routes import fit_private
 
 MODEL = BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
@@ -55,7 +55,7 @@ def test_the_price_is_the_events_and_the_target_is_met_from_below() -> None:
     assert release.receipt.bound.epsilon == 1.0
     assert release.receipt.bound.kind.value == "worst-case DP"
     (event,) = entry.events
-    plan = route.plan(MODEL, 3, Left(1.0, 1e-5, 0.0))
+    plan = route.plan(MODEL, 3, Allowance(1.0, 1e-5, 0.0))
     assert isinstance(event, PerturbedObjective)
     assert event == plan.with_noise(event.noise_multiplier).event
 
@@ -178,7 +178,7 @@ def test_a_release_is_saved_and_read_back(tmp_path: Path) -> None:
 def test_neighbouring_tables_pay_the_same_and_differ_by_one_gradient() -> None:
     """Whether there is a draw, and what it costs, does not depend on the records."""
     data = logistic_data(20, 2)
-    plan = ObjectivePerturbation(rows=20).plan(MODEL, 2, Left(1.0, 1e-5, 0.0))
+    plan = ObjectivePerturbation(rows=20).plan(MODEL, 2, Allowance(1.0, 1e-5, 0.0))
     w = torch.tensor([5.0, 2.0, -9.0], dtype=torch.float64)
     whole = WeightedObjective(plan, data.x, data.y).gradient(w)
     for i in range(20):
@@ -217,7 +217,7 @@ def test_other_models_and_guides_are_refused_before_anything_is_charged() -> Non
 
 def test_public_facts_and_several_minima() -> None:
     """Declared rows change ridge and clip of the residual; an intercept may be left out."""
-    left = Left(0.2, 1e-5, 0.0)
+    left = Allowance(0.2, 1e-5, 0.0)
     few, many = (ObjectivePerturbation(rows=n).plan(MODEL, 10, left) for n in (300, 1e6))
     assert few.ridge > many.ridge
     assert few.event.residual == 0.5

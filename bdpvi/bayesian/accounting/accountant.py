@@ -14,8 +14,8 @@ from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.bayesian.accounting import estimators, losses
 from bdpvi.bayesian.accounting.answer import (
+    AnswerTerms,
     Solution,
-    Terms,
     bisected,
     implied,
     mean_delta,
@@ -28,7 +28,7 @@ from bdpvi.bayesian.accounting.answer import (
 from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.bayesian.accounting.charges import Charged, Charges
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
-from bdpvi.bayesian.accounting.estimators import Estimate, Estimator
+from bdpvi.bayesian.accounting.estimators import Estimator, MeanEstimate
 from bdpvi.bayesian.accounting.losses import Deltas, Losses, Price
 from bdpvi.bayesian.accounting.quantiles import exposure_of
 from bdpvi.bayesian.accounting.settings import Accounting
@@ -112,7 +112,7 @@ class Account:
     ) -> None:
         self.accounting, self.estimator = accounting or Accounting(), estimator
         self.charged = Charges.of(events)
-        self._found: dict[tuple[float, float], tuple[float, dict[str, Estimate]]] = {}
+        self._found: dict[tuple[float, float], tuple[float, dict[str, MeanEstimate]]] = {}
 
     @property
     def events(self) -> tuple[Charged, ...]:
@@ -152,7 +152,7 @@ class Account:
         by = self._by_betting if self._bets else self._by_losses
         solve = partial(by if self._by_sticks else self._by_order, delta)
         used = betting if self._bets else self.estimator
-        terms = Terms(
+        terms = AnswerTerms(
             orders=self.charged.orders,
             estimates=self._estimates,
             failure_probability=self._gamma(delta),
@@ -258,7 +258,7 @@ class Account:
         return losses.larger(self.directions, each), float
 
     @on_host
-    def bound(self, direction: str, order: Tensor) -> Estimate:
+    def bound(self, direction: str, order: Tensor) -> MeanEstimate:
         """Return the bound on c(λ) of one direction, such as "remove D‖D′", at orders (K,).
 
         It is at most the cost of the most costly conceivable record, if that is known.
@@ -327,7 +327,7 @@ class Account:
             return self.accounting.failure_probability
         return least_failure(delta) if self._bets else SMALL
 
-    def _usable(self, direction: str, delta: float) -> Callable[[Tensor], Estimate]:
+    def _usable(self, direction: str, delta: float) -> Callable[[Tensor], MeanEstimate]:
         """Return the cost of one direction, infinite where ``only_reliable`` excludes it at δ."""
         if not self.accounting.only_reliable:
             return partial(self.bound, direction)
@@ -343,7 +343,7 @@ class Account:
         epsilon, estimates = self._bisected(beta, self._gamma(delta))
         return Solution(epsilon, None, estimates[direction])
 
-    def _bisected(self, beta: float, gamma: float) -> tuple[float, dict[str, Estimate]]:
+    def _bisected(self, beta: float, gamma: float) -> tuple[float, dict[str, MeanEstimate]]:
         if (beta, gamma) not in self._found:  # one direction after the other
             deltas = {name: self.deltas(name, beta) for name in self.directions}
             self._found[beta, gamma] = bisected(deltas, beta, gamma)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.betting import betting
-from bdpvi.bayesian.accounting.estimators import Estimate, Estimator
+from bdpvi.bayesian.accounting.estimators import Estimator, MeanEstimate
 from bdpvi.bayesian.accounting.losses import Deltas
 from bdpvi.bayesian.accounting.reliability import predicted_miss_rate, reliable, why
 from bdpvi.privacy.conversions import EPSILONS, Orders, minimise_epsilon, position, split_delta
@@ -33,7 +33,7 @@ class Solution(NamedTuple):
 
     epsilon: float
     order: float | None
-    estimate: Estimate
+    estimate: MeanEstimate
 
 
 _GAP = 1.2
@@ -48,7 +48,7 @@ below that of the other direction."""
 
 
 @dataclass(frozen=True)
-class Terms:
+class AnswerTerms:
     """Settings and names behind an answer; none depends on the ε that is found.
 
     Attributes:
@@ -66,7 +66,7 @@ class Terms:
 
 
 def solve_by_order(
-    cost: Callable[[Tensor], Estimate], beta: float, orders: Orders, conversion: str
+    cost: Callable[[Tensor], MeanEstimate], beta: float, orders: Orders, conversion: str
 ) -> Solution:
     """Return the smallest ε over ``orders`` at δ = β, given bounds on c(λ)."""
     epsilon, order = minimise_epsilon(lambda order: cost(order).log_bound, beta, orders, conversion)
@@ -79,7 +79,7 @@ def smallest_epsilon(
     estimator: Estimator,
     failure_probability: float,
     enough: float = 0.0,
-) -> tuple[float, Estimate]:
+) -> tuple[float, MeanEstimate]:
     """Return the smallest ε of :data:`EPSILONS` with E_x′ δ_x′(ε) ≤ β, and the estimate there.
 
     δ_x′(ε) = sup_S P(S) − e^ε Q(S) of each record is what Bayesian DP (Triastcyn & Faltings 2020,
@@ -98,7 +98,7 @@ def smallest_epsilon(
     """
 
     @cache
-    def at(index: int) -> Estimate:
+    def at(index: int) -> MeanEstimate:
         return estimate(deltas, float(EPSILONS[index]), estimator, failure_probability)
 
     @cache
@@ -126,7 +126,7 @@ def smallest_epsilon(
 
 def bisected(
     deltas: Mapping[str, Deltas], beta: float, failure_probability: float
-) -> tuple[float, dict[str, Estimate]]:
+) -> tuple[float, dict[str, MeanEstimate]]:
     """Return the smallest sufficient ε of :data:`EPSILONS` that a bisection finds, and why.
 
     At every ε tried, betting tests each direction's E_x′ δ_x′(ε) against β; all must pass. The
@@ -148,7 +148,7 @@ def bisected(
     """
 
     @cache
-    def at(index: int) -> dict[str, Estimate] | None:
+    def at(index: int) -> dict[str, MeanEstimate] | None:
         epsilon, found, last = float(EPSILONS[index]), {}, index == len(EPSILONS) - 1
         for name, one in deltas.items():
             quick = None if last or one.guide is None else float(one.guide(epsilon).mean())
@@ -159,7 +159,7 @@ def bisected(
                 return None
         return found
 
-    def passes(found: dict[str, Estimate] | None) -> bool:
+    def passes(found: dict[str, MeanEstimate] | None) -> bool:
         return found is not None and all(
             float(one.log_bound) <= math.log(beta) for one in found.values()
         )
@@ -173,7 +173,7 @@ def bisected(
     return (float(EPSILONS[high]) if high < len(EPSILONS) else math.inf), last
 
 
-def _tested(deltas: Deltas, epsilon: float, beta: float, gamma: float) -> Estimate:
+def _tested(deltas: Deltas, epsilon: float, beta: float, gamma: float) -> MeanEstimate:
     """Return the bound on the mean of δ(ε), from the quicker range if that decides the test.
 
     If even the largest observed δ as the range gives a bound above β, the exact range is not
@@ -183,7 +183,7 @@ def _tested(deltas: Deltas, epsilon: float, beta: float, gamma: float) -> Estima
         return estimate(deltas, epsilon, betting, gamma)
     delta, rough = deltas.at(epsilon), deltas.rough(epsilon)
 
-    def within(upper: float) -> Estimate:
+    def within(upper: float) -> MeanEstimate:
         fixed = replace(deltas, at=lambda _: delta, bound=lambda _: upper)
         return estimate(fixed, epsilon, betting, gamma)
 
@@ -213,7 +213,7 @@ def mean_delta(
 
 def estimate(
     deltas: Deltas, epsilon: float, estimator: Estimator, failure_probability: float
-) -> Estimate:
+) -> MeanEstimate:
     """Return the bound on the log of E_x′ δ_x′(ε).
 
     Uses ``estimator``, or :func:`~bdpvi.bayesian.accounting.betting.betting` if δ_x′(ε) has a bound
@@ -242,7 +242,7 @@ def tolerated_rate(delta: float, failure_probability: float, estimates: int) -> 
     return max(failure_probability, MISSES * delta / estimates)
 
 
-def supported(estimate: Estimate, failure_probability: float, tolerated: float) -> Estimate:
+def supported(estimate: MeanEstimate, failure_probability: float, tolerated: float) -> MeanEstimate:
     """Return the estimate with an infinite bound where it is not reliable.
 
     >>> from bdpvi.bayesian.accounting.estimators import student_t
@@ -256,7 +256,7 @@ def supported(estimate: Estimate, failure_probability: float, tolerated: float) 
 
 
 def settle(
-    solve: Solve, directions: Sequence[str], delta: float, terms: Terms, error: float = 0.0
+    solve: Solve, directions: Sequence[str], delta: float, terms: AnswerTerms, error: float = 0.0
 ) -> Bound:
     """Return the Bayesian ε at ``delta``, of the most costly direction.
 
@@ -289,7 +289,7 @@ def settle(
 
 
 def _settle(
-    solve: Solve, directions: Sequence[str], delta: float, terms: Terms, rounding: float
+    solve: Solve, directions: Sequence[str], delta: float, terms: AnswerTerms, rounding: float
 ) -> Bound:
     """Return the answer with the part ``rounding`` of δ set aside."""
     gamma, estimates = terms.failure_probability, terms.estimates
@@ -353,7 +353,7 @@ def sampled(directions: Iterable[str]) -> tuple[Assumption, ...]:
     return (Assumption.PANEL_REPRESENTS_POPULATION, *own)
 
 
-def _bound(estimate: Estimate) -> float:
+def _bound(estimate: MeanEstimate) -> float:
     return float(estimate.log_bound.reshape(-1)[0])
 
 

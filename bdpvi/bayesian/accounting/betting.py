@@ -15,7 +15,7 @@ from scipy import optimize
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.bayesian.accounting.estimators import Estimate, within
+from bdpvi.bayesian.accounting.estimators import MeanEstimate, within
 
 _PRECISION = 1e-9
 
@@ -26,7 +26,7 @@ def betting(
     log_upper: Tensor | float,
     log_lower: float = 0.0,
     counts: Tensor | None = None,
-) -> Estimate:
+) -> MeanEstimate:
     """Bound the mean of values with a known range, whatever their distribution.
 
     The wealth is spread over the fractions c = 1, ½, ¼, … with weights 1/2, 1/6, 1/12, …, fixed

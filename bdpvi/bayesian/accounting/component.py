@@ -166,7 +166,7 @@ class BayesianAccountant:
         """
         runs: list[SampledGaussian] = self._runs
         if self._draws:  # of the same neighbours
-            runs = [_Steps(**{**vars(one), "kind": self.kind}) for one in runs]
+            runs = [_ChargedSteps(**{**vars(one), "kind": self.kind}) for one in runs]
         return Account([*self._draws, *runs], self.accounting)
 
     def cost(self, delta: float) -> Cost:
@@ -294,7 +294,7 @@ class BayesianAccountant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Steps(SampledGaussian):
+class _ChargedSteps(SampledGaussian):
     """Steps together with draws, whose neighbours have one kind."""
 
     kind: str

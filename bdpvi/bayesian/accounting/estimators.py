@@ -2,7 +2,7 @@
 
 Records are the last dimension and are reduced; orders and directions lead. With y = exp(λ D), D
 a record's Rényi divergence, the bound is a cost c(λ). An estimator takes log y and γ, the
-probability that its bound lies below the truth, and returns an :class:`Estimate`.
+probability that its bound lies below the truth, and returns an :class:`MeanEstimate`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Estimate:
+class MeanEstimate:
     """A bound on log E y, the sample mean, and diagnostics of the bound.
 
     Every tensor has the leading dimensions of the values that were estimated.
@@ -58,7 +58,7 @@ class Estimate:
     skewness: Tensor
     distribution_free: bool
 
-    def at(self, index: Tensor) -> Estimate:
+    def at(self, index: Tensor) -> MeanEstimate:
         """Return the estimates at these positions of the first dimension."""
         values: dict[str, Any] = {
             n: v[index] for n, v in vars(self).items() if isinstance(v, Tensor)
@@ -66,14 +66,14 @@ class Estimate:
         return replace(self, **values)
 
 
-Estimator = Callable[..., Estimate]
+Estimator = Callable[..., MeanEstimate]
 """Maps log y (..., m) and γ to an estimate over the leading dimensions. ``counts=`` (m,) repeats
 each value."""
 
 
 def student_t(
     log_values: Tensor, failure_probability: float, counts: Tensor | None = None
-) -> Estimate:
+) -> MeanEstimate:
     """Bound the mean by Student's t (Triastcyn and Faltings 2020, eq. 13).
 
     log[ M + F⁻¹(1−γ) S/√(m−1) ], F with m − 1 degrees of freedom, S the (1/m) standard
@@ -124,7 +124,7 @@ def empirical_bernstein(
     failure_probability: float,
     log_upper: Tensor | float,
     log_lower: float = 0.0,
-) -> Estimate:
+) -> MeanEstimate:
     """Bound the mean of values with a known range, whatever their distribution.
 
     Maurer and Pontil (2009), Theorem 4, for y between e^log_lower and e^log_upper, R apart:
@@ -178,7 +178,7 @@ def within(
     return sample, upper + torch.log(-torch.expm1(log_lower - upper))
 
 
-def known_population(log_values: Tensor, failure_probability: float = 0.0) -> Estimate:
+def known_population(log_values: Tensor, failure_probability: float = 0.0) -> MeanEstimate:
     """Return the plain mean as the bound, for records that *are* the whole population.
 
     Nothing is estimated, so the result is certain and uses no γ, whatever
@@ -280,10 +280,10 @@ class Moments:
         """Return log(mean + margin)."""
         return torch.logaddexp(self.log_mean, log_margin)
 
-    def estimate(self, log_bound: Tensor, distribution_free: bool = False) -> Estimate:
+    def estimate(self, log_bound: Tensor, distribution_free: bool = False) -> MeanEstimate:
         """Return ``log_bound`` with all diagnostics."""
         mean = 1 + self.mean
-        return Estimate(
+        return MeanEstimate(
             log_bound=log_bound,
             log_mean=self.log_mean,
             sample_size=self.size,

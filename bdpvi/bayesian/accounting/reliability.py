@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.bayesian.accounting.estimators import Estimate, student_t_quantile
+from bdpvi.bayesian.accounting.estimators import MeanEstimate, student_t_quantile
 
 TOLERANCE = 0.9
 """A miss rate up to γ^0.9 is tolerated: 1.3 γ at γ = 0.1, 4 γ at 1e-6, 32 γ at 1e-15."""
@@ -70,11 +70,11 @@ def tolerable(
 
 
 def reliable(
-    estimate: Estimate, failure_probability: float, tolerated: float | None = None
+    estimate: MeanEstimate, failure_probability: float, tolerated: float | None = None
 ) -> Tensor:
     """Return whether the bound is reliable.
 
-    True if the bound holds for every distribution (:attr:`Estimate.distribution_free`), or if
+    True if the bound holds for every distribution (:attr:`MeanEstimate.distribution_free`), or if
     there are at least :data:`LEAST_RECORDS` and the predicted miss rate is tolerated.
 
     Args:
@@ -95,7 +95,7 @@ def reliable(
     return tolerable(estimate.skewness, estimate.sample_size, failure_probability, tolerated)
 
 
-def why(estimate: Estimate, failure_probability: float, tolerated: float | None = None) -> str:
+def why(estimate: MeanEstimate, failure_probability: float, tolerated: float | None = None) -> str:
     """Say in words why one estimate is reliable or not.
 
     Arguments as for :func:`reliable`; the estimate must have a single entry.

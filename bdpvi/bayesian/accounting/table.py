@@ -56,7 +56,7 @@ _NONE = "no Bayesian total is known: "
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class ChargedDraws:
     """Draws from one fit.
 
     Attributes:
@@ -86,7 +86,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class TableCost:
     """All releases from a table, as a Bayesian ε counts them.
 
     Attributes:
@@ -107,7 +107,7 @@ class Table:
         accounting: Accounting | None = None,
         planned: Entry | None = None,
         own: Mapping[str, RecordLosses] | None = None,
-    ) -> Table:
+    ) -> TableCost:
         """Return all releases in a ledger, and ``planned``.
 
         Args:
@@ -221,7 +221,7 @@ def total(
         ValueError: if there is neither a worst case nor a Bayesian ε.
     """
     try:
-        table = Table.of(ledger, accounting, planned, own)
+        table = TableCost.of(ledger, accounting, planned, own)
         found = table.bayesian(delta)
     except ValueError as error:
         if worst is None:
@@ -245,7 +245,7 @@ def _check_neighbours(others: Iterable[Priced]) -> None:
 
 def _sorted(
     entries: Sequence[Entry], ledger: Ledger, own: Mapping[str, RecordLosses]
-) -> tuple[list[Drawn], Counter[Priced], str]:
+) -> tuple[list[ChargedDraws], Counter[Priced], str]:
     """Return fits whose records count one by one, the worst case of other charges, and why."""
     by_fit: dict[str, list[Entry]] = {}
     others: Counter[Priced] = Counter()
@@ -254,7 +254,7 @@ def _sorted(
             others += _worst(entry, "it has no worst case, and nothing is known of single records")
         else:
             by_fit.setdefault(entry.of, []).append(entry)
-    fits: list[Drawn] = []
+    fits: list[ChargedDraws] = []
     by_worst: list[tuple[Entry, str]] = []
     for name, drawn in by_fit.items():
         taus = {e.charge.temperature for e in drawn if e.charge}
@@ -271,7 +271,7 @@ def _sorted(
         charges: Counter[Charge] = Counter()
         for entry in drawn:
             charges[entry.charge] += entry.count  # type: ignore[index]
-        fits.append(Drawn(name, replace(losses, panels=same.panels), charges))
+        fits.append(ChargedDraws(name, replace(losses, panels=same.panels), charges))
     known = [one for one in fits if all(len(p.ids) or p.influence for p in one.losses.panels)]
     if len(known) > 1:
         known = [one for one in known if all(p.counts is None for p in one.losses.panels)]
@@ -282,7 +282,7 @@ def _sorted(
     return known, others, _of(*by_worst[0]) if by_worst else ""
 
 
-def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]]:
+def _groups(fits: Sequence[ChargedDraws]) -> list[list[tuple[ChargedDraws, tuple[Panel, ...]]]]:
     """Return sets of fits with their panels of the same records, those in the most fits first.
 
     Raises:
@@ -297,7 +297,7 @@ def _groups(fits: Sequence[Drawn]) -> list[list[tuple[Drawn, tuple[Panel, ...]]]
         for kind in every[0]:
             _check_same(fits, [panels[kind] for panels in every])
         return [[(fit, fit.losses.panels) for fit in fits]]
-    found: list[list[tuple[Drawn, tuple[Panel, ...]]]] = []
+    found: list[list[tuple[ChargedDraws, tuple[Panel, ...]]]] = []
     for kind in every[0]:
         panels = [one[kind] for one in every]
         _check_same(fits, panels)
@@ -342,7 +342,7 @@ def _together(each: Sequence[Tensor], whole: Sequence[bool]) -> Iterator[tuple[T
                 yield cohort[which == at], own
 
 
-def _check_same(fits: Sequence[Drawn], panels: Sequence[Panel]) -> None:
+def _check_same(fits: Sequence[ChargedDraws], panels: Sequence[Panel]) -> None:
     """Raise ValueError if both features and targets of shared ids differ between fits."""
     for at, (fit, panel) in enumerate(zip(fits, panels, strict=True)):
         for other, before in zip(fits[:at], panels[:at], strict=True):

@@ -22,7 +22,7 @@ from bdpvi.bayesian.inference.optimisers import adam_factors, decay, fresh
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
 from bdpvi.models.traces import RecordWeights
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Problem:
     model: Model
     guide: Guide
     data: Dataset
-    plan: Plan
+    plan: BatchPlan
     optim: PyroOptim
 
     @cached_property
@@ -90,7 +90,7 @@ Observer = Callable[[int, dict[str, Tensor]], object]
 """Called after every step with its number and the constrained parameters, detached."""
 
 
-class Kept(Protocol):
+class TrainingState(Protocol):
     """Storage for the state of a training run, so that an interrupted run can resume."""
 
     def state(self) -> Any:
@@ -104,7 +104,7 @@ def run_svi(
     problem: Problem,
     track: Track[Any],
     observe: Observer | None = None,
-    kept: Kept | None = None,
+    kept: TrainingState | None = None,
 ) -> tuple[dict[str, Tensor], Convergence]:
     """Train the guide; return its constrained parameters, detached, and its convergence.
 

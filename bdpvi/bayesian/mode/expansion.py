@@ -64,7 +64,7 @@ class Moved:
         return GaussianPairs(r, b2)
 
 
-class Expansion:
+class ModeExpansion:
     """The derivatives of F at the mode, up to the degree that displacements need.
 
     Args:
@@ -159,7 +159,7 @@ class Expansion:
         moved.precision[:, at] = bent + own.bend(shift)
         moved.error[at] = (missing + self._left(left)) / own.least
 
-    def _own(self, records: Weighted, sign: float) -> _Own:
+    def _own(self, records: Weighted, sign: float) -> _OwnCurvature:
         return _own(self.mode, records, sign)
 
     def _pass(self, records: Weighted, sign: float, moved: Moved, at: Tensor) -> None:
@@ -194,12 +194,12 @@ def first_steps(mode: Peak, records: Weighted, sign: float) -> Tensor:
     return length
 
 
-def _own(mode: Peak, records: Weighted, sign: float) -> _Own:
-    return _Own(records.z @ mode.root, records.z @ mode.point, sign * records.weight)
+def _own(mode: Peak, records: Weighted, sign: float) -> _OwnCurvature:
+    return _OwnCurvature(records.z @ mode.root, records.z @ mode.point, sign * records.weight)
 
 
 @dataclass(frozen=True, eq=False)
-class _Own:
+class _OwnCurvature:
     """The neighbours' added or removed records: rows in units of the mode, logits there, ±ω."""
 
     u: Tensor

@@ -68,7 +68,7 @@ def slopes(logit: Tensor, degree: int) -> list[Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class Posterior:
+class LogPosterior:
     """F for some records.
 
     Attributes:
@@ -113,7 +113,7 @@ class Peak:
         course: F and ν of every step.
     """
 
-    posterior: Posterior
+    posterior: LogPosterior
     point: Tensor
     root: Tensor
     longest: float
@@ -140,7 +140,7 @@ def distance(longest: float, pull: float) -> float:
     return pull if longest == 0 else -math.log1p(-longest * pull) / longest
 
 
-def climbed(posterior: Posterior, start: Tensor) -> Peak:
+def climbed(posterior: LogPosterior, start: Tensor) -> Peak:
     """Return the mode to rounding, by Newton steps that are halved until F falls.
 
     Args:

@@ -11,12 +11,12 @@ from bdpvi._ground import log
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated, run_svi
-from bdpvi.bayesian.mode.expansion import FAR, Expansion, first_steps
+from bdpvi.bayesian.mode.expansion import FAR, ModeExpansion, first_steps
 from bdpvi.bayesian.mode.influence import of_any_table, of_mode
-from bdpvi.bayesian.mode.objective import EXACT, Posterior, Weighted, climbed
-from bdpvi.bayesian.neighbours.route import Add, Remove, Trained
-from bdpvi.bayesian.neighbours.rows import Rows
-from bdpvi.guides.laplace import Laplace, Point
+from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Weighted, climbed
+from bdpvi.bayesian.neighbours.route import Add, Remove, TrainedNeighbours
+from bdpvi.bayesian.neighbours.rows import RowFits
+from bdpvi.guides.laplace import Laplace, PointMass
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
@@ -71,7 +71,7 @@ class Mode:
         """Return a secret key for the batches of SVI, which do not affect the result."""
         return Key.fresh()
 
-    def train(self, problem: Problem, track: Track[Any]) -> Trained:
+    def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide, then find every neighbour's.
 
         Raises:
@@ -92,7 +92,8 @@ class Mode:
             n = records.z.shape[1]
             centre = -model.departure(records.z.new_zeros(n))
             peak = climbed(
-                Posterior(records, model.precision(n), centre), self._start(problem, centre, track)
+                LogPosterior(records, model.precision(n), centre),
+                self._start(problem, centre, track),
             )
         if not peak.error <= EXACT:
             raise FloatingPointError(
@@ -103,7 +104,7 @@ class Mode:
         panels = tuple(self._panel(model, peak, kind.rows(data)) for kind in kinds)
         factor = torch.linalg.cholesky(peak.root @ peak.root.T)
         parameters = {"loc": peak.point, "scale_tril": factor}
-        return Trained(
+        return TrainedNeighbours(
             {name: value.to(data.x.device) for name, value in parameters.items()},
             Convergence(-peak.course[:, 0], peak.course[:, 1]),
             panels,
@@ -113,17 +114,17 @@ class Mode:
         """Return the start of Newton's method: the result of SVI, if it is requested."""
         if problem.plan.rate == 1:
             return centre
-        delta = Point(problem.model, start={"loc": centre.to(problem.data.x)})
+        delta = PointMass(problem.model, start={"loc": centre.to(problem.data.x)})
         parameters, _ = run_svi(replace(problem, guide=delta), track)
         return parameters["loc"].double().cpu()
 
-    def _panel(self, model: BayesianLogisticRegression, peak: Any, rows: Rows) -> Panel:
+    def _panel(self, model: BayesianLogisticRegression, peak: Any, rows: RowFits) -> Panel:
         """Return the panel of one kind."""
         added = rows.sign > 0
         own = Weighted.of(model, rows.records)
         with log.step(f"neighbours ({rows.kind})"):
             far = first_steps(peak, own, rows.sign)
-            expansion = Expansion(peak, FAR * far)
+            expansion = ModeExpansion(peak, FAR * far)
             moved = expansion.neighbours(own, rows.sign)
         return Panel(
             rows.kind,

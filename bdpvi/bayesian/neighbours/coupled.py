@@ -20,9 +20,9 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import described, identity
 from bdpvi.bayesian.inference.optimisers import check_elementwise
-from bdpvi.bayesian.inference.svi import Convergence, Kept, Problem, run_svi
-from bdpvi.bayesian.neighbours.route import Kind, Remove, Trained, unfinished_key
-from bdpvi.bayesian.neighbours.rows import Rows, blocks, train_rows
+from bdpvi.bayesian.inference.svi import Convergence, Problem, TrainingState, run_svi
+from bdpvi.bayesian.neighbours.route import Change, Remove, TrainedNeighbours, unfinished_key
+from bdpvi.bayesian.neighbours.rows import RowFits, blocks, train_rows
 from bdpvi.bayesian.workers import Alone, Reduction, share
 from bdpvi.noise.keys import Key
 
@@ -53,7 +53,7 @@ class Coupled:
 
     def __init__(
         self,
-        *kinds: Kind,
+        *kinds: Change,
         chunk: int = CHUNK,
         checkpoint: str | Path | None = None,
         reduction: Reduction | None = None,
@@ -67,7 +67,7 @@ class Coupled:
         """Return the secret key of the batches: the unfinished run's, or a new one."""
         return unfinished_key(self.checkpoint, self.reduction)
 
-    def train(self, problem: Problem, track: Track[Any]) -> Trained:
+    def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide by SVI, then train every neighbour along the same plan."""
         check_elementwise(problem.optim)
         neighbours = [kind.rows(problem.data) for kind in self.kinds]
@@ -89,12 +89,12 @@ class Coupled:
             ids, r, b2 = (workers.join(torch.cat(column)) for column in zip(*found, strict=True))
             panels.append(Panel(rows.kind, ids, GaussianPairs(r, b2)))
         convergence = Convergence(fit["elbo"], fit["gradient_norm"])
-        return Trained(parameters, convergence, tuple(panels))
+        return TrainedNeighbours(parameters, convergence, tuple(panels))
 
     def _found(
         self,
         problem: Problem,
-        rows: Rows,
+        rows: RowFits,
         parameters: Mapping[str, Tensor],
         track: Track[Any],
         once: Once,
@@ -115,7 +115,7 @@ class Coupled:
         deque(ticks, maxlen=0)  # asking for one more ends the bar
         return found
 
-    def _parts(self, problem: Problem, neighbours: Sequence[Rows]) -> Checkpoint | None:
+    def _parts(self, problem: Problem, neighbours: Sequence[RowFits]) -> Checkpoint | None:
         if self.checkpoint is None:
             return None
         kinds = {
@@ -128,13 +128,13 @@ class Coupled:
         return Checkpoint(self.checkpoint, about)
 
 
-def _fitted(problem: Problem, track: Track[Any], begun: Kept | None) -> dict[str, Tensor]:
+def _fitted(problem: Problem, track: Track[Any], begun: TrainingState | None) -> dict[str, Tensor]:
     parameters, convergence = run_svi(problem, track, kept=begun)
     return {**parameters, "elbo": convergence.elbo, "gradient_norm": convergence.gradient_norm}
 
 
 def _compared(
-    problem: Problem, rows: Rows, posterior: Distribution, tick: Callable[[], object]
+    problem: Problem, rows: RowFits, posterior: Distribution, tick: Callable[[], object]
 ) -> dict[str, Tensor]:
     """Train the rows; return each row's distance from the posterior, as tensors (m, ...)."""
     pairs = _pairs(problem, posterior, train_rows(problem, rows, tick))

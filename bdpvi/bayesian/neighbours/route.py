@@ -16,14 +16,14 @@ from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import SECRET
 from bdpvi.bayesian.inference.svi import Convergence, Problem
-from bdpvi.bayesian.neighbours.rows import Rows
+from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.workers import Reduction, shared
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.noise.keys import Key
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedNeighbours:
     """The result of a route: the fit, and its distance from each neighbour.
 
     Attributes:
@@ -50,11 +50,11 @@ class Remove:
     records: int | None = None
     seed: int = 0
 
-    def rows(self, data: Dataset) -> Rows:
+    def rows(self, data: Dataset) -> RowFits:
         """Return the neighbours of ``data``."""
         if self.records == 0:
-            return Rows("remove", data.select(torch.arange(0, device=data.ids.device)), -1.0)
-        return Rows("remove", _sample(data, self.records, self.seed), -1.0)
+            return RowFits("remove", data.select(torch.arange(0, device=data.ids.device)), -1.0)
+        return RowFits("remove", _sample(data, self.records, self.seed), -1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class Add:
     records: int | None = None
     seed: int = 0
 
-    def rows(self, data: Dataset) -> Rows:
+    def rows(self, data: Dataset) -> RowFits:
         """Return the neighbours of ``data``."""
         shared = torch.isin(self.heldout.ids.cpu(), data.ids.cpu())
         if bool(shared.any()):
@@ -83,7 +83,7 @@ class Add:
                 f"{data.x.shape[1]}"
             )
         heldout = self.heldout.to(data.x.device, data.x.dtype)
-        return Rows("add", _sample(heldout, self.records, self.seed), 1.0)
+        return RowFits("add", _sample(heldout, self.records, self.seed), 1.0)
 
 
 def _sample(data: Dataset, records: int | None, seed: int) -> Dataset:
@@ -107,10 +107,10 @@ def unfinished_key(checkpoint: Path | None, workers: Reduction) -> Key:
     return shared(Key.of_int(int(number)), workers)
 
 
-class Kind(Protocol):
+class Change(Protocol):
     """A choice of neighbours: :class:`Remove`, :class:`Add`, or a part of one."""
 
-    def rows(self, data: Dataset) -> Rows:
+    def rows(self, data: Dataset) -> RowFits:
         """Return the neighbours of ``data``."""
 
 
@@ -123,5 +123,5 @@ class Neighbours(Protocol):
         All workers of one job get the same key.
         """
 
-    def train(self, problem: Problem, track: Track[Any]) -> Trained:
+    def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Train guide and neighbours."""

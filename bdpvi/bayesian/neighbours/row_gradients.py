@@ -62,7 +62,7 @@ class RowGradient(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RowSteps:
     """Some steps of Adam that all rows take.
 
     Attributes:
@@ -91,7 +91,7 @@ class TakesSteps(RowGradient, Protocol):
         """Return the parameters, (m, ...), from m such vectors, (entries, m)."""
 
     def train(
-        self, state: tuple[Tensor, Tensor, Tensor], extra: Seen, sign: float, run: Run
+        self, state: tuple[Tensor, Tensor, Tensor], extra: Seen, sign: float, run: RowSteps
     ) -> None:
         """Overwrite the state of m rows by their state after the run.
 

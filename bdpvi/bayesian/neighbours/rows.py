@@ -20,7 +20,7 @@ from bdpvi.bayesian.neighbours.row_gradients import (
     ALIGNED,
     LogisticGradient,
     RowGradient,
-    Run,
+    RowSteps,
     Seen,
     Step,
     TakesSteps,
@@ -41,7 +41,7 @@ _LEAST_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class RowFits:
     """The neighbours: each row is trained on the data plus ``sign`` times one record.
 
     Removing a record means adding it with sign −1: the two terms cancel in the batch.
@@ -51,7 +51,7 @@ class Rows:
     records: Dataset
     sign: float
 
-    def select(self, which: range) -> Rows:
+    def select(self, which: range) -> RowFits:
         """Return these rows only."""
         index = torch.arange(which.start, which.stop, device=self.records.x.device)
         return replace(self, records=self.records.select(index))
@@ -68,7 +68,7 @@ def blocks(rows: range, size: int) -> list[range]:
 
 def train_rows(
     problem: Problem,
-    rows: Rows,
+    rows: RowFits,
     tick: Callable[[], object] = lambda: None,
     observe: Observer | None = None,
 ) -> dict[str, Tensor]:
@@ -87,7 +87,7 @@ def train_rows(
     data, records = problem.data, rows.records
     with isolated(data.x), pyro.validation_enabled(False):
         problem.guide.setup(data.x, data.y)
-        course = Course.of(problem, max(int(data.ids.max()), int(records.ids.max())) + 1)
+        course = Trajectory.of(problem, max(int(data.ids.max()), int(records.ids.max())) + 1)
         parts = 1
         if course.gradient.threads and observe is None and not data.x.is_cuda:
             parts = min(torch.get_num_threads(), max(1, len(records) // _LEAST_ROWS))
@@ -100,13 +100,13 @@ def train_rows(
 
 
 def _side_by_side(
-    course: Course, pieces: Sequence[Rows], tick: Callable[[], object]
+    course: Trajectory, pieces: Sequence[RowFits], tick: Callable[[], object]
 ) -> list[dict[str, Tensor]]:
     """Train each piece in its own thread; if one fails, all stop with its error."""
     failed: list[BaseException] = []
     threads = torch.get_num_threads()
 
-    def follow(piece: Rows) -> dict[str, Tensor]:
+    def follow(piece: RowFits) -> dict[str, Tensor]:
         def go_on() -> None:
             if failed:
                 raise failed[0]
@@ -152,7 +152,7 @@ Now = Callable[[], Free]
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class Trajectory:
     """The state shared by all rows: the batches, and the data in the gradient's form.
 
     Attributes:
@@ -172,7 +172,7 @@ class Course:
     index: Tensor
 
     @classmethod
-    def of(cls, problem: Problem, limit: int) -> Course:
+    def of(cls, problem: Problem, limit: int) -> Trajectory:
         """Return the course of a problem; ``limit`` is above every id."""
         gradient = row_gradient(problem)
         return cls(
@@ -186,7 +186,7 @@ class Course:
 
     def follow(
         self,
-        rows: Rows,
+        rows: RowFits,
         tick: Callable[[], object] = lambda: None,
         observe: Observer | None = None,
     ) -> dict[str, Tensor]:
@@ -209,7 +209,7 @@ class Course:
                 observe(step, constrained(now))
         return constrained(now)
 
-    def _step_by_step(self, start: Free, rows: Rows) -> Iterator[tuple[int, Now]]:
+    def _step_by_step(self, start: Free, rows: RowFits) -> Iterator[tuple[int, Now]]:
         """Train by the optimiser; yield each finished step with the parameters after it."""
         shapes = {name: value.shape for name, value in start.items()}
         flat = _repeated(torch.cat([value.flatten() for value in start.values()]), rows)
@@ -230,7 +230,7 @@ class Course:
             yield step, lambda: free
 
     def _run_by_run(
-        self, gradient: TakesSteps, adam: Tensor, start: Free, rows: Rows, longest: int
+        self, gradient: TakesSteps, adam: Tensor, start: Free, rows: RowFits, longest: int
     ) -> Iterator[tuple[int, Now]]:
         """Do the same by runs of steps, whose batches stay in the cache for all rows."""
         plan = self.problem.plan
@@ -244,7 +244,7 @@ class Course:
             steps = range(first, min(first + length, plan.steps))
             here, mine = zip(*(self._batch(step, index) for step in steps), strict=True)
             seeds = self.batches.noise_seeds[steps.start : steps.stop]
-            run = Run(self.seen, here, mine, seeds, adam[steps.start : steps.stop])
+            run = RowSteps(self.seen, here, mine, seeds, adam[steps.start : steps.stop])
             gradient.train(state, extra, rows.sign, run)
             yield from ((step, lambda: gradient.unpacked(flat)) for step in steps)
 
@@ -255,7 +255,7 @@ class Course:
         return here[here >= 0], mine[mine >= 0]
 
 
-def _repeated(start: Tensor, rows: Rows) -> Tensor:
+def _repeated(start: Tensor, rows: RowFits) -> Tensor:
     """Return (entries, m), the same parameters for all rows."""
     return start.unsqueeze(1).repeat(1, len(rows.records))
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi.bayesian.neighbours.compiled_functions import compiled, exponential, softplus
-from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, Run
+from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, RowSteps
 from bdpvi.guides import FullRank, MeanField
 
 Array = NDArray[Any]
@@ -35,7 +35,7 @@ _UNROLLED = 4
 
 
 class _Steps(NamedTuple):
-    """A :class:`Run` as arrays; batches lie one after the other, each in whole blocks."""
+    """A :class:`RowSteps` as arrays; batches lie one after the other, each in whole blocks."""
 
     x: Array  # (records, features)
     bound: Array  # (records,)
@@ -101,7 +101,7 @@ class CompiledGradient(LogisticGradient):
         state: tuple[Tensor, Tensor, Tensor],
         extra: tuple[Tensor, ...],
         sign: float,
-        run: Run,
+        run: RowSteps,
     ) -> None:
         """Take steps of Adam, see :class:`bdpvi.bayesian.neighbours.row_gradients.TakesSteps`."""
         like, own = state[0], [rows.sort().values for rows in run.mine]

@@ -13,8 +13,8 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.inference.fingerprint import identity
 from bdpvi.bayesian.inference.svi import Problem
-from bdpvi.bayesian.neighbours.route import Kind, Neighbours, Remove, Trained
-from bdpvi.bayesian.neighbours.rows import Rows
+from bdpvi.bayesian.neighbours.route import Change, Neighbours, Remove, TrainedNeighbours
+from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.workers import Reduction, share
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.noise.keys import Key
@@ -23,7 +23,7 @@ _LEAST = 3
 """Fewest neighbours of a worker: a smaller panel gives no bound."""
 
 
-def part(kind: Kind, data: Dataset, workers: Reduction) -> Rows:
+def part(kind: Change, data: Dataset, workers: Reduction) -> RowFits:
     """Return this worker's consecutive part of the neighbours of ``data``.
 
     Raises:
@@ -47,9 +47,9 @@ def part(kind: Kind, data: Dataset, workers: Reduction) -> Rows:
 class Given:
     """Neighbours already chosen."""
 
-    chosen: Rows
+    chosen: RowFits
 
-    def rows(self, data: Dataset) -> Rows:
+    def rows(self, data: Dataset) -> RowFits:
         """Return them, whatever ``data`` is."""
         return self.chosen
 
@@ -66,14 +66,16 @@ class Sharded:
         workers: see :mod:`bdpvi.bayesian.workers`. Every worker must make the same calls.
     """
 
-    def __init__(self, route: Callable[..., Neighbours], *kinds: Kind, workers: Reduction) -> None:
+    def __init__(
+        self, route: Callable[..., Neighbours], *kinds: Change, workers: Reduction
+    ) -> None:
         self.route, self.kinds, self.workers = route, kinds, workers
 
     def key(self) -> Key:
         """Return the route's key, the same for all workers."""
         return self.route(*self.kinds, reduction=self.workers).key()
 
-    def train(self, problem: Problem, track: Track[Any]) -> Trained:
+    def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Train the fit and all neighbours, together.
 
         Raises:
@@ -85,7 +87,7 @@ class Sharded:
         trained = route.train(problem, track)
         return self._checked(problem, trained)
 
-    def _checked(self, problem: Problem, trained: Trained) -> Trained:
+    def _checked(self, problem: Problem, trained: TrainedNeighbours) -> TrainedNeighbours:
         """Raise unless the panels have the requested records, in order."""
         for kind, panel in zip(self.kinds, trained.panels, strict=True):
             expected = kind.rows(problem.data).records.ids.cpu()
@@ -116,7 +118,7 @@ class ShardedRecords(Sharded):
     :class:`Sharded`, with a route such as :class:`~bdpvi.Optimum`.
     """
 
-    def train(self, problem: Problem, track: Track[Any]) -> Trained:
+    def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide and find all neighbours, together.
 
         Raises:

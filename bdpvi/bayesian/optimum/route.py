@@ -28,8 +28,8 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import identity
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated
-from bdpvi.bayesian.neighbours.route import Add, Remove, Trained, unfinished_key
-from bdpvi.bayesian.neighbours.rows import Rows
+from bdpvi.bayesian.neighbours.route import Add, Remove, TrainedNeighbours, unfinished_key
+from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.optimum.displacements import Moves, Terms
 from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, climb, start
 from bdpvi.bayesian.optimum.enclosing import enclosing
@@ -146,7 +146,7 @@ class Optimum:
         """Return the secret key of the run: there are no batches, so it does not affect the fit."""
         return unfinished_key(self.checkpoint, self.reduction)
 
-    def train(self, problem: Problem, track: Track[Any]) -> Trained:
+    def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide, then find every neighbour's optimum.
 
         The convergence has the norm of the gradient in units of the guide's standard deviations.
@@ -182,7 +182,7 @@ class Optimum:
             )
         job = Job(problem, point, max(self.tolerance, point.gradient_norm), most, track, kept)
         panels = tuple(self._panel(job, rows) for rows in neighbours)
-        return Trained({"loc": point.mean, scale: point.scale}, convergence, panels)
+        return TrainedNeighbours({"loc": point.mean, scale: point.scale}, convergence, panels)
 
     def _source(self, problem: Problem, track: Track[Any]) -> Source:
         """Return the records transformed by the model."""
@@ -193,7 +193,7 @@ class Optimum:
         """Return the neighbours of each panel."""
         return [kind.rows(problem.data) for kind in self.kinds]
 
-    def _check_size(self, source: Source, neighbours: Sequence[Rows], *, diagonal: bool) -> None:
+    def _check_size(self, source: Source, neighbours: Sequence[RowFits], *, diagonal: bool) -> None:
         """Warn of a long job, and refuse one without enough memory, on all workers alike."""
         assert isinstance(source, Records)
         d, free = source.x.shape[1], free_memory() if source.x.is_cpu else math.inf
@@ -212,7 +212,7 @@ class Optimum:
         numerics = {"tolerance": repr(self.tolerance), "precision": repr(self.precision)}
         return Checkpoint(self.checkpoint, settings | numerics)
 
-    def _settings(self, neighbours: Sequence[Rows]) -> dict[str, str]:
+    def _settings(self, neighbours: Sequence[RowFits]) -> dict[str, str]:
         return {f"{one.kind} records": one.records.fingerprint() for one in neighbours}
 
     def _start(self, objective: Objective) -> Point:
@@ -247,14 +247,14 @@ class Optimum:
         point = climb(first, self.tolerance, note, enough)[-1]
         return point, Convergence(*torch.tensor(course, dtype=torch.float64).T)
 
-    def _panel(self, job: Job, rows: Rows) -> Panel:
+    def _panel(self, job: Job, rows: RowFits) -> Panel:
         """Return the panel of all workers' neighbours of one kind."""
         if job.most is not None and not int(self.reduction.sum(torch.tensor(len(rows.records)))):
             return job.nobody(rows.kind)
         found = job.once(rows.kind, lambda: self._found(job, rows))
         return Panel(rows.kind, found["ids"], GaussianPairs(found["r"], found["b2"]), job.most)
 
-    def _found(self, job: Job, rows: Rows) -> dict[str, Tensor]:
+    def _found(self, job: Job, rows: RowFits) -> dict[str, Tensor]:
         """Return all workers' neighbours: their ids, r and b²."""
         expansion, problem = job.expansion, job.problem
         records = expansion.point.objective.records

@@ -10,8 +10,8 @@ from bdpvi.bench.methods.dp_gd import DPGD, DPGDBayesian
 from bdpvi.bench.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
 from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
 from bdpvi.bench.methods.logistic import LogisticRegression
-from bdpvi.bench.methods.method import NONE, SENTENCES, Method, Prepared
-from bdpvi.bench.methods.objective_perturbation import ObjectivePerturbation
+from bdpvi.bench.methods.method import NONE, SENTENCES, Method, PreparedMethod
+from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
 from bdpvi.bench.methods.posterior import (
     FullRankRelease,
     FullRankWorstCase,
@@ -39,8 +39,8 @@ METHODS: Mapping[str, type[Method]] = {
         DPGD,
         DPGDBayesian,
         NoisyStatistics,
-        ObjectivePerturbation,
+        PerturbedMinimum,
     )
 }
 
-__all__ = ["METHODS", "NONE", "SENTENCES", "BaseRate", "Method", "Prepared"]
+__all__ = ["METHODS", "NONE", "SENTENCES", "BaseRate", "Method", "PreparedMethod"]

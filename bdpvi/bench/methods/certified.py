@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from bdpvi.bayesian.fit import fit
 from bdpvi.bayesian.guarantees import BAYESIAN, BayesianDP
-from bdpvi.bench.methods.method import Prepared
+from bdpvi.bench.methods.method import PreparedMethod
 from bdpvi.bench.methods.posterior import PreparedRelease
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import Laplace
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.book import Origin
+from bdpvi.privacy.book import TemperatureOrigin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +42,10 @@ class CertifiedDraws:
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
-    def prepare(self, train: Dataset, delta: float) -> Prepared:
+    def prepare(self, train: Dataset, delta: float) -> PreparedMethod:
         """Find the mode of the data and of every neighbour."""
         fitted = fit(self.model, Laplace(self.model), train, progress=False)
-        return PreparedDraws.of(fitted, self.draws, delta, Origin.CONSTANTS)
+        return PreparedDraws.of(fitted, self.draws, delta, TemperatureOrigin.CONSTANTS)
 
 
 class PreparedDraws(PreparedRelease):

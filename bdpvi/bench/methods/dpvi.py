@@ -96,7 +96,7 @@ class NonPrivate(Variational):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPVI(Variational):
+class VariationalInference(Variational):
     """Differentially private variational inference.
 
     Args:
@@ -153,16 +153,16 @@ class DPVI(Variational):
         return settings
 
 
-class DPVIMoments(DPVI):
-    """:class:`DPVI` as its authors accounted for it."""
+class DPVIMoments(VariationalInference):
+    """:class:`VariationalInference` as its authors accounted for it."""
 
     name: ClassVar[str] = "dpvi-ma"
     label: ClassVar[str] = "DPVI, moments accountant"
     accountant: ClassVar[WorstCaseAccountant] = MomentsAccountant()
 
 
-class DPVILosses(DPVI):
-    """:class:`DPVI` under the tightest known worst-case accountant."""
+class DPVILosses(VariationalInference):
+    """:class:`VariationalInference` under the tightest known worst-case accountant."""
 
     name: ClassVar[str] = "dpvi-pld"
     label: ClassVar[str] = "DPVI, privacy loss distributions"

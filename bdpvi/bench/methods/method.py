@@ -31,7 +31,7 @@ CLIPS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0)
 """For tuning: the model's clip, where it bounds a record's influence."""
 
 
-class Prepared(Protocol):
+class PreparedMethod(Protocol):
     """A method prepared on the training records, at one δ.
 
     With a Bayesian guarantee it may have ``account``, which maps a setting to the account of its
@@ -76,7 +76,7 @@ class Method(Protocol):
     def model(self) -> BayesianLogisticRegression:
         """Return the model for fitting and prediction."""
 
-    def prepare(self, train: Dataset, delta: float) -> Prepared:
+    def prepare(self, train: Dataset, delta: float) -> PreparedMethod:
         """Do the work that is the same for every ε.
 
         Args:

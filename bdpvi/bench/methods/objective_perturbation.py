@@ -22,7 +22,7 @@ from bdpvi.regression.perturbed_objective import perturbed_minima
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectivePerturbation:
+class PerturbedMinimum:
     """A private minimum; see :mod:`bdpvi.regression.objective_plan` for the settings.
 
     Args:
@@ -77,7 +77,7 @@ class PreparedObjective:
         delta: δ of every cost.
     """
 
-    method: ObjectivePerturbation
+    method: PerturbedMinimum
     train: Dataset
     delta: float
     plans: dict[float, ObjectivePlan] = field(default_factory=dict)

@@ -19,13 +19,13 @@ from bdpvi.bayesian.neighbours.route import Remove
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.pricing import table, worst_case
 from bdpvi.bayesian.releases import preview
-from bdpvi.bench.methods.method import CLIPS, MODEL_SPACE, Prepared
+from bdpvi.bench.methods.method import CLIPS, MODEL_SPACE, PreparedMethod
 from bdpvi.bench.methods.pace import LIMIT
 from bdpvi.bench.methods.temperature import COLDEST, bayesian, reliable_from, within
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.book import Charge, Origin
+from bdpvi.privacy.book import Charge, TemperatureOrigin
 from bdpvi.privacy.cost import Bound, Cost, Outcome
 from bdpvi.regression.objective_plan import FEWEST
 from bdpvi.tables.recipe import NAMED, Recipe
@@ -58,10 +58,10 @@ class PosteriorRelease(Recipe):
         "noise_scale": (None, 1.0),
     }
 
-    def prepare(self, train: Dataset, delta: float) -> Prepared:
+    def prepare(self, train: Dataset, delta: float) -> PreparedMethod:
         """Fit the guide and its neighbours."""
         fitted = self.fit_guide(train, neighbours=Optimum(Remove(self.records)), progress=False)
-        return PreparedRelease.of(fitted, self.draws, delta, Origin.DATA)
+        return PreparedRelease.of(fitted, self.draws, delta, TemperatureOrigin.DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class WorstCaseRelease(PosteriorRelease):
     )
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}
 
-    def prepare(self, train: Dataset, delta: float) -> Prepared:
+    def prepare(self, train: Dataset, delta: float) -> PreparedMethod:
         """Fit the guide; a few neighbours are enough, as the cost does not depend on them."""
         if self.model.clip is None:
             rows = len(train)
@@ -113,7 +113,7 @@ class WorstCaseRelease(PosteriorRelease):
 
         @cache
         def price(temperature: float) -> Cost | None:
-            planned = Charge(self.draws, temperature, Origin.CONSTANTS)
+            planned = Charge(self.draws, temperature, TemperatureOrigin.CONSTANTS)
             return Cost.of(worst_case(fitted, delta, planned))
 
         return PreparedWorstCase(fitted, self.draws, delta, price)
@@ -189,7 +189,7 @@ class PreparedByRule:
         fitted: maps ε to the fit with its settings, which it keeps.
     """
 
-    fitted: Callable[[float], Prepared]
+    fitted: Callable[[float], PreparedMethod]
 
     def calibrate(self, epsilon: float) -> float:
         """Return ε, which determines all settings, once they have been found to reach it."""
@@ -216,7 +216,7 @@ class PreparedRelease(PreparedWorstCase):
     account: Callable[[float], Account]
 
     @classmethod
-    def of(cls, fit: Fit, draws: int, delta: float, origin: Origin) -> PreparedRelease:
+    def of(cls, fit: Fit, draws: int, delta: float, origin: TemperatureOrigin) -> PreparedRelease:
         """Return the fit with the cost of draws at temperatures of an origin."""
 
         def charged(temperature: float) -> Account:

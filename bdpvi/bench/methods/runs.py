@@ -14,7 +14,7 @@ from bdpvi._ground.host import HOST
 from bdpvi.bench.methods.scores import Batch
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.noise import secure
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.sampled_steps import WorstCaseAccountant, guarantee
@@ -55,7 +55,7 @@ class Stream:
     """
 
     def __init__(self, seed: int | None, steps: int, rate: float) -> None:
-        self.plan = Plan(
+        self.plan = BatchPlan(
             steps=steps, rate=rate, seed=secrets.randbits(128) if seed is None else seed
         )
         self._key = Key.fresh() if seed is None else Key.of_seed(seed).child("runs")

@@ -29,7 +29,7 @@ from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise import secure
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.privacy.conversions import Orders
 from bdpvi.privacy.cost import Cost, Outcome
 
@@ -85,8 +85,8 @@ class TrainingRelease:
         validate.rate("tail", self.tail)
         self._plan()
 
-    def _plan(self) -> Plan:
-        return Plan(steps=self.steps, rate=self.rate, seed=self.plan)
+    def _plan(self) -> BatchPlan:
+        return BatchPlan(steps=self.steps, rate=self.rate, seed=self.plan)
 
     def prepare(self, train: Dataset, delta: float) -> PreparedTraining:
         """Train the guide and its neighbours along one plan, and sum the costs of all steps."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
-from bdpvi.bayesian.accounting.estimators import Estimate, Moments, student_t
+from bdpvi.bayesian.accounting.estimators import MeanEstimate, Moments, student_t
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import LEVELS, OCTAVE, Panel, on_levels
 from bdpvi.bayesian.accounting.quantiles import exposure_of, quantile_certificate, within
@@ -30,7 +30,7 @@ def sample(size: int, records: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return values, counts, values.repeat_interleave(counts, 1)
 
 
-def same(one: Estimate, other: Estimate) -> None:
+def same(one: MeanEstimate, other: MeanEstimate) -> None:
     for name, value in vars(one).items():
         expected = getattr(other, name)
         if isinstance(value, Tensor) and value.is_floating_point():

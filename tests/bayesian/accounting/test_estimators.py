@@ -18,8 +18,8 @@ from torch import Tensor
 
 from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.bayesian.accounting.estimators import (
-    Estimate,
     Estimator,
+    MeanEstimate,
     empirical_bernstein,
     known_population,
     student_t,
@@ -29,13 +29,13 @@ from bdpvi.bayesian.accounting.quantiles import certified_rank, quantile_certifi
 GENERATOR = np.random.default_rng(0)
 
 
-def bernstein(log_values: Tensor, failure_probability: float) -> Estimate:
+def bernstein(log_values: Tensor, failure_probability: float) -> MeanEstimate:
     return empirical_bernstein(
         log_values, failure_probability, log_values.amax(-1) + 1, log_lower=-math.inf
     )
 
 
-def bets(log_values: Tensor, failure_probability: float) -> Estimate:
+def bets(log_values: Tensor, failure_probability: float) -> MeanEstimate:
     return betting(log_values, failure_probability, log_values.amax(-1) + 1, log_lower=-math.inf)
 
 
@@ -114,7 +114,7 @@ def test_empirical_bernstein_is_the_theorem(lower: float, upper: float) -> None:
 @pytest.mark.parametrize("bound", [empirical_bernstein, betting])
 @pytest.mark.parametrize("gamma", [0.2, 1e-2, 1e-6])
 def test_known_ranges_never_miss_more_often_than_they_say(
-    bound: Callable[..., Estimate], gamma: float
+    bound: Callable[..., MeanEstimate], gamma: float
 ) -> None:
     # Exactly, for values at the two ends of the range: the number at the top is binomial.
     m, lower, upper = 100, 1.0, 4.0

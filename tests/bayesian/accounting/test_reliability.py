@@ -12,13 +12,13 @@ from studies.populations import Population, gaussian_square, lognormal, uniform,
 from studies.tilting import miss_rate
 from torch import Tensor
 
-from bdpvi.bayesian.accounting.estimators import Estimate, known_population, student_t
+from bdpvi.bayesian.accounting.estimators import MeanEstimate, known_population, student_t
 from bdpvi.bayesian.accounting.reliability import predicted_miss_rate, reliable, why
 
 
 def _simulated(
     population: Population, m: int, gamma: float, repeats: int
-) -> tuple[Estimate, Tensor]:
+) -> tuple[MeanEstimate, Tensor]:
     rng = np.random.default_rng(0)
     log_values = torch.tensor(population.log_value(rng.standard_normal((repeats, m))))
     estimate = student_t(log_values, gamma)

@@ -17,7 +17,7 @@ from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.kept import RecordLosses
 from bdpvi.bayesian.accounting.panel import Panel
-from bdpvi.bayesian.accounting.table import Table, total
+from bdpvi.bayesian.accounting.table import TableCost, total
 from bdpvi.privacy import gaussian_dp, worst_case
 from bdpvi.privacy.book import Charge, Entry, Priced
 from bdpvi.privacy.conceivable import Influence
@@ -102,7 +102,7 @@ def test_who_was_absent_does_not_dilute() -> None:
     """Of those in both the product counts; who came later has a mean of their own."""
     early, late, both = ALL[:600], ALL, ALL[:600]
     first, second = panel(early, equal=True), panel(late, 1, equal=True)
-    table = Table.of(charged(losses(first), losses(second)))
+    table = TableCost.of(charged(losses(first), losses(second)))
     assert [account.charged.sample_size for account in table.accounts] == [600, 400]
     joined = cost_of([draws(first), draws(second.select(both))], DELTA)
     newer = cost_of([draws(second.select(ALL[600:]))], DELTA)
@@ -110,23 +110,23 @@ def test_who_was_absent_does_not_dilute() -> None:
     assert epsilon(charged(losses(first), losses(second))) == expected
     assert epsilon(charged(losses(second), losses(first))) == expected
     # A few who came later count as the others do.
-    table = Table.of(charged(losses(panel(ALL[:996])), losses(second)))
+    table = TableCost.of(charged(losses(panel(ALL[:996])), losses(second)))
     assert [account.charged.sample_size for account in table.accounts] == [996]
 
 
 def test_disjoint_and_overlapping_parts() -> None:
     parts = [ALL[(ALL % 3).ne(at)] for at in range(3)]  # each record is in two of three
     fits = [losses(panel(ids, at, equal=True)) for at, ids in enumerate(parts)]
-    table = Table.of(charged(*fits))
+    table = TableCost.of(charged(*fits))
     assert [len(account.events) for account in table.accounts] == [2, 2, 2]
     # But for the last: one who came later counts as the others do.
     assert sum(account.charged.sample_size for account in table.accounts) == 999
     # A sample of the records does not say who was absent: those in both samples count.
     sampled = [losses(panel(ids, at, equal=True), records=1000) for at, ids in enumerate(parts)]
-    (account,) = Table.of(charged(*sampled[:2])).accounts
+    (account,) = TableCost.of(charged(*sampled[:2])).accounts
     assert account.charged.sample_size == len(ALL[ALL % 3 == 2])
     with pytest.raises(ValueError, match="the fits share 0 reference records"):
-        Table.of(charged(*sampled))
+        TableCost.of(charged(*sampled))
 
 
 GAUSSIAN = SampledGaussian(noise_multiplier=20.0, rounding=1e-12)
@@ -162,7 +162,7 @@ def test_what_no_gaussian_dominates_adds_its_epsilon_and_delta(other: Priced) ->
     without = epsilon(charged(losses(one), others=(GAUSSIAN,)), DELTA / 2)
     found = epsilon(ledger)
     assert found == pytest.approx(without + most.epsilon, rel=1e-12)
-    table = Table.of(ledger)
+    table = TableCost.of(ledger)
     assert table.get_delta(found, near=DELTA) <= DELTA < table.get_delta(0.99 * found, near=DELTA)
     assert table.get_delta(0.99 * most.epsilon, near=DELTA) == 1 or not most.epsilon
     assert table.exposure(DELTA) is None
@@ -221,7 +221,7 @@ def test_no_total_says_why_where_a_worst_case_is_known() -> None:
         epsilon(charged(losses(panel(ALL)), ledger=rows))
     client = SampledGaussian(noise_multiplier=9.0, unit="client")
     with pytest.raises(ValueError, match="to add or remove one client"):
-        Table.of(charged(losses(panel(ALL)), others=(client,)))
+        TableCost.of(charged(losses(panel(ALL)), others=(client,)))
 
 
 def test_ids_of_different_records_are_noticed() -> None:

@@ -23,9 +23,9 @@ from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.losses import deltas_of
-from bdpvi.bayesian.mode.expansion import Expansion
+from bdpvi.bayesian.mode.expansion import ModeExpansion
 from bdpvi.bayesian.mode.influence import of_any_table
-from bdpvi.bayesian.mode.objective import Posterior, Weighted, climbed
+from bdpvi.bayesian.mode.objective import LogPosterior, Weighted, climbed
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.bayesian.neighbours.route import Add, Remove
@@ -137,13 +137,15 @@ def test_one_far_record_asks_for_no_larger_tensor() -> None:
     records = Weighted.of(MODEL, data)
     n = records.z.shape[1]
     peak = climbed(
-        Posterior(records, MODEL.precision(n), torch.zeros(n).double()), torch.zeros(n).double()
+        LogPosterior(records, MODEL.precision(n), torch.zeros(n).double()), torch.zeros(n).double()
     )
     near, far = torch.full((9999,), 1e-4).double() / peak.longest, torch.tensor([1e-3]).double()
     far = far / peak.longest
-    assert Expansion(peak, far).degree == 3
-    assert Expansion(peak, near).degree == Expansion(peak, torch.cat([near, far])).degree == 2
-    assert Expansion(peak, torch.cat([near, 8 * far])).degree == 3
+    assert ModeExpansion(peak, far).degree == 3
+    assert (
+        ModeExpansion(peak, near).degree == ModeExpansion(peak, torch.cat([near, far])).degree == 2
+    )
+    assert ModeExpansion(peak, torch.cat([near, 8 * far])).degree == 3
 
 
 def test_svi_on_batches_ends_at_the_same_mode() -> None:

@@ -19,9 +19,9 @@ from bdpvi._ground.progress import silent
 from bdpvi.bayesian import Add, Remove
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser, isolated, run_svi
 from bdpvi.bayesian.neighbours.row_gradients import Step, TracedGradient
-from bdpvi.bayesian.neighbours.rows import Rows, row_gradient, train_rows
+from bdpvi.bayesian.neighbours.rows import RowFits, row_gradient, train_rows
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 
 GUIDES = [MeanField, FullRank]
 STEPS = 40
@@ -35,7 +35,7 @@ def problem(
     optim: PyroOptim | None = None,
 ) -> Problem:
     model = BayesianLogisticRegression.unweighted(clip=clip, intercept=True)
-    plan = Plan(steps=STEPS, rate=rate, seed=3)
+    plan = BatchPlan(steps=STEPS, rate=rate, seed=3)
     return Problem(model, guide(model), data, plan, optim or default_optimiser(STEPS))
 
 
@@ -50,7 +50,7 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], toleranc
 def test_row_of_record_equals_a_run_without_it(
     data: Dataset, guide: type[GaussianGuide], rate: float, clip: float | None
 ) -> None:
-    rows = train_rows(problem(data, guide, rate, clip), Rows("remove", data, -1.0))
+    rows = train_rows(problem(data, guide, rate, clip), RowFits("remove", data, -1.0))
     for record in (0, 17, 59):
         alone, _ = run_svi(problem(data.without(record), guide, rate, clip), silent)
         assert_same({name: value[record] for name, value in rows.items()}, alone, 1e-10)
@@ -84,7 +84,7 @@ def test_closed_form_gradient_equals_the_traced_one(
 
 def test_row_of_heldout_record_equals_a_run_with_it(data: Dataset) -> None:
     train, heldout = data.select(torch.arange(50)), data.select(torch.arange(50, 60))
-    rows = train_rows(problem(train), Rows("add", heldout, 1.0))
+    rows = train_rows(problem(train), RowFits("add", heldout, 1.0))
     for row in (0, 9):
         joined = data.select(torch.cat([torch.arange(50), torch.tensor([50 + row])]))
         alone, _ = run_svi(problem(joined), silent)
@@ -100,7 +100,7 @@ def test_heldout_records_are_none_of_the_data(data: Dataset) -> None:
 
 @pytest.mark.parametrize("optim", [SGD({"lr": 1e-3}), Adam({"lr": 0.05})])
 def test_a_neighbour_that_changes_nothing_is_the_fit(data: Dataset, optim: PyroOptim) -> None:
-    rows = train_rows(problem(data, optim=optim), Rows("none", data, 0.0))
+    rows = train_rows(problem(data, optim=optim), RowFits("none", data, 0.0))
     fitted, _ = run_svi(problem(data, optim=optim), silent)
     assert_same({name: value[5] for name, value in rows.items()}, fitted, 1e-10)
 
@@ -164,10 +164,10 @@ def test_any_pyro_model_with_several_latents_and_supports(data: Dataset) -> None
             pyro.sample("y", dist.Normal(x @ w + mix[0], scale), obs=y)
 
     def setting(records: Dataset) -> Problem:
-        plan = Plan(steps=STEPS, rate=0.4, seed=1)
+        plan = BatchPlan(steps=STEPS, rate=0.4, seed=1)
         return Problem(model, FullRank(model), records, plan, default_optimiser(STEPS))
 
-    rows = train_rows(setting(data), Rows("remove", data, -1.0))
+    rows = train_rows(setting(data), RowFits("remove", data, -1.0))
     alone, _ = run_svi(setting(data.without(4)), silent)
     assert rows["loc"].shape == (60, 1 + 3 + 2)
     assert_same({name: value[4] for name, value in rows.items()}, alone, 1e-10)
@@ -182,7 +182,7 @@ def regression(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
 
 def general(records: int, rate: float, steps: int) -> Problem:
     data = logistic_data(records, 3)
-    plan = Plan(steps=steps, rate=rate, seed=1)
+    plan = BatchPlan(steps=steps, rate=rate, seed=1)
     return Problem(regression, FullRank(regression), data, plan, default_optimiser(steps))
 
 
@@ -229,15 +229,15 @@ def test_optimisers_that_mix_rows_are_refused(data: Dataset) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_rows_on_cuda_equal_a_run_on_cuda() -> None:
     data = logistic_data(60, 3).to("cuda")
-    rows = train_rows(problem(data), Rows("remove", data, -1.0))
+    rows = train_rows(problem(data), RowFits("remove", data, -1.0))
     alone, _ = run_svi(problem(data.without(17)), silent)
     assert_same({name: value[17] for name, value in rows.items()}, alone, 1e-10)
 
 
 def test_threads_give_what_one_gives_and_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:
     data = logistic_data(600, 3)
-    p = replace(problem(data), plan=Plan(steps=30, rate=0.2))
-    rows = Rows("remove", data, -1.0)
+    p = replace(problem(data), plan=BatchPlan(steps=30, rate=0.2))
+    rows = RowFits("remove", data, -1.0)
     before = torch.get_num_threads()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     alone = train_rows(p, rows)

@@ -13,7 +13,7 @@ from bdpvi.bayesian.accounting.gaussian_pairs import summarise
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser, run_svi
 from bdpvi.bayesian.neighbours.rows import train_rows
 from bdpvi.guides import FullRank
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 
 STEPS = 12
 ORDERS = torch.logspace(-1, 3, 97, dtype=torch.float64)
@@ -24,7 +24,7 @@ def test_rows_are_separate_runs_in_every_step() -> None:
 
     def trained(records: bdpvi.Dataset) -> tuple[Problem, list[torch.distributions.Distribution]]:
         guide = FullRank(model)
-        plan = Plan(steps=STEPS, rate=0.5, seed=0)
+        plan = BatchPlan(steps=STEPS, rate=0.5, seed=0)
         problem = Problem(model, guide, records, plan, default_optimiser(STEPS))
         path: list[torch.distributions.Distribution] = []
         run_svi(problem, silent, lambda _, now: path.append(guide.posterior(now)))

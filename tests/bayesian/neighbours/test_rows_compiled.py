@@ -23,13 +23,13 @@ from bdpvi.bayesian.inference.svi import Problem, default_optimiser, isolated
 from bdpvi.bayesian.neighbours.row_gradients import (
     LogisticGradient,
     RowGradient,
-    Run,
+    RowSteps,
     Step,
     TracedGradient,
 )
-from bdpvi.bayesian.neighbours.rows import Rows, row_gradient, train_rows
+from bdpvi.bayesian.neighbours.rows import RowFits, row_gradient, train_rows
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 
 numba = pytest.importorskip("numba")
 compiled = pytest.importorskip("bdpvi.bayesian.neighbours.rows_compiled")
@@ -39,7 +39,7 @@ GUIDES = [MeanField, FullRank]
 
 def problem(data: Dataset, guide: type[GaussianGuide], clip: float | None = 0.5) -> Problem:
     model = BayesianLogisticRegression.unweighted(clip=clip, prior_scale=0.7)
-    plan = Plan(steps=20, rate=0.4, seed=3)
+    plan = BatchPlan(steps=20, rate=0.4, seed=3)
     p = Problem(model, guide(model), data, plan, default_optimiser(plan.steps))
     p.guide.setup(data.x, data.y)
     return p
@@ -90,7 +90,7 @@ def of_kernels(
     for sign in (-1.0, 1.0):
         mine = (weight == sign).nonzero().squeeze(1)
         state = (start.clone(), torch.zeros_like(start), torch.zeros_like(start))
-        run = Run(every, [torch.arange(batch)], [mine], [5], adam)
+        run = RowSteps(every, [torch.arange(batch)], [mine], [5], adam)
         gradient.train(state, tuple(part[: len(weight)] for part in every), sign, run)
         chosen = (weight == sign) | ((weight == 0) & (sign > 0))
         result[:, chosen] = state[1][:, chosen]
@@ -241,9 +241,9 @@ def test_threads_give_the_same_bits(
     data = logistic_data(700, 3).to("cpu", dtype)
     p = problem(data, guide)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    alone = train_rows(p, Rows("remove", data, -1.0))
+    alone = train_rows(p, RowFits("remove", data, -1.0))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    both = train_rows(p, Rows("remove", data, -1.0))
+    both = train_rows(p, RowFits("remove", data, -1.0))
     assert all(torch.equal(both[name], value) for name, value in alone.items())
 
 
@@ -266,12 +266,12 @@ def test_without_numba_torch_trains_the_same_rows(
 ) -> None:
     data = logistic_data(60, 3)
     p = problem(data, FullRank)
-    with_numba = train_rows(p, Rows("remove", data, -1.0))
+    with_numba = train_rows(p, RowFits("remove", data, -1.0))
     for name in ("rows_compiled", "compiled_functions"):
         monkeypatch.delitem(sys.modules, f"bdpvi.bayesian.neighbours.{name}")
     monkeypatch.setitem(sys.modules, missing, None)
     assert type(row_gradient(p)) is LogisticGradient
-    assert_close(train_rows(p, Rows("remove", data, -1.0)), with_numba, 1e-10)
+    assert_close(train_rows(p, RowFits("remove", data, -1.0)), with_numba, 1e-10)
 
 
 PLAIN = [
@@ -302,10 +302,13 @@ def test_every_optimiser_trains_as_by_torch(
 ) -> None:
     data = logistic_data(150, 3)
     p = problem(data, guide)
-    plan = Plan(steps=50, rate=0.4, seed=3)
+    plan = BatchPlan(steps=50, rate=0.4, seed=3)
     p = replace(p, plan=plan, optim=optim(plan.steps))
     assert (adam_factors(p.optim, plan.steps) is not None) == (optim in PLAIN)
-    for rows in (Rows("remove", data, -1.0), Rows("remove", data.select(torch.arange(9)), 1.0)):
+    for rows in (
+        RowFits("remove", data, -1.0),
+        RowFits("remove", data.select(torch.arange(9)), 1.0),
+    ):
         ticks: list[None] = []
         ours = train_rows(p, rows, lambda ticks=ticks: ticks.append(None))  # type: ignore[misc]
         assert len(ticks) == plan.steps
@@ -317,7 +320,7 @@ def test_every_optimiser_trains_as_by_torch(
 @pytest.mark.parametrize("guide", GUIDES)
 def test_rows_that_are_observed_end_where_others_do(guide: type[GaussianGuide]) -> None:
     data = logistic_data(150, 3)
-    p, rows = problem(data, guide), Rows("remove", data, -1.0)
+    p, rows = problem(data, guide), RowFits("remove", data, -1.0)
     path: list[dict[str, torch.Tensor]] = []
     observed = train_rows(p, rows, observe=lambda _, now: path.append(now))
     assert len(path) == p.plan.steps

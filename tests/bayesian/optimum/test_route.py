@@ -26,7 +26,7 @@ from bdpvi.bayesian import Add, Remove
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
-from bdpvi.bayesian.neighbours.rows import Rows
+from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.optimum import quadrature
 from bdpvi.bayesian.optimum.displacements import Moves
 from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, climb, start
@@ -46,7 +46,7 @@ from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.series import changes, heat, left_out
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.clipped import ClippedBernoulli
-from bdpvi.noise.batches import Plan
+from bdpvi.noise.batches import BatchPlan
 from bdpvi.privacy.gaussian import equal_covariance
 
 GUIDES = [FullRank, MeanField]
@@ -57,7 +57,7 @@ def problem(
     data: Dataset, guide: type[GaussianGuide], clip: float | None, rate: float = 1.0
 ) -> Problem:
     model = BayesianLogisticRegression.unweighted(clip=clip, intercept=True)
-    return Problem(model, guide(model), data, Plan(steps=1, rate=rate), default_optimiser(1))
+    return Problem(model, guide(model), data, BatchPlan(steps=1, rate=rate), default_optimiser(1))
 
 
 def objective(data: Dataset, guide: type[GaussianGuide], clip: float | None) -> Objective:
@@ -99,7 +99,7 @@ def assert_bounds(found: Tensor, exact: Tensor) -> None:
     torch.testing.assert_close(found, exact, rtol=3e-4, atol=1e-12)
 
 
-def unenlarged(here: Point, rows: Rows, clip: float | None) -> GaussianPairs:
+def unenlarged(here: Point, rows: RowFits, clip: float | None) -> GaussianPairs:
     """Return the pairs before the proven errors are added."""
     model = BayesianLogisticRegression.unweighted(clip=clip, intercept=True)
     expansion = Expansion(here, 1e-12)
@@ -134,7 +134,7 @@ def test_neighbours_equal_searches_from_scratch(
     data = DATA[name]
     here = optimum(data, guide, clip)
     chosen = [0, 1, 3, 7, 8]
-    rows = Rows("remove", data.select(torch.tensor(chosen)), -1.0)
+    rows = RowFits("remove", data.select(torch.tensor(chosen)), -1.0)
     found = divergences(unenlarged(here, rows, clip))
     for column, record in enumerate(chosen):
         there = brute(data.without(record), guide, clip, here)
@@ -774,7 +774,7 @@ def test_abalone_as_measured_before(uci: Path) -> None:
     split = datasets.abalone.load_abalone(uci)
     model = BayesianLogisticRegression(clip=0.25)
     data = split.train.to("cpu")
-    p = Problem(model, FullRank(model), data, Plan(steps=1), default_optimiser(1))
+    p = Problem(model, FullRank(model), data, BatchPlan(steps=1), default_optimiser(1))
     trained = Optimum(precision=1e-7).train(p, silent)
     (panel,) = trained.panels
     assert float(panel.pairs.r.log().abs().max()) == pytest.approx(0.031, abs=0.001)

@@ -1,0 +1,143 @@
+"""``bdpvi check``: a look at a table before anything is spent, and a question."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bdpvi._ground import outputs, store
+from bdpvi.commands.options import (
+    Charset,
+    DateFormat,
+    Decimal,
+    Delta,
+    Json,
+    LedgerFile,
+    Multiline,
+    Numeric,
+    OneRowPerPerson,
+    RowsPerUnit,
+    Separator,
+    Thousands,
+    Types,
+    Unit,
+)
+
+Yes = Annotated[
+    bool, typer.Option("--yes", help="Go on without a question, whatever the look has found.")
+]
+
+
+def check(
+    data: Annotated[Path, typer.Argument(help="A CSV or Parquet file.")],
+    target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)] = "",
+    positive: Annotated[
+        str, typer.Option(help="Value of the target that counts as 1.", show_default=False)
+    ] = "",
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="Column to leave out; once for every column.", show_default=False),
+    ] = None,
+    categorical: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column whose numbers are categories; once for every column.", show_default=False
+        ),
+    ] = None,
+    numeric: Numeric = None,
+    types: Types = None,
+    constants: Annotated[
+        Path | None,
+        typer.Option(help="JSON file of public bounds and categories.", show_default=False),
+    ] = None,
+    unit: Unit = "",
+    rows_per_unit: RowsPerUnit = 1,
+    one_row_per_person: OneRowPerPerson = False,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="ε of all outputs, to see what it pays for.", show_default=False),
+    ] = None,
+    delta: Delta = 1e-5,
+    ledger: LedgerFile = None,
+    separator: Separator = ",",
+    multiline: Multiline = False,
+    charset: Charset = "utf-8",
+    decimal: Decimal = ".",
+    thousands: Thousands = "",
+    date_format: DateFormat = "",
+    as_json: Json = False,
+) -> None:
+    """Look at a table before anything is spent: what the options read, and what they do not.
+
+    For the owner of the table only, on screen. Nothing is charged, no file is written, and no
+    release changes: options do. A choice that you make by what you see here is one that ε does
+    not cover; where you can, declare what you know without the rows.
+
+    Example: bdpvi check patients.csv --target sick --positive yes --epsilon 1
+    """
+    from bdpvi._ground.schema import to_json
+    from bdpvi.datasets import read_constants
+    from bdpvi.privacy.book import ROW
+    from bdpvi.tables import look
+    from bdpvi.tables.private import beside
+
+    found = look(
+        data, types=types, target=target, positive=positive, drop=drop or (),
+        categorical=categorical or (), numeric=numeric or (),
+        constants=None if constants is None else read_constants(constants), unit=unit or ROW,
+        rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person, epsilon=epsilon,
+        delta=delta, separator=separator, multiline=multiline, charset=charset, decimal=decimal,
+        thousands=thousands, date_format=date_format,
+    )  # fmt: skip
+    account = beside(data) if ledger is None else ledger
+    if as_json:
+        outputs.show(store.json_text({"secret": {"ledger": account, **to_json(found)}}))
+        return
+    state = "is there" if account.exists() else "begins with the first release"
+    outputs.show(
+        *found.lines,
+        f"The account of this table is {account}, which {state}. A file of another name begins "
+        "a new one; with --ledger it has the account of the same persons",
+        "Nothing was charged, and no file written",
+    )
+
+
+def look_first(data: Path, *, yes: bool, quiet: bool, **options: Any) -> None:
+    """Show the owner of a file in short what is read otherwise than it seems meant, and ask.
+
+    The question is asked on a terminal, if something was found that costs the owner.
+
+    Args:
+        data: the file.
+        yes: whether to go on without a question.
+        quiet: whether to say nothing if nothing was found.
+        options: as for :func:`bdpvi.tables.look`, with all fields of the file's format.
+
+    Raises:
+        typer.Abort: if the owner does not go on.
+    """
+    from bdpvi.datasets.formats import FileFormat
+    from bdpvi.datasets.looks import ReadingWarning
+    from bdpvi.datasets.reading import read_header
+    from bdpvi.tables import look
+
+    names = [one.name for one in fields(FileFormat)]
+    read_header(data, **{name: options[name] for name in names})  # refuses what is not readable
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of reading come when the command itself reads
+        found = look(data, **options)
+    warnings.simplefilter("ignore", ReadingWarning)
+    if found.findings or not quiet:
+        outputs.say(*found.short, error=bool(found.findings))
+    if found.costly and not yes and _terminal():
+        typer.confirm("Nothing is charged yet. Continue?", abort=True, err=True)
+
+
+def _terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()

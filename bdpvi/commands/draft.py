@@ -1,0 +1,76 @@
+"""``bdpvi schema``: a draft of the kinds, bounds and levels of a table's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bdpvi._ground import outputs
+from bdpvi._ground.outputs import several
+from bdpvi.commands.options import Charset, DateFormat, Decimal, Multiline, Separator, Thousands
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(help="Column to leave out; once for every column.", show_default=False),
+]
+Categorical = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column whose numbers are categories; once for every column.", show_default=False
+    ),
+]
+
+
+def schema(
+    data: Annotated[Path, typer.Argument(help="A CSV or Parquet file.")],
+    out: Annotated[Path, typer.Option(help="New file for the schema.")],
+    drop: Drop = None,
+    categorical: Categorical = None,
+    separator: Separator = ",",
+    multiline: Multiline = False,
+    charset: Charset = "utf-8",
+    decimal: Decimal = ".",
+    thousands: Thousands = "",
+    date_format: DateFormat = "",
+) -> None:
+    """Draft a schema from a table, for the owner to replace what is read from its rows.
+
+    Every column is marked "from_data": true. Write public bounds and levels in, and false.
+    Identifiers, free text, and dates without --date-format are listed under "left_out", with the
+    reason. Keep the draft secret until then. The same file is that of --types.
+    """
+    from bdpvi.datasets.encoding import with_text_names
+    from bdpvi.datasets.formats import FileFormat
+    from bdpvi.datasets.reading import read_table
+    from bdpvi.datasets.schema import measured
+
+    file = FileFormat(
+        separator=separator, multiline=multiline, charset=charset, decimal=decimal,
+        thousands=thousands, date_format=date_format,
+    )  # fmt: skip
+    frame = with_text_names(read_table(data, text=True, **vars(file)))
+    source = "Write here where these bounds are from."
+    drafted = measured(without(frame, drop), source, categorical or (), file)
+    drafted.save(out)
+    outputs.say(
+        f"{out}: {several(len(drafted.columns), 'column')}, all with bounds or levels read from "
+        "the rows; replace these by public ones",
+        *(f"  left out: {why}" for why in drafted.left_out.values()),
+    )
+
+
+def without(frame: pd.DataFrame, drop: Sequence[str] | None) -> pd.DataFrame:
+    """Return the table without these columns.
+
+    Raises:
+        ValueError: naming one that it lacks.
+    """
+    if unknown := [one for one in drop or () if one not in frame]:
+        raise ValueError(f"drop={unknown[0]!r} must be a column of the table")
+    return frame.drop(columns=list(drop or ()))

@@ -1,0 +1,363 @@
+"""A look at a table before anything is spent: it charges nothing, and changes no release."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import pandas as pd
+
+from bdpvi._ground.types import TooFewRecordsError
+from bdpvi.datasets.bought import UNDECLARED
+from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.guess import Tally, numbers_in, seems, sign_options
+from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier
+from bdpvi.datasets.reading import read_table
+from bdpvi.datasets.schema import Schema, in_file
+from bdpvi.datasets.types import BOOLEAN, NUMBERS, UNUSED, ColumnType
+from bdpvi.privacy.book import ROW
+from bdpvi.regression.objective_plan import FEWEST, MOST
+from bdpvi.tables.encoded import check, price_of
+from bdpvi.tables.looks import Finding, PersonsLook, Price, TableLook, TargetLook
+from bdpvi.tables.pipeline import Pipeline
+from bdpvi.tables.sheet import FEW, Asked, Column
+
+_ODD = 3
+"""Most texts among numbers that may be declared to be blanks."""
+_MIXED = 0.05
+"""Smallest fraction of a column's cells that is worth a line."""
+_PEOPLE = frozenset({"patient", "person", "subject", "customer", "client", "member", "user"})
+_YES = ColumnType(kind="boolean")
+
+
+def look(
+    path: str | os.PathLike[str],
+    *,
+    types: Schema | str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> TableLook:
+    """Look at a table in a file, for its owner only; nothing is charged, and no file is written.
+
+    Args:
+        path: a CSV or Parquet file.
+        types: declared types of columns, or the file with them.
+        options: arguments of :func:`bdpvi.private` that say how the file is read, who is protected
+            and what is asked: ``separator``, ``decimal``, ``thousands``, ``charset``,
+            ``date_format``, ``multiline``, ``target``, ``positive``, ``drop``, ``categorical``,
+            ``numeric``, ``constants``, ``unit``, ``rows_per_unit``, ``one_row_per_person``,
+            ``epsilon``, ``delta``.
+
+    Returns:
+        What the options read, and what they seem to read otherwise than meant. Where the separator
+        or the character set seems to be another one, the rest is a look by that one.
+
+    Warns:
+        PrivacyUtilityWarning: about lines that are left out.
+
+    Raises:
+        ValueError: as :func:`bdpvi.datasets.reading.read_table` does, or naming a missing column.
+        OSError: if the file cannot be read.
+    """
+    names = {one.name for one in fields(FileFormat)}
+    file = FileFormat(**{name: one for name, one in options.items() if name in names})
+    given = {name: one for name, one in options.items() if name not in names}
+    if types is not None and not isinstance(types, Schema):
+        types = Schema.load(types)
+    asked, seeming = Asked(types=types, **given), seems(path, file)
+    found = seen(read_table(path, text=True, least=0, **vars(seeming)), asked, seeming)
+    return replace(found, findings=(*_of_file(file, seeming), *found.findings))
+
+
+def seen(frame: pd.DataFrame, asked: Asked, file: FileFormat | None = None) -> TableLook:
+    """Return the look at a raw table of texts by the options.
+
+    >>> frame = pd.DataFrame({"kg": ["70,5", "81,0"] * 9, "sick": ["yes", "no"] * 9})
+    >>> found = seen(frame, Asked(target="sick", positive="yes", one_row_per_person=True))
+    >>> print(*found.short, sep="\\n")
+    For the owner only: 18 rows, 2 columns; 1 finding
+      column 'kg': 0 % of its cells are numbers, 100 % are not: --decimal ,
+    """
+    file, frame = file or FileFormat(), with_text_names(frame)
+    header = list(frame.columns)
+    for name, columns in (
+        ("target", [asked.target] if asked.target else []), ("drop", asked.drop),
+        ("categorical", asked.categorical), ("numeric", asked.numeric),
+        ("unit", [] if asked.unit == ROW else [asked.unit]),
+    ):  # fmt: skip
+        for one in columns:
+            if (count := header.count(one)) != 1:
+                raise ValueError(
+                    f"{name}={one!r} must be a column of the table once, there are {count}"
+                )
+    types = asked.read_by(header, file)
+    sheet = {name: Column.of(frame[name], types.get(name), asked) for name in header}
+    features = {name: one for name, one in sheet.items() if name not in (*asked.drop, asked.unit)}
+    features = {n: one for n, one in features.items() if one.look.kind not in UNUSED or one.free}
+    target: TargetLook | None = None
+    of_target: list[Finding] = []
+    if asked.target:
+        target, of_target = _target(sheet[asked.target], asked, file)
+    signs = _signs(features, file)
+    persons, of_persons = _persons({n: c for n, c in sheet.items() if n not in signs}, asked)
+    known = {asked.target, *signs, *(one.name for one in persons)}
+    found = [
+        *(f for some in signs.values() for f in some),
+        *(f for n, one in features.items() if n not in known for f in _of_column(one, file)),
+        *of_target,
+        *of_persons,
+    ]
+    price, of_price = _price(sheet, len(frame), asked, file)
+    return TableLook(
+        len(frame), file, tuple(one.look for one in sheet.values()), (*found, *of_price),
+        target, persons, price,
+    )  # fmt: skip
+
+
+def _of_file(given: FileFormat, seeming: FileFormat) -> Iterator[Finding]:
+    """Yield what the file looks like otherwise than declared."""
+    for name in ("charset", "separator"):
+        mine, other = getattr(given, name), getattr(seeming, name)
+        if mine != other:
+            option = f"--{name} {shlex.quote(other)}"
+            words = f"the file does not look like {name} {mine!r} but {other!r}"
+            yield Finding(words, option, costly=True)
+
+
+def _signs(columns: Mapping[str, Column], file: FileFormat) -> dict[str, list[Finding]]:
+    """Return the columns whose numbers are written with other signs, and the options for them."""
+    held = {
+        name: (one.shapes, one.signs(file))
+        for name, one in columns.items()
+        if one.look.kind in ("number", "integer") or (one.free and one.look.kind != "date")
+    }
+    best, found = sign_options(held.values(), file.separator), {}
+    for name, (shapes, now) in held.items():
+        own = sign_options([(shapes, now)], file.separator)
+        if own is None:
+            continue
+        of_file = best is not None and numbers_in(shapes, *best) >= numbers_in(shapes, *own)
+        signs = best if best is not None and of_file else own
+        entry = {"decimal": signs[0]} | ({"thousands": signs[1]} if signs[1] else {})
+        new = zip(("decimal", "thousands"), signs, now, strict=True)
+        option = " ".join(f"--{name} {shlex.quote(one)}" for name, one, old in new if one != old)
+        if not of_file:
+            option = _typed(name, {"kind": "number", **entry})
+        look = columns[name].look
+        words = _share(name, look.numbers / look.filled)
+        found[name] = [Finding(words, option, costly=2 * look.numbers <= look.filled)]
+        odd = _odd(columns[name].tally, signs)
+        if odd and numbers_in(shapes, *signs) <= (1 - _MIXED) * look.filled:
+            entry = {} if of_file else entry
+            option = _typed(name, {"kind": "number", **entry, "blank": odd})
+            found[name].append(Finding(f"column {name!r} has {odd[0]!r} among its numbers", option))
+    return found
+
+
+def _share(name: str, numbers: float) -> str:
+    share = f"{100 * numbers:.0f} % of its cells are numbers, {100 - 100 * numbers:.0f} % are not"
+    return f"column {name!r}: {share}"
+
+
+def _typed(name: str, entry: Mapping[str, Any]) -> str:
+    return f"--types FILE with {json.dumps({name: entry}, ensure_ascii=False)}"
+
+
+def _of_column(one: Column, file: FileFormat) -> Iterator[Finding]:
+    """Yield what is to be said of a feature, but for the signs of its numbers."""
+    look, name = one.look, one.look.name
+    named, drop = f"column {name!r}", f"--drop {shlex.quote(name)}"
+    if new := _undeclared(one):
+        words = f"{named}: {new[1]} cells have values that are not declared, such as {new[0]!r}"
+        yield Finding(words, "add them to levels or spellings in --types", 2 * new[1] > look.filled)
+    elif not look.filled:
+        yield Finding(f"{named} is blank in every row", drop, costly=look.declared)
+    elif look.levels == 1 and not look.unread:
+        yield Finding(f"{named} never varies", drop)
+    elif one.free and look.kind == "date":
+        known = {} if one.dates[0] == "%Y-%m-%d" else {"date_format": one.dates[0]}
+        both = " (or %m/%d/%Y)" if "%m/%d/%Y" in one.dates[1:] else ""
+        option = _typed(name, {"kind": "date", **known}) + both
+        yield Finding(f"{named} has days, which are read as names", f"{option}, or {drop}")
+    elif one.free and look.kind in ("identifier", "text"):
+        what = f"{named} has {look.levels} different values in {look.filled} cells"
+        yield Finding(f"{what}, and looks like {_A[look.kind]}", drop)
+    elif one.codes is not None:
+        code, number = one.codes
+        option = f"--categorical {shlex.quote(name)}"
+        yield Finding(f"{named} looks like a code: {code!r} is read as {number!r}", option)
+    elif look.unread:
+        yield from _unread(one, file)
+    elif one.free:
+        yield from _mixed(one, file)
+
+
+def _undeclared(one: Column) -> tuple[str, int] | None:
+    """Return the first value that the declared levels lack, and the number of such cells."""
+    levels = None if one.type is None else one.type.names
+    counts = {} if levels is None else {n: c for n, c in one.labels.items() if n not in levels}
+    return (max(counts, key=counts.__getitem__), sum(counts.values())) if counts else None
+
+
+_A = {"identifier": "an identifier", "text": "free text"}
+
+
+def _unread(one: Column, file: FileFormat) -> Iterator[Finding]:
+    """Yield the cells that do not fit the declared kind, and the option that reads them."""
+    look, name = one.look, one.look.name
+    option = ""
+    given = None if one.type is None else one.type.date_format
+    if look.kind == "date" and one.dates and given not in one.dates:
+        option = f"--date-format {one.dates[0]}"
+    elif look.kind in NUMBERS and (odd := _odd(one.tally, one.signs(file))):
+        option = _typed(name, {"kind": look.kind, "blank": odd})
+    yield Finding(
+        f"column {name!r}: {look.unread} of {look.filled} cells do not fit kind {look.kind}, and "
+        "count as blank",
+        option,
+        costly=2 * look.unread > look.filled,
+    )
+
+
+def _mixed(one: Column, file: FileFormat) -> Iterator[Finding]:
+    """Yield a column of both numbers and names."""
+    look = one.look
+    if not 0 < _MIXED * look.filled <= min(look.numbers, look.names):
+        return
+    if odd := _odd(one.tally, one.signs(file)):
+        words = f"{_share(look.name, look.numbers / look.filled)}, such as {odd[0]!r}"
+        yield Finding(words, _typed(look.name, {"kind": "number", "blank": odd}))
+
+
+def _odd(tally: Tally, signs: tuple[str, str]) -> list[str]:
+    """Return the texts of a column of numbers that are none, if they are few."""
+    odd: set[str] = set()
+    for one in tally:
+        if not numbers_in({one: 1}, *signs):
+            odd.add(str(one).strip())
+            if len(odd) > _ODD:
+                return []
+    return sorted(odd) if len(odd) < len(tally) else []
+
+
+def _target(one: Column, asked: Asked, file: FileFormat) -> tuple[TargetLook, list[Finding]]:
+    """Return the target's values, and spellings of the positive one that count as not."""
+    name = asked.target
+    counts = dict(sorted(one.labels.items(), key=lambda pair: -pair[1]))
+    if asked.positive in (None, ""):
+        shown = TargetLook(name, "", counts)
+        if asked.positive is None or (one.look.numbers and len(counts) > FEW):
+            return shown, []
+        return shown, [Finding(f"{shown}. None of them counts as 1 yet", "--positive VALUE")]
+    positive = read_cell(asked.positive, one.type)[1]
+    shown = TargetLook(name, positive, counts)
+    found = _unread(one, file) if one.look.unread else iter(())
+    known = {*((one.type and one.type.names) or ())} | {positive}
+    others = [label for label in counts if label not in known]
+    alike = [label for label in others if _alike(label, positive)]
+    if alike:
+        entry = {"kind": "category", "spellings": {positive: alike}}
+        words = f"{shown}. Some of them seem to mean {positive!r}"
+        return shown, [*found, Finding(words, _typed(name, entry), costly=True)]
+    if positive not in counts:
+        return shown, [*found, Finding(f"{shown}. No cell is {positive!r}", costly=True)]
+    if len(others) > 1:
+        levels = [positive, *others]
+        option = _typed(name, {"kind": "category", "levels": levels})
+        if len(levels) > FEW:
+            option = ""
+        return shown, [*found, Finding(f"{shown}. All of these count as 0; if so", option)]
+    return shown, list(found)
+
+
+def _alike(label: str, positive: str) -> bool:
+    """Return whether a value seems to be another spelling of the positive one."""
+    both = [_YES.read(text)[1] for text in (label, positive)]
+    return label.casefold() == positive.casefold() or both == [BOOLEAN[1]] * 2
+
+
+def _persons(
+    sheet: Mapping[str, Column], asked: Asked
+) -> tuple[tuple[PersonsLook, ...], list[Finding]]:
+    """Return the columns that may name persons, and what should be said about them."""
+    if asked.unit != ROW:
+        unit = _repeats(sheet[asked.unit])
+        few = Finding(
+            f"{unit}. The noise grows with --rows-per-unit {asked.rows_per_unit}",
+            f"--rows-per-unit {unit.most}",
+        )
+        return (unit,), [few] * (asked.rows_per_unit > unit.most > 0)
+    named, others = [], []
+    for name, one in sheet.items():
+        found = _repeats(one)
+        if name == asked.target or one.look.kind == "date" or found.most <= 1:
+            continue
+        parts = {word.lower() for word in name.replace("-", "_").split("_")}
+        if called_identifier(name) or (parts & _PEOPLE and found.persons > FEW):
+            named.append(found)
+        elif one.free and name not in asked.drop and _like_persons(one, found):
+            others.append(found)
+    shown = (*named, *([] if asked.one_row_per_person else others))
+    if not shown and not asked.one_row_per_person:
+        words = "nothing looks like a person with several rows. If everybody has one"
+        return (), [Finding(words, "--one-row-per-person")]
+    return shown, [
+        Finding(
+            f"{one}. If it names persons, protect all rows of a person",
+            f"--unit {shlex.quote(one.name)} --rows-per-unit {one.usual}",
+            costly=bool(named),
+        )
+        for one in (named or shown[:1])
+    ]
+
+
+def _repeats(one: Column) -> PersonsLook:
+    """Return how often the values of a column repeat."""
+    sizes = sorted(one.labels.values())
+    half, usual, most = (
+        sizes[math.ceil(q * len(sizes)) - 1] if sizes else 0 for q in (0.5, 0.95, 1.0)
+    )
+    return PersonsLook(one.look.name, len(sizes), half, usual, most, sum(sizes))
+
+
+def _like_persons(one: Column, found: PersonsLook) -> bool:
+    """Return whether a column that is not called an identifier repeats like persons."""
+    digits = {len(label) for label in one.labels if label.isdigit()}
+    coded = one.look.numbers and len(digits) == 1 and min(digits) >= 6
+    many = found.persons > MOST_CATEGORIES and 10 * found.persons >= found.rows
+    return many and (one.look.kind in ("code", "text", "category") or bool(coded))
+
+
+def _price(
+    sheet: Mapping[str, Column], rows: int, asked: Asked, file: FileFormat
+) -> tuple[Price | None, list[Finding]]:
+    """Return what ε pays for, and whether the rows are too few for it."""
+    if asked.epsilon is None or not asked.target or asked.positive in (None, ""):
+        return None, []
+    used = [name for name in sheet if name != asked.unit]
+    pipeline = Pipeline(
+        target=asked.target, positive=asked.positive, epsilon=asked.epsilon, delta=asked.delta,
+        constants=asked.constants, types=in_file(asked.types, used, file), drop=tuple(asked.drop),
+        categorical=tuple(asked.categorical), numeric=tuple(asked.numeric),
+    )  # fmt: skip
+    price = price_of(pipeline, used)
+    open_ones = [name for name, kind in price.columns.items() if kind == UNDECLARED]
+    numbers = [one for one in open_ones if sheet[one].look.kind in NUMBERS]
+    known = replace(
+        pipeline,
+        expected_rows=min(max(rows, FEWEST), MOST),
+        numeric=(*pipeline.numeric, *numbers),
+        categorical=(*pipeline.categorical, *(one for one in open_ones if one not in numbers)),
+    )
+    try:
+        check(known, known.purchase(used), known.distance)
+    except TooFewRecordsError as error:
+        words = str(error).partition(" Nothing was fitted")[0].rstrip(".")
+        return price, [Finding(words, costly=True)]
+    return price, []

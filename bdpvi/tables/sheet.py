@@ -1,0 +1,168 @@
+"""How the cells of a table are read by its owner's options, column by column."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.guess import Tally, date_formats, shapes
+from bdpvi.datasets.measuring import MOST_CATEGORIES, objection
+from bdpvi.datasets.schema import Schema, in_file
+from bdpvi.datasets.types import ANY, BOOLEAN, NUMBERS, ColumnType, types_of
+from bdpvi.privacy.book import ROW
+from bdpvi.tables.looks import ColumnLook
+
+FEW = 10
+"""A column with at most this number of values names nobody."""
+_NEARLY_ALL = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The options by which a table would be read and released. All of it is public.
+
+    The fields are arguments of :func:`bdpvi.private`, which says what they are. ``positive`` is
+    None if the target is not one of yes and no.
+    """
+
+    types: Schema | None = None
+    constants: Encoding | None = None
+    target: str = ""
+    positive: object = ""
+    drop: Sequence[str] = ()
+    categorical: Sequence[str] = ()
+    numeric: Sequence[str] = ()
+    unit: str = ROW
+    rows_per_unit: int = 1
+    one_row_per_person: bool = False
+    epsilon: float | None = None
+    delta: float = 1e-5
+
+    @cached_property
+    def public(self) -> dict[str, str]:
+        """Columns with declared bounds or levels, or a declared kind, and their kinds."""
+        found = dict.fromkeys(self.categorical, "category") | dict.fromkeys(self.numeric, "number")
+        if self.constants is not None:
+            found |= {
+                one.name: "number" if one.kind == "number" else "category"
+                for one in self.constants.columns
+            }
+        if self.types is not None:
+            found |= {
+                name: "category" if one.bounds is None else "number"
+                for name, one in self.types.columns.items()
+            }
+            found |= {n: one.kind for n, one in self.types.read_by.items() if one.kind != ANY}
+        return found
+
+    def read_by(self, header: Sequence[str], file: FileFormat) -> dict[str, ColumnType]:
+        """Return the types by which the columns of a file are read."""
+        known = in_file(self.types, header, file)
+        return types_of(self.categorical, {} if known is None else known.read_by)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's distinct values that are no blanks, and how they are read.
+
+    Attributes:
+        look: what is shown.
+        tally: number of cells with each value.
+        labels: number of cells with each label.
+        free: whether no option says what the column is.
+        dates: formats that its cells have, if it seems to be one of days.
+        type: the type by which it is read.
+        codes: a text with leading zeros, and the number as which it is read, if there is one.
+    """
+
+    look: ColumnLook
+    tally: Tally
+    labels: Mapping[str, int]
+    free: bool
+    dates: tuple[str, ...]
+    type: ColumnType | None
+    codes: tuple[str, str] | None
+
+    @cached_property
+    def shapes(self) -> Tally:
+        """The number of cells with each shape of a number."""
+        return shapes(self.tally)
+
+    def signs(self, file: FileFormat) -> tuple[str, str]:
+        """Return the decimal and the thousands sign by which it is read."""
+        return file.signs[:2] if self.type is None else self.type.signs
+
+    @classmethod
+    def of(cls, values: pd.Series[Any], type: ColumnType | None, asked: Asked) -> Column:
+        """Return the column by its type."""
+        name = str(values.name)
+        declared = asked.public.get(name, "")
+        number = declared in NUMBERS
+        filled: dict[object, int] = {}
+        labels: Counter[str] = Counter()
+        counts = dict.fromkeys(("numbers", "names", "blank", "unread"), 0)
+        whole, codes = True, None
+        for value, count in _tally(values).items():
+            one, label, blank = read_cell(value, type)
+            if blank and (type is None or type.fits(value)):
+                counts["blank"] += count
+                continue
+            filled[value] = count
+            read = math.isfinite(one)
+            if blank or (number and not read):
+                counts["unread"] += count
+                continue
+            counts["numbers" if read else "names"] += count
+            labels[label] += count
+            whole = whole and (not read or one.is_integer())
+            if read and codes is None and isinstance(value, str) and _coded(value.strip()):
+                codes = (value.strip(), label)
+        look = ColumnLook(name, declared, bool(declared), **counts, levels=len(labels))
+        named = 2 * look.numbers <= look.filled
+        dates = date_formats(filled) if (named and not declared) or declared == "date" else ()
+        if not declared:
+            kind = "date" if dates else _drafted(look, labels, values, whole, codes is not None)
+            look = replace(look, kind=kind)
+        return cls(look, filled, labels, not declared, dates, type, None if number else codes)
+
+
+def _tally(values: pd.Series[Any]) -> Tally:
+    try:
+        return Counter(values.tolist())
+    except TypeError:  # lists and dictionaries are not hashable
+        return Counter(map(str, values.tolist()))
+
+
+def _coded(text: str) -> bool:
+    return len(text) > 1 and text[0] == "0" and text.isdigit()
+
+
+def _drafted(
+    look: ColumnLook, labels: Mapping[str, int], values: pd.Series[Any], whole: bool, coded: bool
+) -> str:
+    """Return the kind that a column's cells look like."""
+    nearly_all = look.levels > FEW and look.levels >= _NEARLY_ALL * look.filled
+    if not look.filled:
+        return "blank"
+    if 2 * look.numbers > look.filled:
+        if coded:
+            return "identifier" if nearly_all else "code"
+        if whole and nearly_all:
+            numbers = pd.to_numeric(values, errors="coerce").dropna()
+            if numbers.abs().max() < 2**53 and objection(numbers.astype("int64")):
+                return "identifier"
+        return "integer" if whole else "number"
+    if nearly_all:
+        return "identifier"
+    if look.levels > FEW and (2 * look.levels >= look.filled or look.levels > MOST_CATEGORIES):
+        return "text"
+    return "boolean" if {*labels} == {*BOOLEAN} else "category"
