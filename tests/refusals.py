@@ -366,6 +366,13 @@ def estimated(y: Any = None, **more: Any) -> Any:
     return PrivateLogisticRegression(**{"bounds": (-4, 4), **more}).fit(data.x.numpy(), y)
 
 
+def visiting(**more: Any) -> Any:
+    data = logistic_data(300, 2)
+    given = {"bounds": (-4, 4), "classes": (0, 1), **more}
+    model = PrivateLogisticRegression(**given)
+    return model.fit(data.x.numpy(), data.y.numpy(), unit=np.arange(300))
+
+
 def grouped(levels: int, group: str = "abce") -> Any:
     domains = {name: Domain(low=0.0, high=float(levels), integer=True) for name in "abce"}
     domains["d"] = Domain(levels=("x",))
@@ -536,6 +543,10 @@ CASES: dict[str, Case] = {
     "privacy/book: put back the newest": lambda t: (
         lambda: first_line(t, b"{"),
         lambda: first_line(t, b""),
+    ),
+    "sklearn/base: leave unit or guarantee out": lambda t: (
+        lambda: visiting(guarantee=bdpvi.BayesianDP()),
+        visiting,
     ),
     "releases/persons: give unit=COLUMN": lambda t: (
         lambda: filed(t),

@@ -43,6 +43,7 @@ class ObjectivePerturbation:
         draws: number of released minima; several need more noise than one.
         rule: parameters of the rule.
         counted: whether ``rows`` is a noisy count instead of declared.
+        class_weights: public weights of records of class 0 and 1; only their ratio matters.
 
     Raises:
         ValueError: if a number is out of range.
@@ -53,8 +54,11 @@ class ObjectivePerturbation:
     draws: int = 1
     rule: Rule = field(default_factory=Rule)
     counted: bool = False
+    class_weights: tuple[float, float] = (1.0, 1.0)
 
     def __post_init__(self) -> None:
+        for one in self.class_weights:
+            validate.positive("class_weights", one)
         validate.positive_int("draws", self.draws)
         Facts(columns=1, rows=self.rows, sources=self.sources)
 
@@ -109,7 +113,7 @@ class ObjectivePerturbation:
             intercept=bool(model.intercept),
             together=left.rows,
         )
-        return objective_plan.plan(
+        made = objective_plan.plan(
             facts,
             epsilon=left.epsilon,
             delta=left.delta,
@@ -117,6 +121,9 @@ class ObjectivePerturbation:
             variance=left.variance,
             rule=self.rule,
         )
+        zero, one = self.class_weights
+        most = max(zero, one)
+        return replace(made, class_weights=(zero / most, one / most))
 
     def predicting(self, model: Model, plan: ObjectivePlan) -> BayesianLogisticRegression:
         """Return the model without weights, with the limit at which features were clamped."""

@@ -143,6 +143,7 @@ class ObjectivePlan:
         residual: k as drawn, where the charge covers every possible k and λ; see :func:`plan`.
         bend: the bound on ω‖z‖², over C².
         limit: features are clipped at ± this.
+        class_weights: factors of the weights of records of class 0 and 1, at most 1, public.
     """
 
     facts: Facts
@@ -152,6 +153,7 @@ class ObjectivePlan:
     residual: float | None = None
     bend: float = 1.5
     limit: float = 2.0
+    class_weights: tuple[float, float] = (1.0, 1.0)
 
     @property
     def events(self) -> tuple[PerturbedObjective]:

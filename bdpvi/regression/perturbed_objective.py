@@ -92,6 +92,8 @@ class WeightedObjective:
         self.signed *= (2 * y - 1).unsqueeze(1)
         self.weights = BELOW * (plan.clip / norms).minimum(plan.bend * (plan.clip / norms) ** 2)
         self.weights.clamp_(max=1.0)
+        of_zero, of_one = plan.class_weights  # at most 1, so that every bound holds
+        self.weights *= torch.where(y == 1, of_one, of_zero)
         self.longest = float(norms.max()) if len(norms) else 0.0
         self.sizes = float((self.weights * norms).sum())
         self.k, self.ridge, self.tolerance = plan.drawn.residual, plan.ridge, plan.tolerance

@@ -82,6 +82,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     scales: tuple[ArrayLike, ArrayLike] | None
     from_data: bool
     expected_rows: float | None
+    rows_per_unit: int
     ledger: str | None
     random_state: int | np.random.RandomState | None
 
@@ -116,8 +117,35 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         return Key.of_seed(int(check_random_state(self.random_state).randint(2**31 - 1)))
 
-    def _rows(self, X: ArrayLike, y: ArrayLike) -> tuple[Floats, NDArray[Any]]:
+    def _people(self, unit: ArrayLike | None) -> dict[str, Any]:
+        """Return the unit of privacy: its name, and the most rows of a person.
+
+        Raises:
+            ValueError: if the arguments do not go together.
+        """
+        from bdpvi import WorstCaseDP
+        from bdpvi._ground import validate
+        from bdpvi.privacy.book import ROW
+
+        rows = validate.positive_int("rows_per_unit", self.rows_per_unit)
+        if unit is None:
+            if rows > 1:
+                raise ValueError(
+                    f"rows_per_unit={rows} needs the person of each row: fit(X, y, unit=persons)"
+                )
+            return {"unit": ROW, "rows_per_unit": 1}
+        if self._guarantee().name != WorstCaseDP.name:
+            raise ValueError(
+                f"guarantee={self._guarantee()!r} covers one row; leave unit or guarantee out"
+            )
+        return {"unit": str(getattr(unit, "name", None) or "unit"), "rows_per_unit": rows}
+
+    def _rows(
+        self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None
+    ) -> tuple[Floats, NDArray[Any]]:
         """Return rows and targets, (N, d) and (N,), with valid shapes and arbitrary values.
+
+        Of each person only the first ``rows_per_unit`` rows are returned.
 
         Raises:
             ValueError: for wrong shapes or types only, never because of a record's values.
@@ -129,7 +157,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         check_consistent_length(rows, targets)
         if targets.dtype.kind == "c":
             raise ValueError(f"y: Complex data not supported, got {targets.dtype}")
-        return rows, targets
+        if unit is None:
+            return rows, targets
+        import pandas as pd
+
+        from bdpvi.datasets.units import at_most
+
+        persons = column_or_1d(unit)
+        check_consistent_length(rows, persons)
+        kept = at_most(pd.DataFrame({"unit": persons}), "unit", self.rows_per_unit).index
+        return rows[kept], targets[kept]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -154,8 +191,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return arrays.of_rows(X) if self.from_data else None
 
     @contextmanager
-    def _work(self) -> Iterator[Transaction]:
-        """Yield the transaction of a fit, with all of ε reserved for it."""
+    def _work(self, people: Mapping[str, Any]) -> Iterator[Transaction]:
+        """Yield the transaction of a fit, with all of ε reserved for it.
+
+        Args:
+            people: the unit of privacy, from :meth:`_people`.
+        """
         from bdpvi import Ledger, WorstCaseDP
         from bdpvi.releases.transaction import Transaction
 
@@ -164,7 +205,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         durable = self.ledger is not None and not secret.experiment
         if durable and not public:
             raise ValueError(f"ledger={self.ledger!r} accepts worst-case guarantees only")
-        ledger = Ledger.at(str(self.ledger)) if durable else Ledger()
+        ledger = Ledger.at(str(self.ledger), **people) if durable else Ledger(**people)
         work = Transaction(ledger, secret, alone=True, what=f"fit of {type(self).__name__}")
         with work.reserved(self.epsilon, self.delta, "fit") if public else nullcontext():
             yield work
@@ -173,8 +214,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Return private centres and scales of the columns named by the pipeline."""
         from bdpvi import PrivacyUtilityWarning
         from bdpvi.tables import arrays
+        from bdpvi.tables.pipeline import Remaining
 
-        standard = arrays.bought(columns, pipeline, work.perform)
+        left = Remaining.whole(pipeline.distance, work.ledger.rows_per_unit)
+        standard = arrays.bought(columns, pipeline, work.perform, left)
         if standard.found and (few := standard.found.caution(self.epsilon)):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         return standard
@@ -191,13 +234,23 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             for name, one in given.items()
             if one is not None
         }
+        weights = getattr(self, "class_weight", None) or {}
+        said["class weights"] = tuple(f"{name}: {one:g}" for name, one in weights.items())
         return declared(**said, rows=about(self.expected_rows))
 
-    def _dataset(self, X: Floats, y: Floats, standard: Standard, **noted: bool) -> Dataset:
+    def _dataset(
+        self,
+        X: Floats,
+        y: Floats,
+        standard: Standard,
+        people: Mapping[str, Any],
+        **noted: bool,
+    ) -> Dataset:
         """Return the standardised records, with the assumptions that a guarantee has to name."""
         import torch
 
         from bdpvi import Dataset
+        from bdpvi.datasets.dataset import People
         from bdpvi.datasets.origin import DECLARED
 
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(X.shape[1])])
@@ -207,6 +260,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             torch.from_numpy(y),
             feature_names=encoding.feature_names,
             preprocessing={"encoding": encoding.to_dict(), DECLARED: self._declared(), **noted},
+            people=People(**people),
         )
 
     def _features(self, X: ArrayLike) -> Any:
@@ -246,7 +300,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         # Only the worst case is requested, so no neighbours are needed.
         public = kind.name == bdpvi.WorstCaseDP.name
         near = bdpvi.Optimum(bdpvi.bayesian.Remove(0)) if public else None
-        own = Ledger()
+        people = work.ledger
+        own = Ledger(unit=people.unit, rows_per_unit=people.rows_per_unit)
         for one in work.ledger.book().charges:
             if one.of == work.name:
                 own.charge(one)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
 
 STEPS = 1000
 """Number of training steps."""
-_OF_TWO = ("guarantee", "clip", "noise_scale", "base_rate", "guide")
+_OF_TWO = ("guarantee", "clip", "noise_scale", "base_rate", "guide", "class_weight")
 """Arguments for two classes only."""
 
 
@@ -32,6 +32,7 @@ def settings(estimator: Any, classes: int) -> Recipe:
     given = {name: getattr(estimator, name) for name in _OF_TWO}
     wrong = {name: value for name, value in given.items() if value is not None}
     wrong |= {"intervals": True} if estimator.intervals else {}
+    wrong |= {"rows_per_unit": estimator.rows_per_unit} if estimator.rows_per_unit > 1 else {}
     wrong |= {} if estimator.fit_intercept else {"fit_intercept": False}
     if wrong:
         name, value = next(iter(wrong.items()))

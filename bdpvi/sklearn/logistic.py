@@ -15,6 +15,7 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from bdpvi._ground import validate
 from bdpvi.sklearn import classes as of_classes
 from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator
 
@@ -68,6 +69,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             default. It needs ``expected_rows`` if the scaling is estimated privately: too few
             records are an error, which must be raised before anything is charged.
         guide: "mean-field" or "full-rank" to release draws from a guide instead.
+        class_weight: None, or public weights {label: weight} of the two classes in the default
+            release; only their ratio matters. "balanced" is refused: it is computed from y.
+        rows_per_unit: the most rows of one person to use, the first ones, if ``fit`` is given the
+            persons as ``unit``. ε is then for all rows of a person.
         ledger: path of a file to which every ``fit`` is charged before anything is drawn;
             ``guarantee_`` then states the total cost. Keep it secret, and use one for each table of
             people. It is created if it does not exist.
@@ -129,6 +134,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         expected_rows: float | None = None,
         intervals: bool = False,
         guide: str | None = None,
+        class_weight: Mapping[Any, float] | None = None,
+        rows_per_unit: int = 1,
         ledger: str | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -149,16 +156,22 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self.expected_rows = expected_rows
         self.intervals = intervals
         self.guide = guide
+        self.class_weight = class_weight
+        self.rows_per_unit = rows_per_unit
         self.ledger = ledger
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, **options: Any) -> PrivateLogisticRegression:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None, **options: Any
+    ) -> PrivateLogisticRegression:
         """Fit and release.
 
         Args:
             X: features, (N, d). Records with a feature that is not a finite number are left out.
             y: labels, (N,). With ``classes``, records with other labels are left out, and a single
                 class is accepted; without, at least two are required.
+            unit: the person of each row, (N,): ε is then for all rows of a person. With metadata
+                routing, ``set_fit_request(unit=True)`` passes it through a pipeline or a search.
             options: none; ``sample_weight`` is refused, because no bound on one record would hold.
 
         Returns:
@@ -177,9 +190,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         from bdpvi.datasets.bought import SHARE
         from bdpvi.releases.basis import LABELLED
         from bdpvi.tables.encoded import promising
+        from bdpvi.tables.pipeline import Remaining
 
         self._refuse(options)
-        rows, labels = self._rows(X, y)
+        people = self._people(unit)
+        rows, labels = self._rows(X, y, unit)
         classes = self._labels(labels)
         targets = of_classes.places(labels, classes)
         good = np.isfinite(rows).all(axis=1) & np.isfinite(targets)
@@ -195,7 +210,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 stacklevel=2,
             )
         pipeline = self._pipeline(rows.shape[1])
-        settings: Any = self._chosen(pipeline, len(classes))  # refused before anything is charged
+        settings: Any = self._chosen(pipeline, classes)  # refused before anything is charged
         given = self._standard(rows)
         if self.intervals:
             if given is None and self.expected_rows is None:
@@ -204,11 +219,12 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                     "after the private preprocessing was charged; give expected_rows, their "
                     "approximate public number, or public bounds"
                 )
-            promising(pipeline, rows.shape[1], 0.0 if given else SHARE)
-        with self._work() as work:
+            left = Remaining.whole(pipeline.distance, people["rows_per_unit"])
+            promising(pipeline, rows.shape[1], 0.0 if given else SHARE, left)
+        with self._work(people) as work:
             standard = given or self._bought(rows, pipeline, work)
-            settings = self._chosen(pipeline, len(classes), standard.found)
-            data = self._dataset(rows, targets, standard, **noted)
+            settings = self._chosen(pipeline, classes, standard.found)
+            data = self._dataset(rows, targets, standard, people, **noted)
             release = self._release(settings, data, work)
         self.classes_ = classes
         self._keep(release, standard)
@@ -281,15 +297,45 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             guide=None if named is None else guide_named(named),
         )
 
-    def _chosen(self, pipeline: Pipeline, classes: int, bought: Encoded | None = None) -> Any:
-        """Return settings for this number of classes."""
-        if classes > 2:
-            return of_classes.settings(self, classes)
-        return self._settings(pipeline, bought)
+    def _chosen(
+        self, pipeline: Pipeline, classes: NDArray[Any], bought: Encoded | None = None
+    ) -> Any:
+        """Return settings for these classes."""
+        weights = self._class_weights(classes)
+        if len(classes) > 2:
+            return of_classes.settings(self, len(classes))
+        found: Any = self._settings(pipeline, bought)
+        if weights is None:
+            return found
+        from bdpvi.regression import ObjectivePerturbation
+
+        if not isinstance(found.route, ObjectivePerturbation):
+            raise ValueError(
+                f"class_weight={self.class_weight!r} is for the default release of two classes; "
+                "leave it out, or intervals, guarantee, guide, clip, prior_scale and noise_scale"
+            )
+        return replace(found, route=replace(found.route, class_weights=weights))
+
+    def _class_weights(self, classes: NDArray[Any]) -> Any:
+        """Return the weight of each class; None if all are 1."""
+        given = self.class_weight
+        if given is None:
+            return None
+        if not isinstance(given, Mapping):
+            raise ValueError(
+                f"class_weight={given!r} must be None or public weights, such as {{'no': 1.0, "
+                "'yes': 5.0}: what is computed from y is not covered by epsilon"
+            )
+        if unknown := [one for one in given if one not in classes.tolist()]:
+            raise ValueError(f"class_weight: {unknown[0]!r} is not one of {classes.tolist()}")
+        return tuple(validate.positive("class_weight", given.get(one, 1.0)) for one in classes)
 
     def _settings(self, pipeline: Pipeline, bought: Encoded | None = None) -> Recipe:
         """Return settings for the ε left by preprocessing, with the estimator's arguments."""
-        found: Any = pipeline.chosen(found=bought)
+        from bdpvi.tables.pipeline import Remaining
+
+        left = Remaining.whole(pipeline.distance, self.rows_per_unit)
+        found: Any = pipeline.chosen(left, bought)
         names = ("clip", "prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(  # type: ignore[no-any-return]

@@ -46,7 +46,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _numbers(
-        self, X: ArrayLike, y: ArrayLike, least: float = -math.inf
+        self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None, least: float = -math.inf
     ) -> tuple[Floats, Floats]:
         """Return the finite records with targets of at least ``least``."""
         import pandas as pd
@@ -54,7 +54,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         from bdpvi._ground.types import tell_owner
         from bdpvi.datasets.cells import read_cells
 
-        rows, given = self._rows(X, y)
+        rows, given = self._rows(X, y, unit)
         texts = given.dtype.kind in "OUS"
         targets = read_cells(pd.Series(given, dtype=object)).numbers if texts else given
         targets = targets.astype(np.float64)
@@ -63,17 +63,17 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         tell_owner(int((~good).sum()), "record", why, 4)
         return rows[good], targets[good]
 
-    def _fit(self, X: Floats, y: Floats) -> None:
+    def _fit(self, X: Floats, y: Floats, people: Mapping[str, Any]) -> None:
         """Fit and release; keep only the release."""
         given, made = self._given(X), self._public_model()
         wanted = [X] * (given is None) + [y[:, None]] * (made is None)
         pipeline = self._pipeline(sum(one.shape[1] for one in wanted))
         self._settings(made or self._model(0.0, 1.0), given)  # refused before anything is charged
-        with self._work() as work:
+        with self._work(people) as work:
             found = self._bought(np.hstack(wanted), pipeline, work) if wanted else None
             standard, model = self._constants(given, made, found, X.shape[1])
             release = self._release(
-                self._settings(model, standard), self._dataset(X, y, standard), work
+                self._settings(model, standard), self._dataset(X, y, standard, people), work
             )
         if release.estimate is not None and not release.estimate.reliable:
             from bdpvi import PrivacyUtilityWarning
@@ -160,7 +160,7 @@ class PrivateLinearRegression(_PrivateRegressor):
         prior_scale: standard deviation of the weights' prior, on standardised features and in
             quarters of the target's range.
         limit: standardised features are clipped at ±limit; None does not clip.
-        bounds, scales, from_data, expected_rows, ledger, random_state: as in
+        bounds, scales, from_data, expected_rows, rows_per_unit, ledger, random_state: as in
             :class:`bdpvi.sklearn.PrivateLogisticRegression`.
 
     All arguments count as public: choose them without looking at the data.
@@ -197,6 +197,7 @@ class PrivateLinearRegression(_PrivateRegressor):
         scales: tuple[ArrayLike, ArrayLike] | None = None,
         from_data: bool = False,
         expected_rows: float | None = None,
+        rows_per_unit: int = 1,
         ledger: str | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -210,15 +211,20 @@ class PrivateLinearRegression(_PrivateRegressor):
         self.scales = scales
         self.from_data = from_data
         self.expected_rows = expected_rows
+        self.rows_per_unit = rows_per_unit
         self.ledger = ledger
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, **options: Any) -> PrivateLinearRegression:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None, **options: Any
+    ) -> PrivateLinearRegression:
         """Fit and release.
 
         Args:
             X: features, (N, d).
             y: targets, (N,). Records with any value that is not a finite number are left out.
+            unit: the person of each row, (N,), as in
+                :meth:`bdpvi.sklearn.PrivateLogisticRegression.fit`.
             options: none; ``sample_weight`` is refused, because no bound on one record would hold.
 
         Returns:
@@ -233,7 +239,7 @@ class PrivateLinearRegression(_PrivateRegressor):
             PrivacyLeakWarning: if a seed is given.
         """
         self._refuse(options)
-        self._fit(*self._numbers(X, y))
+        self._fit(*self._numbers(X, y, unit), self._people(unit))
         return self
 
     def _public_model(self) -> OfNumbers | None:
@@ -275,7 +281,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         draws: number of posterior draws that predictions average over; it does not affect the cost.
         prior_scale: standard deviation of the weights' prior, on standardised features.
         limit: standardised features are clipped at ±limit; None does not clip.
-        bounds, scales, from_data, expected_rows, ledger, random_state: as in
+        bounds, scales, from_data, expected_rows, rows_per_unit, ledger, random_state: as in
             :class:`bdpvi.sklearn.PrivateLogisticRegression`.
 
     Attributes: as in :class:`PrivateLinearRegression`; ``exp(X @ coef_ + intercept_)`` approximates
@@ -302,6 +308,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         scales: tuple[ArrayLike, ArrayLike] | None = None,
         from_data: bool = False,
         expected_rows: float | None = None,
+        rows_per_unit: int = 1,
         ledger: str | None = None,
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -315,16 +322,21 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         self.scales = scales
         self.from_data = from_data
         self.expected_rows = expected_rows
+        self.rows_per_unit = rows_per_unit
         self.ledger = ledger
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: ArrayLike, **options: Any) -> PrivatePoissonRegressor:
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None, **options: Any
+    ) -> PrivatePoissonRegressor:
         """Fit and release.
 
         Args:
             X: features, (N, d).
             y: counts, (N,), rounded to whole numbers. Records with a negative count, or any value
                 that is not a finite number, are left out.
+            unit: the person of each row, (N,), as in
+                :meth:`bdpvi.sklearn.PrivateLogisticRegression.fit`.
             options: none; ``sample_weight`` is refused, because no bound on one record would hold.
 
         Returns:
@@ -339,7 +351,8 @@ class PrivatePoissonRegressor(_PrivateRegressor):
             PrivacyLeakWarning: if a seed is given.
         """
         self._refuse(options)
-        rows, targets = self._numbers(X, y, least=0.0)
+        people = self._people(unit)
+        rows, targets = self._numbers(X, y, unit, least=0.0)
         counts = np.rint(targets)
         if odd := int((counts != targets).sum()):
             from bdpvi import PrivacyUtilityWarning
@@ -347,7 +360,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
 
             said = f"for the owner only: {several(odd, 'count')} of y not an integer, and rounded"
             warnings.warn(said, PrivacyUtilityWarning, stacklevel=2)
-        self._fit(rows, counts)
+        self._fit(rows, counts, people)
         return self
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:

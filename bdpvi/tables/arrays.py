@@ -15,7 +15,7 @@ from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import MEASURED, Encoding
 from bdpvi.datasets.origin import Origin
 from bdpvi.tables.encoded import Perform, encode
-from bdpvi.tables.pipeline import Pipeline
+from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.rows import Encoded, Rows
 
 Floats = NDArray[np.float64]
@@ -95,18 +95,21 @@ def of_rows(X: Floats) -> Standard:
     return Standard(mean, deviation, MEASURED, origin=Origin.FROM_THIS_TABLE)
 
 
-def bought(X: Floats, pipeline: Pipeline, perform: Perform) -> Standard:
+def bought(
+    X: Floats, pipeline: Pipeline, perform: Perform, left: Remaining | None = None
+) -> Standard:
     """Return private means of the columns, and of the absolute deviations from them.
 
     Args:
         X: rows, (N, d).
         pipeline: its ``numeric`` are the d column names, in order.
         perform: charges and draws.
+        left: the allowance of one row; None means all of the pipeline's ε.
     """
     blank = np.zeros(len(X), dtype=np.int64)
     columns = {name: Cells(X[:, j], ("",), blank) for j, name in enumerate(pipeline.numeric)}
     rows = Rows(columns, np.zeros(len(X)))
-    found = encode(rows, pipeline, perform, feasible=False)
+    found = encode(rows, pipeline, perform, left=left, feasible=False)
     numbers: Any = found.encoding.columns
     center, scale = (np.array([getattr(c, name) for c in numbers]) for name in ("mean", "sd"))
     made = found.encoding

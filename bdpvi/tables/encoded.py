@@ -242,8 +242,8 @@ def promising(
         delta = (1 - bought.NAMES if share else 1) * pipeline.delta
         spent = 0.0
         if share:
-            spent = pipeline.distance**2 - (1 - share) * left.distance**2
-        rest = route.Allowance(pipeline.epsilon, delta, spent, left.budget)
+            spent = pipeline.distance**2 - (1 - share) * (left.rows * left.distance) ** 2
+        rest = route.Allowance(pipeline.epsilon, delta, spent, left.budget, left.rows)
         settings.route.plan(settings.model, features, rest)
 
 

@@ -394,3 +394,13 @@ class Remaining:
     rows: int = 1
     spent: bool = False
     budget: Budget | None = None
+
+    @classmethod
+    def whole(cls, distance: float, rows: int) -> Remaining:
+        """Return the allowance before any charge, for units of at most this many rows.
+
+        Args:
+            distance: μ of one unit.
+            rows: k.
+        """
+        return cls(distance / rows, rows)

@@ -376,7 +376,7 @@ class Work:
     @property
     def whole(self) -> Remaining:
         """The whole allowance, before any charge."""
-        return Remaining(self.pipeline.distance, self.people.rows_per_unit)
+        return Remaining.whole(self.pipeline.distance, self.people.rows_per_unit)
 
     @property
     def solved(self) -> tuple[PerturbedObjective, ...]:

@@ -1,0 +1,130 @@
+"""Estimators for persons with several rows, and public weights of classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+import bdpvi
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.sklearn import (
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivatePoissonRegressor,
+)
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(6000, 2))
+Y = (RNG.random(6000) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
+WHO = np.repeat(np.arange(2000), 3)
+PUBLIC: dict[str, Any] = {"scales": (0.0, 1.0), "classes": (0, 1), "expected_rows": 6000}
+
+
+def test_epsilon_is_for_all_rows_of_a_person(tmp_path: Any) -> None:
+    given: dict[str, Any] = {"rows_per_unit": 2, "ledger": str(tmp_path / "people.jsonl")}
+    model = PrivateLogisticRegression(**PUBLIC, **given)
+    model.fit(X, Y, unit=pd.Series(WHO, name="patient"))
+    assert model.bound_.unit == "all records, at most 2, of one person ('patient')"
+    assert model.score(X, Y) > 0.6
+    ledger = Ledger(tmp_path / "people.jsonl")
+    assert (ledger.unit, ledger.rows_per_unit) == ("patient", 2)
+    total = ledger.worst_case(1e-5)
+    assert total is not None
+    assert 0.99 < total.epsilon <= 1.0
+    with pytest.raises(ValueError, match="need a ledger of their own"):
+        PrivateLogisticRegression(**PUBLIC, ledger=given["ledger"]).fit(X, Y)
+
+
+@pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
+def test_only_the_first_rows_of_a_person_are_used() -> None:
+    rows = PrivateLogisticRegression(**PUBLIC, rows_per_unit=2)._rows(X, Y, WHO)
+    assert len(rows[0]) == 4000
+    assert (rows[1] == Y[np.arange(6000) % 3 < 2]).all()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        PrivateLinearRegression(3.0, scales=(0.0, 1.0), target_bounds=(-5, 5), rows_per_unit=3),
+        PrivatePoissonRegressor(3.0, scales=(0.0, 1.0), largest=5, rows_per_unit=3),
+        PrivateLogisticRegression(3.0, **PUBLIC, intervals=True, rows_per_unit=3),
+        PrivateLogisticRegression(3.0, **PUBLIC, guide="mean-field", rows_per_unit=3),
+        PrivateLogisticRegression(8.0, classes=(0, 1), rows_per_unit=3),
+    ],
+)
+def test_every_estimator_takes_persons(model: Any) -> None:
+    model.fit(X, Y, unit=WHO)
+    assert model.bound_.unit == "all records, at most 3, of one person ('unit')"
+    assert np.ravel(model.coef_)[0] > 0
+
+
+def test_persons_go_through_a_pipeline_and_a_search() -> None:
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = PrivateLogisticRegression(**PUBLIC, rows_per_unit=3).set_fit_request(unit=True)
+        made = make_pipeline(FunctionTransformer(), model).fit(X, Y, unit=WHO)
+        assert "of one person" in made[-1].guarantee_
+        assert len(cross_val_score(model, X, Y, params={"unit": WHO}, cv=2)) == 2
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    for given, fitted, message in (
+        ({"rows_per_unit": 2}, {}, "rows_per_unit=2 needs the person of each row"),
+        ({"rows_per_unit": 0}, {"unit": WHO}, "rows_per_unit"),
+        ({"guarantee": bdpvi.BayesianDP()}, {"unit": WHO}, "covers one row; leave unit or"),
+        ({}, {"unit": WHO[:5]}, "inconsistent numbers"),
+        ({"class_weight": "balanced"}, {}, "what is computed from y is not covered by epsilon"),
+        ({"class_weight": {2: 1.0}}, {}, "class_weight: 2 is not one of"),
+        ({"class_weight": {0: 0.0}}, {}, "class_weight must be"),
+        ({"class_weight": {0: 2.0}, "intervals": True}, {}, "default release of two classes"),
+        ({"class_weight": {0: 2.0}, "guide": "mean-field"}, {}, "default release of two classes"),
+    ):
+        options: Any = {**PUBLIC, **given}
+        with pytest.raises(ValueError, match=message):
+            PrivateLogisticRegression(**options).fit(X, Y, **fitted)
+    three: Any = {**PUBLIC, "classes": (0, 1, 2), "rows_per_unit": 2}
+    with pytest.raises(ValueError, match="rows_per_unit=2 is for two classes"):
+        PrivateLogisticRegression(**three).fit(X, Y, unit=WHO)
+
+
+def test_class_weights_move_the_model_as_without_privacy_at_no_price() -> None:
+    weights = {0: 1.0, 1: 4.0}
+    model = PrivateLogisticRegression(20.0, **PUBLIC, class_weight=weights).fit(X, Y)
+    plain = LogisticRegression(class_weight=weights, C=1e6).fit(X, Y)
+    assert model.intercept_ == pytest.approx(plain.intercept_, abs=0.25)
+    assert model.coef_ == pytest.approx(plain.coef_, abs=0.25)
+    assert "class weights: 0: 1, 1: 4" in model.guarantee_
+    unweighted = PrivateLogisticRegression(20.0, **PUBLIC).fit(X, Y)
+    assert model.intercept_[0] - unweighted.intercept_[0] == pytest.approx(np.log(4), abs=0.3)
+    assert model.bound_.epsilon == unweighted.bound_.epsilon == 20.0
+
+
+def test_no_weight_exceeds_that_of_the_bound() -> None:
+    """ω‖z‖ ≤ C and ω‖z‖² ≤ the bound for records of either class, however weighted."""
+    import torch
+
+    from bdpvi.regression import ObjectivePerturbation
+    from bdpvi.regression.perturbed_objective import WeightedObjective
+    from bdpvi.releases.route import Allowance
+
+    route = ObjectivePerturbation(rows=6000, class_weights=(10.0, 0.1))
+    logistic = bdpvi.BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
+    plan = route.plan(logistic, 2, Allowance(1.0, 1e-5, 0.0))
+    x, y = torch.from_numpy(100 * X), torch.from_numpy(Y).double()
+    made = WeightedObjective(plan, x, y)
+    norms = torch.linalg.vector_norm(made.signed, dim=1)
+    assert float((made.weights * norms).max()) <= plan.clip
+    assert float((made.weights * norms**2).max()) <= plan.bend * plan.clip**2
+    plain = WeightedObjective(
+        ObjectivePerturbation(rows=6000).plan(logistic, 2, Allowance(1.0, 1e-5, 0.0)), x, y
+    )
+    ratio = made.weights / plain.weights
+    assert torch.allclose(ratio[y == 0], torch.ones(()).double())
+    assert torch.allclose(ratio[y == 1], torch.full((), 0.01).double())
