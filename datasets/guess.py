@@ -77,7 +77,7 @@ def _charset(path: str | os.PathLike[str], given: str) -> str:
     """Return the character set that a file seems to have; the one given if any would do."""
     decoder, utf8, plain, odd = codecs.getincrementaldecoder("utf-8")(), True, True, False
     for at, block in enumerate(chain(_blocks(path), [b""])):
-        if at == 0 and (block[:2] in _MARKS or b"\0" in block[:1000]):
+        if at == 0 and block[:2] in _MARKS:  # no row may decide it
             return "utf-16"
         plain, odd = plain and block.isascii(), odd or bool(_ODD.search(block))
         if utf8:
