@@ -118,7 +118,7 @@ def test_killed_run_goes_on_to_the_same_bits(
 ) -> None:
     folder = tmp_path / "kept"
     root, tests = Path(bdpvi.__file__).parents[1], Path(__file__).parents[1]
-    here = f"{tests}{os.pathsep}{tests / '_runtime'}"
+    here = f"{tests}{os.pathsep}{tests / '_ground'}"
     threads = str(torch.get_num_threads())
     ended = subprocess.run(
         [sys.executable, "-c", KILLED.format(folder=str(folder))],
@@ -199,7 +199,7 @@ def test_models_that_say_the_same_but_do_something_else_are_told_apart(data: Dat
 
 def test_identity_is_the_same_in_another_process(data: Dataset) -> None:
     root, tests = Path(bdpvi.__file__).parents[1], Path(__file__).parents[1]
-    here = f"{tests}{os.pathsep}{tests / '_runtime'}"
+    here = f"{tests}{os.pathsep}{tests / '_ground'}"
     code = (
         "from simulated import logistic_data\n"
         "from test_checkpoint import *\n"

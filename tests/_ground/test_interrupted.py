@@ -441,7 +441,7 @@ def test_every_command_says_that_it_was_interrupted(
 @pytest.mark.parametrize(
     ("place", "after", "said", "charges"),
     [
-        ("bdpvi.bayesian.releases._cost", False, "nothing was finished", 0),
+        ("bdpvi.bayesian.drawing.cost_with", False, "nothing was finished", 0),
         ("bdpvi.releases.shared_file.release_bytes", True, "without a further charge", 1),
         ("bdpvi._ground.outputs.say", True, "new.json is whole", 1),
     ],
