@@ -80,7 +80,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_what_a_killed_process_released_counts(early: bool, tmp_path: Path) -> None:
     """Whether it dies when losses are kept and not charged, or once it is charged."""
     path, folder = str(tmp_path / "people.jsonl"), Path(__file__).parent
-    paths = [str(folder), str(folder.parent), str(folder.parent / "accounting")]
+    paths = [str(folder), str(folder.parent), str(folder / "accounting")]
     code = KILLED.format(paths=paths, early=early, path=path)
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr

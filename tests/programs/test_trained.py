@@ -92,7 +92,9 @@ def test_one_command_trains_predicts_and_summarises(
     if name != "multinomial":
         no, yes = found["smoker=no"], found["smoker=yes"]
         assert {no["note"], yes["note"]} == {"base level", ""}
-        assert abs(yes["mean"] - no["mean"] - 0.9) < min(0.3, 4 * max(no["sd"], yes["sd"]))
+        assert abs(yes["mean"] - no["mean"] - 0.9) < min(
+            0.3, 4 * max(one["sd"] or 0.0 for one in (no, yes))
+        )
     assert run("predict", out / "release.json", "--data", table, "--json") == 0
     predicted = json.loads(capsys.readouterr().out)
     frame = people()
