@@ -44,8 +44,8 @@ _WITHOUT = (
 _PANEL = (100, 5000)
 """The fewest and the most reference records for the costs on the path."""
 _MOSTLY = 0.5
-"""A coefficient is not measured if privacy noise has a larger share of its standard deviation, or
-directions that are not measured a larger share of its variance and it is mostly the prior's."""
+"""A coefficient is not measured if directions that are not measured have a larger share of its
+variance and it is mostly the prior's."""
 _PRIOR = 0.25
 """Standard deviation of a coefficient that is mostly the prior's, in those of the prior."""
 ASSUMED = (
@@ -221,9 +221,8 @@ def _estimate(found: Posterior, used: Tensor, prior_scale: float) -> Estimate:
     sizes, sampling = whole.covariance.diagonal(), whole.sampling.diagonal().clamp(min=0)
     unseen = whole.unseen.diagonal() > _MOSTLY * sizes
     prior = unseen & (sizes.sqrt() > _PRIOR * prior_scale)
-    noisy = sampling.sqrt() < (1 - _MOSTLY) * sizes.sqrt()
-    facts = zip(used.tolist(), prior.tolist(), noisy.tolist(), strict=True)
-    notes = [(_UNSEEN if a else HIDDEN if b else "") if one else BASE for one, a, b in facts]
+    facts = zip(used.tolist(), prior.tolist(), strict=True)
+    notes = [(_UNSEEN if hidden else "") if one else BASE for one, hidden in facts]
     seen, enough = notes.count(""), notes.count("") >= SHARE * len(found.mean)
     if not enough:
         reasons.append(

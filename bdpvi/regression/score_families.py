@@ -103,12 +103,14 @@ class Family(Protocol):
         shares: share of μ² for each round.
         furthest: the longest step to a new point, in standardised units.
         typical: approximate least eigenvalue of Σ h xxᵀ/N, for standardised features.
+        widest: the largest R over √k.
     """
 
     squares: ClassVar[bool]
     shares: ClassVar[tuple[float, ...]]
     furthest: ClassVar[float]
     typical: ClassVar[float]
+    widest: ClassVar[float]
 
     def first(self, x: Tensor, y: Tensor, radius: float) -> Parts:
         """Return the parts of the first round, which knows no parameters yet."""
@@ -131,6 +133,7 @@ class Logistic:
     shares: ClassVar[tuple[float, ...]] = (0.1, 0.15, 0.25, 0.5)
     furthest: ClassVar[float] = 3.0
     typical: ClassVar[float] = 0.115
+    widest: ClassVar[float] = 2.5
 
     def first(self, x: Tensor, y: Tensor, radius: float) -> Parts:
         """Return the parts at 0."""
@@ -164,6 +167,7 @@ class Poisson:
     shares: ClassVar[tuple[float, ...]] = (0.1, 0.15, 0.25, 0.5)
     furthest: ClassVar[float] = 0.7
     typical: ClassVar[float] = 0.94
+    widest: ClassVar[float] = 1.25
 
     def first(self, x: Tensor, y: Tensor, radius: float) -> Parts:
         """Return the parts of moments: min(y, b)x/b and xxᵀ/R."""
@@ -196,6 +200,7 @@ class Linear:
     shares: ClassVar[tuple[float, ...]] = (0.25, 0.15, 0.2, 0.4)
     furthest: ClassVar[float] = math.inf
     typical: ClassVar[float] = 0.75
+    widest: ClassVar[float] = 1.25
 
     def first(self, x: Tensor, y: Tensor, radius: float) -> Parts:
         """Return the parts of moments of (x, uy), with u = R over the largest y."""

@@ -38,7 +38,7 @@ from bdpvi.releases.noisy_sum import NoisySum
 SLACK = 2.0**-18
 """Relative error that rounding of sums of up to 5e7 records adds to a bound."""
 _LEAST = 0.02
-_WIDEST, _STRONG = 2.5, 15.0
+_STRONG = 15.0
 _SMALLEST = 0.05
 _SATURATED, _FARTHEST = 0.5, 100.0
 _ALMOST = 1e-6
@@ -64,16 +64,17 @@ class ScorePlan:
     def of(cls, family: Family, columns: int, distance: float, rows: float = 0.0) -> ScorePlan:
         """Return the settings for rounds of total distance μ.
 
-        R is √k if about this many rows give a weak signal, and wider, up to 2.5 √k, if they give
-        a strong one. Downweighting records then loses more precision than noise does, and of a
-        misspecified model it moves the estimate.
+        R is √k if about this many rows give a weak signal, and wider, up to the family's widest, if
+        they give a strong one: downweighting records then loses more precision than noise does, and
+        of a misspecified model it moves the estimate. The signal falls with R², so R grows with its
+        fourth root only: a larger ε or more rows must also lower the noise.
         """
         size = columns * (columns + 2) + family.squares
         rounding = len(family.shares) * sum_rounding(size)
         event = SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
         made = cls(family=family, columns=columns, event=event)
-        wide = math.sqrt(made.signal(rows) / _STRONG)
-        return replace(made, radius=min(max(wide, 1.0), _WIDEST))
+        wide = (made.signal(rows) / _STRONG) ** 0.25
+        return replace(made, radius=min(max(wide, 1.0), family.widest))
 
     @property
     def events(self) -> tuple[SampledGaussian]:

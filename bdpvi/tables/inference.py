@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
+from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.score_release import ScorePlan
@@ -29,7 +30,8 @@ class Intervals:
 
     Noisy scores release a matrix of k² numbers for k weights, whose noise outweighs the records if
     features are many for N and ε; DPVI releases gradients alone. The number of records (declared or
-    a noisy count), k and ε decide, so the choice is public.
+    a noisy count), k and ε decide, so the choice is public. Only logistic regression is trained by
+    DPVI: intervals from a guide of numbers or counts have too low a coverage.
 
     Attributes:
         scores: noisy scores.
@@ -75,7 +77,8 @@ class Intervals:
             TooFewRecordsError: if neither would measure much.
         """
         made, rows = replace(self.scores, least=0.0).plan(model, features, left), self.scores.rows
-        if self.trained is None or rows is None or made.signal(rows) >= ENOUGH:
+        either = self.trained is not None and isinstance(model, BayesianLogisticRegression)
+        if not either or rows is None or made.signal(rows) >= ENOUGH:
             return self.scores.plan(model, features, left)
         if rows / (made.event.noise_multiplier * math.sqrt(made.columns)) < WORTH:
             return self.scores.plan(model, features, left)

@@ -286,6 +286,21 @@ def test_the_route_for_intervals_follows_from_public_facts() -> None:
         kind(10, 1.0, 600.0)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [bdpvi.BayesianLinearRegression.of_bounds(0, 9), bdpvi.BayesianPoissonRegression(largest=9)],
+)
+def test_numbers_and_counts_take_noisy_scores_alone(model: Any) -> None:
+    """Intervals of a guide that is trained for them cover too rarely."""
+    route = Intervals(scores=NoisyScores(rows=7500), trained=bdpvi.DPVI(rows=7500))
+    for features, epsilon in ((5, 1.0), (36, 2.0), (60, 3.0)):
+        try:
+            plan = route.plan(model, features, Allowance(epsilon, 1e-5, 0.0))
+        except TooFewRecordsError:
+            continue
+        assert isinstance(plan, ScorePlan)
+
+
 def test_many_features_are_trained_and_their_summary_says_how_many_are_measured() -> None:
     data, n = table(n=3000), 3000
     g = torch.Generator().manual_seed(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -235,12 +236,20 @@ def _unaware(rounds: Sequence[Round]) -> list[Round]:
     return [replace(one, middle=None) for one in rounds]
 
 
-def test_weights_are_wider_where_the_signal_is_strong() -> None:
-    for rows, radius in ((1000, 1.0), (1e7, 2.5)):
-        assert ScorePlan.of(Logistic(), 6, 0.27, rows).radius == radius
-    plan = ScorePlan.of(Logistic(), 6, 0.27, 9000)
-    assert 1 < plan.radius < 2.5
-    assert plan.signal(9000) == pytest.approx(15.0)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_weights_are_wider_where_the_signal_is_strong_and_noise_still_falls(name: str) -> None:
+    family = FAMILIES[name]
+    radii, signals = [], []
+    for rows in (1e3, 3e3, 1e4, 1e5, 1e6, 1e7):
+        for distance in (0.1, 0.27, 0.9):
+            plan = ScorePlan.of(family, 6, distance, rows)
+            radii.append(plan.radius)
+            signals.append((plan.signal(rows), rows * distance))
+    assert (min(radii), max(radii)) == (1.0, family.widest)
+    signals.sort(key=lambda one: one[1])
+    for (weak, few), (strong, many) in itertools.pairwise(signals):
+        # By at least the root of what there is more of: noise falls with rows and with epsilon.
+        assert strong / weak >= (many / few) ** 0.5 * (1 - 1e-9)
 
 
 def test_one_record_moves_a_round_by_its_part_alone() -> None:
