@@ -30,6 +30,7 @@ from bdpvi import datasets
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.records import Held
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise.keys import Key
 from bdpvi.tables.encoded import Unpaid, encode, read_rows
@@ -102,7 +103,8 @@ def ordered(frame: pd.DataFrame, target: str, positive: str, epsilon: float) -> 
 def shares(name: str, frame: pd.DataFrame, pipeline: Pipeline, repeats: int) -> None:
     """Print a row: the shares kept with public and with bought constants."""
     exact, whole = public(frame, pipeline.target), read_rows(frame, pipeline)
-    need = pipeline.purchase(list(map(str, frame))).need(pipeline.distance)
+    header = list(map(str, frame))
+    need = pipeline.purchase(header).need(pipeline.distance)
     rows, kept = len(whole) * 3 // 4, []
     for repeat in range(repeats):
         key = Key.of_seed(repeat).child(name, str(pipeline.epsilon))
@@ -114,7 +116,9 @@ def shares(name: str, frame: pd.DataFrame, pipeline: Pipeline, repeats: int) -> 
         base = float(log_score(torch.full((len(y),), float(train.y.mean())), y))
         most = float(log_score(torch.from_numpy(usual), y)) - base
         free = Encoded(exact, records=float(rows))
-        found = [free] if rows < 1.5 * need else [free, encode(train, pipeline, Unpaid(key))]
+        found = [free]
+        if rows >= 1.5 * need:
+            found.append(encode(Held(train), header, pipeline, Unpaid(key)))
         kept.append(
             [
                 (scored(train, test, pipeline, one, key.child("draw", at))[1] - base) / most
@@ -151,7 +155,8 @@ def main() -> None:
         for epsilon in EPSILONS:
             pipeline = ordered(frame, target, positive, epsilon)
             whole = read_rows(frame, pipeline)
-            need = pipeline.purchase([*columns, target]).need(pipeline.distance)
+            header = [*columns, target]
+            need = pipeline.purchase(header).need(pipeline.distance)
             for times in TIMES:
                 rows = int(times * need)
                 if rows > 0.75 * len(whole):
@@ -162,7 +167,7 @@ def main() -> None:
                     order = np.random.default_rng(repeat).permutation(len(whole))
                     train = whole.select(order[:rows])
                     test = whole.select(order[rows : rows + TEST])
-                    found = encode(train, pipeline, Unpaid(key), feasible=False)
+                    found = encode(Held(train), header, pipeline, Unpaid(key), feasible=False)
                     free = Encoded(exact, records=float(rows))
                     mine, theirs = (
                         scored(train, test, pipeline, one, key.child("draw", len(one.paid)))

@@ -36,6 +36,7 @@ from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bench import hyperparameters
 from bdpvi.datasets.constants import read_constants
 from bdpvi.datasets.reading import read_table
+from bdpvi.datasets.records import Held
 from bdpvi.guides import MeanField
 from bdpvi.networks import DPSGDSettings
 from bdpvi.networks.opacus import BDPAccountant
@@ -158,7 +159,8 @@ def readers(folder: Path) -> Iterator[Reader]:
         read = read_table(path, text=path.suffix == ".csv", least=0)
         if list(read) == list(frame):  # then nothing is refused, whatever the rows hold
             try:
-                encode(read_rows(read, pipeline), pipeline, Unpaid(Key.of_seed(0)), feasible=False)
+                rows = Held(read_rows(read, pipeline))
+                encode(rows, list(map(str, read)), pipeline, Unpaid(Key.of_seed(0)), feasible=False)
             except ValueError as error:
                 raise AssertionError("refused by its rows") from error
         datasets.dataset_from_frame(read_table(path), "sick", positive="yes", unknown="base")

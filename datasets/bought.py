@@ -8,10 +8,11 @@ also cost a δ.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi.datasets import exact
@@ -19,6 +20,8 @@ from bdpvi.datasets.cells import Cells, Columns
 from bdpvi.datasets.columns import Column, Hashed, Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.origin import Origin
+from bdpvi.datasets.records import Records
+from bdpvi.datasets.types import ColumnType
 from bdpvi.noise.keys import Key
 
 NUMBER, CATEGORY, UNDECLARED = "number", "category", "undeclared"
@@ -205,7 +208,7 @@ class Counted:
     rounding: float
 
 
-def count(table: Columns, purchase: Purchase, *, distance: float, key: Key) -> Counted:
+def count(table: Records[Columns], purchase: Purchase, *, distance: float, key: Key) -> Counted:
     """Estimate N and the undeclared kinds of columns privately, with half of μ² each.
 
     A column is numeric if the noisy count of its numbers exceeds that of its other cells.
@@ -219,19 +222,26 @@ def count(table: Columns, purchase: Purchase, *, distance: float, key: Key) -> C
     open_ones = [name for name, kind in purchase.bought.items() if kind == UNDECLARED]
     share = 0.5 if open_ones else 1.0
     deviation = 1 / (distance * math.sqrt(share))
-    size = len(next(iter(table.values())).codes)
+    size, excess = table.sum(_sizes, tuple(open_ones))
     records = size + float(exact.count_noise(1, deviation, key.child("records"))[0])
     kinds = dict(zip(purchase.names, purchase.kinds, strict=True))
     if open_ones:
         deviation = math.sqrt(len(open_ones)) / (distance * math.sqrt(1 - share))
         for name in open_ones:
             one = float(exact.count_noise(1, deviation, key.child("kind", name))[0])
-            cells = table[name]
-            numbers = int(np.isfinite(cells.numbers).sum())
-            others = size - numbers - int(cells.blank.sum())
-            kinds[name] = NUMBER if numbers - others + one > 0 else CATEGORY
+            kinds[name] = NUMBER if excess[name] + one > 0 else CATEGORY
     found = replace(purchase, kinds=tuple(kinds[name] for name in purchase.names))
     return Counted(records, found, distance, count_rounding(purchase, distance))
+
+
+def _sizes(table: Columns, names: Sequence[str]) -> tuple[int, dict[str, int]]:
+    """Return N, and by how much numbers are more than other cells that are not blank."""
+    size = len(next(iter(table.values())))
+    excess = {}
+    for name in names:
+        numbers = int(np.isfinite(table[name].numbers).sum())
+        excess[name] = 2 * numbers - size + int(table[name].blank.sum())
+    return size, excess
 
 
 def count_rounding(purchase: Purchase, distance: float) -> float:
@@ -270,7 +280,7 @@ def hashed_if_few(
 
 
 def buy(
-    table: Columns,
+    table: Records[Columns],
     purchase: Purchase,
     *,
     distance: float,
@@ -278,6 +288,7 @@ def buy(
     key: Key,
     rows: int = 1,
     charged: str = "",
+    types: Mapping[str, ColumnType] | None = None,
 ) -> Encoding:
     """Estimate centres, scales and categories privately, in equal parts of μ²; return the encoding.
 
@@ -293,49 +304,130 @@ def buy(
         key: key of this call only.
         rows: largest number of rows of a unit. The distance is for one row, δ for all of them.
         charged: digest of the charge; "" if nothing was charged, so that no ε covers the encoding.
+        types: the declared types by which the cells were read.
     """
-    bought = purchase.bought
     each = distance / math.sqrt(purchase.queries) if purchase.queries else 0.0
     named = purchase.named
     made: dict[str, Column] = {
         c.name: c for c in (purchase.public.columns if purchase.public else ())
     }
-    rough: dict[str, tuple[float, float]] = {}
-    for name, kind in bought.items():
-        if name in named:
-            made[name] = _categories(name, table[name], each, delta / len(named), key, rows)
-        elif kind == CATEGORY:
+    counts = table.sum(_name_counts, tuple(named)) if named else {}
+    for name in named:
+        made[name] = _categories(name, counts[name], each, delta / len(named), key, rows)
+    for name, kind in purchase.bought.items():
+        if kind == CATEGORY and name not in named:
             made[name] = Hashed(name)
-        else:
-            values = _numbers(table[name])
-            centre = exact.median(values, each, key.child("centre", name))
-            away = np.abs(values - centre)
-            scale = exact.median(away, each, key.child("scale", name), positive=True)
-            rough[name] = (centre, MAD * scale)
-    flat = [name for name, (_, scale) in rough.items() if not scale]
-    for name, (centre, scale) in rough.items():
-        away = _numbers(table[name]) - centre
-        if name in flat:
-            paid = each * math.sqrt(purchase.reserve / len(flat))
-            own = key.child("flat", name)
-            scale = exact.median(np.abs(away[away != 0]), paid, own, positive=True) or 1.0
-        with np.errstate(over="ignore"):
-            z = away / scale
-        mean, spread = exact.means(z, REACH, each, key.child("means", name))
-        if name in flat:  # z is mostly 0, otherwise about ±1, so that z² has the mean of |z|
-            spread = math.sqrt(max(spread, _LEAST_FLAT))
-        else:
-            spread = HALF_NORMAL * max(spread, _LEAST)
-        made[name] = Numeric(name, centre + scale * mean, scale * spread)
+    numbers = [name for name, kind in purchase.bought.items() if kind != CATEGORY]
+    made |= _scales(table, numbers, each, purchase.reserve, key)
     given, origin = purchase.public, Origin.BOUGHT_HERE if charged else Origin.FROM_THIS_TABLE
+    known = types or {}
     columns = tuple(
-        replace(made[name], type=made[name].type or table[name].type) for name in purchase.names
+        replace(made[name], type=made[name].type or known.get(name)) for name in purchase.names
     )
     charges = [charged] * bool(charged)
     if given is None:
         return Encoding(columns, SOURCE, unknown="other").of([origin], charges)
     found = Encoding(columns, f"{given.source}; the others {SOURCE}", unknown="other")
     return found.of([*given.origins, origin], [*given.purchases, *charges])
+
+
+def _scales(
+    table: Records[Columns], names: Sequence[str], each: float, reserve: float, key: Key
+) -> dict[str, Column]:
+    """Return centre and scale of numeric columns.
+
+    Args:
+        table: cells of the records.
+        names: the columns.
+        each: the cost μ of one query.
+        reserve: queries of columns that are nearly constant.
+        key: see :func:`buy`.
+    """
+    rough: dict[str, tuple[float, float]] = {}
+    medians = _medians(table, {name: From(name) for name in names}, each, key, "centre")
+    away = {name: From(name, centre) for name, centre in medians.items()}
+    for name, scale in _medians(table, away, each, key, "scale").items():
+        rough[name] = (medians[name], MAD * scale)
+    flat = [name for name, (_, scale) in rough.items() if not scale]
+    if flat:
+        paid = each * math.sqrt(reserve / len(flat))
+        some = {name: replace(away[name], nonzero=True) for name in flat}
+        for name, scale in _medians(table, some, paid, key, "flat").items():
+            rough[name] = (rough[name][0], scale or 1.0)
+    made: dict[str, Column] = {}
+    sums = table.sum(_part_sums, rough) if rough else {}
+    for name, (centre, scale) in rough.items():
+        mean, spread = exact.means_of(sums[name], REACH, each, key.child("means", name))
+        if name in flat:  # z is mostly 0, otherwise about ±1, so that z² has the mean of |z|
+            spread = math.sqrt(max(spread, _LEAST_FLAT))
+        else:
+            spread = HALF_NORMAL * max(spread, _LEAST)
+        made[name] = Numeric(name, centre + scale * mean, scale * spread)
+    return made
+
+
+@dataclass(frozen=True)
+class From:
+    """The numbers of a column, or their distances from a centre.
+
+    Attributes:
+        name: the column.
+        centre: the centre.
+        nonzero: whether numbers at the centre are left out.
+    """
+
+    name: str
+    centre: float | None = None
+    nonzero: bool = False
+
+    def ranks(self, table: Columns) -> NDArray[np.int64]:
+        """Return the ranks of the numbers, in any order."""
+        values = _numbers(table[self.name])
+        if self.centre is not None:
+            values = np.abs(values - self.centre)
+        return exact.keys(values[values != 0] if self.nonzero else values)
+
+
+def _medians(
+    table: Records[Columns], asked: Mapping[str, From], distance: float, key: Key, step: str
+) -> dict[str, float]:
+    """Return a private median of each column, for the cost μ each."""
+    if table.blocks == 1:  # column by column: of each the ranks of all numbers are in memory
+        tallies = (table.sum(_tallies, {name: one}, {})[name] for name, one in asked.items())
+    else:
+        rough = table.sum(_coarse, dict(asked)) if asked else {}
+        windows = {name: one.window(distance) for name, one in rough.items()}
+        found = table.sum(_tallies, dict(asked), windows) if asked else {}
+        tallies = (found[name] for name in asked)
+    return {
+        name: exact.median_of(
+            one, distance, key.child(step, name), positive=asked[name].centre is not None
+        )
+        for name, one in zip(asked, tallies, strict=True)
+    }
+
+
+def _coarse(table: Columns, asked: Mapping[str, From]) -> dict[str, exact.Tally]:
+    return {name: exact.Tally.of(exact.coarse(one.ranks(table))) for name, one in asked.items()}
+
+
+def _tallies(
+    table: Columns, asked: Mapping[str, From], windows: Mapping[str, tuple[int, int]]
+) -> dict[str, exact.Tally]:
+    return {
+        name: exact.Tally.of(one.ranks(table), windows.get(name)) for name, one in asked.items()
+    }
+
+
+def _part_sums(
+    table: Columns, rough: Mapping[str, tuple[float, float]]
+) -> dict[str, NDArray[np.int64]]:
+    """Return the sums for the means of each column, by its centre and scale."""
+    found = {}
+    for name, (centre, scale) in rough.items():
+        with np.errstate(over="ignore"):
+            found[name] = exact.part_sums((_numbers(table[name]) - centre) / scale, REACH)
+    return found
 
 
 def rounding(purchase: Purchase, distance: float) -> float:
@@ -354,14 +446,23 @@ def _numbers(cells: Cells) -> exact.Floats:
     return np.asarray(cells.numbers[np.isfinite(cells.numbers)])
 
 
+def _name_counts(table: Columns, names: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return how often each name of these columns occurs, if it does."""
+    counts = {}
+    for name in names:
+        cells = table[name]
+        found = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names)).tolist()
+        counts[name] = {one: n for one, n in zip(cells.names, found, strict=True) if n}
+    return counts
+
+
 def _categories(
-    name: str, cells: Cells, distance: float, delta: float, key: Key, rows: int
+    name: str, found: Mapping[str, int], distance: float, delta: float, key: Key, rows: int
 ) -> Column:
     """Return the names with a noisy count above the threshold; all others become one level."""
     deviation = 1 / distance
-    found = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names))
-    names = [name for name, number in zip(cells.names, found, strict=True) if number]
-    counts = found[found > 0]
+    names = sorted(found)
+    counts = np.array([found[one] for one in names], dtype=np.int64)
     # Noise is keyed by name, so that nobody's category changes another's noise.
     noise = exact.count_noise_of((key.child("category", name, one) for one in names), deviation)
     kept = counts + noise > exact.threshold(deviation, delta, rows)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,33 +30,79 @@ _LONGEST = 200
 class Reads(Protocol):
     """A declared way to read the cells of a column: :class:`bdpvi.datasets.types.ColumnType`."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether a finite number is itself and NaN a blank, but for ``whole``."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether a number that is not whole is a blank."""
+
     def read(self, value: object) -> tuple[float, str, bool]:
         """Return a cell's number, its label and whether it is blank."""
 
 
-class Cells(NamedTuple):
+class Cells:
     """A column's cells.
 
-    Attributes:
+    Args:
         numbers: (N,) float64, NaN where a cell is not a finite number.
-        names: distinct labels, sorted; 1 and 1.0 have the same label unless a type was declared.
+        names: distinct labels, sorted; 1 and 1.0 have the same label unless a type was declared. By
+            default those of the numbers: then no other cell has a label.
         codes: (N,) each cell's index in ``names``, -1 for a blank.
         type: the declared type by which they were read, if any.
     """
 
-    numbers: NDArray[np.float64]
-    names: tuple[str, ...]
-    codes: NDArray[np.int64]
-    type: Any = None
+    def __init__(
+        self,
+        numbers: NDArray[np.float64],
+        names: tuple[str, ...] | None = None,
+        codes: NDArray[np.int64] | None = None,
+        type: Any = None,
+    ) -> None:
+        self.numbers, self.type = numbers, type
+        self._given = None if names is None or codes is None else (names, codes)
+
+    @cached_property
+    def _labelled(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+        return _labels(self.numbers) if self._given is None else self._given
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The distinct labels."""
+        return self._labelled[0]
+
+    @property
+    def codes(self) -> NDArray[np.int64]:
+        """Each cell's index in the labels, (N,)."""
+        return self._labelled[1]
 
     @property
     def blank(self) -> NDArray[np.bool_]:
         """Mask of the blank cells, (N,)."""
-        return self.codes < 0
+        return np.isnan(self.numbers) if self._given is None else self._given[1] < 0
 
     def select(self, rows: NDArray[Any]) -> Cells:
         """Return some of the cells."""
-        return self._replace(numbers=self.numbers[rows], codes=self.codes[rows])
+        if self._given is None:
+            return Cells(self.numbers[rows], type=self.type)
+        return Cells(self.numbers[rows], self.names, self.codes[rows], self.type)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def _labels(numbers: NDArray[np.float64]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the distinct labels of numbers, sorted, and each number's index, -1 for a NaN."""
+    good = ~np.isnan(numbers)
+    distinct, at = np.unique(numbers[good], return_inverse=True)
+    each = [spelt(one) for one in distinct.tolist()]
+    order = sorted(range(len(each)), key=each.__getitem__)
+    rank = np.empty(len(each), dtype=np.int64)
+    rank[order] = np.arange(len(each))
+    codes = np.full(len(numbers), -1, dtype=np.int64)
+    codes[good] = rank[at]
+    return tuple(each[one] for one in order), codes
 
 
 Columns = Mapping[str, Cells]
@@ -135,7 +182,11 @@ def read_cells(
     """
     import pandas as pd
 
+    if (whole := _numeric(values, type)) is not None:
+        return Cells(whole, type=type)
     if pd.api.types.infer_dtype(values, skipna=False) == "string":  # read each spelling once
+        if type is None and (whole := _numbers_in(values)) is not None:
+            return Cells(whole)
         at, texts = pd.factorize(values, use_na_sentinel=False)
         if len(texts) < len(values):
             found = read_cells(pd.Series(texts, dtype=object), type, declared=declared)
@@ -156,6 +207,39 @@ def read_cells(
     codes = [-1 if blank else places[label] for _, label, blank in each]
     numbers = np.array([one[0] for one in each], dtype=np.float64)
     return Cells(numbers, names, np.array(codes, dtype=np.int64), type)
+
+
+def _numeric(values: pd.Series[Any], type: Reads | None) -> NDArray[np.float64] | None:
+    """Return a numeric column as :func:`read_cell` reads it, at once; None if it is none."""
+    kind = values.dtype
+    plain = isinstance(kind, np.dtype) and kind.kind in "iuf" and kind.itemsize <= 8
+    if not plain or not (type is None or type.plain):
+        return None
+    numbers = np.array(values.to_numpy(), dtype=np.float64)
+    if type is not None and type.whole:
+        numbers[np.rint(numbers) != numbers] = np.nan
+    return None if np.isinf(numbers).any() else numbers
+
+
+def _numbers_in(values: pd.Series[Any]) -> NDArray[np.float64] | None:
+    """Return texts that are all finite numbers or empty as such; None if another one is there.
+
+    Arrow's numbers are a part of those of :func:`read_cell`, with the same values.
+    """
+    try:
+        import pyarrow
+        from pyarrow import compute
+    except ImportError:
+        return None
+    try:
+        texts = pyarrow.array(values, type=pyarrow.large_string())
+        filled = compute.if_else(compute.equal(texts, ""), None, texts)
+        found = compute.cast(filled, pyarrow.float64())
+    except (pyarrow.ArrowException, UnicodeEncodeError):
+        return None
+    numbers = found.to_numpy(zero_copy_only=False)
+    lost = np.count_nonzero(~np.isfinite(numbers)) != found.null_count
+    return None if lost else np.asarray(numbers, dtype=np.float64)
 
 
 def read_columns(frame: pd.DataFrame, types: Mapping[str, Reads] | None = None) -> Columns:

@@ -14,6 +14,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget, tell_owner
+from bdpvi.datasets.records import Held, Records
 
 _IDS = 2**28
 
@@ -181,6 +182,11 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def parts(self) -> Held[tuple[Tensor, Tensor]]:
+        """Features and targets, to be summed."""
+        return Held((self.x, self.y))
+
     def select(self, index: Tensor) -> Dataset:
         """Return the records at ``index`` (positions or a boolean mask), with their ids."""
         return replace(self, x=self.x[index], y=self.y[index], ids=self.ids[index])
@@ -212,6 +218,49 @@ class Dataset:
         for values in (self.ids.cpu(), self.x.cpu().double(), self.y.cpu().double()):
             digest.update(values[order].contiguous().numpy().tobytes())
         return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class BlockData:
+    """Encoded records of a table in blocks: as a :class:`Dataset`, but only sums are known.
+
+    Attributes:
+        parts: the records, each part features (n, d) and targets (n,).
+        records: N.
+        feature_names, name, preprocessing, people: as of a :class:`Dataset`.
+    """
+
+    parts: Records[tuple[Tensor, Tensor]] = field(repr=False)
+    records: int
+    feature_names: tuple[str, ...]
+    name: str
+    preprocessing: Mapping[str, Any]
+    people: People = field(repr=False)
+
+    @property
+    def ledger(self) -> Any:
+        """As of a :class:`Dataset`."""
+        return self.people.ledger
+
+    def __len__(self) -> int:
+        return self.records
+
+
+Data = Dataset | BlockData
+"""Encoded records, in memory or in blocks."""
+
+
+def in_memory(data: Data) -> Dataset:
+    """Return the records, for a route that needs each of them.
+
+    Raises:
+        ValueError: if they are in blocks.
+    """
+    if isinstance(data, BlockData):
+        raise ValueError(
+            f"table={data.name!r} is in blocks, and this route needs single records in memory"
+        )
+    return data
 
 
 @dataclass(frozen=True, eq=False)

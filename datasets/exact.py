@@ -6,6 +6,7 @@ import itertools
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -23,7 +24,10 @@ ATOM = 2**36
 """Weight of the candidate 0, in float32 numbers: many columns are 0 for most people."""
 ROUNDING = 2.0**-120
 """Total variation distance between a sampled quantile and an exact one."""
+COARSE = 16
+"""A coarse rank is a rank over 2¹⁶: a float32 number without its last 16 bits."""
 _HIGHEST = int(np.float32(3.4028234e38).view(np.int32))
+_MERGE = 2**16
 _UNITS = 2**4
 """Numbers are summed in units of 1 over this; finer units would make the noise less exact."""
 _BITS = 256
@@ -52,13 +56,93 @@ def value_at(place: int) -> float:
     return math.copysign(float(np.int32(abs(place)).view(np.float32)), place)
 
 
-def candidates(values: Floats, *, positive: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the bounds of the n + 1 intervals between sorted values, and their weights.
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """How often each rank occurs among n numbers: sums of tallies are those of all the numbers.
+
+    Attributes:
+        ranks: (m,) int64; after :meth:`merged` sorted, each once.
+        counts: (m,) int64.
+        below: how many of the numbers are left out below.
+        number: n.
+        once: how many of the first ranks are distinct, as a sum merges its ranks now and then only.
+    """
+
+    ranks: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    below: int
+    number: int
+    once: int
+
+    @classmethod
+    def of(cls, ranks: NDArray[np.int64], window: tuple[int, int] | None = None) -> Tally:
+        """Return the tally of ranks in a window, by default of all; the others are only counted.
+
+        >>> tally = Tally.of(np.array([5, 3, 5, 9]), (4, 8))
+        >>> tally.ranks.tolist(), tally.counts.tolist(), tally.below, tally.number
+        ([5], [2], 1, 4)
+        """
+        inside, below = ranks, 0
+        if window is not None:
+            below = int((ranks < window[0]).sum())
+            inside = ranks[(ranks >= window[0]) & (ranks <= window[1])]
+        distinct, counts = np.unique(inside, return_counts=True)
+        return cls(distinct, counts.astype(np.int64), below, len(ranks), len(distinct))
+
+    def __add__(self, other: Tally) -> Tally:
+        both = Tally(
+            np.concatenate([self.ranks, other.ranks]),
+            np.concatenate([self.counts, other.counts]),
+            self.below + other.below,
+            self.number + other.number,
+            self.once,
+        )
+        return both.merged() if len(both.ranks) > 2 * self.once + _MERGE else both
+
+    def merged(self) -> Tally:
+        """Return the tally with each rank once, in order."""
+        if self.once == len(self.ranks):
+            return self
+        ranks, at = np.unique(self.ranks, return_inverse=True)
+        counts = np.zeros(len(ranks), dtype=np.int64)
+        np.add.at(counts, at, self.counts)
+        return Tally(ranks, counts, self.below, self.number, len(ranks))
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """How many of the numbers lie before each rank, and after the last, (m + 1,)."""
+        return self.below + np.concatenate([[0], np.cumsum(self.counts)]).astype(np.int64)
+
+    def window(self, distance: float) -> tuple[int, int]:
+        """Return the first and the last rank that a median of this distance can depend on.
+
+        The tally is of :func:`coarse` ranks. Candidates whose place in order is farther from the
+        middle than the nearest end of a coarse cell by more than the reach of :func:`median_of`
+        have no chance.
+        """
+        cells = self.merged()
+        ends = cells.ends
+        middle = np.abs(2 * ends - self.number)
+        far = int(middle.min()) + _reach(falloff(distance))
+        there = (2 * ends[:-1] <= self.number + far) & (2 * ends[1:] >= self.number - far)
+        kept = cells.ranks[there]
+        if not len(kept):
+            return 0, 0
+        return int(kept[0]) << COARSE, ((int(kept[-1]) + 1) << COARSE) - 1
+
+
+def coarse(ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the cells of 2¹⁶ ranks in which ranks lie: a tally of them is small."""
+    return ranks >> COARSE
+
+
+def candidates(tally: Tally, *, positive: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the bounds of the intervals between distinct numbers, and their weights.
 
     An interval's weight is its number of float32 numbers, plus :data:`ATOM` if it contains 0.
     """
     lowest = 0 if positive else -_HIGHEST
-    edges = np.concatenate([[lowest], np.sort(keys(values)), [_HIGHEST + 1]]).astype(np.int64)
+    edges = np.concatenate([[lowest], tally.ranks, [_HIGHEST + 1]]).astype(np.int64)
     width = np.diff(edges)
     width[(edges[:-1] <= 0) & (edges[1:] > 0)] += ATOM
     return edges, width
@@ -69,7 +153,21 @@ def falloff(distance: float) -> float:
     return math.nextafter(math.exp(-PRICE * distance / 2), 1.0)
 
 
+def _reach(t: float) -> int:
+    """Return the difference of ranks beyond which weights are left out."""
+    return math.ceil(_DROPPED / -math.log2(t)) if t > 0 else 0
+
+
 def median(values: Floats, distance: float, key: Key, *, positive: bool = False) -> float:
+    """Return a private median of n finite numbers; see :func:`median_of`.
+
+    >>> median(np.arange(1000.0), 1e3, Key.of_seed(0)) // 1
+    499.0
+    """
+    return median_of(Tally.of(keys(values)), distance, key, positive=positive)
+
+
+def median_of(tally: Tally, distance: float, key: Key, *, positive: bool = False) -> float:
     """Return a private median: the exponential mechanism over all float32 numbers.
 
     A number z with i of the n values below it has probability proportional to e^(−c|i − n/2|).
@@ -82,20 +180,18 @@ def median(values: Floats, distance: float, key: Key, *, positive: bool = False)
     in 256 bits. The weight left out or cut off is below :data:`ROUNDING` of the total.
 
     Args:
-        values: n finite numbers; may be empty.
+        tally: the ranks of n finite numbers, or of those in a :meth:`Tally.window`.
         distance: the cost μ > 0.
         key: key of this draw only.
         positive: whether to restrict candidates to numbers from 0.
-
-    >>> median(np.arange(1000.0), 1e3, Key.of_seed(0)) // 1
-    499.0
     """
-    edges, width = candidates(values, positive=positive)
-    ranks = np.abs(2 * np.arange(len(width)) - len(values))
+    tally = tally.merged()
+    edges, width = candidates(tally, positive=positive)
+    ranks = np.abs(2 * tally.ends - tally.number)
     there = np.flatnonzero(width > 0)
     least = int(ranks[there].min())
     t = falloff(distance)
-    reach = math.ceil(_DROPPED / -math.log2(t)) if t > 0 else 0
+    reach = _reach(t)
     there = there[ranks[there] - least <= reach]
     most = int(ranks[there].max()) - least
     powers = _powers(t, min(reach, 2 ** most.bit_length()))
@@ -151,8 +247,15 @@ def means(values: Floats, reach: float, distance: float, key: Key) -> tuple[floa
     >>> [round(one, 2) for one in means(np.array([-0.5, 1.5, 1e300]), 2.0, 1e6, Key.of_seed(0))]
     [1.0, 1.33]
     """
+    return means_of(part_sums(values, reach), reach, distance, key)
+
+
+def means_of(
+    sums: NDArray[np.int64], reach: float, distance: float, key: Key
+) -> tuple[float, float]:
+    """Do :func:`means` for sums of :func:`part_sums`."""
     noise = count_noise(3, means_deviation(reach, distance), key)
-    above, below, half = part_sums(values, reach) + noise
+    above, below, half = sums + noise
     number = max(2 * half / reach, _UNITS)
     mean, spread = (above - below) / number, (above + below) / number
     return float(np.clip(mean, -reach, reach)), float(np.clip(spread, 0.0, reach))

@@ -76,16 +76,24 @@ def tell_of_target(values: pd.Series[Any], type: ColumnType | None, positive: st
     """
     cells = read_cells(values, type)
     counts = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names)).tolist()
-    pairs = sorted(zip(cells.names, counts, strict=True), key=lambda pair: -pair[1])
+    tell_of_labels(str(values.name), dict(zip(cells.names, counts, strict=True)), positive, 5)
+
+
+def tell_of_labels(
+    target: str, counts: Mapping[str, int], positive: str, stacklevel: int = 4
+) -> None:
+    """Do :func:`tell_of_target` for the counts of the target's labels."""
+    pairs = sorted(counts.items(), key=lambda pair: -pair[1])
     others = [(name, count) for name, count in pairs if name != positive and count]
     like = any(name.casefold() == positive.casefold() for name, _ in others)
     if len(others) < 2 and not like:
         return
     listed = ", ".join(f"{name!r} ({count})" for name, count in others[:_SHOWN])
     _tell(
-        f"target {values.name!r}: counted as not {positive!r}: {listed}"
+        f"target {target!r}: counted as not {positive!r}: {listed}"
         f"{', …' if len(others) > _SHOWN else ''}. If one of them means {positive!r}, declare its "
-        "spellings in types (--types)"
+        "spellings in types (--types)",
+        stacklevel,
     )
 
 
@@ -93,5 +101,6 @@ def _with_comma(text: str, decimal: str, thousands: str) -> bool:
     return "," in text and number_of(text, decimal, thousands) is not None
 
 
-def _tell(words: str) -> None:
-    warnings.warn(f"for the owner only: {words} (secret)", ReadingWarning, stacklevel=4)
+def _tell(words: str, stacklevel: int = 4) -> None:
+    said = f"for the owner only: {words} (secret)"
+    warnings.warn(said, ReadingWarning, stacklevel=stacklevel)

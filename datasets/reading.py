@@ -65,23 +65,42 @@ def read_table(
     given = FileFormat(**file)
     if Path(path).suffix.lower() in _PARQUET:
         return _parquet(path, least)
-    separator = _separator(given.separator)
     with open(path, "rb") as opened:
-        blocks = _blocks(in_charset(opened, given.charset))
-        header = _header(next(blocks)[0], str(path), separator)
-        lines = chain.from_iterable(blocks)
-        split = _split_across if given.multiline else _split
-        found, odd = split(lines, separator, len(header))
-    if len(found) < least:
+        frame, odd = read_opened(opened, str(path), given, text=text, written=written)
+    if len(frame) < least:
         raise ValueError(f"{path} has a header but no rows")
-    values = several(len(header), "value")
+    values = several(frame.shape[1], "value")
     tell_owner(odd, "line", f"of {path} it has not {values}, or a quote that is not closed")
+    return frame
+
+
+def read_opened(
+    opened: Bytes,
+    path: str,
+    given: FileFormat,
+    *,
+    text: bool,
+    written: Collection[str] = (),
+) -> tuple[pd.DataFrame, int]:
+    """Return the rows of an opened CSV file, and the number of lines that are left out.
+
+    Args:
+        opened: the file, or its header line and some of the others.
+        path: its name, for errors.
+        given: how it is written.
+        text, written: as for :func:`read_table`.
+    """
+    separator = _separator(given.separator)
+    blocks = _blocks(in_charset(opened, given.charset))
+    header = _header(next(blocks)[0], path, separator)
+    split = _split_across if given.multiline else _split
+    found, odd = split(chain.from_iterable(blocks), separator, len(header))
     frame = _frame(found, header, text, given)
     as_is = [name for name in header if name in written and not text]
     if as_is:
         texts = _frame(found, header, True, given)
         frame = frame.assign(**{name: texts[name] for name in as_is})
-    return frame
+    return frame, odd
 
 
 def read_header(path: str | os.PathLike[str], **file: Any) -> list[str]:

@@ -168,6 +168,11 @@ class ColumnType:
         return self.kind in ("integer", "date")
 
     @property
+    def plain(self) -> bool:
+        """Whether a finite number in a cell is read as itself, if it is whole where it must be."""
+        return self.kind in ("number", "integer") and self.blank is None
+
+    @property
     def signs(self) -> tuple[str, str]:
         """The decimal sign and the sign between groups of digits."""
         groups = self.thousands or ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import Data, in_memory
 from bdpvi.models.contract import Model
 from bdpvi.programs.settings import Settings
 
@@ -39,7 +39,7 @@ class DPVI(Settings):
         counted: whether ``rows`` is a noisy count instead of declared.
     """
 
-    def suited(self, model: Model, data: Dataset, guide: object) -> SuitedDPVI:
+    def suited(self, model: Model, data: Data, guide: object) -> SuitedDPVI:
         """Return the route with guide and size, after a test run of model and guide.
 
         Raises:
@@ -47,4 +47,4 @@ class DPVI(Settings):
         """
         from bdpvi.programs.training import SuitedDPVI
 
-        return SuitedDPVI.of(self, model, data, guide)
+        return SuitedDPVI.of(self, model, in_memory(data), guide)

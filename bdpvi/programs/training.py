@@ -31,7 +31,7 @@ from bdpvi.bayesian.inference.fingerprint import described
 from bdpvi.bayesian.inference.guide import check_steps
 from bdpvi.bayesian.inference.optimisers import fused
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import Data, Dataset, in_memory
 from bdpvi.models.contract import Model, Site
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of
 from bdpvi.noise import secure
@@ -135,9 +135,9 @@ class SuitedDPVI(Settings):
             moments(program)  # refuse before any charge
             return replace(made, size=program.size)
 
-    def suited(self, model: Model, data: Dataset, guide: object) -> SuitedDPVI:
+    def suited(self, model: Model, data: Data, guide: object) -> SuitedDPVI:
         """Return the route for another model; see :meth:`bdpvi.DPVI.suited`."""
-        return SuitedDPVI.of(self, model, data, guide)
+        return SuitedDPVI.of(self, model, in_memory(data), guide)
 
     def plan(self, model: Model, features: int, left: Allowance) -> DPVIPlan:
         """Return the settings, a function of public numbers.
@@ -189,10 +189,10 @@ class SuitedDPVI(Settings):
             "parameters, or more records would help"
         )
 
-    def shares(self, model: Model, data: Dataset) -> None:
+    def shares(self, model: Model, data: Data) -> None:
         """Return None: the costs of single records are not computed."""
 
-    def draw(self, model: Model, data: Dataset, plan: DPVIPlan, key: Key) -> Trained:
+    def draw(self, model: Model, data: Data, plan: DPVIPlan, key: Key) -> Trained:
         """Train, and return the posterior with its draws.
 
         The checkpoint keeps a key's result and returns it again, so that one charge covers one
@@ -203,13 +203,14 @@ class SuitedDPVI(Settings):
         if self.checkpoint is not None and begun:  # begun by secret()
             folder = Checkpoint(self.checkpoint, begun)
             once, kept = folder.once, folder.begun(name)
-        found = once(name, lambda: self._train(model, data, plan, key, kept))
-        here = data.x.device
+        records = in_memory(data)
+        found = once(name, lambda: self._train(model, records, plan, key, kept))
+        here = records.x.device
         parameters = {
             n.removeprefix("of "): v.to(here) for n, v in found.items() if n.startswith("of ")
         }
         Holder(modules_of(model)).load_state_dict(parameters, strict=False)  # on a return too
-        return self._trained(found, parameters, model, data.x, key)
+        return self._trained(found, parameters, model, records.x, key)
 
     def _train(
         self, model: Model, data: Dataset, plan: DPVIPlan, key: Key, kept: KeptState | None

@@ -12,7 +12,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import TooFewRecordsError
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import Data, Dataset, in_memory
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
@@ -100,7 +100,7 @@ class NoisyScores:
         """Return the route with ``draws`` draws in a release."""
         return replace(self, draws=draws)
 
-    def suited(self, model: Model, data: Dataset, guide: object) -> NoisyScores:
+    def suited(self, model: Model, data: Data, guide: object) -> NoisyScores:
         """Return the route; raise ValueError unless the model is one of the three regressions."""
         family_of(model)
         if guide is not None:
@@ -108,6 +108,7 @@ class NoisyScores:
                 f"guide={guide!r:.80}: route=NoisyScores() computes its own posterior and takes "
                 "no guide; leave it out"
             )
+        data = in_memory(data)
         if data.x.shape[1] == 0:
             raise ValueError("x has no columns: a regression needs at least one")
         model.check(data)  # type: ignore[attr-defined]
@@ -139,12 +140,13 @@ class NoisyScores:
         """Return "": the estimate states whether it is reliable."""
         return ""
 
-    def shares(self, model: Model, data: Dataset) -> None:
+    def shares(self, model: Model, data: Data) -> None:
         """Return None: the costs of single records are not computed."""
 
-    def draw(self, model: Model, data: Dataset, plan: ScorePlan, key: Key) -> Drawn:
+    def draw(self, model: Model, data: Data, plan: ScorePlan, key: Key) -> Drawn:
         """Return the posterior, with a secret key's noise, and the costs of reference records."""
         known: Any = self.predicting(model, plan)
+        data = in_memory(data)
         used = _used(data)
         plan = replace(plan, columns=int(used.sum()))
         design = known.design(data.x.detach().cpu().double())

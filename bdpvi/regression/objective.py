@@ -11,13 +11,13 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import Data, Dataset
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 from bdpvi.regression import objective_plan
 from bdpvi.regression.objective_plan import FEWEST, MOST, Facts, ObjectivePlan, Rule, rows_said
-from bdpvi.regression.perturbed_objective import WeightedObjective, perturbed_minima
+from bdpvi.regression.perturbed_objective import Signed, SummedObjective, minima_of
 
 COUNT = 0.01
 """Share of μ² for the noisy number of records, if the owner declares none."""
@@ -62,7 +62,7 @@ class ObjectivePerturbation:
         validate.positive_int("draws", self.draws)
         Facts(columns=1, rows=self.rows, sources=self.sources)
 
-    def suited(self, model: Model, data: Dataset, guide: object) -> ObjectivePerturbation:
+    def suited(self, model: Model, data: Data, guide: object) -> ObjectivePerturbation:
         """Return the route with the number of source columns, if the data's encoding gives it.
 
         Raises:
@@ -78,8 +78,9 @@ class ObjectivePerturbation:
                 f"guide={guide!r:.80}: route=ObjectivePerturbation() releases minima and takes no "
                 "guide; leave it out"
             )
-        model.check(data)
-        if not data.x.shape[1]:
+        if isinstance(data, Dataset):
+            model.check(data)
+        if not data.feature_names:
             raise ValueError("x has no columns: a prediction needs at least one")
         from bdpvi.datasets.encoding import Encoding  # late: settings need no table
 
@@ -147,22 +148,31 @@ class ObjectivePerturbation:
             f"{centre}. The smallest useful ε is about {least:.2g}; fewer columns would help too"
         )
 
-    def shares(self, model: Model, data: Dataset) -> tuple[Tensor, Tensor]:
+    def shares(self, model: Model, data: Data) -> tuple[Tensor, Tensor] | None:
         """Return each record's ω‖z‖ over C and ω‖z‖² over its bound, (N,) each."""
         from bdpvi.releases.route import Allowance
 
+        if not isinstance(data, Dataset):
+            return None  # of N numbers there may be more than fit in memory
         plan = self.plan(model, data.x.shape[1], Allowance(1.0, 1e-5, 0.0))  # neither depends on ε
-        design = self.predicting(model, plan).design(data.x.double())
-        whole = replace(plan, limit=math.inf)
-        objective = WeightedObjective(whole, design[:, : plan.facts.columns], data.y)
-        norms = torch.linalg.vector_norm(objective.signed, dim=1)
+        made = signed_design((data.x, data.y), self.predicting(model, plan), plan)
+        norms = torch.linalg.vector_norm(made.signed, dim=1)
         lengths, bends = norms / plan.clip, norms**2 / (plan.bend * plan.clip**2)
-        weights = objective.weights
+        weights = made.weights
         return (weights * lengths).clamp(max=1), (weights * bends).clamp(max=1)
 
-    def draw(self, model: Model, data: Dataset, plan: ObjectivePlan, key: Key) -> dict[str, Tensor]:
+    def draw(self, model: Model, data: Data, plan: ObjectivePlan, key: Key) -> dict[str, Tensor]:
         """Return the weights, {"w": (draws, d)}."""
-        design = self.predicting(model, plan).design(data.x.double())
-        whole = replace(plan, limit=math.inf)  # the model clamps features
-        minima = perturbed_minima(whole, design[:, : plan.facts.columns], data.y, key)
-        return {"w": minima.to(data.x)}
+        known = self.predicting(model, plan)
+        objective = SummedObjective(plan, data.parts.map(signed_design, known, plan))
+        minima = minima_of(objective, plan, key)
+        return {"w": minima.to(data.x) if isinstance(data, Dataset) else minima}
+
+
+def signed_design(
+    records: tuple[Tensor, Tensor], model: BayesianLogisticRegression, plan: ObjectivePlan
+) -> Signed:
+    """Return some records, x and y, as the objective sees them; the model clamps features."""
+    x, y = records
+    design = model.design(x.double())
+    return Signed.of(replace(plan, limit=math.inf), design[:, : plan.facts.columns], y)

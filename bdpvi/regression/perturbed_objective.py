@@ -7,9 +7,10 @@ halves:
 
 - one half bounds the computed gradient at w̃, with the slope b̂ that was drawn;
 - the other bounds the error of that gradient: rounding of at most
-  u(256 + log₂N + (d + 2)‖z‖‖w̃‖/4 + 8) Σω‖z‖, with u = 2⁻⁵³, as sums are over blocks of 256 records
-  added in pairs and logits have d + 1 terms; and ‖b − b̂‖ ≤ √(d + 1) g, as b̂ is a real normal b
-  rounded to a lattice of g = 2⁻³³σ (:func:`bdpvi.noise.secure.gaussian_sum`).
+  u(256 + log₂N + B − 1 + (d + 2)‖z‖‖w̃‖/4 + 8) Σω‖z‖, with u = 2⁻⁵³, as sums are over groups of 256
+  records added in pairs, then over B parts of the table in order, and logits have d + 1 terms; and
+  ‖b − b̂‖ ≤ √(d + 1) g, as b̂ is a real normal b rounded to a lattice of g = 2⁻³³σ
+  (:func:`bdpvi.noise.secure.gaussian_sum`).
 
 Both halves are checked for the w̃ that is released.
 """
@@ -17,10 +18,12 @@ Both halves are checked for the w̃ that is released.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from bdpvi.datasets.records import Held, Records
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
 from bdpvi.regression.objective_plan import CONSTANT, LAST, ObjectivePlan
@@ -53,8 +56,11 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
     >>> perturbed_minima(settings, x, (x[:, 0] > 0).double(), Key.of_seed(0)).shape
     torch.Size([1, 2])
     """
-    key = key or Key.fresh()
-    objective = WeightedObjective(plan, x, y)
+    return minima_of(WeightedObjective(plan, x, y), plan, key or Key.fresh())
+
+
+def minima_of(objective: SummedObjective, plan: ObjectivePlan, key: Key) -> Tensor:
+    """Do :func:`perturbed_minima` for the objective of a table in memory or in blocks."""
     found = []
     for draw in range(plan.drawn.draws):
         own = key.child("draw", draw)
@@ -67,17 +73,25 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
     return minima
 
 
-class WeightedObjective:
-    """Σ ω l + λ‖w − w₀‖²/2 for one table, in float64 on the CPU.
+@dataclass(frozen=True, eq=False)
+class Signed:
+    """Some records as the objective sees them.
 
-    The intercept's column is :data:`~bdpvi.regression.objective_plan.CONSTANT`, so the last weight
-    is the intercept divided by it.
-
-    Args:
-        plan, x, y: see :func:`perturbed_minima`.
+    Attributes:
+        signed: ± z, (N, d + 1), with the sign of the class.
+        weights: ω, (N,).
+        longest: the largest ‖z‖.
+        sizes: Σ ω‖z‖.
     """
 
-    def __init__(self, plan: ObjectivePlan, x: Tensor, y: Tensor) -> None:
+    signed: Tensor
+    weights: Tensor
+    longest: float
+    sizes: float
+
+    @classmethod
+    def of(cls, plan: ObjectivePlan, x: Tensor, y: Tensor) -> Signed:
+        """Return the records; arguments and errors as for :func:`perturbed_minima`."""
         if x.ndim != 2 or x.shape[1] != plan.facts.columns or y.shape != x.shape[:1]:
             raise ValueError(
                 f"x and y must have shapes (N, {plan.facts.columns}) and (N,), got "
@@ -86,43 +100,90 @@ class WeightedObjective:
         y = y.detach().cpu().double()
         if not bool(((y == 0) | (y == 1)).all()):
             raise ValueError(f"y must be 0 or 1, got {torch.unique(y)[:5].tolist()}")
-        self.signed = torch.full((len(x), plan.facts.weights), CONSTANT, dtype=torch.float64)
-        self.signed[:, : x.shape[1]] = x.detach().cpu().clamp(-plan.limit, plan.limit)
-        norms = torch.linalg.vector_norm(self.signed, dim=1)
-        self.signed *= (2 * y - 1).unsqueeze(1)
-        self.weights = BELOW * (plan.clip / norms).minimum(plan.bend * (plan.clip / norms) ** 2)
-        self.weights.clamp_(max=1.0)
+        signed = torch.full((len(x), plan.facts.weights), CONSTANT, dtype=torch.float64)
+        signed[:, : x.shape[1]] = x.detach().cpu().clamp(-plan.limit, plan.limit)
+        norms = torch.linalg.vector_norm(signed, dim=1)
+        signed *= (2 * y - 1).unsqueeze(1)
+        weights = BELOW * (plan.clip / norms).minimum(plan.bend * (plan.clip / norms) ** 2)
+        weights.clamp_(max=1.0)
         of_zero, of_one = plan.class_weights  # at most 1, so that every bound holds
-        self.weights *= torch.where(y == 1, of_one, of_zero)
-        self.longest = float(norms.max()) if len(norms) else 0.0
-        self.sizes = float((self.weights * norms).sum())
+        weights *= torch.where(y == 1, of_one, of_zero)
+        longest = float(norms.max()) if len(norms) else 0.0
+        return cls(signed, weights, longest, float((weights * norms).sum()))
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What bounds the rounding of sums over parts of a table."""
+
+    records: int
+    parts: int
+    longest: float
+    sizes: float
+
+    @classmethod
+    def of(cls, part: Signed) -> _Facts:
+        return cls(len(part.weights), 1, part.longest, part.sizes)
+
+    def __add__(self, other: _Facts) -> _Facts:
+        return _Facts(
+            self.records + other.records,
+            self.parts + other.parts,
+            max(self.longest, other.longest),
+            self.sizes + other.sizes,
+        )
+
+
+def _pull(part: Signed, w: Tensor, k: float) -> Tensor:
+    """Return the records' part of the gradient."""
+    return exact_sum(-(part.weights * torch.sigmoid(-(part.signed @ w)).clamp_(max=k)), part.signed)
+
+
+def _bend(part: Signed, w: Tensor, k: float) -> Tensor:
+    """Return the records' part of the second derivative."""
+    total = w.new_zeros(len(w), len(w))
+    for z, weights in zip(part.signed.split(_ROWS), part.weights.split(_ROWS), strict=True):
+        p = torch.sigmoid(-(z @ w))
+        bend = torch.where(p < k, weights * p * (1 - p), 0.0)
+        total += (z * bend.unsqueeze(1)).T @ z
+    return total
+
+
+class SummedObjective:
+    """Σ ω l + λ‖w − w₀‖²/2 for one table, in float64 on the CPU.
+
+    The intercept's column is :data:`~bdpvi.regression.objective_plan.CONSTANT`, so the last weight
+    is the intercept divided by it.
+
+    Args:
+        plan: the settings.
+        parts: the records, in memory or in blocks.
+    """
+
+    def __init__(self, plan: ObjectivePlan, parts: Records[Signed]) -> None:
+        self.parts, self.facts = parts, parts.sum(_Facts.of)
         self.k, self.ridge, self.tolerance = plan.drawn.residual, plan.ridge, plan.tolerance
         self.coarse = math.sqrt(plan.facts.weights) * sum_step(plan.sigma)
-        self.centre = self.signed.new_zeros(plan.facts.weights)
+        self.centre = torch.zeros(plan.facts.weights, dtype=torch.float64)
         self.centre[-1] = plan.facts.centre / CONSTANT
         self._factor: Tensor | None = None
 
     def gradient(self, w: Tensor) -> Tensor:
         """Return the gradient at w, (d,)."""
-        pull = -(self.weights * torch.sigmoid(-(self.signed @ w)).clamp_(max=self.k))
-        return exact_sum(pull, self.signed) + self.ridge * (w - self.centre)
+        return self.parts.sum(_pull, w, self.k) + self.ridge * (w - self.centre)
 
     def curvature(self, w: Tensor) -> Tensor:
         """Return the second derivative at w, (d, d)."""
-        total = self.ridge * torch.eye(len(w), dtype=torch.float64)
-        for z, weights in zip(self.signed.split(_ROWS), self.weights.split(_ROWS), strict=True):
-            p = torch.sigmoid(-(z @ w))
-            bend = torch.where(p < self.k, weights * p * (1 - p), 0.0)
-            total += (z * bend.unsqueeze(1)).T @ z
-        return total
+        return self.parts.sum(_bend, w, self.k) + self.ridge * torch.eye(len(w)).double()
 
     def rounding(self, w: Tensor) -> float:
         """Return the bound on the error of :meth:`gradient` and of a slope; see the module."""
-        records, d = self.signed.shape
+        d, facts = len(w), self.facts
         size = float(torch.linalg.vector_norm(w))
-        sums = _BLOCK + math.log2(records + 1) + (d + 2) * self.longest * size / 4 + 8
+        sums = _BLOCK + math.log2(facts.records + 1) + facts.parts - 1
+        sums += (d + 2) * facts.longest * size / 4 + 8
         ridge = 4 * self.ridge * (size + float(self.centre.abs().max()))
-        return self.coarse + _UNIT * (sums * self.sizes + ridge)
+        return self.coarse + _UNIT * (sums * facts.sizes + ridge)
 
     def minimum(self, slope: Tensor) -> Tensor:
         """Return w̃ with a gradient of at most τ, all rounding included.
@@ -158,6 +219,19 @@ class WeightedObjective:
             f"the optimiser ended with a gradient of {size:.3g} ± {self.rounding(w):.3g}, more "
             f"than {self.tolerance:.3g}: nothing is released"
         )
+
+
+class WeightedObjective(SummedObjective):
+    """The objective of a table in memory.
+
+    Args:
+        plan, x, y: see :func:`perturbed_minima`.
+    """
+
+    def __init__(self, plan: ObjectivePlan, x: Tensor, y: Tensor) -> None:
+        made = Signed.of(plan, x, y)
+        self.signed, self.weights = made.signed, made.weights
+        super().__init__(plan, Held(made))
 
 
 def exact_sum(left: Tensor, rows: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from bdpvi.datasets import exact
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Model
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
@@ -61,14 +61,14 @@ class Solve:
     step: ClassVar[str] = "release"
 
     model: Model
-    data: Dataset
+    data: Data
     route: Suited[Any]
     epsilon: float
     delta: float
 
     def plan(self, before: Before) -> transaction.Plan[Any]:
         """Return the route's settings."""
-        shape = self.model, self.data.x.shape[1]
+        shape = self.model, len(self.data.feature_names)
         settings = planned(self.route, *shape, before, self.epsilon, self.delta)
         return transaction.Plan(
             kind="release",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkab
 from torch import Tensor
 
 from bdpvi._ground.types import Budget
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Model
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
@@ -59,7 +59,7 @@ class Route(Protocol[P]):
     def with_draws(self, draws: int) -> Self:
         """Return the route with ``draws`` draws in a release."""
 
-    def suited(self, model: Model, data: Dataset, guide: object) -> Suited[P]:
+    def suited(self, model: Model, data: Data, guide: object) -> Suited[P]:
         """Return the route adapted to model, guide and the data's preprocessing.
 
         Raises:
@@ -86,10 +86,10 @@ class Suited(Route[P], Protocol[P]):
     def caution(self, plan: P, delta: float) -> str:
         """Return reasons against the release, from public facts; "" if there are none."""
 
-    def shares(self, model: Model, data: Dataset) -> tuple[Tensor, Tensor] | None:
+    def shares(self, model: Model, data: Data) -> tuple[Tensor, Tensor] | None:
         """Return ω‖z‖ and ω‖z‖² of each record over their largest; None if not defined."""
 
-    def draw(self, model: Model, data: Dataset, plan: P, key: Key) -> Solved:
+    def draw(self, model: Model, data: Data, plan: P, key: Key) -> Solved:
         """Return the release, with the noise of a key."""
 
 

@@ -14,6 +14,7 @@ from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import MEASURED, Encoding
 from bdpvi.datasets.origin import Origin
+from bdpvi.datasets.records import Held
 from bdpvi.tables.encoded import Perform, encode
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.rows import Encoded, Rows
@@ -109,7 +110,8 @@ def bought(
     blank = np.zeros(len(X), dtype=np.int64)
     columns = {name: Cells(X[:, j], ("",), blank) for j, name in enumerate(pipeline.numeric)}
     rows = Rows(columns, np.zeros(len(X)))
-    found = encode(rows, pipeline, perform, left=left, feasible=False)
+    header = [*pipeline.numeric, pipeline.target]
+    found = encode(Held(rows), header, pipeline, perform, left=left, feasible=False)
     numbers: Any = found.encoding.columns
     center, scale = (np.array([getattr(c, name) for c in numbers]) for name in ("mean", "sd"))
     made = found.encoding

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import TooFewRecordsError, tell_owner
 from bdpvi.datasets import bought
-from bdpvi.datasets.cells import Cells, read_cell, read_columns
+from bdpvi.datasets.cells import Cells, Columns, read_cell, read_columns
 from bdpvi.datasets.encoding import Encoding, with_text_names
+from bdpvi.datasets.records import Records
+from bdpvi.datasets.types import ColumnType
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Book, Priced, digest_of
 from bdpvi.privacy.events import SampledGaussian, Threshold
@@ -33,10 +36,24 @@ if TYPE_CHECKING:
     import pandas as pd
 
 C = TypeVar("C")
+WITHOUT = "a target or an exposure is blank or outside the range of the model"
+"""Why a row is not used."""
 
 
 def read_rows(frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
     """Return the rows with a target; tell the owner how many rows have none."""
+    rows, left_out = usable(frame, pipeline)
+    tell_owner(left_out, "row", WITHOUT)
+    return rows
+
+
+def rows_of(frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
+    """Return the rows with a target."""
+    return usable(frame, pipeline)[0]
+
+
+def usable(frame: pd.DataFrame, pipeline: Pipeline) -> tuple[Rows, int]:
+    """Return the rows with a target, and how many others there are."""
     columns = dict(read_columns(with_text_names(frame), pipeline.types_used))
     target = columns.pop(pipeline.target)
     if pipeline.model is None:
@@ -47,9 +64,17 @@ def read_rows(frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
         kept = pipeline.model.fits(torch.from_numpy(y)).numpy()
     if pipeline.exposure:
         kept = kept & (columns[pipeline.exposure].numbers > 0)
-    why = "a target or an exposure is blank or outside the range of the model"
-    tell_owner(int((~kept).sum()), "row", why)
-    return Rows(columns, y).select(np.flatnonzero(kept))
+    return Rows(columns, y).select(np.flatnonzero(kept)), int((~kept).sum())
+
+
+def columns_of(rows: Rows) -> Columns:
+    """Return the cells of rows."""
+    return rows.columns
+
+
+def encoded_of(rows: Rows, encoding: Encoding) -> tuple[Tensor, Tensor]:
+    """Return features and targets of rows."""
+    return encoding.whole(rows.columns), torch.from_numpy(rows.y)
 
 
 def _places(cells: Cells, values: Sequence[object]) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -89,7 +114,7 @@ class CountCells:
 
     step: ClassVar[str] = "count"
 
-    rows: Rows
+    rows: Records[Rows]
     purchase: bought.Purchase
     distance: float
 
@@ -100,7 +125,8 @@ class CountCells:
 
     def draw(self, plan: Plan[None], key: Key) -> bought.Counted:
         """Count."""
-        return bought.count(self.rows.columns, self.purchase, distance=self.distance, key=key)
+        cells = self.rows.map(columns_of)
+        return bought.count(cells, self.purchase, distance=self.distance, key=key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,14 +140,16 @@ class EstimateConstants:
             (:mod:`bdpvi.privacy.dominating`).
         purchase: the queries to answer.
         price: the parts of its price.
+        types: the declared types by which cells are read.
     """
 
     step: ClassVar[str] = "constants"
 
-    rows: Rows
+    rows: Records[Rows]
     asked: bought.Purchase
     purchase: bought.Purchase
     price: Mapping[str, Any]
+    types: Mapping[str, ColumnType] = field(default_factory=dict)
 
     def plan(self, before: Before) -> Plan[None]:
         """Return the price."""
@@ -138,11 +166,19 @@ class EstimateConstants:
     def draw(self, plan: Plan[None], key: Key) -> Encoding:
         """Estimate."""
         charged = digest_of(seal(key))
-        return bought.buy(self.rows.columns, self.purchase, **self.price, key=key, charged=charged)
+        return bought.buy(
+            self.rows.map(columns_of),
+            self.purchase,
+            **self.price,
+            key=key,
+            charged=charged,
+            types=self.types,
+        )
 
 
 def encode(
-    rows: Rows,
+    rows: Records[Rows],
+    header: Sequence[str],
     pipeline: Pipeline,
     perform: Perform,
     *,
@@ -153,6 +189,7 @@ def encode(
 
     Args:
         rows: rows of the table.
+        header: the names of its columns.
         pipeline: the steps and their settings.
         perform: charges and draws.
         left: the remaining ε of a ledger; None means all.
@@ -161,7 +198,7 @@ def encode(
     Raises:
         TooFewRecordsError: if records are too few; it says what would suffice.
     """
-    purchase = pipeline.purchase([*rows.columns, pipeline.target])
+    purchase = pipeline.purchase(header)
     if purchase.empty:
         assert pipeline.public is not None
         return Encoded(bought.public_encoding(pipeline.public))
@@ -185,7 +222,7 @@ def encode(
         assert spent is not None
         paid_for = f"counting the records spent {spent.epsilon:.2g} of ε"
         _refuse_few(pipeline, wanted, first.records, need, left, paid_for)
-    second = perform(EstimateConstants(rows, purchase, wanted, price))
+    second = perform(EstimateConstants(rows, purchase, wanted, price, pipeline.types_used))
     paid = (distance, price["distance"]) if purchase.queries else (distance,)
     return Encoded(second, paid, first.records, need)
 

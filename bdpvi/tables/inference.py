@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.programs.dpvi import DPVI
@@ -63,7 +63,7 @@ class Intervals:
         trained = self.trained and self.trained.with_draws(draws)
         return Intervals(scores=self.scores.with_draws(draws), trained=trained)
 
-    def suited(self, model: Model, data: Dataset, guide: object) -> Intervals:
+    def suited(self, model: Model, data: Data, guide: object) -> Intervals:
         """Return the route for a model; errors as for both of its routes."""
         scores = self.scores.suited(model, data, guide)
         if data.ledger.rows_per_unit > 1:  # only noisy scores have a price for several rows
@@ -100,10 +100,10 @@ class Intervals:
         """Return reasons against the release, from public facts; "" if there are none."""
         return self.of(plan).caution(plan, delta)  # type: ignore[no-any-return]
 
-    def shares(self, model: Model, data: Dataset) -> None:
+    def shares(self, model: Model, data: Data) -> None:
         """Return None: the costs of single records are not computed."""
 
-    def draw(self, model: Model, data: Dataset, plan: Any, key: Key) -> Solved:
+    def draw(self, model: Model, data: Data, plan: Any, key: Key) -> Solved:
         """Return the posterior, with the noise of a key."""
         return self.of(plan).draw(model, data, plan, key)  # type: ignore[no-any-return]
 

@@ -24,7 +24,7 @@ from bdpvi.bayesian.accounting.answer import implied, nothing
 from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.bayesian.accounting.table import total as of_table
 from bdpvi.bayesian.fit import Kept
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import Data, Dataset
 from bdpvi.models.contract import Model, fitting
 from bdpvi.noise.keys import EXPERIMENT, Key
 from bdpvi.privacy.conversions import TESTS, least_failure
@@ -56,7 +56,7 @@ class Prepared:
     """
 
     model: Model
-    data: Dataset
+    data: Data
     route: Suited[Any]
     kept: Kept
 
@@ -65,7 +65,7 @@ class Prepared:
     def of(
         cls,
         model: Model,
-        data: Dataset,
+        data: Data,
         route: Route[Any],
         *,
         guide: object = None,
@@ -77,7 +77,9 @@ class Prepared:
             ValueError: if model, data or guide do not suit the route; nothing is charged. This does
                 not depend on records: invalid ones are left out.
         """
-        data, model = fitting(model, data), getattr(model, "plain", model)
+        if isinstance(data, Dataset):
+            data = fitting(model, data)
+        model = getattr(model, "plain", model)
         data.people.share(ledger)
         return cls(model, data, route.suited(model, data, guide), Kept(data.people))
 
@@ -271,7 +273,7 @@ class Prepared:
 
     @property
     def _shape(self) -> tuple[Model, int]:
-        return self.model, self.data.x.shape[1]
+        return self.model, len(self.data.feature_names)
 
     def _released(
         self,

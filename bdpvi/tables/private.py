@@ -6,15 +6,15 @@ import hashlib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from bdpvi._ground import store
+from bdpvi._ground.progress import bar, silent
 from bdpvi._ground.schema import to_json
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
 from bdpvi.bayesian import storage
@@ -23,12 +23,14 @@ from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, WorstCaseDP
 from bdpvi.bayesian.neighbours.route import Remove
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.releases import carried_out
-from bdpvi.datasets.dataset import Dataset, People
+from bdpvi.datasets.blocks import Blocks, in_blocks
+from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import tell_of_target, tell_of_text, tell_of_unfit
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.reading import read_header, read_table
+from bdpvi.datasets.records import Held, Records
 from bdpvi.datasets.schema import in_file
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import at_most
@@ -39,8 +41,8 @@ from bdpvi.privacy.places import Places
 from bdpvi.releases import intent, persons, shared_file
 from bdpvi.releases.received import release_of
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import encoded, files
-from bdpvi.tables.encoded import encode, read_rows
+from bdpvi.tables import encoded, files, spread
+from bdpvi.tables.encoded import encode, encoded_of, read_rows, rows_of
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.rows import Encoded, Rows
@@ -63,7 +65,7 @@ LEDGER = "ledger.jsonl"
 
 
 def private(
-    table: pd.DataFrame | Dataset | str | os.PathLike[str],
+    table: pd.DataFrame | Dataset | Blocks | str | os.PathLike[str],
     *,
     target: str = "",
     positive: object = None,
@@ -101,6 +103,7 @@ def private(
     decimal: str = ".",
     thousands: str = "",
     date_format: str = "",
+    executor: Executor | None = None,
     progress: bool = True,
 ) -> Release:
     """Turn a table into a private model: private preprocessing, fit to all rows, charge, draw.
@@ -111,7 +114,9 @@ def private(
     unit.
 
     Args:
-        table: a data frame, a CSV or Parquet file, or records with public preprocessing.
+        table: a data frame, a CSV or Parquet file, or records with public preprocessing. Or a table
+            in blocks, which need not fit in memory: a folder or a glob of files of one kind, a URL,
+            a Dask data frame, or :class:`bdpvi.datasets.blocks.Blocks`.
         target: the column to predict, yes or no unless there is a ``model``. Rows with a blank
             target are left out, independently of each other.
         positive: the target value that counts as 1; all others count as 0.
@@ -166,6 +171,10 @@ def private(
         separator, multiline, charset, decimal, thousands, date_format: how a CSV file is written;
             see :class:`bdpvi.datasets.formats.FileFormat`. That values may span several lines is
             stated in the receipt.
+        executor: workers that read a table in blocks and add up its rows, such as a
+            :class:`concurrent.futures.ProcessPoolExecutor` or Dask's ``client.get_executor()``; a
+            file is then read in blocks. They see rows, never keys or noise, and the release is the
+            same to the bit for any number of them.
         progress: whether to show progress bars.
 
     Raises:
@@ -192,6 +201,7 @@ def private(
         table,
         file=FileFormat(**{one.name: given[one.name] for one in fields(FileFormat)}),
         progress=progress,
+        executor=executor,
         out=out,
         secret=secret,
         ledger=ledger,
@@ -209,12 +219,21 @@ def private(
 def beside(table: str | os.PathLike[str]) -> Path:
     """Return the default path of the ledger for a table's file.
 
-    Links to the file are resolved: the same file has one ledger.
+    Links to the file are resolved: the same file has one ledger. That of a glob is beside the
+    folder of its files.
 
-    >>> beside("data/patients.csv").name
-    'patients.csv.ledger.jsonl'
+    Raises:
+        ValueError: if the table is at a URL.
+
+    >>> beside("data/patients.csv").name, beside("data/visits/*.parquet").name
+    ('patients.csv.ledger.jsonl', 'visits.ledger.jsonl')
     """
-    path = Path(table).resolve()
+    if "://" in os.fspath(table):
+        raise ValueError(
+            f"ledger: none can be kept beside the URL {os.fspath(table)!r}; give a local file, "
+            "ledger=FILE (--ledger FILE)"
+        )
+    path = Path(spread.place_of(os.fspath(table))).resolve()
     return path.with_name(f"{path.name}.ledger.jsonl")
 
 
@@ -252,23 +271,26 @@ class Work:
         progress: whether to show progress bars.
         file: how a CSV file is written.
         where: paths of its files, if it has any.
+        executor: workers for a table in blocks.
     """
 
-    table: pd.DataFrame | Dataset
+    table: pd.DataFrame | Dataset | Blocks
     pipeline: Pipeline
     people: People = field(default_factory=People)
     budget: Budget | None = None
     progress: bool = True
     file: FileFormat = field(default_factory=FileFormat)
     where: Places | None = None
+    executor: Executor | None = None
 
     @classmethod
     def of(
         cls,
-        table: pd.DataFrame | Dataset | str | os.PathLike[str],
+        table: pd.DataFrame | Dataset | Blocks | str | os.PathLike[str],
         *,
         file: FileFormat | None = None,
         progress: bool = True,
+        executor: Executor | None = None,
         out: str | os.PathLike[str] | None = None,
         secret: str | os.PathLike[str] | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -280,16 +302,24 @@ class Work:
     ) -> Work:
         """Read the table; arguments as for :func:`private`. A refusal leaves no ledger."""
         said: Any = {"unit": unit, "rows_per_unit": rows_per_unit}
-        persons.check_said(table, **said, one_row_per_person=one_row_per_person)
+        path_of = table.path or table if isinstance(table, Blocks) else table
+        persons.check_said(path_of, **said, one_row_per_person=one_row_per_person)
         checked(budget, unit, rows_per_unit)
         file = file or FileFormat()
-        if ledger is None and isinstance(table, str | os.PathLike):
-            ledger = beside(table)
+        if ledger is None and isinstance(path_of, str | os.PathLike):
+            ledger = beside(path_of)
         kept = table.people.kept if ledger is None and isinstance(table, Dataset) else ledger
         path = kept.path if isinstance(kept, Ledger) else None if kept is None else Path(kept)
         where = None if out is None else _held(*places(out, secret), path)
         people = People(**said)
-        if isinstance(table, str | os.PathLike):
+        named = isinstance(table, str | os.PathLike)
+        if in_blocks(table) or (named and executor is not None):
+            table = table if isinstance(table, Blocks) else Blocks.of(table, file)
+            pipeline = {"name": spread.name_of(table), **pipeline}
+            pipeline["types"] = in_file(pipeline.get("types"), list(table.header), file)
+        elif executor is not None:
+            raise ValueError("executor: a table in memory needs no workers; leave it out")
+        elif isinstance(table, str | os.PathLike):
             pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
             table, types = _read(table, file, raw, pipeline.get("types"))
@@ -305,11 +335,14 @@ class Work:
                     "exposure: for encoded records it belongs to the model, as a column number"
                 )
             people = table.people
+        elif isinstance(table, Blocks):
+            spread.check(Pipeline(**pipeline), unit)
         elif unit == ROW:
             persons.warn_of_repeats(table, unit, 4)
         else:
             table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
-        work = cls(table, Pipeline(**pipeline), people, budget, progress, file, where)
+        made = Pipeline(**pipeline)
+        work = cls(table, made, people, budget, progress, file, where, executor)
         work.check()
         work.look()
         if ledger is not None:
@@ -319,6 +352,9 @@ class Work:
     def look(self) -> None:
         """Show the owner what may be read otherwise than meant, before anything is charged."""
         if isinstance(self.table, Dataset):
+            return
+        if isinstance(self.table, Blocks):
+            assert self.used >= 0  # the first pass, which tells what it finds
             return
         frame, pipeline = with_text_names(self.table), self.pipeline
         types = pipeline.types_used
@@ -331,9 +367,31 @@ class Work:
 
     @cached_property
     def rows(self) -> Rows:
-        """The raw rows that have a target."""
-        assert not isinstance(self.table, Dataset)
+        """The raw rows that have a target, in memory."""
+        assert not isinstance(self.table, Dataset | Blocks)
         return read_rows(self.table, self.pipeline)
+
+    @property
+    def spread(self) -> Records[pd.DataFrame] | None:
+        """The rows of a table in blocks."""
+        if not isinstance(self.table, Blocks):
+            return None
+        track = bar if self.progress else silent
+        return self.table.records(self.executor, track=track, what="pass")
+
+    @cached_property
+    def used(self) -> int:
+        """The number of rows of a table in blocks that have a target."""
+        assert self.spread is not None
+        return spread.look(self.spread, self.pipeline)
+
+    @property
+    def header(self) -> list[str]:
+        """The names of the table's columns."""
+        if isinstance(self.table, Blocks):
+            return list(self.table.header)
+        assert not isinstance(self.table, Dataset)
+        return list(with_text_names(self.table).columns)
 
     @cached_property
     def records(self) -> Dataset | None:
@@ -341,7 +399,7 @@ class Work:
         pipeline = self.pipeline
         if isinstance(self.table, Dataset):
             return replace(self.table, preprocessing=self._noting(self.table.preprocessing))
-        if not pipeline.from_data:
+        if not pipeline.from_data or isinstance(self.table, Blocks):
             return None
         given = {"drop": pipeline.drop, "categorical": pipeline.categorical, **pipeline.measuring}
         data = dataset_from_frame(
@@ -405,8 +463,7 @@ class Work:
                 f"model={model!r:.80}: column numbers are assigned during encoding, so leave "
                 "levels= and exposure= out of the model, and give exposure=NAME"
             )
-        assert not isinstance(self.table, Dataset)
-        purchase = self.pipeline.purchase(list(with_text_names(self.table).columns))
+        purchase = self.pipeline.purchase(self.header)
         encoded.check(self.pipeline, purchase, self.pipeline.distance)
         if self.bayesian and not purchase.empty:
             raise ValueError(
@@ -422,27 +479,33 @@ class Work:
         found: Ledger = self.people.ledger
         return found
 
-    def dataset(self, work: Transaction, left: Remaining) -> tuple[Dataset, Encoded | None]:
+    def dataset(self, work: Transaction, left: Remaining) -> tuple[Data, Encoded | None]:
         """Return all records, and how they were encoded unless the preprocessing is given."""
         pipeline = self.pipeline
         if self.records is not None:
             return self.records, None
-        found = encode(self.rows, pipeline, work.perform, left=left)
+        rows: Records[Rows] = (
+            Held(self.rows) if self.spread is None else self.spread.map(rows_of, pipeline)
+        )
+        found = encode(rows, self.header, pipeline, work.perform, left=left)
         meaning: dict[str, Any] = {"column": pipeline.target}
         if pipeline.model is None:
             positive = pipeline.positive_label
             meaning |= {"positive": positive, "negative": f"not {positive}"}
         elif pipeline.classes:
             meaning["classes"] = pipeline.labels
-        data = Dataset(
-            found.encoding.whole(self.rows.columns),
-            torch.from_numpy(self.rows.y),
-            feature_names=found.encoding.feature_names,
-            name=pipeline.name,
-            preprocessing=self._noting({"encoding": found.encoding.to_dict(), "target": meaning}),
-            people=self.people,
-        )
-        return data, found
+        told: dict[str, Any] = {
+            "feature_names": found.encoding.feature_names,
+            "name": pipeline.name,
+            "preprocessing": self._noting(
+                {"encoding": found.encoding.to_dict(), "target": meaning}
+            ),
+            "people": self.people,
+        }
+        parts = rows.map(encoded_of, found.encoding)
+        if isinstance(parts, Held):
+            return Dataset(*parts.part, **told), found
+        return BlockData(parts, self.used, **told), found
 
     def released(self, work: Transaction, folder: Path | None = None) -> Release:
         """Return the release: plan, charge and draw everything as one work.
@@ -572,6 +635,8 @@ class Work:
         """Return digests of the table and of the options."""
         if isinstance(self.table, Dataset):
             table = self.table.fingerprint()
+        elif isinstance(self.table, Blocks):
+            table = self.table.fingerprint(self.executor)
         else:
             table = hashlib.sha256(self.table.to_csv().encode("utf-8", "replace")).hexdigest()
         options = replace(self.pipeline, name="data")

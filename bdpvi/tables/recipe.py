@@ -22,7 +22,7 @@ from bdpvi.tables.inference import Intervals
 if TYPE_CHECKING:  # settings need not load the fitting code
     from bdpvi.bayesian.fit import Fit
     from bdpvi.bayesian.neighbours.route import Neighbours
-    from bdpvi.datasets.dataset import Dataset
+    from bdpvi.datasets.dataset import Data, Dataset
     from bdpvi.tables.prepared import Prepared
 
 GUIDES: Mapping[str, type[GaussianGuide]] = {
@@ -108,7 +108,7 @@ class Recipe:
 
     def fit(
         self,
-        train: Dataset,
+        train: Data,
         *,
         neighbours: Neighbours | None = None,
         ledger: Ledger | None = None,
@@ -128,7 +128,11 @@ class Recipe:
             if isinstance(route, Intervals):
                 route = replace(route, trained=replace(route.trained, progress=progress))
             return Prepared.of(self.model, train, route, ledger=ledger)
-        return self.fit_guide(train, neighbours=neighbours, ledger=ledger, progress=progress)
+        from bdpvi.datasets.dataset import in_memory
+
+        return self.fit_guide(
+            in_memory(train), neighbours=neighbours, ledger=ledger, progress=progress
+        )
 
     def fit_guide(
         self,

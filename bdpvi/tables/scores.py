@@ -25,6 +25,7 @@ from bdpvi._ground.progress import Track, silent
 from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.bayesian.optimum.elbo import Records
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.records import Held
 from bdpvi.models.clipped import ClippedBernoulli
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import predictive_means
@@ -165,10 +166,10 @@ def previewed(
         clock: returns the time in seconds.
 
     Returns:
-        The scores, or None where one takes too long (training, the guide's own covariance, or the
-        first one).
+        The scores, or None where one takes too long (a table in blocks, training, the guide's own
+        covariance, or the first one).
     """
-    if not isinstance(release.model, BayesianLogisticRegression):
+    if work.spread is not None or not isinstance(release.model, BayesianLogisticRegression):
         return None
     route = work.pipeline.chosen(work.whole).route
     if release.guide is not None or (release.receipt.noise_scale is None and route is None):
@@ -256,7 +257,8 @@ def _parts(
         mask = torch.from_numpy(held)
         return given.select(~mask), given.select(mask), None
     rows = work.rows.select(np.flatnonzero(~held)), work.rows.select(np.flatnonzero(held))
-    found = encode(rows[0], work.pipeline, Unpaid(key.child("constants")), feasible=False)
+    free = Unpaid(key.child("constants"))
+    found = encode(Held(rows[0]), work.header, work.pipeline, free, feasible=False)
     train, test = (
         Dataset(
             found.encoding.whole(one.columns),

@@ -13,6 +13,7 @@ from scipy import stats
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
 
 DISTANCE, DELTA, PAIRS, LUCK = 1.0, 1e-3, 200_000, 1e-9
@@ -57,7 +58,7 @@ def bought_draws(values: list[float], of: Callable[[Numeric], float], seed: int)
     found = []
     for i in range(PAIRS // 2):
         key = Key.of_seed(seed).child(i)
-        made = bought.buy(table, purchase, distance=DISTANCE, delta=DELTA, key=key)
+        made = bought.buy(Held(table), purchase, distance=DISTANCE, delta=DELTA, key=key)
         (column,) = made.columns
         assert isinstance(column, Numeric)
         found.append(of(column))
@@ -94,7 +95,7 @@ def test_one_person_s_category_is_published_as_rarely_as_its_delta_says() -> Non
     seen = 0
     for i in range(PAIRS // 4):
         made = bought.buy(
-            table, purchase, distance=DISTANCE, delta=DELTA, key=Key.of_seed(5).child(i)
+            Held(table), purchase, distance=DISTANCE, delta=DELTA, key=Key.of_seed(5).child(i)
         )
         (column,) = made.columns
         assert isinstance(column, OneHot)
@@ -112,7 +113,7 @@ def test_who_else_is_there_changes_no_other_s_noise(hashed: bool) -> None:
     purchase = bought.Purchase.of(["ward", "t"], target="t", categorical=["ward"], hashed=hashed)
     key = Key.of_seed(7)
     one, other = (
-        bought.buy(names(counts), purchase, distance=DISTANCE, delta=DELTA, key=key)
+        bought.buy(Held(names(counts)), purchase, distance=DISTANCE, delta=DELTA, key=key)
         for counts in ({"a": 90, "b": 80, "z": 1}, {"a": 90, "b": 80})
     )
     assert one == other
@@ -122,7 +123,9 @@ def test_the_number_of_rows_is_as_noisy_as_its_price() -> None:
     purchase = bought.Purchase.of(["age", "t"], target="t", numeric=["age"])
     found = np.array(
         [
-            bought.count(numbers(ROWS), purchase, distance=0.5, key=Key.of_seed(1).child(i)).records
+            bought.count(
+                Held(numbers(ROWS)), purchase, distance=0.5, key=Key.of_seed(1).child(i)
+            ).records
             for i in range(20_000)
         ]
     )
@@ -136,9 +139,15 @@ def test_any_table_is_answered() -> None:
             purchase = bought.Purchase.of(
                 ["age", "t"], target="t", numeric=numeric, categorical=categorical
             )
-            counted = bought.count(numbers(values), purchase, distance=0.1, key=Key.of_seed(0))
+            counted = bought.count(
+                Held(numbers(values)), purchase, distance=0.1, key=Key.of_seed(0)
+            )
             made = bought.buy(
-                numbers(values), counted.purchase, distance=0.1, delta=1e-6, key=Key.of_seed(1)
+                Held(numbers(values)),
+                counted.purchase,
+                distance=0.1,
+                delta=1e-6,
+                key=Key.of_seed(1),
             )
             x = made.whole(numbers(values))
             assert len(x) == len(values)

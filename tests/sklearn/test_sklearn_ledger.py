@@ -32,7 +32,7 @@ def test_the_file_has_each_charge_before_its_noise_is_drawn(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(exact, "count_noise", counted)
-    monkeypatch.setattr("bdpvi.regression.objective.perturbed_minima", interrupted)
+    monkeypatch.setattr("bdpvi.regression.objective.minima_of", interrupted)
     scales = (0.0, 0.0), (1.0, 1.0)
     model = PrivateLogisticRegression(classes=("no", "yes"), scales=scales, ledger=str(file))
     for _ in range(2):

@@ -22,6 +22,7 @@ from bdpvi.bayesian.guarantees import WorstCaseDP
 from bdpvi.bayesian.neighbours.route import Remove
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.datasets import constants_of
+from bdpvi.datasets.dataset import in_memory
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import GIVEN, Assumption
@@ -385,7 +386,7 @@ def test_without_one_row_only_noise_differs_and_nothing_is_refused(row: int) -> 
             for one in (frame, less)
         ]
         data, other = (
-            work.dataset(Transaction(work.ledger, Key.of_seed(row)), work.whole)[0]
+            in_memory(work.dataset(Transaction(work.ledger, Key.of_seed(row)), work.whole)[0])
             for work in works
         )
         kept = [i for i in range(len(data)) if not np.array_equal(data.y[i], 1)]

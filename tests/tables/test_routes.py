@@ -83,7 +83,7 @@ def test_a_budget_refuses_before_anything_is_charged_or_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data, ledger = logistic_data(1000, 2), Ledger(budget=Budget(0.5))
-    monkeypatch.setattr("bdpvi.regression.objective.perturbed_minima", None)
+    monkeypatch.setattr("bdpvi.regression.objective.minima_of", None)
     with pytest.raises(BudgetExceededError, match=r"over the budget of ε = 0\.5"):
         fit_private(MODEL, data, epsilon=1.0, ledger=ledger)
     assert ledger.entries() == ()
@@ -115,7 +115,7 @@ def test_it_is_charged_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(exact, "count_noise", counted)
 
-    monkeypatch.setattr("bdpvi.regression.objective.perturbed_minima", interrupted)
+    monkeypatch.setattr("bdpvi.regression.objective.minima_of", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit_private(MODEL, data, epsilon=1.0)
     assert [one.kind for one in data.people.ledger.entries()] == COUNTED
@@ -131,7 +131,7 @@ from bdpvi import BayesianLogisticRegression, Dataset
 import torch
 def killed(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
-objective.perturbed_minima = killed
+objective.minima_of = killed
 data = Dataset(torch.zeros(5, 2), torch.ones(5))
 routes.fit_private(BayesianLogisticRegression(clip=0.5), data, epsilon=1.0,
                    ledger=Ledger.at({str(tmp_path / "ledger.jsonl")!r}))

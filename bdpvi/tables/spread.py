@@ -1,0 +1,100 @@
+"""Tables in blocks: what their releases need of the rows, and what cannot be asked of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bdpvi._ground.types import tell_owner
+from bdpvi.bayesian.guarantees import WORST_CASE
+from bdpvi.datasets.blocks import LEFT_OUT, Blocks
+from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.looks import tell_of_labels
+from bdpvi.datasets.records import Records
+from bdpvi.privacy.book import ROW
+from bdpvi.tables.encoded import WITHOUT, usable
+from bdpvi.tables.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN = 50
+
+
+def check(pipeline: Pipeline, unit: str) -> None:
+    """Refuse options that need single rows in memory.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    asked: dict[str, Any] = {
+        "from_data": pipeline.from_data,
+        "settings": pipeline.settings,
+        "guide": pipeline.guide,
+        "guarantee": pipeline.guarantee if _bayesian(pipeline) else None,
+        "model": pipeline.model,
+        "intervals": pipeline.intervals,
+    }
+    for name, value in asked.items():
+        if value:
+            raise ValueError(
+                f"{name}={value!r:.80}: of a table in blocks only sums over the rows are known, "
+                "which suffice for logistic regression by objective perturbation"
+            )
+    if unit != ROW:
+        raise ValueError(
+            f"unit={unit!r}: rows of one person may lie in several blocks, so a table in blocks is "
+            "protected row by row; if everybody has one row, say one_row_per_person=True "
+            "(--one-row-per-person)"
+        )
+
+
+def _bayesian(pipeline: Pipeline) -> bool:
+    return pipeline.guarantee is not None and pipeline.guarantee.name != WORST_CASE
+
+
+def look(frames: Records[pd.DataFrame], pipeline: Pipeline) -> int:
+    """Return the number of rows that are used; tell the owner about the others and the target.
+
+    It is the first pass over the table, before anything is charged.
+    """
+    used, left_out, odd, labels = frames.sum(_facts, pipeline)
+    tell_owner(left_out, "row", WITHOUT)
+    tell_owner(odd, "line", "it has too few or too many values, or a quote that is not closed")
+    if pipeline.model is None:
+        tell_of_labels(pipeline.target, labels, pipeline.positive_label)
+    return int(used)
+
+
+def _facts(frame: pd.DataFrame, pipeline: Pipeline) -> tuple[int, int, int, dict[str, int]]:
+    """Return rows in use, other rows, lines left out, and counts of the target's labels."""
+    rows, left_out = usable(frame, pipeline)
+    labels: dict[str, int] = {}
+    if pipeline.model is None:
+        cells = read_cells(frame[pipeline.target], pipeline.target_type)
+        counts = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names)).tolist()
+        most = sorted(zip(counts, cells.names, strict=True), reverse=True)[:_SHOWN]
+        labels = {name: count for count, name in most if count}
+    return len(rows), left_out, int(frame.attrs.get(LEFT_OUT, 0)), labels
+
+
+def name_of(table: Blocks) -> str:
+    """Return the name of the data in reports."""
+    from pathlib import Path
+
+    return Path(place_of(table.path)).stem if table.path else "data"
+
+
+def place_of(path: str) -> str:
+    """Return the path of a table without the pattern of a glob.
+
+    >>> place_of("claims/2024-*.parquet"), place_of("claims/a.csv")
+    ('claims', 'claims/a.csv')
+    """
+    from glob import has_magic
+    from os.path import dirname, exists
+
+    while has_magic(path) and not exists(path):
+        path = dirname(path) or "."
+    return path

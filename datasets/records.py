@@ -1,0 +1,205 @@
+"""Sums over the records of a table, in memory or block by block.
+
+A release needs nothing of the rows but sums of small arrays: counts, gradients, second derivatives.
+``records.sum(f, *public)`` is the sum of ``f(block, *public)`` over all blocks, added in the order
+of the blocks, so that it is equal to the bit for any number of workers. The engine is any
+:class:`concurrent.futures.Executor`: a pool of processes, or Dask's ``client.get_executor()``.
+Workers see rows and public arguments, never keys or noise.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from importlib.metadata import version
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+from bdpvi._ground import threads
+from bdpvi._ground.host import on_host
+from bdpvi._ground.progress import Track, silent
+
+T = TypeVar("T")
+S = TypeVar("S")
+_AHEAD = 32
+"""Number of blocks handed to an executor at once: what is in memory does not grow with blocks."""
+
+
+class Block(Protocol):
+    """A part of a table that can be sent to a worker and read there."""
+
+    @property
+    def name(self) -> str:
+        """The block in words, for errors."""
+
+    def read(self) -> Iterator[Any]:
+        """Yield its rows, a few at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Held(Generic[T]):
+    """Records in memory, of which sums are needed: a single part.
+
+    >>> Held([1, 2, 3]).map(len).sum(lambda n, more: n + more, 10)
+    13
+    """
+
+    part: T
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return 1
+
+    def map(self, f: Callable[..., S], *public: Any) -> Held[S]:
+        """Return the records as ``f`` makes them, each part ``f(part, *public)``."""
+        return Held(f(self.part, *public))
+
+    def sum(self, f: Callable[..., S], *public: Any) -> S:
+        """Return the sum of ``f(part, *public)``: arrays, or tuples and dictionaries of arrays."""
+        return f(self.part, *public)
+
+
+@dataclass(frozen=True, eq=False)
+class Spread(Generic[T]):
+    """Records in blocks, each read when it is needed, by workers if there are any.
+
+    Attributes:
+        parts: the blocks, at least one.
+        steps: functions, with their public arguments, that make records of a block's rows.
+        executor: the workers; None for this process.
+        track: shows the progress of every sum.
+        what: what the sums are for, for the progress bar.
+
+    Raises:
+        ValueError: naming the block that cannot be read, or has changed, or on which a function
+            failed; or if workers ended, have another version of this library, or cannot be sent
+            the function. Sums draw nothing, so the same work goes on when its cause is removed.
+
+    >>> class Rows:
+    ...     def __init__(self, *rows: int) -> None:
+    ...         self.rows, self.name = rows, f"rows {rows}"
+    ...     def read(self):
+    ...         yield from self.rows
+    >>> Spread((Rows(1, 2), Rows(3))).map(pow, 2).sum(lambda row: {"all": row})
+    {'all': 14}
+    """
+
+    parts: Sequence[Block]
+    steps: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = ()
+    executor: Executor | None = None
+    track: Track[Any] = field(default=silent, repr=False)
+    what: str = "blocks"
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks."""
+        return len(self.parts)
+
+    def map(self, f: Callable[..., S], *public: Any) -> Spread[S]:
+        """Do :meth:`Held.map`: ``f`` is applied in every sum, so that nothing is kept in memory."""
+        made: Any = replace(self, steps=(*self.steps, (f, public)))
+        return made  # type: ignore[no-any-return]
+
+    def sum(self, f: Callable[..., S], *public: Any) -> S:
+        """Do :meth:`Held.sum`."""
+        return reduce(added, self.each(f, *public))
+
+    def each(self, f: Callable[..., S], *public: Any) -> Iterator[S]:
+        """Yield the sum of every block, in order."""
+        task = partial(_sum_of, steps=(*self.steps, (f, public)), made_by=version("bdpvi"))
+        turns = iter(self.track(self.parts, self.what))
+        if self.executor is None:
+            for block in turns:
+                try:
+                    yield task(block)
+                except Exception as error:
+                    _failed(block, error)
+            return
+        waiting: deque[tuple[Block, Future[S]]] = deque()
+        try:
+            for block in turns:
+                waiting.append((block, self._sent(task, block)))
+                if len(waiting) >= _AHEAD:
+                    yield _result(*waiting.popleft())
+            while waiting:
+                yield _result(*waiting.popleft())
+        finally:
+            for _, future in waiting:
+                future.cancel()
+
+    def _sent(self, task: Callable[[Block], S], block: Block) -> Future[S]:
+        assert self.executor is not None
+        try:
+            return self.executor.submit(task, block)
+        except Exception as error:
+            _failed(block, error)
+
+
+Records = Held[T] | Spread[T]
+"""Records of which sums are needed."""
+
+
+def added(one: Any, other: Any) -> Any:
+    """Return the sum of two results, part by part; a key that one lacks counts as 0.
+
+    >>> added((1, {"a": 2}), (10, {"b": 5}))
+    (11, {'a': 2, 'b': 5})
+    """
+    if isinstance(one, tuple):
+        return tuple(added(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, dict):
+        both = {name: added(one[name], other[name]) for name in one if name in other}
+        return {**one, **other, **both}
+    return one + other
+
+
+class _Worker(ValueError):
+    """A sentence about workers, which needs no block's name."""
+
+
+@on_host
+def _sum_of(
+    block: Block, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], made_by: str
+) -> Any:
+    """Return the sum over one block, by one thread so that it is the same everywhere."""
+    if (found := version("bdpvi")) != made_by:
+        raise _Worker(
+            f"executor: a worker has bdpvi {found} and this process {made_by}; install the same "
+            "version there"
+        )
+    total = None
+    with threads.single():
+        for part in block.read():
+            for f, public in steps:
+                part = f(part, *public)
+            total = part if total is None else added(total, part)
+    return total
+
+
+def _result(block: Block, future: Future[S]) -> S:
+    try:
+        return future.result()
+    except (Exception, CancelledError) as error:
+        _failed(block, error)
+
+
+def _failed(block: Block, error: BaseException) -> NoReturn:
+    """Raise the error of a block, with its name."""
+    if isinstance(error, _Worker):
+        raise error
+    if isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker":
+        raise ValueError(
+            f"executor: a worker ended while {block.name} was summed; it may lack memory"
+        ) from error
+    words = str(error)
+    if isinstance(error, pickle.PicklingError) or "pickle" in words or "serialize" in words:
+        raise ValueError(
+            f"executor: a function or its arguments cannot be sent to a worker: {words:.200}"
+        ) from error
+    if isinstance(error, ModuleNotFoundError):
+        raise ValueError(f"executor: a worker lacks a module: {words}") from error
+    raise ValueError(f"{block.name}: {words or type(error).__name__}") from error
