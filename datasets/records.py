@@ -16,11 +16,12 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from importlib.metadata import version
-from typing import Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
-from bdpvi._ground import threads
 from bdpvi._ground.host import on_host
-from bdpvi._ground.progress import Track, silent
+
+if TYPE_CHECKING:  # settings need not load bars
+    from bdpvi._ground.progress import Track
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -71,7 +72,7 @@ class Spread(Generic[T]):
         parts: the blocks, at least one.
         steps: functions, with their public arguments, that make records of a block's rows.
         executor: the workers; None for this process.
-        track: shows the progress of every sum.
+        track: shows the progress of every sum; None for nothing.
         what: what the sums are for, for the progress bar.
 
     Raises:
@@ -91,7 +92,7 @@ class Spread(Generic[T]):
     parts: Sequence[Block]
     steps: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = ()
     executor: Executor | None = None
-    track: Track[Any] = field(default=silent, repr=False)
+    track: Track[Any] | None = field(default=None, repr=False)
     what: str = "blocks"
 
     @property
@@ -111,7 +112,7 @@ class Spread(Generic[T]):
     def each(self, f: Callable[..., S], *public: Any) -> Iterator[S]:
         """Yield the sum of every block, in order."""
         task = partial(_sum_of, steps=(*self.steps, (f, public)), made_by=version("bdpvi"))
-        turns = iter(self.track(self.parts, self.what))
+        turns = iter(self.parts if self.track is None else self.track(self.parts, self.what))
         if self.executor is None:
             for block in turns:
                 try:
@@ -166,6 +167,8 @@ def _sum_of(
     block: Block, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], made_by: str
 ) -> Any:
     """Return the sum over one block, by one thread so that it is the same everywhere."""
+    from bdpvi._ground import threads  # late: settings add nothing up
+
     if (found := version("bdpvi")) != made_by:
         raise _Worker(
             f"executor: a worker has bdpvi {found} and this process {made_by}; install the same "

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground import store
-from bdpvi._ground.progress import bar, silent
+from bdpvi._ground.progress import bar
 from bdpvi._ground.schema import to_json
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
 from bdpvi.bayesian import storage
@@ -376,7 +376,7 @@ class Work:
         """The rows of a table in blocks."""
         if not isinstance(self.table, Blocks):
             return None
-        track = bar if self.progress else silent
+        track = bar if self.progress else None
         return self.table.records(self.executor, track=track, what="pass")
 
     @cached_property

@@ -139,16 +139,10 @@ def test_any_table_is_answered() -> None:
             purchase = bought.Purchase.of(
                 ["age", "t"], target="t", numeric=numeric, categorical=categorical
             )
-            counted = bought.count(
-                Held(numbers(values)), purchase, distance=0.1, key=Key.of_seed(0)
-            )
-            made = bought.buy(
-                Held(numbers(values)),
-                counted.purchase,
-                distance=0.1,
-                delta=1e-6,
-                key=Key.of_seed(1),
-            )
+            table = Held(numbers(values))
+            counted = bought.count(table, purchase, distance=0.1, key=Key.of_seed(0))
+            wanted = counted.purchase
+            made = bought.buy(table, wanted, distance=0.1, delta=1e-6, key=Key.of_seed(1))
             x = made.whole(numbers(values))
             assert len(x) == len(values)
             assert bool(x.isfinite().all())
