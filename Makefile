@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-NUMERICS := $(addprefix tests/,bayesian/accounting/test_gaussian_pairs.py bayesian/accounting/test_log_moments.py bayesian/neighbours/test_rows_compiled.py bayesian/test_distributed.py)
+NUMERICS := $(addprefix tests/,bayesian/accounting/test_gaussian_pairs.py bayesian/accounting/test_log_moments.py bayesian/neighbours/test_rows_compiled.py)
 
 .PHONY: help demo test test-all plain ranges lint docs check-docs benchmark reliability clean
 
@@ -55,7 +55,6 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/recommended.py
-	$(BIN)/python benchmarks/distributed.py
 	$(BIN)/python benchmarks/stream.py
 	for epsilon in 1 10; do \
 	  $(BIN)/python examples/generative/embedding.py --epsilon $$epsilon && \

@@ -5,19 +5,16 @@ from __future__ import annotations
 import signal
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from bdpvi._ground import log, outputs, validate
 from bdpvi.commands import check, draft, fit, ledger, options, private, release, summary, synthesize
 from bdpvi.commands.command import Command
-
-if TYPE_CHECKING:
-    from bdpvi.bayesian.workers import Reduction
 
 app = typer.Typer(
     help="Private variational inference with Bayesian differential privacy accounting.",
@@ -68,17 +65,16 @@ def _options(
         context.with_resource(log.shown())
 
 
-def main(program: typer.Typer = app, workers: Reduction | None = None) -> NoReturn:
+def main() -> NoReturn:
     """Run the command line; bad input gives exit code 2 and a line on standard error
     for each fault.
 
-    An interruption or SIGTERM gives exit code 130. SIGTERM ends a worker at once: it may be waiting
-    for another one that has died.
+    An interruption or SIGTERM gives exit code 130.
     """
     with outputs.screens():
         try:
-            with _stoppable() if workers is None else nullcontext(), _one_line_warnings():
-                program(standalone_mode=True, obj=workers)
+            with _stoppable(), _one_line_warnings():
+                app(standalone_mode=True)
         except (ValueError, OSError, ArithmeticError) as error:
             said = validate.why(error)
             if isinstance(error, OSError) and error.filename is not None:

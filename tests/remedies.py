@@ -126,10 +126,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "federated/flower: Leave counters out",
         "federated/flower: call configure_train",
     ),
-    "bayesian/test_distributed.py::test_two_processes_find_the_same_optimum_panel_as_one": (
-        "distributed: start it by torchrun",
-    ),
-    "commands/test_cli.py::test_fit_release_predict": ("distributed: use bdpvi fit",),
     "_ground/test_checkpoint.py::test_a_damaged_part_is_refused": (
         "_ground/checkpoint: delete it",
     ),

@@ -15,7 +15,6 @@ class Command(TyperCommand):
     """A command that prints one line when it is interrupted.
 
     The line is the message of the KeyboardInterrupt; the default says that nothing was finished.
-    Among several workers only the first prints it.
     """
 
     def get_help(self, ctx: Any) -> str:
@@ -27,6 +26,5 @@ class Command(TyperCommand):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
-            if ctx.obj is None or ctx.obj.rank == 0:
-                outputs.complain(f"interrupted: {str(error) or NOTHING}")
+            outputs.complain(f"interrupted: {str(error) or NOTHING}")
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,6 @@ from bdpvi.commands.options import (
 if TYPE_CHECKING:
     from bdpvi import Fit
     from bdpvi.bayesian.neighbours.route import Neighbours
-    from bdpvi.bayesian.workers import Reduction
 
 GUIDES = ("full-rank", "mean-field")
 RATES = {"coupled": 0.1, "optimum": 1.0}
@@ -150,7 +148,6 @@ Budget = Annotated[
 
 @reads_table
 def fit(
-    context: typer.Context,
     table: SplitTable,
     out: Annotated[Path, typer.Option(help="New folder for the fit. Keep it secret.")],
     settings: Settings = "",
@@ -189,15 +186,13 @@ def fit(
     """
     import bdpvi
     from bdpvi._ground.schema import to_json
-    from bdpvi.bayesian.workers import Alone
     from bdpvi.noise.keys import Key
     from bdpvi.privacy.places import followed
     from bdpvi.tables.files import guide_named, unfinished
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
-    workers: Reduction = context.obj or Alone()
-    way = _route(route, out, records, workers)
+    way = _route(route, out, records)
     key = way.key() if seed is None else seed
     whole = None if budget is None else bdpvi.Budget(budget, budget_delta)
     own = key.child("split") if isinstance(key, Key) else key
@@ -209,9 +204,8 @@ def fit(
                 f"ledger={str(ledger)!r} lies in {str(place)!r}, which this fit makes and clears; "
                 "choose another place"
             )
-    # Experiments release nothing, nor do the other workers of a fit.
     kept = None if whole is None else bdpvi.Ledger(budget=whole)
-    if workers.rank == 0 and seed is None:
+    if seed is None:  # an experiment releases nothing
         kept = table.ledger(ledger, whole) or kept
     chosen = options.settings_of(settings, split.train.name, epsilon)
     given: dict[str, Any] = {
@@ -244,11 +238,10 @@ def fit(
         neighbours=way,
         accounting=chosen.accounting,
         ledger=kept,
-        progress=workers.rank == 0 and not quiet,
+        progress=not quiet,
     )
-    fitted = _kept(run, out, workers, to_json(chosen))
-    if workers.rank == 0:
-        _report(fitted, len(split.test), out, as_json)
+    fitted = _kept(run, out, to_json(chosen))
+    _report(fitted, len(split.test), out, as_json)
 
 
 def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
@@ -265,38 +258,28 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
         outputs.say(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
 
 
-def _route(name: str, out: Path, records: int | None, workers: Reduction) -> Neighbours:
+def _route(name: str, out: Path, records: int | None) -> Neighbours:
     import bdpvi
-    from bdpvi.bayesian.neighbours.sharding import Sharded, ShardedRecords
-    from bdpvi.tables.files import unfinished
+    from bdpvi.tables.files import NEIGHBOURS, unfinished
 
     kind = bdpvi.bayesian.Remove(records)
     if name == "optimum":
-        return ShardedRecords(bdpvi.Optimum, kind, workers=workers)
-    kept = unfinished(out) / f"workers-{workers.size}"
-    return Sharded(partial(bdpvi.Coupled, checkpoint=kept), kind, workers=workers)
+        return bdpvi.Optimum(kind)
+    return bdpvi.Coupled(kind, checkpoint=unfinished(out) / NEIGHBOURS)
 
 
-def _kept(run: Any, out: Path, workers: Reduction, made: dict[str, Any]) -> Any:
+def _kept(run: Any, out: Path, made: dict[str, Any]) -> Any:
     """Fit and save, in a folder for one process at a time."""
-    import torch
-
     from bdpvi.bayesian import storage
     from bdpvi.tables import files
 
-    first, kept = workers.rank == 0, files.unfinished(out)
-    with (
-        options.resumable(kept, out) if first else nullcontext(),
-        store.held(kept) if first else nullcontext(),
-    ):
-        if first:
-            _check_new(out)  # the folder's last process may have finished
-            store.check_writable(out.parent)
+    kept = files.unfinished(out)
+    with options.resumable(kept, out), store.held(kept):
+        _check_new(out)  # the folder's last process may have finished
+        store.check_writable(out.parent)
         fitted = run()
-        if first:
-            store.write(kept / files.SAVED, fitted.kept.name.encode())
-            storage.save_fit(fitted, out, extra=made)
-        workers.sum(torch.zeros(1))  # keep all parts until the fit is on disk
+        store.write(kept / files.SAVED, fitted.kept.name.encode())
+        storage.save_fit(fitted, out, extra=made)
         files.forget(kept)
     return fitted
 

@@ -22,6 +22,8 @@ RELEASES = {f"bdp-vi-{name}": name for name in GUIDES}
 """The releases in a file of hyper-parameters, and their guides."""
 USUAL = "bdp-vi-mean-field"
 DEFAULT = "default"
+NEIGHBOURS = "neighbours"
+"""The folder of finished neighbours in a working folder."""
 SAVED = "saved"
 """The file in the working folder that names the fit, when it is about to be saved."""
 
@@ -51,8 +53,7 @@ def sweep(out: Path) -> None:
 
 def forget(left: Path) -> None:
     """Remove a folder of :func:`unfinished`, and last the file that :func:`sweep` looks for."""
-    for part in left.glob("workers-*"):
-        checkpoint.forget(part)
+    checkpoint.forget(left / NEIGHBOURS)
     checkpoint.forget(left)
 
 

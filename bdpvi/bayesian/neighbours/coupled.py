@@ -23,7 +23,6 @@ from bdpvi.bayesian.inference.optimisers import check_elementwise
 from bdpvi.bayesian.inference.svi import Convergence, Problem, TrainingState, run_svi
 from bdpvi.bayesian.neighbours.route import Change, Remove, TrainedNeighbours, unfinished_key
 from bdpvi.bayesian.neighbours.rows import RowFits, blocks, train_rows
-from bdpvi.bayesian.workers import Alone, Reduction, share
 from bdpvi.noise.keys import Key
 
 CHUNK = 2048
@@ -44,8 +43,6 @@ class Coupled:
         checkpoint: folder for the fit and every finished chunk, so that an interrupted run with the
             same settings resumes bit for bit. Secret; delete it when the result is saved
             (:func:`bdpvi._ground.checkpoint.forget`).
-        reduction: the workers that share the neighbours of one problem; each gets the complete
-            panels.
 
     Raises:
         ValueError: from :meth:`train`, if the checkpoint belongs to another run.
@@ -56,29 +53,24 @@ class Coupled:
         *kinds: Change,
         chunk: int = CHUNK,
         checkpoint: str | Path | None = None,
-        reduction: Reduction | None = None,
     ) -> None:
         self.kinds = kinds or (Remove(),)
         self.chunk = validate.positive_int("chunk", chunk)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        self.reduction = reduction or Alone()
 
     def key(self) -> Key:
         """Return the secret key of the batches: the unfinished run's, or a new one."""
-        return unfinished_key(self.checkpoint, self.reduction)
+        return unfinished_key(self.checkpoint)
 
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide by SVI, then train every neighbour along the same plan."""
         check_elementwise(problem.optim)
         neighbours = [kind.rows(problem.data) for kind in self.kinds]
-        workers = self.reduction
         parts = self._parts(problem, neighbours)
         once = always if parts is None else parts.once
-        name = f"fit-{workers.rank}" if workers.rank else "fit"
-        begun = None if parts is None else parts.begun(name)
-        workers.sum(torch.zeros(1))  # all workers read the checkpoint before any writes to it
+        begun = None if parts is None else parts.begun("fit")
         with log.step("fit"):
-            fit = once(name, partial(_fitted, problem, track, begun))
+            fit = once("fit", partial(_fitted, problem, track, begun))
         parameters = {
             name: fit[name].to(problem.data.x.device) for name in problem.guide.constraints
         }
@@ -86,7 +78,7 @@ class Coupled:
         for rows in neighbours:
             with log.step(f"neighbours ({rows.kind})"):
                 found = self._found(problem, rows, parameters, track, once)
-            ids, r, b2 = (workers.join(torch.cat(column)) for column in zip(*found, strict=True))
+            ids, r, b2 = (torch.cat(column) for column in zip(*found, strict=True))
             panels.append(Panel(rows.kind, ids, GaussianPairs(r, b2)))
         convergence = Convergence(fit["elbo"], fit["gradient_norm"])
         return TrainedNeighbours(parameters, convergence, tuple(panels))
@@ -99,13 +91,13 @@ class Coupled:
         track: Track[Any],
         once: Once,
     ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Train this worker's rows by chunks; return ids, r and b² of each chunk."""
+        """Train the rows by chunks; return ids, r and b² of each chunk."""
         posterior, steps = problem.guide.released(parameters), problem.plan.steps
         latents = posterior.event_shape[0]
-        mine = blocks(share(len(rows.records), self.reduction), self.chunk)
+        mine = blocks(range(len(rows.records)), self.chunk)
         ticks = iter(track(range(len(mine) * steps), rows.kind))
         none = torch.empty(0, latents, dtype=torch.float64)
-        found = [(rows.records.ids[:0].cpu(), none, none)]  # a worker may have no rows
+        found = [(rows.records.ids[:0].cpu(), none, none)]  # there may be no rows
         for block in mine:
             some, step = rows.select(block), islice(ticks, steps)
             make = partial(_compared, problem, some, posterior, partial(next, step))
@@ -122,9 +114,7 @@ class Coupled:
             f"{rows.kind} records": f"{len(rows.records)} of {rows.records.fingerprint()}"
             for rows in neighbours
         }
-        size = self.reduction.size
-        share = {"workers": str(size)} if size > 1 else {}
-        about = {**identity(problem), "kinds": described(kinds), "chunk": str(self.chunk), **share}
+        about = {**identity(problem), "kinds": described(kinds), "chunk": str(self.chunk)}
         return Checkpoint(self.checkpoint, about)
 
 

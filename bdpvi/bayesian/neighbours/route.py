@@ -17,7 +17,6 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import SECRET
 from bdpvi.bayesian.inference.svi import Convergence, Problem
 from bdpvi.bayesian.neighbours.rows import RowFits
-from bdpvi.bayesian.workers import Reduction, shared
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.noise.keys import Key
 
@@ -98,13 +97,13 @@ def _sample(data: Dataset, records: int | None, seed: int) -> Dataset:
     return data.select(chosen.sort().values.to(data.x.device))
 
 
-def unfinished_key(checkpoint: Path | None, workers: Reduction) -> Key:
-    """Return the secret key of the unfinished run in a checkpoint, or a new one for all workers."""
+def unfinished_key(checkpoint: Path | None) -> Key:
+    """Return the secret key of the unfinished run in a checkpoint, or a new one."""
     kept = "" if checkpoint is None else str(settings_of(checkpoint).get("seed"))
     number = kept.removeprefix(SECRET)
     if number == kept or not number.isdecimal():
-        return shared(Key.fresh(), workers)
-    return shared(Key.of_int(int(number)), workers)
+        return Key.fresh()
+    return Key.of_int(int(number))
 
 
 class Change(Protocol):
@@ -118,10 +117,7 @@ class Neighbours(Protocol):
     """A route: fits the guide and computes how far single records move the posterior."""
 
     def key(self) -> Key:
-        """Return the secret key of a run's batches: an interrupted run's key, or a new one.
-
-        All workers of one job get the same key.
-        """
+        """Return the secret key of a run's batches: an interrupted run's key, or a new one."""
 
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Train guide and neighbours."""

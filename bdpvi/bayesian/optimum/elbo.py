@@ -19,13 +19,11 @@ from torch import Tensor
 
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.optimum.quadrature import derivatives
-from bdpvi.bayesian.workers import Alone, Reduction
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression, departure
 
 _STEPS = 500
 _LATE = 1e-3
-_ALONE = Alone()
 
 T = TypeVar("T")
 
@@ -135,19 +133,15 @@ class Objective:
     """ELBO of the records under the prior N(0, I/precision), or with a mean of the last variable.
 
     Attributes:
-        records: source of the records, in memory or in blocks; with several workers, this worker's
-            part.
+        records: source of the records, in memory or in blocks.
         precision: precision of the prior, 1/s².
         diagonal: whether the guide's covariance is diagonal.
-        reduction: communication among workers. All sums and maxima over records use it, so every
-            worker gets the same values.
         last: prior mean of the last variable, the intercept.
     """
 
     records: Source
     precision: float
     diagonal: bool
-    reduction: Reduction = _ALONE
     last: float = 0.0
 
     def at(self, mean: Tensor, metric: Tensor) -> Point:
@@ -155,12 +149,12 @@ class Objective:
         return Point(self, mean, metric)
 
     def sums(self, terms: Callable[[Records], tuple[Tensor, ...]]) -> list[Tensor]:
-        """Return the sums of ``terms`` over the blocks of all workers, by one pass."""
-        return total(self.records.each(terms), self.reduction)
+        """Return the sums of ``terms`` over all blocks, by one pass."""
+        return total(self.records.each(terms))
 
 
-def total(blocks: Iterable[tuple[Tensor, ...]], reduction: Reduction) -> list[Tensor]:
-    """Return the sums of the blocks' tensors, one by one, over all blocks of all workers."""
+def total(blocks: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:
+    """Return the sums of the blocks' tensors, one by one, over all blocks."""
     sums: list[Tensor] | None = None
     for block in blocks:
         if sums is None:
@@ -168,7 +162,7 @@ def total(blocks: Iterable[tuple[Tensor, ...]], reduction: Reduction) -> list[Te
         else:
             for one, more in zip(sums, block, strict=True):
                 one += more
-    return [reduction.sum(one) for one in sums or []]
+    return sums or []
 
 
 @dataclass(frozen=True, eq=False)

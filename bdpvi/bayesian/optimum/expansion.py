@@ -69,10 +69,10 @@ class Expansion:
     """
 
     def __init__(self, point: Point, tolerance: float = 0.0) -> None:
-        self.point, self.reduction, self.tolerance = point, point.objective.reduction, tolerance
+        self.point, self.tolerance = point, tolerance
         diagonal, d = point.objective.diagonal, len(point.mean)
         parameters = parameters_of(d, diagonal=diagonal)
-        self.count = int(self.reduction.sum(torch.tensor(len(point.objective.records))))
+        self.count = len(point.objective.records)
         self._quadratic = pays(2, d, parameters, self.count)
         self.columns = min(4096, max(256, NUMERICS.cells // parameters))
         self.coordinates: Coordinates = (DiagonalCovariance if diagonal else FullCovariance)(point)
@@ -86,7 +86,7 @@ class Expansion:
             lengths.append((float(norms(block.x).max()), float(norms(block.e).max())))
             return self._sums(block)
 
-        sums = total(each(sums_of, self._blocks(self.columns)), self.reduction)
+        sums = total(each(sums_of, self._blocks(self.columns)))
         gradient, mm, my, yy, along, around, quadratic, totals = sums
         frame, precision = self.coordinates.frame, point.objective.precision
         prior = precision * frame.T @ frame
@@ -98,7 +98,7 @@ class Expansion:
         in_covariance = self.coordinates.level - self.coordinates.vector(prior)
         pull = -precision * frame.T @ point.departure
         self.gradient = gradient + torch.cat([pull, in_covariance])
-        longest = self.reduction.max(torch.tensor(lengths).to(gradient).amax(0)).tolist()
+        longest = torch.tensor(lengths).to(gradient).amax(0).tolist()
         self.longest: float = longest[0]
         # Largest eigenvalues of Σ w x xᵀ and of Σ w e eᵀ, w being bounds on derivatives.
         widest = torch.linalg.eigvalsh(along)[:, -1].tolist()
@@ -146,7 +146,7 @@ class Expansion:
         def sums(data: Terms) -> tuple[Tensor]:
             return (data.coefficients(3) @ monomials(data.x, 3).T,)
 
-        (tensor,) = total(each(sums, self._blocks(rows)), self.reduction)
+        (tensor,) = total(each(sums, self._blocks(rows)))
         return tensor * taylor_weights(d, 3).to(tensor)
 
     def _blocks(self, size: int) -> Iterator[Terms]:
@@ -251,8 +251,7 @@ class Expansion:
     ) -> tuple[Moves, Tensor]:
         """Return better optima, with better bounds, by one pass over the data.
 
-        Optima that are already precise stay unchanged. All workers must call it together, each with
-        its own neighbours or with none.
+        Optima that are already precise stay unchanged.
 
         Args:
             neighbours: the records.
@@ -264,19 +263,14 @@ class Expansion:
             The optima, and the columns that another pass may still improve.
         """
         own = torch.cat([moves.m, moves.y])
-        counts = self.reduction.join(torch.tensor([len(neighbours)], device=own.device)).tolist()
-        everyone = self.reduction.join(own.T.contiguous()).T
-        first = sum(counts[: self.reduction.rank])
-        mine = slice(first, first + len(neighbours))
         # With the bound by the prior alone, truncation errors weigh more.
         weak = self.strength(norms(moves.m), norms(moves.y), neighbours) <= NUMERICS.strength
         allowed = torch.where(
             weak, min(NUMERICS.settled, 0.01 * precision / self.gain), NUMERICS.settled
         )
-        data, left, far = self.exact(everyone, self.reduction.join(allowed))
-        far = far[mine]
-        left = left[mine] + torch.where(far, 0, self._own_left(own, neighbours))
-        gradient = data[:, mine] + self._rest(own, neighbours, sign, far) - self.fixed @ own
+        data, left, far = self.exact(own, allowed)
+        left = left + torch.where(far, 0, self._own_left(own, neighbours))
+        gradient = data + self._rest(own, neighbours, sign, far) - self.fixed @ own
         step, bent = neighbours.newton(self.inverse, gradient, sign)
         found, chord = self._certify(own, step, neighbours, left, bent)
         steep = norms(gradient)
@@ -393,5 +387,5 @@ class Expansion:
         columns = far.nonzero()[:, 0]
         rows = max(64, NUMERICS.cells // 4 // max(1, z.shape[1]))
         sums = each(lambda block: (block.added(z, degree, columns),), self._blocks(rows))
-        (added,) = total(sums, self.reduction)
+        (added,) = total(sums)
         return added, torch.where(far, 0, left), far

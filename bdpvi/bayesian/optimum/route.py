@@ -37,7 +37,6 @@ from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.sensitivity import largest, room, scale_name
 from bdpvi.bayesian.optimum.sizes import PART, Size, free_memory
-from bdpvi.bayesian.workers import Alone, Reduction
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -102,11 +101,8 @@ class Optimum:
             adds about its power ⅔ to a record's cost, see
             :func:`~bdpvi.bayesian.optimum.enclosing.enclosing`: at the default at most 0.04 % of
             ε by CKS, on Abalone and Adult.
-        reduction: communication among several workers, each with its own records in ``problem``:
-            disjoint rows whose ids are unique among all workers. All of them get the fit and the
-            panel of all records. By default one worker has all records.
         checkpoint: folder for finished parts, so that an interrupted run with the same settings
-            can resume; for one worker only. Secret; delete it when the result is saved.
+            can resume. Secret; delete it when the result is saved.
     """
 
     def __init__(
@@ -114,14 +110,10 @@ class Optimum:
         *kinds: Remove | Add,
         tolerance: float = 1e-12,
         precision: float = 1e-5,
-        reduction: Reduction | None = None,
         checkpoint: str | Path | None = None,
     ) -> None:
         self.kinds = kinds or (Remove(),)
-        self.reduction = reduction or Alone()
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        if self.checkpoint is not None and self.reduction.size > 1:
-            raise ValueError(f"checkpoint={str(checkpoint)!r} is for one worker, not for several")
         self.tolerance = validate.positive("tolerance", tolerance)
         self.precision = validate.positive("precision", precision)
 
@@ -144,7 +136,7 @@ class Optimum:
 
     def key(self) -> Key:
         """Return the secret key of the run: there are no batches, so it does not affect the fit."""
-        return unfinished_key(self.checkpoint, self.reduction)
+        return unfinished_key(self.checkpoint)
 
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide, then find every neighbour's optimum.
@@ -159,7 +151,7 @@ class Optimum:
                 neighbour's proof. If :func:`largest` gives a bound, it suffices that the fit is
                 within :func:`room` of the optimum, and the bound replaces unproven neighbours.
         """
-        model, scale = _checked(problem, self.reduction)
+        model, scale = _checked(problem)
         with isolated(problem.data.x):
             some = problem.data.x.new_zeros(1, problem.data.x.shape[1])  # a table may be empty
             problem.guide.setup(some, some.new_zeros(1))
@@ -167,7 +159,7 @@ class Optimum:
         self._check_size(source, neighbours, diagonal=scale == "scale")
         weights, last = model.design(some).shape[1], model.intercept_mean / model.constant
         precision, allowed = model.precision(weights), room(model, weights)
-        objective = Objective(source, precision, scale == "scale", self.reduction, last)
+        objective = Objective(source, precision, scale == "scale", last)
         most, kept = largest(model, problem.guide, weights), self._kept(problem, neighbours)
 
         def enough(point: Point) -> bool:
@@ -194,15 +186,12 @@ class Optimum:
         return [kind.rows(problem.data) for kind in self.kinds]
 
     def _check_size(self, source: Source, neighbours: Sequence[RowFits], *, diagonal: bool) -> None:
-        """Warn of a long job, and refuse one without enough memory, on all workers alike."""
+        """Warn of a long job, and refuse one without enough memory."""
         assert isinstance(source, Records)
         d, free = source.x.shape[1], free_memory() if source.x.is_cpu else math.inf
-        mine = torch.tensor([len(source), -free], dtype=torch.float64)
-        records, free = self.reduction.max(mine).tolist()
-        everyone = int(self.reduction.sum(torch.tensor(sum(len(r.records) for r in neighbours))))
-        Size.of(int(records), everyone, d, diagonal=diagonal).check(
-            d, diagonal=diagonal, available=-free
-        )
+        everyone = sum(len(rows.records) for rows in neighbours)
+        size = Size.of(len(source), everyone, d, diagonal=diagonal)
+        size.check(d, diagonal=diagonal, available=free)
 
     def _kept(self, problem: Problem, neighbours: Sequence[Any]) -> Checkpoint | None:
         """Return the storage for finished parts, identified by everything they depend on."""
@@ -248,14 +237,14 @@ class Optimum:
         return point, Convergence(*torch.tensor(course, dtype=torch.float64).T)
 
     def _panel(self, job: Job, rows: RowFits) -> Panel:
-        """Return the panel of all workers' neighbours of one kind."""
-        if job.most is not None and not int(self.reduction.sum(torch.tensor(len(rows.records)))):
+        """Return the panel of the neighbours of one kind."""
+        if job.most is not None and not len(rows.records):
             return job.nobody(rows.kind)
         found = job.once(rows.kind, lambda: self._found(job, rows))
         return Panel(rows.kind, found["ids"], GaussianPairs(found["r"], found["b2"]), job.most)
 
     def _found(self, job: Job, rows: RowFits) -> dict[str, Tensor]:
-        """Return all workers' neighbours: their ids, r and b²."""
+        """Return the neighbours' ids, r and b²."""
         expansion, problem = job.expansion, job.problem
         records = expansion.point.objective.records
         if rows.records is not problem.data:
@@ -269,7 +258,7 @@ class Optimum:
             )
         found = pairs(expansion, moves, problem.guide, job.most)
         every = {"ids": rows.records.ids, "r": found.r, "b2": found.b2}
-        return {name: self.reduction.join(value).cpu() for name, value in every.items()}
+        return {name: value.cpu() for name, value in every.items()}
 
     def moves(
         self,
@@ -285,7 +274,7 @@ class Optimum:
         """Return every neighbour's optimum: by a polynomial, by passes over the data, by a search.
 
         Each method is tried where the previous one left too large an error. The result for one
-        neighbour does not depend on the others. All workers must call it together.
+        neighbour does not depend on the others.
 
         Args:
             expansion: expansion of the ELBO at the fit.
@@ -304,20 +293,15 @@ class Optimum:
         moves = expansion.solve_all(terms, sign, named)
         self._passes(expansion, terms, sign, moves, named)
         columns = expansion.rough(moves, self.precision)
-        counts = self.reduction.join(torch.tensor([len(columns)], device=columns.device))
-        for worker, count in enumerate(counts.tolist()):
-            mine = columns.tolist() if worker == self.reduction.rank else [None] * count
-            for column in named(mine, "search"):
-                record = None if column is None else records.select(slice(column, column + 1))
-                name = "" if column is None else f" {ids[column] if ids else column}"
-                try:
-                    found = search(expansion, record, sign, name)
-                except (FloatingPointError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
-                    if not bounded:
-                        raise
-                    continue
-                if column is not None:
-                    moves.put(torch.tensor([column], device=columns.device), found)
+        for column in named(columns.tolist(), "search"):
+            record, name = records.select(slice(column, column + 1)), ids[column] if ids else column
+            try:
+                found = search(expansion, record, sign, f" {name}")
+            except (FloatingPointError, torch.linalg.LinAlgError):  # type: ignore[attr-defined]
+                if not bounded:
+                    raise
+                continue
+            moves.put(torch.tensor([column], device=columns.device), found)
         return moves
 
     def _passes(
@@ -326,11 +310,10 @@ class Optimum:
         """Improve rough columns by passes over the data, until no column improves."""
         columns = expansion.rough(moves, self.precision)
         for number in range(1, PASSES + 1):
-            most = int(self.reduction.max(torch.tensor(len(columns), device=columns.device)))
-            if not most:
+            if not len(columns):
                 break
             better = []
-            for turn in track(range(-(-most // PART)), f"pass {number}"):
+            for turn in track(range(-(-len(columns) // PART)), f"pass {number}"):
                 part = columns[turn * PART : (turn + 1) * PART]
                 found, more = expansion.refine(
                     terms.select(part), sign, moves.select(part), self.precision
@@ -375,13 +358,13 @@ def pairs(
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
 
 
-def _checked(problem: Problem, reduction: Reduction) -> tuple[BayesianLogisticRegression, str]:
+def _checked(problem: Problem) -> tuple[BayesianLogisticRegression, str]:
     """Return the model and the name of the guide's scale parameter, if this route supports them."""
     model = problem.model
     scale = scale_name(model, problem.guide)
     assert isinstance(model, BayesianLogisticRegression)
     if problem.plan.rate != 1:
         raise ValueError(f"rate={problem.plan.rate} must be 1: the optimum is for all records")
-    values = reduction.join(torch.unique(problem.data.y))
+    values = torch.unique(problem.data.y)
     model.check(Dataset(values.new_zeros(len(values), 1), values))
     return model, scale

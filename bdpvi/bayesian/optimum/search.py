@@ -15,7 +15,7 @@ FARTHEST = 0.01
 record's cost would be meaningless."""
 
 
-def search(expansion: Expansion, record: Records | None, sign: float, name: str) -> Moves:
+def search(expansion: Expansion, record: Records, sign: float, name: str) -> Moves:
     """Return the optimum of one neighbour by a separate search, started at the fit.
 
     The negative ELBO is strongly convex in (μ, L), by the prior alone, so the last gradient bounds
@@ -23,7 +23,7 @@ def search(expansion: Expansion, record: Records | None, sign: float, name: str)
 
     Args:
         expansion: expansion of the ELBO at the fit.
-        record: the removed or added record; None on workers that do not hold it.
+        record: the removed or added record.
         sign: 1 or -1.
         name: the record's name in messages.
 
@@ -31,10 +31,9 @@ def search(expansion: Expansion, record: Records | None, sign: float, name: str)
         FloatingPointError: if the distance may be more than :data:`FARTHEST`.
     """
     point = expansion.point
-    changed = point.objective.records
-    if record is not None:
-        changed = Changed(changed, record, sign)
-    objective = replace(point.objective, records=changed)
+    objective = replace(
+        point.objective, records=Changed(point.objective.records, record, sign)
+    )
     best = climb(objective.at(point.mean, point.metric), expansion.tolerance)[-1]
     m, y = expansion.coordinates.locate(best)
     # For the neighbour's actual fit, whose gradient may be as large as the tolerance.

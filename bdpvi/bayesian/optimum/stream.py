@@ -51,7 +51,7 @@ class Streamed(Optimum):
         route: gives kinds, numerics and checkpoint.
 
     Raises:
-        ValueError: if ``route`` adds records, or has several workers.
+        ValueError: if ``route`` adds records.
     """
 
     def __init__(self, table: Table, route: Optimum) -> None:
@@ -62,8 +62,6 @@ class Streamed(Optimum):
             checkpoint=route.checkpoint,
         )
         self.table = table
-        if route.reduction.size > 1:
-            raise ValueError("data: a Table is for one worker; several share a table in memory")
         if not all(isinstance(kind, Remove) for kind in self.kinds):
             raise ValueError("neighbours: of a Table records are left out, Optimum(Remove(...))")
 

@@ -37,7 +37,6 @@ from bdpvi._ground import progress as bars
 from bdpvi.bayesian import Add, Remove, calibrate
 from bdpvi.bayesian.accounting.panel import Panel, on_levels
 from bdpvi.bayesian.optimum import stream
-from bdpvi.bayesian.workers import Alone
 from bdpvi.guides import FullRank, GaussianGuide, LowRank, MeanField
 from bdpvi.privacy import Charge
 
@@ -361,11 +360,6 @@ def test_what_needs_the_records_in_memory_is_refused(tmp_path: Path) -> None:
     refused("of a Table records are left out", neighbours=Optimum(Add(data)))
     refused("rate=0.5 must be 1", training=Training(rate=0.5))
     refused("FullRank and mean-field|full-rank and mean-field", guide=LowRank)
-
-    class Two(Alone):
-        size = 2
-
-    refused("a Table is for one worker", neighbours=Optimum(reduction=Two()))
 
 
 def test_without_pyarrow_the_error_says_what_to_install(
