@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bdpvi.datasets import mnist as mnist
     from bdpvi.datasets import reading as reading
     from bdpvi.datasets import split as split
+    from bdpvi.datasets.block_tables import from_blocks
     from bdpvi.datasets.breast_cancer import load_breast_cancer
     from bdpvi.datasets.constants import constants_of, read_constants
     from bdpvi.datasets.dataset import Split
@@ -36,6 +37,7 @@ else:
             "fair": ("load_fair",),
             "loaders": ("LOADERS",),
             "schema": ("Schema",),
+            "block_tables": ("from_blocks",),
             "tables": ("dataset_from_frame", "from_csv", "from_frame"),
         },
         packages=("abalone", "adult", "columns", "mnist", "reading", "split"),
@@ -49,6 +51,7 @@ __all__ = [
     "Split",
     "constants_of",
     "dataset_from_frame",
+    "from_blocks",
     "from_csv",
     "from_frame",
     "load_breast_cancer",

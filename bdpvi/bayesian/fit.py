@@ -31,7 +31,7 @@ from bdpvi.bayesian.neighbours.route import Neighbours
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.stream import over
 from bdpvi.bayesian.optimum.tables import Table
-from bdpvi.datasets.dataset import Dataset, People
+from bdpvi.datasets.dataset import BlockData, Dataset, People
 from bdpvi.guides.checks import require
 from bdpvi.models.contract import Model, fitting
 from bdpvi.models.logistic import with_categories
@@ -180,7 +180,7 @@ class Training:
 def fit(
     model: Model,
     guide: Guide | AutoGuide,
-    data: Dataset | Table | tuple[object, object],
+    data: Dataset | BlockData | Table | tuple[object, object],
     *,
     training: Training | None = None,
     neighbours: Neighbours | None = None,
@@ -197,7 +197,8 @@ def fit(
         data: N ≥ 3 records, or any number if a worst case is known; records that are invalid for
             the model are left out. Or a pair (x, y) of arrays, frames, tensors or lists
             for :meth:`Dataset.of`; or a :class:`~bdpvi.Table` on disk, which
-            ``Optimum()`` reads in passes.
+            ``Optimum()`` reads in passes; or, with ``guides.Laplace``, a table in blocks of
+            :func:`bdpvi.datasets.from_blocks`, whose sums workers compute.
         training: steps, batches, optimiser and device of SVI; :class:`Training` by default.
         neighbours: how the leave-one-out fits are computed. The default is ``Optimum()`` if it
             applies: all leave-one-out fits with proven errors, for a full-rank or mean-field
@@ -233,7 +234,7 @@ def fit(
     torch.Size([30])
     """
     training = training or Training()
-    if not isinstance(data, Dataset | Table):
+    if not isinstance(data, Dataset | BlockData | Table):
         if not (isinstance(data, tuple) and len(data) == 2):
             raise ValueError(
                 f"data must be a Dataset, a Table or a pair (x, y), got {type(data).__name__}"
@@ -244,8 +245,15 @@ def fit(
         data = fitting(model, data)
     data.people.share(ledger)
     plan, optim = training.plan, training.optim
-    there = data.to(_device(training.device), training.dtype)
-    moved = there.first() if isinstance(there, Table) else there
+    there: Dataset | BlockData | Table = data
+    if isinstance(data, BlockData):
+        _check_blocks(guide, training)
+        moved = Dataset(torch.zeros(1, len(data.feature_names)), torch.zeros(1))
+    elif isinstance(data, Table):
+        there = data.to(_device(training.device), training.dtype)
+        moved = there.first()
+    else:
+        there = moved = data.to(_device(training.device), training.dtype)
     require(model, guide, moved if len(moved) else _blank(moved))
     if isinstance(guide, AutoGuide):
         guide = guides.of(guide, model, moved)
@@ -260,6 +268,8 @@ def fit(
                 f"neighbours=Mode(), not of {model!r:.80} by {type(neighbours).__name__}; use "
                 "guides.FullRank"
             )
+        if isinstance(there, BlockData):
+            neighbours = neighbours.over(there)
     elif neighbours is None:
         exact = optim is None and Optimum.takes(model, guide, plan.rate)
         neighbours = Optimum() if exact else Coupled()
@@ -295,6 +305,20 @@ def fit(
         accounting=accounting or Accounting(),
         kept=Kept(data.people),
     )
+
+
+def _check_blocks(guide: object, training: Training) -> None:
+    """Refuse what a table in blocks cannot be fitted by."""
+    if not isinstance(guide, guides.Laplace):
+        raise ValueError(
+            f"guide: a table in blocks is fitted by guides.Laplace, got {type(guide).__name__}; "
+            "for other guides give a Dataset in memory"
+        )
+    if training.rate != 1 or training.optim is not None:
+        raise ValueError(
+            "training: a table in blocks is fitted by Newton steps on all records; leave rate and "
+            "optim out"
+        )
 
 
 def _blank(data: Dataset) -> Dataset:

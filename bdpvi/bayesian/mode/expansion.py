@@ -78,17 +78,7 @@ class ModeExpansion:
         while self.degree < _MOST and self._fits(self.degree + 1) and self._short(far):
             self.degree += 1
         records, degrees = mode.posterior.records, range(1, self.degree + 1)
-        gradients = [torch.zeros(self.n, self._width(k)).double() for k in degrees]
-        bends = [torch.zeros(self._width(2), self._width(k)).double() for k in degrees]
-        for part in blocks(len(records), self._width(self.degree) + self._width(2)):
-            z, weight = records.z[part], records.weight[part]
-            u = z @ mode.root
-            every, square = slopes(z @ mode.point, self.degree + 2), outer(u).T
-            for k in degrees:
-                powers = monomials(u.T, k).T
-                if k > 1:  # of degree 1 it is the identity
-                    gradients[k - 1] += (u.T * (weight * every[k])) @ powers
-                bends[k - 1] += (square * (weight * every[k + 1])) @ powers
+        gradients, bends = records.sum(_tensors, mode.point, mode.root, self.degree)
         weights = [taylor_weights(self.n, k) for k in degrees]
         self.gradients = [one * w for one, w in zip(gradients, weights, strict=True)]
         self.bends = [one * w for one, w in zip(bends, weights, strict=True)]
@@ -96,7 +86,7 @@ class ModeExpansion:
         self.eye = (row == column).double().unsqueeze(1)
 
     def _width(self, degree: int) -> int:
-        return math.comb(self.n + degree - 1, degree)
+        return _width(self.n, degree)
 
     def _fits(self, degree: int) -> bool:
         return self._width(2) * self._width(degree) <= _ENTRIES
@@ -133,10 +123,10 @@ class ModeExpansion:
             todo[mine] = False
             for part in blocks(len(mine), self._width(2) + self._width(degree)):
                 self._solve(records, sign, moved, mine[part], degree)
-        rough = (~(moved.error <= TINY)).nonzero()[:, 0]
-        if len(rough) * len(self.mode.posterior.records) * self._width(2) > _WORK:
+        rough, all_of_them = (~(moved.error <= TINY)).nonzero()[:, 0], self.mode.posterior.count
+        if len(rough) * all_of_them * self._width(2) > _WORK:
             rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
-        for part in blocks(len(rough), len(self.mode.posterior.records)):
+        for part in blocks(len(rough), all_of_them):
             self._pass(records, sign, moved, rough[part])
         return replace(moved, error=moved.error.nan_to_num(1.0).clamp(max=1.0))
 
@@ -165,20 +155,15 @@ class ModeExpansion:
     def _pass(self, records: Weighted, sign: float, moved: Moved, at: Tensor) -> None:
         """Write neighbours computed by passes over all records into ``moved``."""
         own, data = self._own(records.select(at), sign), self.mode.posterior.records
-        rows = data.z @ self.mode.root
-        logits = data.z @ self.mode.point
-        prior = self.mode.posterior.precision * self.mode.root.T @ self.mode.root
-        (first,) = slopes(logits, 1)
-        still = data.weight * first
+        point, root = self.mode.point, self.mode.root
+        prior = self.mode.posterior.precision * root.T @ root
 
         def pull(x: Tensor) -> Tensor:
-            (slope,) = slopes(logits + x @ rows.T, 1)
-            return (data.weight * slope - still) @ rows + x @ prior
+            return data.sum(_pull, point, root, x) + x @ prior
 
         shift, left = own.solved(pull)
-        _, bend = slopes(logits + shift @ rows.T, 2)
         row, column = indices(self.n, 2)
-        bent = (data.weight * bend) @ outer(rows) + prior[row, column]
+        bent = data.sum(_bent, point, root, shift) + prior[row, column]
         moved.shift[at] = shift
         moved.precision[:, at] = bent.T + own.bend(shift)
         moved.error[at] = self._left(left) / own.least
@@ -186,6 +171,43 @@ class ModeExpansion:
     def _left(self, gradient: Tensor) -> Tensor:
         """Return the total variation distance due to a remaining gradient in mode and curvature."""
         return 2 * gradient * (1 + self.mode.longest * math.sqrt(self.n))
+
+
+def _width(n: int, degree: int) -> int:
+    return math.comb(n + degree - 1, degree)
+
+
+def _tensors(
+    part: Weighted, point: Tensor, root: Tensor, degree: int
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return the records' part of the tensors of F′ and of F″ up to a degree."""
+    n, degrees = len(point), range(1, degree + 1)
+    gradients = tuple(torch.zeros(n, _width(n, k)).double() for k in degrees)
+    bends = tuple(torch.zeros(_width(n, 2), _width(n, k)).double() for k in degrees)
+    for some in blocks(len(part), _width(n, degree) + _width(n, 2)):
+        z, weight = part.z[some], part.weight[some]
+        u = z @ root
+        every, square = slopes(z @ point, degree + 2), outer(u).T
+        for k in degrees:
+            powers = monomials(u.T, k).T
+            if k > 1:  # of degree 1 it is the identity
+                gradients[k - 1].add_((u.T * (weight * every[k])) @ powers)
+            bends[k - 1].add_((square * (weight * every[k + 1])) @ powers)
+    return gradients, bends
+
+
+def _pull(part: Weighted, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
+    """Return the records' part of the change of F′ at displacements (m, n)."""
+    rows, logits = part.z @ root, part.z @ point
+    (still,), (slope,) = slopes(logits, 1), slopes(logits + x @ rows.T, 1)
+    return (part.weight * slope - part.weight * still) @ rows
+
+
+def _bent(part: Weighted, point: Tensor, root: Tensor, shift: Tensor) -> Tensor:
+    """Return the records' part of F″ at displacements (m, n), packed, (m, n(n + 1)/2)."""
+    rows = part.z @ root
+    _, bend = slopes(part.z @ point + shift @ rows.T, 2)
+    return (part.weight * bend) @ outer(rows)
 
 
 def first_steps(mode: Peak, records: Weighted, sign: float) -> Tensor:

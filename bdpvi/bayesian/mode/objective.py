@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bdpvi.bayesian.optimum.packed import indices
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.records import Records
 from bdpvi.models.logistic import BayesianLogisticRegression
 
 EXACT = 1e-6
@@ -33,11 +33,11 @@ class Weighted:
     weight: Tensor
 
     @classmethod
-    def of(cls, model: BayesianLogisticRegression, data: Dataset) -> Weighted:
-        """Return the records of ``data`` transformed by ``model``, in float64 on the host."""
-        design = model.design(data.x.double().cpu())
-        sign = 2 * data.y.double().cpu() - 1
-        return cls(sign.unsqueeze(1) * design, model.record_weights(design))
+    def of(cls, part: tuple[Tensor, Tensor], model: BayesianLogisticRegression) -> Weighted:
+        """Return records, x and y, transformed by ``model``, in float64 on the host."""
+        x, y = (values.double().cpu() for values in part)
+        design = model.design(x)
+        return cls((2 * y - 1).unsqueeze(1) * design, model.record_weights(design))
 
     def __len__(self) -> int:
         return len(self.z)
@@ -67,37 +67,50 @@ def slopes(logit: Tensor, degree: int) -> list[Tensor]:
     return found
 
 
+def _derivatives(part: Weighted, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the records' part of F(w), F′(w) and F″(w)."""
+    logit = part.z @ w
+    slope, bend = slopes(logit, 2)
+    loss = -torch.nn.functional.logsigmoid(logit)
+    scaled = part.z * (part.weight * bend).unsqueeze(1)
+    return part.weight @ loss, part.z.T @ (part.weight * slope), scaled.T @ part.z
+
+
+class _Largest(float):
+    """A number whose sum with another is the larger of the two."""
+
+    def __add__(self, other: float) -> _Largest:
+        return _Largest(max(self, other))
+
+
+def _longest(part: Weighted, root: Tensor) -> _Largest:
+    lengths = torch.linalg.vector_norm(part.z @ root, dim=1)
+    return _Largest(lengths.max() if len(lengths) else 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class LogPosterior:
     """F for some records.
 
     Attributes:
-        records: input of the likelihood.
+        records: input of the likelihood, in memory or in blocks.
+        count: N.
         precision: λ.
         centre: w₀, (n,).
     """
 
-    records: Weighted
+    records: Records[Weighted]
+    count: int
     precision: float
     centre: Tensor
 
-    def value(self, w: Tensor) -> float:
-        """Return F(w)."""
-        loss = -torch.nn.functional.logsigmoid(self.records.z @ w)
-        prior = self.precision / 2 * (w - self.centre).square().sum()
-        return float(self.records.weight @ loss + prior)
-
-    def gradient(self, w: Tensor) -> Tensor:
-        """Return F′(w), (n,)."""
-        (slope,) = slopes(self.records.z @ w, 1)
-        pull: Tensor = self.records.z.T @ (self.records.weight * slope)
-        return pull + self.precision * (w - self.centre)
-
-    def curvature(self, w: Tensor) -> Tensor:
-        """Return F″(w), (n, n)."""
-        _, bend = slopes(self.records.z @ w, 2)
-        scaled = self.records.z * (self.records.weight * bend).unsqueeze(1)
-        return scaled.T @ self.records.z + self.precision * torch.eye(len(w), dtype=w.dtype)
+    def at(self, w: Tensor) -> tuple[float, Tensor, Tensor]:
+        """Return F(w), F′(w), (n,), and F″(w), (n, n), by one pass over the records."""
+        value, pull, bend = self.records.sum(_derivatives, w)
+        away = w - self.centre
+        prior = self.precision * torch.eye(len(w), dtype=w.dtype)
+        value = value + self.precision / 2 * away.square().sum()
+        return float(value), pull + self.precision * away, bend + prior
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,24 +161,25 @@ def climbed(posterior: LogPosterior, start: Tensor) -> Peak:
         start: where to begin, (n,).
     """
     w, course, best = start, [], math.inf
+    here, gradient, curvature = posterior.at(w)
     for _ in range(_STEPS):
-        factor = torch.linalg.cholesky(posterior.curvature(w))
-        gradient = posterior.gradient(w)
+        factor = torch.linalg.cholesky(curvature)
         white = torch.linalg.solve_triangular(factor, gradient.unsqueeze(1), upper=False)
-        here, decrement = posterior.value(w), float(white.norm())
+        decrement = float(white.norm())
         course.append([here, decrement])
         if decrement < 1e-3 and decrement >= best / 2:  # only rounding error remains
             break
         best = decrement if decrement < 1e-3 else math.inf
         step = torch.linalg.solve_triangular(factor.T, white, upper=True).squeeze(1)
-        size = 1.0
-        while posterior.value(w - size * step) > here + 1e-12 * abs(here) and size > 1e-9:
+        size, limit = 1.0, here + 1e-12 * abs(here)
+        here, gradient, curvature = posterior.at(w - step)
+        while here > limit and size > 1e-9:
             size /= 2
+            here, gradient, curvature = posterior.at(w - size * step)
         w = w - size * step
     eye = torch.eye(len(w), dtype=w.dtype)
     root = torch.linalg.solve_triangular(factor, eye, upper=False).T
-    lengths = torch.linalg.vector_norm(posterior.records.z @ root, dim=1)
-    longest = float(lengths.max()) if len(lengths) else 0.0
+    longest = float(posterior.records.sum(_longest, root))
     return Peak(posterior, w, root, longest, decrement, torch.tensor(course, dtype=torch.float64))
 
 

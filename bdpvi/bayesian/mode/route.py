@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bdpvi._ground import log
 from bdpvi._ground.progress import Track
@@ -16,6 +18,7 @@ from bdpvi.bayesian.mode.influence import of_any_table, of_mode
 from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Weighted, climbed
 from bdpvi.bayesian.neighbours.route import Add, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits
+from bdpvi.datasets.dataset import BlockData, Data, Dataset
 from bdpvi.guides.laplace import Laplace, PointMass
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -38,10 +41,23 @@ class Mode:
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once,
             or 200,000 of them.
+        table: records in blocks, instead of those of the problem.
     """
 
-    def __init__(self, *kinds: Remove | Add) -> None:
-        self.kinds = kinds
+    def __init__(self, *kinds: Remove | Add, table: BlockData | None = None) -> None:
+        self.kinds, self.table = kinds, table
+
+    def over(self, table: BlockData) -> Mode:
+        """Return the route for records in blocks.
+
+        Raises:
+            ValueError: if it adds records.
+        """
+        if not all(isinstance(kind, Remove) for kind in self.kinds):
+            raise ValueError(
+                "neighbours: of a table in blocks records are left out, Mode(Remove())"
+            )
+        return Mode(*self.kinds, table=table)
 
     @staticmethod
     def takes(model: Model, guide: object) -> bool:
@@ -88,20 +104,19 @@ class Mode:
             some = data.x.new_zeros(1, data.x.shape[1])  # a table may be empty
             guide.setup(some, some.new_zeros(1))
         with log.step("fit"):
-            records = Weighted.of(model, data)
-            n = records.z.shape[1]
-            centre = -model.departure(records.z.new_zeros(n))
-            peak = climbed(
-                LogPosterior(records, model.precision(n), centre),
-                self._start(problem, centre, track),
-            )
+            n = model.design(some).shape[1]
+            centre = -model.departure(torch.zeros(n, dtype=torch.float64))
+            every: Data = data if self.table is None else self.table
+            records = every.parts.map(Weighted.of, model)
+            posterior = LogPosterior(records, len(every), model.precision(n), centre)
+            peak = climbed(posterior, self._start(problem, centre, track))
         if not peak.error <= EXACT:
             raise FloatingPointError(
                 f"the fit is only known to within {peak.error:.3g} standard deviations of the "
                 f"mode, more than {EXACT:g}, because of rounding: a smaller prior_scale helps"
             )
-        kinds = self.kinds or (Remove(MOST if len(data) > MOST else None),)
-        panels = tuple(self._panel(model, peak, kind.rows(data)) for kind in kinds)
+        kinds = self.kinds or (Remove(MOST if len(every) > MOST else None),)
+        panels = tuple(self._panel(model, peak, _rows(kind, every)) for kind in kinds)
         factor = torch.linalg.cholesky(peak.root @ peak.root.T)
         parameters = {"loc": peak.point, "scale_tril": factor}
         return TrainedNeighbours(
@@ -121,15 +136,47 @@ class Mode:
     def _panel(self, model: BayesianLogisticRegression, peak: Any, rows: RowFits) -> Panel:
         """Return the panel of one kind."""
         added = rows.sign > 0
-        own = Weighted.of(model, rows.records)
+        own = Weighted.of((rows.records.x, rows.records.y), model)
         with log.step(f"neighbours ({rows.kind})"):
             far = first_steps(peak, own, rows.sign)
             expansion = ModeExpansion(peak, FAR * far)
             moved = expansion.neighbours(own, rows.sign)
-        return Panel(
+        panel = Panel(
             rows.kind,
             rows.records.ids.cpu(),
             moved.pairs(),
             influence=of_mode(model, peak, added=added),
             error=(moved.error + peak.error).clamp(max=1.0),
         )
+        if self.table is None:  # the caller has all records
+            return panel
+        return panel.marked(rows.records.ids, rows.records.x, rows.records.y)
+
+
+def _rows(kind: Remove | Add, data: Data) -> RowFits:
+    """Return the neighbours of one kind."""
+    if isinstance(data, Dataset):
+        return kind.rows(data)
+    assert isinstance(kind, Remove)
+    wanted = len(data) if kind.records is None else kind.records
+    some = data.parts.sum(_some, min(1.0, wanted / max(len(data), 1)), kind.seed)
+    return RowFits("remove", Dataset(some.x, some.y, feature_names=data.feature_names), -1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Some:
+    """Records of a panel; a sum has those of both."""
+
+    x: Tensor
+    y: Tensor
+
+    def __add__(self, other: _Some) -> _Some:
+        return _Some(torch.cat([self.x, other.x]), torch.cat([self.y, other.y]))
+
+
+def _some(part: tuple[Tensor, Tensor], share: float, seed: int) -> _Some:
+    """Return a share of the records, at random positions that depend on their number alone."""
+    x, y = part
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(x), generator=generator)[: math.ceil(share * len(x))].sort().values
+    return _Some(x[chosen], y[chosen])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,7 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from bdpvi._ground import log, validate
-from bdpvi._ground.checkpoint import Checkpoint, Once, always
+from bdpvi._ground.checkpoint import Checkpoint, always
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
@@ -23,6 +25,7 @@ from bdpvi.bayesian.inference.optimisers import check_elementwise
 from bdpvi.bayesian.inference.svi import Convergence, Problem, TrainingState, run_svi
 from bdpvi.bayesian.neighbours.route import Change, Remove, TrainedNeighbours, unfinished_key
 from bdpvi.bayesian.neighbours.rows import RowFits, blocks, train_rows
+from bdpvi.datasets.records import Spread
 from bdpvi.noise.keys import Key
 
 CHUNK = 2048
@@ -43,6 +46,10 @@ class Coupled:
         checkpoint: folder for the fit and every finished chunk, so that an interrupted run with the
             same settings resumes bit for bit. Secret; delete it when the result is saved
             (:func:`bdpvi._ground.checkpoint.forget`).
+        executor: workers that train the chunks: a :class:`concurrent.futures.ProcessPoolExecutor`,
+            or Dask's ``client.get_executor()``. The model must be importable there. They are sent
+            the data and the key of the batches, so each is as secret as this process. The result
+            is the same to the bit for any number of workers of one kind.
 
     Raises:
         ValueError: from :meth:`train`, if the checkpoint belongs to another run.
@@ -53,10 +60,12 @@ class Coupled:
         *kinds: Change,
         chunk: int = CHUNK,
         checkpoint: str | Path | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.kinds = kinds or (Remove(),)
         self.chunk = validate.positive_int("chunk", chunk)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.executor = executor
 
     def key(self) -> Key:
         """Return the secret key of the batches: the unfinished run's, or a new one."""
@@ -74,11 +83,15 @@ class Coupled:
         parameters = {
             name: fit[name].to(problem.data.x.device) for name in problem.guide.constraints
         }
+        posterior = problem.guide.released(parameters)
         panels = []
         for rows in neighbours:
             with log.step(f"neighbours ({rows.kind})"):
-                found = self._found(problem, rows, parameters, track, once)
-            ids, r, b2 = (torch.cat(column) for column in zip(*found, strict=True))
+                train = self._found if self.executor is None else self._by_workers
+                found = train(problem, rows, parameters, track, parts)
+                none = torch.empty(0, posterior.event_shape[0], dtype=torch.float64)
+                every = [{"ids": rows.records.ids[:0].cpu(), "r": none, "b2": none}, *found]
+            ids, r, b2 = (torch.cat([one[name] for one in every]) for name in ("ids", "r", "b2"))
             panels.append(Panel(rows.kind, ids, GaussianPairs(r, b2)))
         convergence = Convergence(fit["elbo"], fit["gradient_norm"])
         return TrainedNeighbours(parameters, convergence, tuple(panels))
@@ -89,23 +102,40 @@ class Coupled:
         rows: RowFits,
         parameters: Mapping[str, Tensor],
         track: Track[Any],
-        once: Once,
-    ) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Train the rows by chunks; return ids, r and b² of each chunk."""
-        posterior, steps = problem.guide.released(parameters), problem.plan.steps
-        latents = posterior.event_shape[0]
-        mine = blocks(range(len(rows.records)), self.chunk)
-        ticks = iter(track(range(len(mine) * steps), rows.kind))
-        none = torch.empty(0, latents, dtype=torch.float64)
-        found = [(rows.records.ids[:0].cpu(), none, none)]  # there may be no rows
-        for block in mine:
-            some, step = rows.select(block), islice(ticks, steps)
-            make = partial(_compared, problem, some, posterior, partial(next, step))
-            part = once(f"{rows.kind}-{block.start:09}", make)
-            found.append((part["ids"], part["r"], part["b2"]))
-            deque(step, maxlen=0)  # the steps of a saved block
+        parts: Checkpoint | None,
+    ) -> Iterator[dict[str, Tensor]]:
+        """Train the rows by chunks; yield ids, r and b² of each chunk."""
+        once, steps = always if parts is None else parts.once, problem.plan.steps
+        chunks = self._chunks(rows)
+        ticks = iter(track(range(len(chunks) * steps), rows.kind))
+        for chunk in chunks:
+            step = islice(ticks, steps)
+            yield once(
+                chunk.name,
+                partial(_compared, chunk.rows, problem, parameters, partial(next, step)),
+            )
+            deque(step, maxlen=0)  # the steps of a saved chunk
         deque(ticks, maxlen=0)  # asking for one more ends the bar
-        return found
+
+    def _by_workers(
+        self,
+        problem: Problem,
+        rows: RowFits,
+        parameters: Mapping[str, Tensor],
+        track: Track[Any],
+        parts: Checkpoint | None,
+    ) -> Iterator[dict[str, Tensor]]:
+        """Do :meth:`_found` in the executor."""
+        once, chunks = always if parts is None else parts.once, self._chunks(rows)
+        lacking = [c for c in chunks if parts is None or not parts.file(c.name).exists()]
+        spread = Spread[RowFits](lacking, executor=self.executor, track=track, what=rows.kind)
+        made = spread.each(_compared, problem, parameters)
+        for chunk in chunks:
+            yield once(chunk.name, partial(next, made))
+
+    def _chunks(self, rows: RowFits) -> list[_Chunk]:
+        parts = blocks(range(len(rows.records)), self.chunk)
+        return [_Chunk(f"{rows.kind}-{part.start:09}", rows.select(part)) for part in parts]
 
     def _parts(self, problem: Problem, neighbours: Sequence[RowFits]) -> Checkpoint | None:
         if self.checkpoint is None:
@@ -123,11 +153,26 @@ def _fitted(problem: Problem, track: Track[Any], begun: TrainingState | None) ->
     return {**parameters, "elbo": convergence.elbo, "gradient_norm": convergence.gradient_norm}
 
 
+@dataclass(frozen=True, eq=False)
+class _Chunk:
+    """Rows that are trained together: a block for a worker."""
+
+    name: str
+    rows: RowFits
+
+    def read(self) -> Iterator[RowFits]:
+        """Yield the rows, together."""
+        yield self.rows
+
+
 def _compared(
-    problem: Problem, rows: RowFits, posterior: Distribution, tick: Callable[[], object]
+    rows: RowFits,
+    problem: Problem,
+    parameters: Mapping[str, Tensor],
+    tick: Callable[[], object] = lambda: None,
 ) -> dict[str, Tensor]:
     """Train the rows; return each row's distance from the posterior, as tensors (m, ...)."""
-    pairs = _pairs(problem, posterior, train_rows(problem, rows, tick))
+    pairs = _pairs(problem, problem.guide.released(parameters), train_rows(problem, rows, tick))
     return {"ids": rows.records.ids.cpu(), "r": pairs.r, "b2": pairs.b2}
 
 

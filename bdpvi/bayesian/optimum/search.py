@@ -31,9 +31,7 @@ def search(expansion: Expansion, record: Records, sign: float, name: str) -> Mov
         FloatingPointError: if the distance may be more than :data:`FARTHEST`.
     """
     point = expansion.point
-    objective = replace(
-        point.objective, records=Changed(point.objective.records, record, sign)
-    )
+    objective = replace(point.objective, records=Changed(point.objective.records, record, sign))
     best = climb(objective.at(point.mean, point.metric), expansion.tolerance)[-1]
     m, y = expansion.coordinates.locate(best)
     # For the neighbour's actual fit, whose gradient may be as large as the tolerance.

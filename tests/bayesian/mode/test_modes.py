@@ -29,6 +29,7 @@ from bdpvi.bayesian.mode.objective import LogPosterior, Weighted, climbed
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.bayesian.neighbours.route import Add, Remove
+from bdpvi.datasets.records import Held
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy import conversions
 from bdpvi.privacy.events import WITH, WITHOUT
@@ -134,10 +135,11 @@ def test_polynomials_and_passes_agree() -> None:
 def test_one_far_record_asks_for_no_larger_tensor() -> None:
     """What δ pays for is a mean; yet no single neighbour is left rough."""
     data = table(2000, 3, 0)
-    records = Weighted.of(MODEL, data)
+    records = Weighted.of((data.x, data.y), MODEL)
     n = records.z.shape[1]
     peak = climbed(
-        LogPosterior(records, MODEL.precision(n), torch.zeros(n).double()), torch.zeros(n).double()
+        LogPosterior(Held(records), len(data), MODEL.precision(n), torch.zeros(n).double()),
+        torch.zeros(n).double(),
     )
     near, far = torch.full((9999,), 1e-4).double() / peak.longest, torch.tensor([1e-3]).double()
     far = far / peak.longest

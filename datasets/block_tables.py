@@ -1,0 +1,106 @@
+"""Encoded records of tables in blocks, by public preprocessing."""
+
+from __future__ import annotations
+
+import warnings
+from concurrent.futures import Executor
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from bdpvi._ground.progress import bar
+from bdpvi._ground.types import tell_owner
+from bdpvi.datasets.blocks import Blocks
+from bdpvi.datasets.dataset import BlockData, People
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.schema import in_file
+from bdpvi.datasets.tables import dataset_from_frame
+
+
+def from_blocks(
+    table: Any,
+    target: str,
+    *,
+    executor: Executor | None = None,
+    file: FileFormat | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> BlockData:
+    """Return the records of a table that need not fit in memory, for :func:`bdpvi.fit`.
+
+    Each row is encoded by public preprocessing whenever a sum over the records needs it, so nothing
+    but a few blocks is in memory. The first pass counts the records.
+
+    Args:
+        table: a file, a folder or glob of CSV or Parquet files, a URL, a Dask data frame, or
+            :class:`~bdpvi.datasets.blocks.Blocks`.
+        target: the yes/no column.
+        executor: workers that read the blocks: a :class:`concurrent.futures.ProcessPoolExecutor`,
+            or Dask's ``client.get_executor()``. Without them this process does. Results are the
+            same to the bit for any number of workers.
+        file: how CSV files are written; its fields may be given instead, as ``separator=";"``.
+        progress: whether to show a bar for every pass.
+        options: fields of :class:`~bdpvi.datasets.tables.TableOptions`; ``constants`` and
+            ``positive`` are required.
+
+    Warns:
+        PrivacyUtilityWarning: with the number of rows that are left out. For the owner.
+
+    Raises:
+        ValueError: naming an option or a column, or the block that cannot be read.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from bdpvi.datasets import constants_of
+    >>> public = constants_of({"source": "By law.", "age": [18, 80]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name, rows in (("a", "20,yes\\n49,no"), ("b", "80,yes")):
+    ...         _ = (Path(folder) / f"{name}.csv").write_text(f"age,sick\\n{rows}\\n")
+    ...     data = from_blocks(folder, "sick", positive="yes", constants=public, progress=False)
+    ...     len(data), data.parts.sum(lambda part: part[1].sum().item())
+    (3, 2.0)
+    """
+    given = {one.name: options.pop(one.name) for one in fields(FileFormat) if one.name in options}
+    file = replace(file or FileFormat(), **given)
+    if options.get("constants") is None:
+        raise ValueError(
+            "constants: a table in blocks is encoded by public preprocessing; give an Encoding, as "
+            "constants_of makes one"
+        )
+    blocks = table if isinstance(table, Blocks) else Blocks.of(table, file)
+    if options.get("types") is not None:
+        options["types"] = in_file(options["types"], list(blocks.header), file)
+    options = {"name": Path(blocks.path).stem or "data", **options}
+    none = pd.DataFrame({name: pd.Series(dtype=object) for name in blocks.header})
+    empty = dataset_from_frame(none, target, **options)
+    rows = blocks.records(executor, track=bar if progress else None, what="pass")
+    everything, kept = rows.sum(_counted, target, options)
+    tell_owner(
+        everything - kept,
+        "record",
+        "it has a blank, an unknown value, or a number that is not finite",
+    )
+    return BlockData(
+        rows.map(_encoded, target, options),
+        kept,
+        empty.feature_names,
+        empty.name,
+        empty.preprocessing,
+        People(),
+    )
+
+
+def _encoded(frame: pd.DataFrame, target: str, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Return features (n, d) and targets (n,) of the rows that can be used."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the owner was told once for all blocks
+        data = dataset_from_frame(frame, target, **options)
+    return data.x, data.y
+
+
+def _counted(frame: pd.DataFrame, target: str, options: dict[str, Any]) -> tuple[int, int]:
+    """Return the number of rows, and of those that can be used."""
+    return len(frame), len(_encoded(frame, target, options)[0])

@@ -1,0 +1,129 @@
+"""Certified fits of tables in blocks, and chunks of neighbours trained by workers."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Training, datasets, guides
+from bdpvi.bayesian import Add, Remove
+from bdpvi.bayesian.mode.route import Mode
+from bdpvi.datasets import constants_of
+from bdpvi.privacy.book import Charge
+
+MODEL = BayesianLogisticRegression()
+PUBLIC = constants_of({"source": "By law.", "age": [18, 90], "smoker": ["no", "yes"]})
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    age, smoker = rng.integers(18, 91, 6000), rng.choice(["no", "yes"], 6000)
+    sick = rng.random(6000) < 1 / (1 + np.exp(-(age - 54) / 12 - (smoker == "yes")))
+    return pd.DataFrame({"age": age, "smoker": smoker, "sick": np.where(sick, "yes", "no")})
+
+
+@pytest.fixture(scope="module")
+def folder(rows: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of three files, one of them in two row groups."""
+    folder = tmp_path_factory.mktemp("visits")
+    for at, stop in ((0, 1000), (1000, 4000), (4000, 6000)):
+        rows[at:stop].to_parquet(folder / f"{at:05}.parquet", row_group_size=2500)
+    return folder
+
+
+def fit(data: Any, *kinds: Any, **options: Any) -> bdpvi.Fit:
+    return bdpvi.fit(
+        MODEL, guides.Laplace(MODEL), data, neighbours=Mode(*kinds), progress=False, **options
+    )
+
+
+def blocks(folder: Path, **options: Any) -> Any:
+    given = {"positive": "yes", "constants": PUBLIC, "progress": False, **options}
+    return datasets.from_blocks(folder, "sick", **given)
+
+
+def test_a_fit_in_blocks_is_that_in_memory(rows: pd.DataFrame, folder: Path) -> None:
+    data = datasets.dataset_from_frame(rows, "sick", positive="yes", constants=PUBLIC)
+    memory, spread = fit(data), fit(blocks(folder))
+    torch.testing.assert_close(
+        spread.posterior.mean, memory.posterior.mean, rtol=0, atol=1e-9 * 6000
+    )
+    (one,), (other,) = memory.panels, spread.panels
+    torch.testing.assert_close(other.pairs.b2, one.pairs.b2, rtol=1e-6, atol=1e-12)
+    assert other.marks is not None
+    assert one.marks is not None
+    assert torch.equal(other.marks, one.marks)
+    assert other.influence == pytest.approx(one.influence) or other.influence is not None
+    planned = Charge(draws=10, temperature=9.0)
+    costs = [bdpvi.cost(f, planned=planned).bayesian for f in (memory, spread)]
+    assert costs[0] is not None
+    assert costs[1] is not None
+    assert costs[1].epsilon == pytest.approx(costs[0].epsilon, rel=1e-6)
+
+
+def test_workers_fit_the_same_to_the_bit(folder: Path, pool: ProcessPoolExecutor) -> None:
+    alone, two = fit(blocks(folder)), fit(blocks(folder, executor=pool))
+    assert torch.equal(alone.posterior.mean, two.posterior.mean)
+    assert torch.equal(alone.panels[0].pairs.b2, two.panels[0].pairs.b2)
+    assert alone.fingerprint == two.fingerprint
+
+
+def test_a_panel_of_a_table_in_blocks_is_a_sample(folder: Path) -> None:
+    panel = fit(blocks(folder), Remove(600)).panels[0]
+    assert 600 <= len(panel.ids) <= 604  # rounded up in every block
+    assert len(torch.unique(panel.pairs.b2, dim=0)) > 100
+
+
+def test_what_needs_single_records_is_refused(folder: Path, rows: pd.DataFrame) -> None:
+    data = blocks(folder)
+    with pytest.raises(ValueError, match=r"^guide: a table in blocks is fitted by guides\.Laplace"):
+        bdpvi.fit(MODEL, guides.MeanField(MODEL), data, progress=False)
+    with pytest.raises(ValueError, match="^training: a table in blocks is fitted by Newton steps"):
+        fit(data, training=Training(rate=0.5))
+    with pytest.raises(ValueError, match="^neighbours: of a table in blocks records are left out"):
+        fit(data, Add(Dataset(torch.zeros(3, 2), torch.zeros(3))))
+    with pytest.raises(ValueError, match="^constants: a table in blocks is encoded by public"):
+        datasets.from_blocks(folder, "sick", positive="yes")
+    with pytest.raises(ValueError, match="no column 'ill' among"):
+        datasets.from_blocks(folder, "ill", positive="yes", constants=PUBLIC)
+
+
+def test_chunks_by_workers_are_equal_to_the_bit(
+    pool: ProcessPoolExecutor, data: Dataset, tmp_path: Path
+) -> None:
+    model, training = BayesianLogisticRegression(clip=0.5), Training(steps=20, rate=0.5, seed=0)
+
+    def b2(**options: Any) -> torch.Tensor:
+        route = Coupled(chunk=25, **options)
+        made = bdpvi.fit(
+            model,
+            guides.MeanField(model),
+            data,
+            neighbours=route,
+            training=training,
+            progress=False,
+        )
+        return made.panels[0].pairs.b2
+
+    alone, kept = b2(), tmp_path / "kept"
+    assert torch.equal(b2(executor=pool, checkpoint=kept), alone)
+    first = next(kept.glob("remove-*"))
+    first.unlink()
+    assert torch.equal(b2(executor=pool, checkpoint=kept), alone)  # only one is trained anew
+    assert len(list(kept.glob("remove-*"))) == 3
