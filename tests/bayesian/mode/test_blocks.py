@@ -94,11 +94,11 @@ def test_what_needs_single_records_is_refused(folder: Path, rows: pd.DataFrame) 
     data = blocks(folder)
     with pytest.raises(ValueError, match=r"^guide: a table in blocks is fitted by guides\.Laplace"):
         bdpvi.fit(MODEL, guides.MeanField(MODEL), data, progress=False)
-    with pytest.raises(ValueError, match="^training: a table in blocks is fitted by Newton steps"):
+    with pytest.raises(ValueError, match=r"^training: a table in blocks is fitted by Newton steps"):
         fit(data, training=Training(rate=0.5))
-    with pytest.raises(ValueError, match="^neighbours: of a table in blocks records are left out"):
+    with pytest.raises(ValueError, match=r"^neighbours: of a table in blocks records are left out"):
         fit(data, Add(Dataset(torch.zeros(3, 2), torch.zeros(3))))
-    with pytest.raises(ValueError, match="^constants: a table in blocks is encoded by public"):
+    with pytest.raises(ValueError, match=r"^constants: a table in blocks is encoded by public"):
         datasets.from_blocks(folder, "sick", positive="yes")
     with pytest.raises(ValueError, match="no column 'ill' among"):
         datasets.from_blocks(folder, "ill", positive="yes", constants=PUBLIC)
@@ -109,8 +109,8 @@ def test_chunks_by_workers_are_equal_to_the_bit(
 ) -> None:
     model, training = BayesianLogisticRegression(clip=0.5), Training(steps=20, rate=0.5, seed=0)
 
-    def b2(**options: Any) -> torch.Tensor:
-        route = Coupled(chunk=25, **options)
+    def b2(**given: Any) -> torch.Tensor:
+        route = Coupled(chunk=25, **given)
         made = bdpvi.fit(
             model,
             guides.MeanField(model),
