@@ -59,6 +59,10 @@ class Held(Generic[T]):
         """Return the records as ``f`` makes them, each part ``f(part, *public)``."""
         return Held(f(self.part, *public))
 
+    def each(self, f: Callable[..., S], *public: Any) -> Iterator[S]:
+        """Yield the sum of every block, in order."""
+        yield f(self.part, *public)
+
     def sum(self, f: Callable[..., S], *public: Any) -> S:
         """Return the sum of ``f(part, *public)``: arrays, or tuples and dictionaries of arrays."""
         return f(self.part, *public)
@@ -111,7 +115,9 @@ class Spread(Generic[T]):
 
     def each(self, f: Callable[..., S], *public: Any) -> Iterator[S]:
         """Yield the sum of every block, in order."""
-        task = partial(_sum_of, steps=(*self.steps, (f, public)), made_by=version("bdpvi"))
+        steps = (*self.steps, (f, public))
+        task = partial(_sum_of, steps=steps, made_by=version("bdpvi"))
+        sent = partial(_worked, steps=steps, made_by=version("bdpvi"))
         turns = iter(self.parts if self.track is None else self.track(self.parts, self.what))
         if self.executor is None:
             for block in turns:
@@ -123,7 +129,7 @@ class Spread(Generic[T]):
         waiting: deque[tuple[Block, Future[S]]] = deque()
         try:
             for block in turns:
-                waiting.append((block, self._sent(task, block)))
+                waiting.append((block, self._sent(sent, block)))
                 if len(waiting) >= _AHEAD:
                     yield _result(*waiting.popleft())
             while waiting:
@@ -174,13 +180,22 @@ def _sum_of(
             f"executor: a worker has bdpvi {found} and this process {made_by}; install the same "
             "version there"
         )
-    total = None
     with threads.single():
-        for part in block.read():
-            for f, public in steps:
-                part = f(part, *public)
-            total = part if total is None else added(total, part)
-    return total
+        return reduce(added, (_stepped(part, steps) for part in block.read()))
+
+
+def _worked(block: Block, **given: Any) -> Any:
+    """Do :func:`_sum_of` in a worker, whose threads then stay as many as they are in a sum."""
+    import torch
+
+    torch.set_num_threads(1)
+    return _sum_of(block, **given)
+
+
+def _stepped(part: Any, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Any:
+    for f, public in steps:
+        part = f(part, *public)
+    return part
 
 
 def _result(block: Block, future: Future[S]) -> S:
