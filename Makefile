@@ -55,7 +55,7 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/recommended.py
-	$(BIN)/python benchmarks/distributed.py
+	$(BIN)/python benchmarks/processes.py
 	$(BIN)/python benchmarks/stream.py
 	for epsilon in 1 10; do \
 	  $(BIN)/python examples/generative/embedding.py --epsilon $$epsilon && \

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import reduce
+from multiprocessing import get_context
 from operator import add
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ def test_each_line_is_in_one_block(tmp_path: Path, charset: str, end: str, size:
     path.write_bytes(TEXT.replace("\n", end).encode(charset))
     whole = read_table(path, text=True, charset=charset)
     found = rows_of(Blocks.of(path, file, size))
-    pd.testing.assert_frame_equal(found, whole)
+    assert found.to_numpy().tolist() == whole.to_numpy().tolist()
+    assert list(found) == list(whole)
 
 
 def test_values_across_lines_keep_a_file_together(tmp_path: Path) -> None:
@@ -71,21 +73,16 @@ def test_a_table_without_rows_is_one(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "a.parquet", index=False)
     frame.to_csv(tmp_path / "a.csv", index=False)
     for name in ("a.csv", "a.parquet"):
-        try:
-            assert Blocks.of(tmp_path / name).records().sum(len) == 0
-        except ValueError as error:
-            assert "no rows" in str(error)  # a Parquet file without row groups
+        assert Blocks.of(tmp_path / name).records().sum(len) == 0
 
 
 def test_a_dask_data_frame_has_partitions() -> None:
     dataframe = pytest.importorskip("dask.dataframe")
     frame = pd.DataFrame({"age": range(10)})
-    blocks = Blocks.of(dataframe.from_pandas(frame, npartitions=3))
+    blocks, other = (Blocks.of(dataframe.from_pandas(frame, npartitions=3)) for _ in range(2))
     assert len(blocks.parts) == 3
     assert blocks.records().sum(total, "age") == 45
-    assert (
-        blocks.fingerprint() == Blocks.of(dataframe.from_pandas(frame, npartitions=3)).fingerprint()
-    )
+    assert blocks.fingerprint() == other.fingerprint()
 
 
 def total(frame: pd.DataFrame, name: str) -> int:
@@ -96,13 +93,11 @@ def test_files_with_other_columns_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("age,sex\n1,F\n")
     (tmp_path / "b.csv").write_text("age,weight\n1,60\n")
     with pytest.raises(
-        ValueError, match=r"b\.csv has other columns than .*a\.csv: 'weight' is not"
+        ValueError, match=r"b\.csv has other columns than .*: 'weight' is not in .*a"
     ):
         Blocks.of(tmp_path)
     (tmp_path / "b.csv").write_text("age\n1\n")
-    with pytest.raises(
-        ValueError, match=r"b\.csv has other columns than .*a\.csv: 'sex' is not in"
-    ):
+    with pytest.raises(ValueError, match=r"b\.csv has other columns than .*: 'sex' is not in .*b"):
         Blocks.of(tmp_path)
     (tmp_path / "b.csv").rename(tmp_path / "b.parquet")
     with pytest.raises(ValueError, match="both Parquet and CSV"):
@@ -184,10 +179,10 @@ def test_what_goes_wrong_with_workers_is_one_sentence(monkeypatch: pytest.Monkey
     lost = Late(BrokenProcessPool("A process in the process pool was terminated abruptly"))
     with pytest.raises(ValueError, match=r"a worker ended while block 1\.0 was summed"):
         Spread(blocks, executor=lost).sum(same)
+    lacking = Late(ModuleNotFoundError("No module named 'bdpvi'"))
     with pytest.raises(ValueError, match=r"a worker lacks a module: No module named 'bdpvi'"):
-        lacking = Late(ModuleNotFoundError("No module named 'bdpvi'"))
         Spread(blocks, executor=lacking).sum(same)
-    with pytest.raises(ValueError, match=r"block 2\.0: division"):
+    with pytest.raises(ValueError, match=r"block 2\.0: float division"):
         Spread(blocks).sum(lambda number: 1 / (number - 2))
     versions = iter(["1.0", "1.0", "0.9", "0.9"])
     monkeypatch.setattr("bdpvi.datasets.records.version", lambda _: next(versions))
@@ -198,7 +193,7 @@ def test_what_goes_wrong_with_workers_is_one_sentence(monkeypatch: pytest.Monkey
 def test_a_function_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("age\n1\n")
     with (
-        ProcessPoolExecutor(1) as pool,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
         pytest.raises(ValueError, match="function or its arguments cannot be sent to a worker"),
     ):
         Blocks.of(tmp_path).records(pool).sum(lambda frame: 1)
@@ -266,13 +261,9 @@ def test_numbers_read_at_once_are_read_alike(
     type_: ColumnType | None, numbers: list[float]
 ) -> None:
     column = pd.Series(numbers, dtype=np.float64)
-    found = cells.read_cells(column, type_)
-    labels = {
-        label for value in numbers for _, label, no in [cells.read_cell(value, type_)] if not no
-    }
-    assert found.names == tuple(sorted(labels))
-    for at, value in enumerate(numbers):
-        number, label, blank = cells.read_cell(value, type_)
+    found, each = cells.read_cells(column, type_), [cells.read_cell(one, type_) for one in numbers]
+    assert found.names == tuple(sorted({label for _, label, blank in each if not blank}))
+    for at, (number, label, blank) in enumerate(each):
         assert np.array_equal(found.numbers[at], number, equal_nan=True)
         assert blank == found.blank[at]
         assert blank or found.names[found.codes[at]] == label

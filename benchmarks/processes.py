@@ -1,6 +1,6 @@
 """Coupled neighbours by one process and by several, each with one thread, on synthetic records.
 
-    python benchmarks/distributed.py [--records 20000] [--features 14] [--batch 200] [--steps 1000]
+    python benchmarks/processes.py [--records 20000] [--features 14] [--batch 200] [--steps 1000]
 
 The time is that of the fit and its neighbours, from the moment all processes have their data and
 have imported what they need.
