@@ -41,7 +41,7 @@ def rows_of(number: int, rows: int) -> pd.DataFrame:
     logit = x[:, :4] @ [1.0, -0.5, 0.25, 0.1] + 0.3 * levels[:, 0] - 1
     frame = pd.DataFrame(x * 12 + 50, columns=[f"x{j}" for j in range(NUMBERS)])
     for j in range(CATEGORIES):
-        frame[f"c{j}"] = pd.Categorical.from_codes(levels[:, j], list("abcde")).astype(str)
+        frame[f"c{j}"] = np.array(list("abcde"))[levels[:, j]]
     frame["sick"] = np.where(generator.random(rows) < 1 / (1 + np.exp(-logit)), "yes", "no")
     return frame
 

@@ -1,8 +1,8 @@
 """Sums over the records of a table, in memory or block by block.
 
 A release needs nothing of the rows but sums of small arrays: counts, gradients, second derivatives.
-``records.sum(f, *public)`` is the sum of ``f(block, *public)`` over all blocks, added in the order
-of the blocks, so that it is equal to the bit for any number of workers. The engine is any
+``records.sum(f, *public)`` is the sum of ``f(block, *public)`` over all blocks, added in pairs in
+the order of the blocks, so that it is equal to the bit for any number of workers. The engine is any
 :class:`concurrent.futures.Executor`: a pool of processes, or Dask's ``client.get_executor()``.
 Workers see rows and public arguments, never keys or noise.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -111,7 +111,7 @@ class Spread(Generic[T]):
 
     def sum(self, f: Callable[..., S], *public: Any) -> S:
         """Do :meth:`Held.sum`."""
-        return reduce(added, self.each(f, *public))
+        return in_pairs(self.each(f, *public))  # type: ignore[no-any-return]
 
     def each(self, f: Callable[..., S], *public: Any) -> Iterator[S]:
         """Yield the sum of every block, in order."""
@@ -150,6 +150,33 @@ Records = Held[T] | Spread[T]
 """Records of which sums are needed."""
 
 
+def in_pairs(results: Iterable[Any]) -> Any:
+    """Return the sum of at least one result, each of which is in at most :func:`depth` additions.
+
+    >>> in_pairs(range(10))
+    45
+    """
+    held: list[tuple[int, Any]] = []
+    for one in results:
+        level = 0
+        while held and held[-1][0] == level:
+            one, level = added(held.pop()[1], one), level + 1
+        held.append((level, one))
+    total = held.pop()[1]
+    while held:
+        total = added(held.pop()[1], total)
+    return total
+
+
+def depth(number: int) -> int:
+    """Return the most additions that one of so many results of :func:`in_pairs` is in.
+
+    >>> depth(1), depth(2), depth(1000)
+    (0, 2, 10)
+    """
+    return number.bit_length() if number > 1 else 0
+
+
 def added(one: Any, other: Any) -> Any:
     """Return the sum of two results, part by part; a key that one lacks counts as 0.
 
@@ -181,7 +208,7 @@ def _sum_of(
             "version there"
         )
     with threads.single():
-        return reduce(added, (_stepped(part, steps) for part in block.read()))
+        return in_pairs(_stepped(part, steps) for part in block.read())
 
 
 def _worked(block: Block, **given: Any) -> Any:

@@ -8,9 +8,10 @@ halves:
 - one half bounds the computed gradient at w̃, with the slope b̂ that was drawn;
 - the other bounds the error of that gradient: rounding of at most
   u(256 + log₂N + B + (d + 2)‖z‖‖w̃‖/4 + 8) Σω‖z‖, with u = 2⁻⁵³, as sums are over groups of 256
-  records added in pairs, then at most B of them added in order, the parts of a block and the
-  blocks; logits have d + 1 terms; and ‖b − b̂‖ ≤ √(d + 1) g, as b̂ is a real normal b rounded to a
-  lattice of g = 2⁻³³σ (:func:`bdpvi.noise.secure.gaussian_sum`).
+  records added in pairs, then over the parts of a block and over blocks, in at most B additions
+  each (:func:`bdpvi.datasets.records.depth`); logits have d + 1 terms; and ‖b − b̂‖ ≤ √(d + 1) g,
+  as b̂ is a real normal b rounded to a lattice of g = 2⁻³³σ
+  (:func:`bdpvi.noise.secure.gaussian_sum`).
 
 Both halves are checked for the w̃ that is released.
 """
@@ -25,7 +26,7 @@ from operator import add
 import torch
 from torch import Tensor
 
-from bdpvi.datasets.records import Held, Records
+from bdpvi.datasets.records import Held, Records, depth
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
 from bdpvi.regression.objective_plan import CONSTANT, LAST, ObjectivePlan
@@ -170,7 +171,7 @@ class SummedObjective:
     def __init__(self, plan: ObjectivePlan, parts: Records[Signed]) -> None:
         each = [*parts.each(_Facts.of)]
         self.parts, self.facts = parts, reduce(add, each)
-        self.additions = len(each) - 1 + max(one.parts for one in each) - 1
+        self.additions = depth(len(each)) + depth(max(one.parts for one in each))
         self.k, self.ridge, self.tolerance = plan.drawn.residual, plan.ridge, plan.tolerance
         self.coarse = math.sqrt(plan.facts.weights) * sum_step(plan.sigma)
         self.centre = torch.zeros(plan.facts.weights, dtype=torch.float64)

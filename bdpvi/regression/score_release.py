@@ -19,6 +19,7 @@ import torch
 from scipy.special import ndtr
 from torch import Tensor
 
+from bdpvi.datasets.records import Held, Records
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import sum_rounding
 from bdpvi.privacy.events import NormCounts, SampledGaussian
@@ -36,7 +37,8 @@ from bdpvi.regression.score_posterior import (
 from bdpvi.releases.noisy_sum import NoisySum
 
 SLACK = 2.0**-18
-"""Relative error that rounding of sums of up to 5e7 records adds to a bound."""
+"""Relative error that rounding of sums of up to 5e7 records adds to a bound, also in blocks: it is
+u(256 + log₂N + B)N for :func:`exact_sum` and at most B further additions in pairs, u = 2⁻⁵³."""
 _LEAST = 0.02
 _STRONG = 15.0
 _SMALLEST = 0.05
@@ -121,7 +123,8 @@ class Measured:
         back: W, (k, k): coefficients are W times the standardised ones.
         prior, posterior: of the standardised coefficients.
         dispersion: φ.
-        paid: length of each record's contribution over its bound, (all rounds, N). Secret.
+        paid: length of each record's contribution over its bound, (all rounds, N), None of a table
+            in blocks. Secret.
     """
 
     rounds: tuple[Round, ...]
@@ -129,7 +132,7 @@ class Measured:
     prior: NormalPrior
     posterior: Posterior
     dispersion: float
-    paid: Tensor = field(repr=False)
+    paid: Tensor | None = field(repr=False)
 
     def of_features(self) -> Posterior:
         """Return the posterior of the coefficients on the original scale."""
@@ -157,27 +160,33 @@ def measure(
     >>> bool((found.mean - torch.tensor([1.0, 0.0])).abs().max() < 0.2), found.passes
     (True, True)
     """
-    key, family, multipliers = key or Key.fresh(), plan.family, plan.multipliers()
-    radius = plan.length
+    return measured(plan, Held((x, y)), prior, key or Key.fresh())
+
+
+def measured(
+    plan: ScorePlan, records: Records[tuple[Tensor, Tensor]], prior: NormalPrior, key: Key
+) -> Measured:
+    """Do :func:`measure` for records in memory or in blocks, each part x and y."""
+    family, multipliers, radius = plan.family, plan.multipliers(), plan.length
     zero = torch.zeros(plan.columns, dtype=torch.float64)
-    parts = family.first(x, y, radius)
-    first = _released(parts, x, zero, multipliers[0], key.child("round", 0))
-    paid = [parts.lengths(x) / parts.bound]
+    at = _At(family, radius)
+    first, lengths = _released(records, at, zero, multipliers[0], key.child("round", 0))
+    paid = [lengths]
     point, moments, noise, variance = _start(family, first, radius, prior)
     back, forth = _standardising(moments, noise)
-    white, point = x @ back, forth @ point
+    white, point = records.map(_turned, back), forth @ point
     prior = NormalPrior(forth @ prior.mean, back @ prior.precision @ back)
     clip, rounds, count = math.inf, [], forth[:, -1]
     typical = 1.0
     if isinstance(family, Linear):
         clip = family.clip(variance)
     for number, multiplier in enumerate(multipliers[1:], 1):
-        parts = family.parts(white, y, radius, point, clip)
+        at = _At(family, radius, point, clip)
         if number == len(multipliers) - 1:
-            parts = parts.robust(white, family.longest(radius, clip, typical))
-        one = _released(parts, white, point, multiplier, key.child("round", number))
+            at = replace(at, longest=family.longest(radius, clip, typical))
+        one, lengths = _released(white, at, point, multiplier, key.child("round", number))
         rounds.append(replace(one, clip=clip))
-        paid.append(parts.lengths(white) / parts.bound)
+        paid.append(lengths)
         typical = max(float(count @ one.curvature @ count), 0.0) / _count(moments)
         found = _answer(family, rounds, prior, count, variance)
         if isinstance(family, Linear):
@@ -185,7 +194,70 @@ def measure(
             clip = family.clip(variance + float(found.posterior.covariance.trace()))
         step = found.posterior.mean - point
         point = point + step * min(1.0, family.furthest / max(float(step.norm()), 1e-300))
-    return Measured(found.rounds, back, prior, found.posterior, found.dispersion, torch.stack(paid))
+    known = [one for one in paid if one is not None]
+    whole = torch.stack(known) if len(known) == len(paid) else None
+    return Measured(found.rounds, back, prior, found.posterior, found.dispersion, whole)
+
+
+def _turned(records: tuple[Tensor, Tensor], back: Tensor) -> tuple[Tensor, Tensor]:
+    return records[0] @ back, records[1]
+
+
+@dataclass(frozen=True, eq=False)
+class _At:
+    """Where a round's sums are taken, all of it public.
+
+    Attributes:
+        family, radius: of the plan.
+        point: the point; None for the first round.
+        clip: κ.
+        longest: v of the sandwich; None for a round without its middle.
+    """
+
+    family: Family
+    radius: float
+    point: Tensor | None = None
+    clip: float = math.inf
+    longest: float | None = None
+
+    def parts(self, x: Tensor, y: Tensor) -> Parts:
+        """Return the contributions of some records."""
+        if self.point is None:
+            return self.family.first(x, y, self.radius)
+        made = self.family.parts(x, y, self.radius, self.point, self.clip)
+        return made if self.longest is None else made.robust(x, self.longest)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """A round's sums without noise, (size,), and lengths of the contributions if they are kept."""
+
+    flat: Tensor
+    lengths: Tensor | None
+
+    @classmethod
+    def of(cls, records: tuple[Tensor, Tensor], at: _At, keep: bool) -> _Sums:
+        """Return the sums over some records."""
+        x, y = records
+        parts, above = at.parts(x, y), torch.triu_indices(x.shape[1], x.shape[1])
+        weight = _weight(above)
+        matrix = exact_sum(parts.curvature[:, None] * x, x) * parts.ratio
+        flat = [exact_sum(parts.score, x), weight * matrix[above[0], above[1]]]
+        if parts.square is not None:
+            total = exact_sum(parts.square, x.new_ones(len(x), 1))
+            flat.append(total * parts.square_ratio)
+        if parts.middle is not None:
+            middle = exact_sum(parts.middle[:, None] * x, x) * parts.middle_ratio
+            flat.append(weight * middle[above[0], above[1]])
+        return cls(torch.cat(flat), parts.lengths(x) / parts.bound if keep else None)
+
+    def __add__(self, other: _Sums) -> _Sums:
+        return _Sums(self.flat + other.flat, None)
+
+
+def _weight(above: Tensor) -> Tensor:
+    """Return the weights of a matrix's upper triangle whose norm is that of the matrix."""
+    return torch.where(above[0] == above[1], 1.0, math.sqrt(2)).double()
 
 
 def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[SampledGaussian]:
@@ -208,6 +280,7 @@ def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[Sample
     >>> round(cost.worst_case.epsilon, 2), cost.path.epsilon < 0.9, cost.bayesian
     (1.0, True, None)
     """
+    assert measured.paid is not None
     none = NormCounts.none(ids)
     return [
         SampledGaussian(noise_multiplier=noise, norms=none.add(one))
@@ -215,20 +288,14 @@ def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[Sample
     ]
 
 
-def _released(parts: Parts, x: Tensor, point: Tensor, multiplier: float, key: Key) -> Round:
-    """Return one round: its noisy sums."""
-    k = x.shape[1]
-    score = exact_sum(parts.score, x)
-    matrix = exact_sum(parts.curvature[:, None] * x, x) * parts.ratio
-    above = torch.triu_indices(k, k)
-    weight = torch.where(above[0] == above[1], 1.0, math.sqrt(2)).double()
-    flat = torch.cat([score, weight * matrix[above[0], above[1]]])
-    if parts.square is not None:
-        total = exact_sum(parts.square, x.new_ones(len(x), 1))
-        flat = torch.cat([flat, total * parts.square_ratio])
-    if parts.middle is not None:
-        middle = exact_sum(parts.middle[:, None] * x, x) * parts.middle_ratio
-        flat = torch.cat([flat, weight * middle[above[0], above[1]]])
+def _released(
+    records: Records[tuple[Tensor, Tensor]], at: _At, point: Tensor, multiplier: float, key: Key
+) -> tuple[Round, Tensor | None]:
+    """Return one round, its noisy sums; and the lengths of contributions in memory."""
+    k = len(point)
+    weight = _weight(torch.triu_indices(k, k))
+    sums = records.sum(_Sums.of, at, isinstance(records, Held))
+    flat, parts = sums.flat, at.parts(point.new_empty(0, k), point.new_empty(0))  # its numbers
     mechanism = NoisySum(
         rate=1.0,
         clip=parts.bound * (1 + SLACK),
@@ -246,12 +313,12 @@ def _released(parts: Parts, x: Tensor, point: Tensor, multiplier: float, key: Ke
         one = replace(one, square=float(rest[0]) / e, square_noise=deviation / e)
         rest = rest[1:]
     if parts.middle is None:
-        return one
+        return one, sums.lengths
     middle, noise = (
         _symmetric(rest / weight / parts.middle_ratio, k),
         deviation / parts.middle_ratio,
     )
-    return replace(one, middle=middle, middle_noise=noise)
+    return replace(one, middle=middle, middle_noise=noise), sums.lengths
 
 
 def _symmetric(upper: Tensor, k: int) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import reduce
+from itertools import chain
 from multiprocessing import get_context
 from operator import add
 from pathlib import Path
@@ -23,7 +24,7 @@ from bdpvi.datasets import cells, exact
 from bdpvi.datasets.blocks import Blocks, Stored
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.reading import read_table
-from bdpvi.datasets.records import Held, Spread
+from bdpvi.datasets.records import Held, Spread, depth, in_pairs
 from bdpvi.datasets.types import ColumnType
 from bdpvi.noise.keys import Key
 
@@ -32,7 +33,7 @@ TEXT = 'age,name\n1,"a, b"\n2,c\n\n3,"open\n4,d,e\n5,f\n6,' + "long" * 30 + "\n7
 
 def rows_of(blocks: Blocks) -> pd.DataFrame:
     """Return all rows, block by block."""
-    frames = [frame for part in blocks.parts for frame in part.read()]
+    frames: list[pd.DataFrame] = [*chain.from_iterable(part.read() for part in blocks.parts)]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -166,12 +167,32 @@ def same(number: float) -> float:
 
 
 def test_sums_are_in_the_order_of_blocks_whatever_ends_first() -> None:
-    numbers = np.random.default_rng(0).lognormal(sigma=20, size=100)
-    blocks = [Few(*two) for two in numbers.reshape(-1, 2).tolist()]
+    numbers = np.random.default_rng(0).lognormal(sigma=3, size=128).tolist()
+    blocks = [Few(*two) for two in zip(numbers[::2], numbers[1::2], strict=True)]
     here = Spread(blocks).sum(same)
-    assert here == reduce(add, [sum(two) for two in numbers.reshape(-1, 2).tolist()])
-    assert here != reduce(add, [sum(two) for two in numbers.reshape(-1, 2)[::-1].tolist()])
+    assert here == halves(numbers)
+    assert here != sum(numbers)
     assert Spread(blocks, executor=Late()).sum(same) == here
+
+
+def halves(numbers: list[float]) -> float:
+    middle = len(numbers) // 2
+    return halves(numbers[:middle]) + halves(numbers[middle:]) if middle else numbers[0]
+
+
+@given(st.integers(1, 200))
+def test_no_number_is_in_more_additions_than_said(count: int) -> None:
+    assert max(in_pairs([Added({at: 0}) for at in range(count)]).times.values()) <= depth(count)
+
+
+class Added:
+    """How many additions each number was in."""
+
+    def __init__(self, times: dict[int, int]) -> None:
+        self.times = times
+
+    def __add__(self, other: Added) -> Added:
+        return Added({at: n + 1 for at, n in (self.times | other.times).items()})
 
 
 def test_what_goes_wrong_with_workers_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

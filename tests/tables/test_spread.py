@@ -73,6 +73,31 @@ def test_a_table_in_blocks_has_the_release_of_the_table(folder: Path) -> None:
         assert found.receipt == whole.receipt
 
 
+MODELS: dict[str, dict[str, Any]] = {
+    "logistic": {"intervals": True},
+    "linear": {
+        "model": bdpvi.BayesianLinearRegression.of_bounds(0, 100),
+        "target": "age",
+        "positive": None,
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore:for the owner only")
+@pytest.mark.parametrize("name", MODELS)
+def test_noisy_scores_of_a_table_in_blocks_are_those_of_the_table(name: str, folder: Path) -> None:
+    given = {"epsilon": 4.0, **MODELS[name]}
+    whole = private(folder / "all.csv", ledger=Ledger(), **given)
+    found = private(folder / "parts", ledger=Ledger(), **given)
+    assert found.estimate is not None
+    assert whole.estimate is not None
+    for one in ("mean", "covariance"):
+        both = (torch.tensor(getattr(each.estimate, one)) for each in (found, whole))
+        torch.testing.assert_close(*both, rtol=1e-8, atol=1e-10)
+    assert found.estimate.reason == whole.estimate.reason
+    assert found.receipt.worst_case == whole.receipt.worst_case
+
+
 @pytest.mark.filterwarnings("ignore:for the owner only")
 @pytest.mark.parametrize(
     "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
@@ -150,7 +175,9 @@ def refused(**more: Any) -> Callable[[Path], Any]:
 
 
 REFUSED: dict[str, Callable[[Path], Any]] = {
-    "intervals=True: of a table in blocks": refused(intervals=True),
+    "model=.*: of a table in blocks": refused(
+        model=bdpvi.BayesianMultinomialRegression(classes=2), classes=("no", "yes"), positive=None
+    ),
     "from_data=True: of a table in blocks": refused(from_data=True),
     "guarantee=.*: of a table in blocks": refused(guarantee=bdpvi.BayesianDP()),
     "target='ill' must be a column of the table once": refused(target="ill"),
@@ -193,7 +220,7 @@ def test_the_rounding_of_sums_over_blocks_is_bounded() -> None:
     model = bdpvi.BayesianLogisticRegression.unweighted(intercept=True, limit=settings.limit)
     blocks = [Rows(x[at : at + 20], y[at : at + 20]) for at in range(0, 4_000, 20)]
     objective = SummedObjective(settings, Spread(blocks).map(signed_design, model, settings))
-    assert objective.additions == 200  # 199 of blocks, one inside a block
+    assert objective.additions == 10  # 8 for 200 blocks, 2 for their parts
     whole = signed_design((x, y), model, settings)
     signed, weights = (t.numpy().astype(np.longdouble) for t in (whole.signed, whole.weights))
     for size in (0.1, 1.0, 30.0):
