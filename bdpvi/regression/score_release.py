@@ -24,8 +24,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import sum_rounding
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.solve import root
-from bdpvi.regression.perturbed_objective import exact_sum
-from bdpvi.regression.score_families import ROBUST, Family, Linear, Logistic, Parts, Poisson
+from bdpvi.regression.score_families import ROBUST, Family, Linear, Logistic, Poisson
 from bdpvi.regression.score_posterior import (
     NormalPrior,
     Posterior,
@@ -34,11 +33,8 @@ from bdpvi.regression.score_posterior import (
     closed_form,
     near,
 )
-from bdpvi.releases.noisy_sum import NoisySum
+from bdpvi.regression.score_rounds import Place, released
 
-SLACK = 2.0**-18
-"""Relative error that rounding of sums of up to 5e7 records adds to a bound, also in blocks: it is
-u(256 + log₂N + B)N for :func:`exact_sum` and at most B further additions in pairs, u = 2⁻⁵³."""
 _LEAST = 0.02
 _STRONG = 15.0
 _SMALLEST = 0.05
@@ -169,8 +165,8 @@ def measured(
     """Do :func:`measure` for records in memory or in blocks, each part x and y."""
     family, multipliers, radius = plan.family, plan.multipliers(), plan.length
     zero = torch.zeros(plan.columns, dtype=torch.float64)
-    at = _At(family, radius)
-    first, lengths = _released(records, at, zero, multipliers[0], key.child("round", 0))
+    place = Place(family, radius)
+    first, lengths = released(records, place, zero, multipliers[0], key.child("round", 0))
     paid = [lengths]
     point, moments, noise, variance = _start(family, first, radius, prior)
     back, forth = _standardising(moments, noise)
@@ -181,10 +177,10 @@ def measured(
     if isinstance(family, Linear):
         clip = family.clip(variance)
     for number, multiplier in enumerate(multipliers[1:], 1):
-        at = _At(family, radius, point, clip)
+        place = Place(family, radius, point, clip)
         if number == len(multipliers) - 1:
-            at = replace(at, longest=family.longest(radius, clip, typical))
-        one, lengths = _released(white, at, point, multiplier, key.child("round", number))
+            place = replace(place, longest=family.longest(radius, clip, typical))
+        one, lengths = released(white, place, point, multiplier, key.child("round", number))
         rounds.append(replace(one, clip=clip))
         paid.append(lengths)
         typical = max(float(count @ one.curvature @ count), 0.0) / _count(moments)
@@ -201,63 +197,6 @@ def measured(
 
 def _turned(records: tuple[Tensor, Tensor], back: Tensor) -> tuple[Tensor, Tensor]:
     return records[0] @ back, records[1]
-
-
-@dataclass(frozen=True, eq=False)
-class _At:
-    """Where a round's sums are taken, all of it public.
-
-    Attributes:
-        family, radius: of the plan.
-        point: the point; None for the first round.
-        clip: κ.
-        longest: v of the sandwich; None for a round without its middle.
-    """
-
-    family: Family
-    radius: float
-    point: Tensor | None = None
-    clip: float = math.inf
-    longest: float | None = None
-
-    def parts(self, x: Tensor, y: Tensor) -> Parts:
-        """Return the contributions of some records."""
-        if self.point is None:
-            return self.family.first(x, y, self.radius)
-        made = self.family.parts(x, y, self.radius, self.point, self.clip)
-        return made if self.longest is None else made.robust(x, self.longest)
-
-
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    """A round's sums without noise, (size,), and lengths of the contributions if they are kept."""
-
-    flat: Tensor
-    lengths: Tensor | None
-
-    @classmethod
-    def of(cls, records: tuple[Tensor, Tensor], at: _At, keep: bool) -> _Sums:
-        """Return the sums over some records."""
-        x, y = records
-        parts, above = at.parts(x, y), torch.triu_indices(x.shape[1], x.shape[1])
-        weight = _weight(above)
-        matrix = exact_sum(parts.curvature[:, None] * x, x) * parts.ratio
-        flat = [exact_sum(parts.score, x), weight * matrix[above[0], above[1]]]
-        if parts.square is not None:
-            total = exact_sum(parts.square, x.new_ones(len(x), 1))
-            flat.append(total * parts.square_ratio)
-        if parts.middle is not None:
-            middle = exact_sum(parts.middle[:, None] * x, x) * parts.middle_ratio
-            flat.append(weight * middle[above[0], above[1]])
-        return cls(torch.cat(flat), parts.lengths(x) / parts.bound if keep else None)
-
-    def __add__(self, other: _Sums) -> _Sums:
-        return _Sums(self.flat + other.flat, None)
-
-
-def _weight(above: Tensor) -> Tensor:
-    """Return the weights of a matrix's upper triangle whose norm is that of the matrix."""
-    return torch.where(above[0] == above[1], 1.0, math.sqrt(2)).double()
 
 
 def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[SampledGaussian]:
@@ -286,46 +225,6 @@ def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[Sample
         SampledGaussian(noise_multiplier=noise, norms=none.add(one))
         for noise, one in zip(plan.multipliers(), measured.paid, strict=True)
     ]
-
-
-def _released(
-    records: Records[tuple[Tensor, Tensor]], at: _At, point: Tensor, multiplier: float, key: Key
-) -> tuple[Round, Tensor | None]:
-    """Return one round, its noisy sums; and the lengths of contributions in memory."""
-    k = len(point)
-    weight = _weight(torch.triu_indices(k, k))
-    sums = records.sum(_Sums.of, at, isinstance(records, Held))
-    flat, parts = sums.flat, at.parts(point.new_empty(0, k), point.new_empty(0))  # its numbers
-    mechanism = NoisySum(
-        rate=1.0,
-        clip=parts.bound * (1 + SLACK),
-        noise_multiplier=multiplier,
-        size=len(flat),
-        records=1,
-    )
-    (noisy,) = mechanism.noisy([flat], key)
-    score, upper, rest = noisy[:k], noisy[k : k + len(weight)] / weight, noisy[k + len(weight) :]
-    deviation = mechanism.deviation
-    found = _symmetric(upper / parts.ratio, k)
-    one = Round(point, score, found, deviation, deviation / parts.ratio)
-    if parts.square is not None:
-        e = parts.square_ratio
-        one = replace(one, square=float(rest[0]) / e, square_noise=deviation / e)
-        rest = rest[1:]
-    if parts.middle is None:
-        return one, sums.lengths
-    middle, noise = (
-        _symmetric(rest / weight / parts.middle_ratio, k),
-        deviation / parts.middle_ratio,
-    )
-    return replace(one, middle=middle, middle_noise=noise), sums.lengths
-
-
-def _symmetric(upper: Tensor, k: int) -> Tensor:
-    """Return the symmetric (k, k) matrix with these entries on and above the diagonal."""
-    made = torch.zeros(k, k, dtype=torch.float64)
-    made[tuple(torch.triu_indices(k, k))] = upper
-    return made + made.triu(1).T
 
 
 def _start(
