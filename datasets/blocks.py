@@ -193,6 +193,7 @@ class Blocks:
         path: where it is, "" for a Dask data frame.
         header: the names of its columns.
         parts: its blocks.
+        file: how its CSV files are written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -206,6 +207,7 @@ class Blocks:
     path: str
     header: tuple[str, ...]
     parts: tuple[Block, ...] = field(repr=False)
+    file: FileFormat = field(default_factory=FileFormat)
 
     @classmethod
     def of(cls, table: Any, file: FileFormat | None = None, size: int = BYTES) -> Blocks:
@@ -366,7 +368,7 @@ def _of_csv(path: str, files: list[Stored], file: FileFormat, size: int) -> Bloc
             Lines(one, start, min(start + step, one.size), head, file, header)
             for start in range(0, max(one.size, 1), step)
         ]
-    return Blocks(path, header, tuple(parts))
+    return Blocks(path, header, tuple(parts), file)
 
 
 def _range(opened: Any, lines: Lines) -> bytes:
