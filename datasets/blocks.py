@@ -26,8 +26,8 @@ from bdpvi.datasets.records import Block, Spread
 _PARQUET, _CSV = (".parquet", ".pq"), (".csv",)
 BYTES = 1 << 23
 """Size of a CSV file's blocks."""
-ROWS = 1 << 17
-"""Most rows of a row group in memory at once."""
+ROWS = 1 << 14
+"""Most rows of a block that are worked on at once: their features fit in a processor's cache."""
 LEFT_OUT = "left out"
 """Attribute of a block's rows: the number of lines that cannot be split."""
 _CHUNK = 1 << 16
@@ -96,13 +96,15 @@ class Lines:
         return f"{self.file.path}, bytes {self.start} to {self.stop}"
 
     def read(self) -> Iterator[pd.DataFrame]:
-        """Yield all rows, as text."""
+        """Yield the rows as text, at most :data:`ROWS` at a time."""
         with self.file.open() as opened:
             content = _range(opened, self)
         made, odd = read_opened(io.BytesIO(content), self.file.path, self.format, text=True)
         made = with_text_names(made)[list(self.header)]
-        made.attrs[LEFT_OUT] = odd
-        yield made
+        for start in range(0, max(len(made), 1), ROWS):
+            part = made.iloc[start : start + ROWS]
+            part.attrs[LEFT_OUT] = 0 if start else odd
+            yield part
 
 
 @dataclass(frozen=True)
@@ -111,12 +113,12 @@ class RowGroup:
 
     Attributes:
         file: the file.
-        group: number of the row group.
+        group: number of the row group; None for a file without any, which has no rows.
         header: the names of all columns, in the order of the table.
     """
 
     file: Stored
-    group: int
+    group: int | None
     header: tuple[str, ...]
 
     @property
@@ -130,7 +132,8 @@ class RowGroup:
 
         with self.file.open() as opened, parquet.ParquetFile(opened, pre_buffer=False) as file:
             none = True
-            for batch in file.iter_batches(ROWS, row_groups=[self.group], use_threads=False):
+            groups = [] if self.group is None else [self.group]
+            for batch in file.iter_batches(ROWS, row_groups=groups, use_threads=False):
                 none = False
                 yield with_text_names(batch.to_pandas(use_threads=False))[list(self.header)]
             if none:
@@ -156,8 +159,10 @@ class Partition:
         return f"partition {self.number}"
 
     def read(self) -> Iterator[pd.DataFrame]:
-        """Yield all rows."""
-        yield with_text_names(self.rows.compute(scheduler="synchronous"))
+        """Yield the rows, at most :data:`ROWS` at a time."""
+        made = with_text_names(self.rows.compute(scheduler="synchronous"))
+        for start in range(0, max(len(made), 1), ROWS):
+            yield made.iloc[start : start + ROWS]
 
 
 @dataclass(frozen=True)
@@ -188,6 +193,7 @@ class Blocks:
         path: where it is, "" for a Dask data frame.
         header: the names of its columns.
         parts: its blocks.
+        file: how its CSV files are written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -201,6 +207,7 @@ class Blocks:
     path: str
     header: tuple[str, ...]
     parts: tuple[Block, ...] = field(repr=False)
+    file: FileFormat = field(default_factory=FileFormat)
 
     @classmethod
     def of(cls, table: Any, file: FileFormat | None = None, size: int = BYTES) -> Blocks:
@@ -341,9 +348,7 @@ def _of_parquet(path: str, files: list[Stored]) -> Blocks:
         header = header or tuple(names)
         _same(tuple(names), header, one.path, files[0].path)
         parts += [RowGroup(one, group, header) for group in range(groups)]
-    if not parts:
-        raise ValueError(f"{path} has no rows")
-    return Blocks(path, header, tuple(parts))
+    return Blocks(path, header, tuple(parts or [RowGroup(files[0], None, header)]))
 
 
 def _of_csv(path: str, files: list[Stored], file: FileFormat, size: int) -> Blocks:
@@ -363,7 +368,7 @@ def _of_csv(path: str, files: list[Stored], file: FileFormat, size: int) -> Bloc
             Lines(one, start, min(start + step, one.size), head, file, header)
             for start in range(0, max(one.size, 1), step)
         ]
-    return Blocks(path, header, tuple(parts))
+    return Blocks(path, header, tuple(parts), file)
 
 
 def _range(opened: Any, lines: Lines) -> bytes:

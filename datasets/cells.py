@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +25,8 @@ BLANK = frozenset(
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _LONGEST = 200
 """Largest length of a category's name."""
+_MANY = 256
+"""So many different texts may be the numbers of a column, which are then read at once."""
 
 
 class Reads(Protocol):
@@ -185,9 +187,9 @@ def read_cells(
     if (whole := _numeric(values, type)) is not None:
         return Cells(whole, type=type)
     if pd.api.types.infer_dtype(values, skipna=False) == "string":  # read each spelling once
-        if type is None and (whole := _numbers_in(values)) is not None:
-            return Cells(whole)
         at, texts = pd.factorize(values, use_na_sentinel=False)
+        if type is None and len(texts) > _MANY and (whole := _numbers_in(texts)) is not None:
+            return Cells(whole[at])
         if len(texts) < len(values):
             found = read_cells(pd.Series(texts, dtype=object), type, declared=declared)
             return found.select(at)
@@ -221,7 +223,7 @@ def _numeric(values: pd.Series[Any], type: Reads | None) -> NDArray[np.float64] 
     return None if np.isinf(numbers).any() else numbers
 
 
-def _numbers_in(values: pd.Series[Any]) -> NDArray[np.float64] | None:
+def _numbers_in(values: Any) -> NDArray[np.float64] | None:
     """Return texts that are all finite numbers or empty as such; None if another one is there.
 
     Arrow's numbers are a part of those of :func:`read_cell`, with the same values.
@@ -240,6 +242,26 @@ def _numbers_in(values: pd.Series[Any]) -> NDArray[np.float64] | None:
     numbers = found.to_numpy(zero_copy_only=False)
     lost = np.count_nonzero(~np.isfinite(numbers)) != found.null_count
     return None if lost else np.asarray(numbers, dtype=np.float64)
+
+
+class LazyColumns(Mapping[str, Cells]):
+    """A table's columns, each read when it is asked for, by its declared type if it has one."""
+
+    def __init__(self, frame: pd.DataFrame, types: Mapping[str, Reads], drop: str) -> None:
+        self._frame, self._types = frame, types
+        self._names = [str(name) for name in frame if name != drop]
+        self._read: dict[str, Cells] = {}
+
+    def __getitem__(self, name: str) -> Cells:
+        if name not in self._read:
+            self._read[name] = read_cells(self._frame[name], self._types.get(name))
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def read_columns(frame: pd.DataFrame, types: Mapping[str, Reads] | None = None) -> Columns:

@@ -1,8 +1,8 @@
 """Sums over the records of a table, in memory or block by block.
 
 A release needs nothing of the rows but sums of small arrays: counts, gradients, second derivatives.
-``records.sum(f, *public)`` is the sum of ``f(block, *public)`` over all blocks, added in the order
-of the blocks, so that it is equal to the bit for any number of workers. The engine is any
+``records.sum(f, *public)`` is the sum of ``f(block, *public)`` over all blocks, added in pairs in
+the order of the blocks, so that it is equal to the bit for any number of workers. The engine is any
 :class:`concurrent.futures.Executor`: a pool of processes, or Dask's ``client.get_executor()``.
 Workers see rows and public arguments, never keys or noise.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
@@ -58,6 +58,10 @@ class Held(Generic[T]):
     def map(self, f: Callable[..., S], *public: Any) -> Held[S]:
         """Return the records as ``f`` makes them, each part ``f(part, *public)``."""
         return Held(f(self.part, *public))
+
+    def each(self, f: Callable[..., S], *public: Any) -> Iterator[S]:
+        """Yield the sum of every block, in order."""
+        yield f(self.part, *public)
 
     def sum(self, f: Callable[..., S], *public: Any) -> S:
         """Return the sum of ``f(part, *public)``: arrays, or tuples and dictionaries of arrays."""
@@ -107,11 +111,13 @@ class Spread(Generic[T]):
 
     def sum(self, f: Callable[..., S], *public: Any) -> S:
         """Do :meth:`Held.sum`."""
-        return reduce(added, self.each(f, *public))
+        return in_pairs(self.each(f, *public))  # type: ignore[no-any-return]
 
     def each(self, f: Callable[..., S], *public: Any) -> Iterator[S]:
         """Yield the sum of every block, in order."""
-        task = partial(_sum_of, steps=(*self.steps, (f, public)), made_by=version("bdpvi"))
+        steps = (*self.steps, (f, public))
+        task = partial(_sum_of, steps=steps, made_by=version("bdpvi"))
+        sent = partial(_worked, steps=steps, made_by=version("bdpvi"))
         turns = iter(self.parts if self.track is None else self.track(self.parts, self.what))
         if self.executor is None:
             for block in turns:
@@ -123,7 +129,7 @@ class Spread(Generic[T]):
         waiting: deque[tuple[Block, Future[S]]] = deque()
         try:
             for block in turns:
-                waiting.append((block, self._sent(task, block)))
+                waiting.append((block, self._sent(sent, block)))
                 if len(waiting) >= _AHEAD:
                     yield _result(*waiting.popleft())
             while waiting:
@@ -142,6 +148,33 @@ class Spread(Generic[T]):
 
 Records = Held[T] | Spread[T]
 """Records of which sums are needed."""
+
+
+def in_pairs(results: Iterable[Any]) -> Any:
+    """Return the sum of at least one result, each of which is in at most :func:`depth` additions.
+
+    >>> in_pairs(range(10))
+    45
+    """
+    held: list[tuple[int, Any]] = []
+    for one in results:
+        level = 0
+        while held and held[-1][0] == level:
+            one, level = added(held.pop()[1], one), level + 1
+        held.append((level, one))
+    total = held.pop()[1]
+    while held:
+        total = added(held.pop()[1], total)
+    return total
+
+
+def depth(number: int) -> int:
+    """Return the most additions that one of so many results of :func:`in_pairs` is in.
+
+    >>> depth(1), depth(2), depth(1000)
+    (0, 2, 10)
+    """
+    return number.bit_length() if number > 1 else 0
 
 
 def added(one: Any, other: Any) -> Any:
@@ -174,13 +207,22 @@ def _sum_of(
             f"executor: a worker has bdpvi {found} and this process {made_by}; install the same "
             "version there"
         )
-    total = None
     with threads.single():
-        for part in block.read():
-            for f, public in steps:
-                part = f(part, *public)
-            total = part if total is None else added(total, part)
-    return total
+        return in_pairs(_stepped(part, steps) for part in block.read())
+
+
+def _worked(block: Block, **given: Any) -> Any:
+    """Do :func:`_sum_of` in a worker, whose threads then stay as many as they are in a sum."""
+    import torch
+
+    torch.set_num_threads(1)
+    return _sum_of(block, **given)
+
+
+def _stepped(part: Any, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> Any:
+    for f, public in steps:
+        part = f(part, *public)
+    return part
 
 
 def _result(block: Block, future: Future[S]) -> S:

@@ -126,6 +126,14 @@ def private(table: Any = FRAME, **more: Any) -> Any:
     return bdpvi.private(table, **given)
 
 
+def in_folder(folder: Path, url: bool = False, **more: Any) -> Any:
+    """Read the table from a folder of files, or from a URL."""
+    (folder / "parts").mkdir(exist_ok=True)
+    FRAME.to_csv(folder / "parts" / "a.csv", index=False)
+    path = folder / "parts"
+    return private(f"file://{path}" if url else path, constants=PUBLIC, **more)
+
+
 def rounds(**more: Any) -> Rounds:
     return Rounds(
         **{
@@ -855,6 +863,14 @@ CASES: dict[str, Case] = {
     "synthesis/order: take it out": lambda t: (
         lambda: of_persons(["age", "who"]),
         lambda: of_persons(["age"]),
+    ),
+    "tables/private: give a local file": lambda t: (
+        lambda: in_folder(t, url=True, one_row_per_person=True),
+        lambda: in_folder(t, url=True, one_row_per_person=True, ledger=t / "a.jsonl"),
+    ),
+    "tables/spread: say one_row_per_person": lambda t: (
+        lambda: in_folder(t, unit="age", rows_per_unit=2),
+        lambda: in_folder(t, one_row_per_person=True),
     ),
     "datasets/dataset: number the records": lambda t: (
         lambda: Dataset(*TABLE, torch.arange(60) + 2**40),

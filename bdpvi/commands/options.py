@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -237,6 +238,11 @@ class TableArguments:
         return FileFormat(**{one.name: getattr(self, one.name) for one in fields(FileFormat)})
 
     @property
+    def there(self) -> bool:
+        """Whether there may be such a table."""
+        return Path(self.data).is_file()
+
+    @property
     def name(self) -> str:
         """The name of the data in reports."""
         return self.data if self.data in TABLES else Path(self.data).stem
@@ -302,6 +308,13 @@ class SplitTable(TableArguments):
 class WholeTable(TableArguments):
     """A table whose rows are all used, with public or private preprocessing."""
 
+    data: Annotated[
+        str,
+        typer.Option(
+            help="A CSV or Parquet file; a folder, a glob or a URL of such files, which need not "
+            f"fit in memory; or one of {', '.join(TABLES)}."
+        ),
+    ]
     target: Annotated[
         str, typer.Option(help="Target column of a file; yes/no, unless --model.")
     ] = ""
@@ -315,6 +328,26 @@ class WholeTable(TableArguments):
         ),
     ] = None
     encoding: Annotated[str, typer.Option(help=f"With --from-data only. {_ENCODING}")] = "onehot"
+
+    @property
+    def there(self) -> bool:
+        """Whether there may be such a table."""
+        return Path(self.data).exists() or "://" in self.data or has_magic(self.data)
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether the table is one in blocks without being asked for."""
+        return self.data not in TABLES and not Path(self.data).is_file()
+
+    @property
+    def header(self) -> list[str]:
+        """The names of its columns."""
+        from bdpvi.datasets.blocks import Blocks
+        from bdpvi.datasets.reading import read_header
+
+        if self.in_blocks:
+            return list(Blocks.of(self.data, self.file).header)
+        return read_header(self.data, **vars(self.file))
 
 
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:
@@ -344,7 +377,7 @@ def reads_table(command: Callable[..., None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         names = [option.name for option in fields(kind) if option.name in given]
         table = kind(**{name: given.pop(name) for name in names})
-        if table.data not in TABLES and not Path(table.data).is_file():  # before libraries load
+        if table.data not in TABLES and not table.there:  # before libraries load
             raise ValueError(
                 f"data={table.data!r} is neither a file nor one of {', '.join(TABLES)}"
             )

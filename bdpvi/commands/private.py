@@ -14,6 +14,7 @@ from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import options
 from bdpvi.commands.check import Yes, look_first
+from bdpvi.commands.engine import Dask, Workers, engine
 from bdpvi.commands.options import (
     BaseRate,
     BudgetOption,
@@ -161,6 +162,8 @@ def private(
     delta: Delta = 1e-5,
     plan: Plan = False,
     scores: WithScores = True,
+    workers: Workers = None,
+    dask: Dask = "",
     yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -215,9 +218,12 @@ def private(
             "rows_per_unit": rows_per_unit,
             "one_row_per_person": one_row_per_person,
         }
-        if table.data not in options.TABLES:
+        blocks = table.in_blocks or workers is not None or dask
+        if table.data not in options.TABLES and not blocks:
             _look_first(table, given, yes=yes, quiet=quiet or as_json)
-        _carry_out(table, given, scores=scores, quiet=quiet, as_json=as_json)
+        with engine(workers, dask) as executor:
+            given["executor"] = executor
+            _carry_out(table, given, scores=scores, quiet=quiet, as_json=as_json)
 
 
 def _look_first(table: WholeTable, given: dict[str, Any], *, yes: bool, quiet: bool) -> None:
@@ -377,7 +383,6 @@ def _print_json(released: Release, where: dict[str, Path], found: Scores | None)
 
 def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None:
     """Print the plan, from the header only."""
-    from bdpvi.datasets.reading import read_header
     from bdpvi.datasets.schema import in_file
     from bdpvi.tables.encoded import price_of
     from bdpvi.tables.pipeline import Pipeline
@@ -386,7 +391,7 @@ def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None
         raise ValueError(
             f"plan: the preprocessing of {table.data} is public, so nothing is estimated privately"
         )
-    header = read_header(table.data, **vars(table.file))
+    header = table.header
     pipeline = Pipeline(**given | {"types": in_file(given.get("types"), header, table.file)})
     price = price_of(pipeline, header)
     facts = {

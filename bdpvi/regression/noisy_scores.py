@@ -12,7 +12,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import TooFewRecordsError
-from bdpvi.datasets.dataset import Data, Dataset, in_memory
+from bdpvi.datasets.dataset import Data, Dataset
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
@@ -108,10 +108,10 @@ class NoisyScores:
                 f"guide={guide!r:.80}: route=NoisyScores() computes its own posterior and takes "
                 "no guide; leave it out"
             )
-        data = in_memory(data)
-        if data.x.shape[1] == 0:
+        if not data.feature_names:
             raise ValueError("x has no columns: a regression needs at least one")
-        model.check(data)  # type: ignore[attr-defined]
+        if isinstance(data, Dataset):
+            model.check(data)  # type: ignore[attr-defined]
         return self
 
     def plan(self, model: Model, features: int, left: Allowance) -> ScorePlan:
@@ -146,21 +146,25 @@ class NoisyScores:
     def draw(self, model: Model, data: Data, plan: ScorePlan, key: Key) -> Drawn:
         """Return the posterior, with a secret key's noise, and the costs of reference records."""
         known: Any = self.predicting(model, plan)
-        data = in_memory(data)
         used = _used(data)
         plan = replace(plan, columns=int(used.sum()))
-        design = known.design(data.x.detach().cpu().double())
-        mean = torch.zeros(design.shape[1], dtype=torch.float64)
+        mean = torch.zeros(len(used), dtype=torch.float64)
         mean[-1] = known.intercept_mean
         precision = torch.eye(plan.columns, dtype=torch.float64) / known.prior_scale**2
         middle = getattr(known, "middle", 0.0)  # targets are clamped around it
-        y = data.y.detach().cpu().double() - middle
-        found = noisy_scores.measure(
-            plan, design[:, used], y, NormalPrior(mean[used], precision), key
-        )
+        records = data.parts.map(_design, known, used, middle)
+        found = noisy_scores.measured(plan, records, NormalPrior(mean[used], precision), key)
         posterior = found.of_features()
         posterior.mean[-1] += middle
         return Drawn(_estimate(posterior, used, known.prior_scale), _paid(plan, found, data, key))
+
+
+def _design(
+    records: tuple[Tensor, Tensor], model: Any, used: Tensor, middle: float
+) -> tuple[Tensor, Tensor]:
+    """Return the design's columns in use, and the targets around their middle."""
+    x, y = (one.detach().cpu().double() for one in records)
+    return model.design(x)[:, used], y - middle
 
 
 def family_of(model: Model) -> Family:
@@ -189,9 +193,9 @@ def family_of(model: Model) -> Family:
     return Logistic()
 
 
-def _used(data: Dataset) -> Tensor:
+def _used(data: Data) -> Tensor:
     """Return whether each column of the design is used: all except base levels, (d + 1,)."""
-    used = torch.ones(data.x.shape[1] + 1, dtype=torch.bool)
+    used = torch.ones(len(data.feature_names) + 1, dtype=torch.bool)
     from bdpvi.datasets.columns import OneHot  # late: settings need no table
     from bdpvi.datasets.encoding import Encoding
 
@@ -205,11 +209,12 @@ def _used(data: Dataset) -> Tensor:
 
 
 def _paid(
-    plan: ScorePlan, found: noisy_scores.Measured, data: Dataset, key: Key
+    plan: ScorePlan, found: noisy_scores.Measured, data: Data, key: Key
 ) -> tuple[SampledGaussian, ...]:
     """Return the costs at the released points of reference records chosen by secret coins."""
-    if len(data) < _PANEL[0] or data.ledger.rows_per_unit > 1:
+    if found.paid is None or len(data) < _PANEL[0] or data.ledger.rows_per_unit > 1:
         return ()
+    assert isinstance(data, Dataset)
     order = key.child("panel").words(len(data)).argsort()
     panel = torch.from_numpy(order[: _PANEL[1]].astype("int64"))
     chosen = replace(found, paid=found.paid[:, panel])

@@ -7,9 +7,10 @@ halves:
 
 - one half bounds the computed gradient at w̃, with the slope b̂ that was drawn;
 - the other bounds the error of that gradient: rounding of at most
-  u(256 + log₂N + B − 1 + (d + 2)‖z‖‖w̃‖/4 + 8) Σω‖z‖, with u = 2⁻⁵³, as sums are over groups of 256
-  records added in pairs, then over B parts of the table in order, and logits have d + 1 terms; and
-  ‖b − b̂‖ ≤ √(d + 1) g, as b̂ is a real normal b rounded to a lattice of g = 2⁻³³σ
+  u(256 + log₂N + B + (d + 2)‖z‖‖w̃‖/4 + 8) Σω‖z‖, with u = 2⁻⁵³, as sums are over groups of 256
+  records added in pairs, then over the parts of a block and over blocks, in at most B additions
+  each (:func:`bdpvi.datasets.records.depth`); logits have d + 1 terms; and ‖b − b̂‖ ≤ √(d + 1) g,
+  as b̂ is a real normal b rounded to a lattice of g = 2⁻³³σ
   (:func:`bdpvi.noise.secure.gaussian_sum`).
 
 Both halves are checked for the w̃ that is released.
@@ -19,11 +20,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor
 
-from bdpvi.datasets.records import Held, Records
+from bdpvi.datasets.records import Held, Records, depth
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
 from bdpvi.regression.objective_plan import CONSTANT, LAST, ObjectivePlan
@@ -101,7 +104,8 @@ class Signed:
         if not bool(((y == 0) | (y == 1)).all()):
             raise ValueError(f"y must be 0 or 1, got {torch.unique(y)[:5].tolist()}")
         signed = torch.full((len(x), plan.facts.weights), CONSTANT, dtype=torch.float64)
-        signed[:, : x.shape[1]] = x.detach().cpu().clamp(-plan.limit, plan.limit)
+        features = signed[:, : x.shape[1]]
+        torch.clamp(x.detach().cpu(), -plan.limit, plan.limit, out=features)
         norms = torch.linalg.vector_norm(signed, dim=1)
         signed *= (2 * y - 1).unsqueeze(1)
         weights = BELOW * (plan.clip / norms).minimum(plan.bend * (plan.clip / norms) ** 2)
@@ -149,6 +153,10 @@ def _bend(part: Signed, w: Tensor, k: float) -> Tensor:
     return total
 
 
+def _both(part: Signed, w: Tensor, k: float) -> tuple[Tensor, Tensor]:
+    return _pull(part, w, k), _bend(part, w, k)
+
+
 class SummedObjective:
     """Σ ω l + λ‖w − w₀‖²/2 for one table, in float64 on the CPU.
 
@@ -161,7 +169,9 @@ class SummedObjective:
     """
 
     def __init__(self, plan: ObjectivePlan, parts: Records[Signed]) -> None:
-        self.parts, self.facts = parts, parts.sum(_Facts.of)
+        each = [*parts.each(_Facts.of)]
+        self.parts, self.facts = parts, reduce(add, each)
+        self.additions = depth(len(each)) + depth(max(one.parts for one in each))
         self.k, self.ridge, self.tolerance = plan.drawn.residual, plan.ridge, plan.tolerance
         self.coarse = math.sqrt(plan.facts.weights) * sum_step(plan.sigma)
         self.centre = torch.zeros(plan.facts.weights, dtype=torch.float64)
@@ -174,13 +184,23 @@ class SummedObjective:
 
     def curvature(self, w: Tensor) -> Tensor:
         """Return the second derivative at w, (d, d)."""
-        return self.parts.sum(_bend, w, self.k) + self.ridge * torch.eye(len(w)).double()
+        return self._bent(self.parts.sum(_bend, w, self.k))
+
+    def _derivatives(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the gradient, and of blocks the second derivative, which needs no other pass."""
+        if self.parts.blocks == 1:
+            return self.gradient(w), None
+        pull, bend = self.parts.sum(_both, w, self.k)
+        return pull + self.ridge * (w - self.centre), self._bent(bend)
+
+    def _bent(self, bend: Tensor) -> Tensor:
+        return bend + self.ridge * torch.eye(len(bend)).double()
 
     def rounding(self, w: Tensor) -> float:
         """Return the bound on the error of :meth:`gradient` and of a slope; see the module."""
         d, facts = len(w), self.facts
         size = float(torch.linalg.vector_norm(w))
-        sums = _BLOCK + math.log2(facts.records + 1) + facts.parts - 1
+        sums = _BLOCK + math.log2(facts.records + 1) + self.additions
         sums += (d + 2) * facts.longest * size / 4 + 8
         ridge = 4 * self.ridge * (size + float(self.centre.abs().max()))
         return self.coarse + _UNIT * (sums * facts.sizes + ridge)
@@ -188,26 +208,29 @@ class SummedObjective:
     def minimum(self, slope: Tensor) -> Tensor:
         """Return w̃ with a gradient of at most τ, all rounding included.
 
-        Newton's method, which reuses an earlier step's second derivative as long as steps reduce
-        the gradient to a tenth. A step is halved until the derivative along it has not changed its
-        sign, so that by convexity the objective falls by at least half as much as it can, or until
-        the gradient has halved.
+        Newton's method. In memory it reuses an earlier step's second derivative as long as steps
+        reduce the gradient to a tenth; of blocks, each pass adds up both derivatives. A step is
+        halved until the derivative along it has not changed its sign, so that by convexity the
+        objective falls by at least half as much as it can, or until the gradient has halved.
 
         Raises:
             FloatingPointError: if progress stops before the tolerance.
         """
         w, share = self.centre.clone(), 1.0
-        gradient = self.gradient(w) + slope
+        pull, bend = self._derivatives(w)
+        gradient = pull + slope
         size = float(torch.linalg.vector_norm(gradient))
         for _ in range(_STEPS):
             if size <= self.tolerance / 2 and self.rounding(w) <= self.tolerance / 2:
                 return w
-            if self._factor is None or share > 0.1:
-                self._factor = torch.linalg.cholesky(self.curvature(w))
+            if bend is not None or self._factor is None or share > 0.1:
+                bend = self.curvature(w) if bend is None else bend
+                self._factor = torch.linalg.cholesky(bend)
             step = -torch.cholesky_solve(gradient.unsqueeze(1), self._factor).squeeze(1)
             length = 1.0
             while length >= _SHORTEST:
-                new = self.gradient(w + length * step) + slope
+                pull, bend = self._derivatives(w + length * step)
+                new = pull + slope
                 now = float(torch.linalg.vector_norm(new))
                 if now <= size / 2 or float(new @ step) <= 0:
                     break

@@ -19,12 +19,12 @@ import torch
 from scipy.special import ndtr
 from torch import Tensor
 
+from bdpvi.datasets.records import Held, Records
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import sum_rounding
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.solve import root
-from bdpvi.regression.perturbed_objective import exact_sum
-from bdpvi.regression.score_families import ROBUST, Family, Linear, Logistic, Parts, Poisson
+from bdpvi.regression.score_families import ROBUST, Family, Linear, Logistic, Poisson
 from bdpvi.regression.score_posterior import (
     NormalPrior,
     Posterior,
@@ -33,10 +33,8 @@ from bdpvi.regression.score_posterior import (
     closed_form,
     near,
 )
-from bdpvi.releases.noisy_sum import NoisySum
+from bdpvi.regression.score_rounds import Place, released
 
-SLACK = 2.0**-18
-"""Relative error that rounding of sums of up to 5e7 records adds to a bound."""
 _LEAST = 0.02
 _STRONG = 15.0
 _SMALLEST = 0.05
@@ -121,7 +119,8 @@ class Measured:
         back: W, (k, k): coefficients are W times the standardised ones.
         prior, posterior: of the standardised coefficients.
         dispersion: φ.
-        paid: length of each record's contribution over its bound, (all rounds, N). Secret.
+        paid: length of each record's contribution over its bound, (all rounds, N), None of a table
+            in blocks. Secret.
     """
 
     rounds: tuple[Round, ...]
@@ -129,7 +128,7 @@ class Measured:
     prior: NormalPrior
     posterior: Posterior
     dispersion: float
-    paid: Tensor = field(repr=False)
+    paid: Tensor | None = field(repr=False)
 
     def of_features(self) -> Posterior:
         """Return the posterior of the coefficients on the original scale."""
@@ -157,27 +156,33 @@ def measure(
     >>> bool((found.mean - torch.tensor([1.0, 0.0])).abs().max() < 0.2), found.passes
     (True, True)
     """
-    key, family, multipliers = key or Key.fresh(), plan.family, plan.multipliers()
-    radius = plan.length
+    return measured(plan, Held((x, y)), prior, key or Key.fresh())
+
+
+def measured(
+    plan: ScorePlan, records: Records[tuple[Tensor, Tensor]], prior: NormalPrior, key: Key
+) -> Measured:
+    """Do :func:`measure` for records in memory or in blocks, each part x and y."""
+    family, multipliers, radius = plan.family, plan.multipliers(), plan.length
     zero = torch.zeros(plan.columns, dtype=torch.float64)
-    parts = family.first(x, y, radius)
-    first = _released(parts, x, zero, multipliers[0], key.child("round", 0))
-    paid = [parts.lengths(x) / parts.bound]
+    place = Place(family, radius)
+    first, lengths = released(records, place, zero, multipliers[0], key.child("round", 0))
+    paid = [lengths]
     point, moments, noise, variance = _start(family, first, radius, prior)
     back, forth = _standardising(moments, noise)
-    white, point = x @ back, forth @ point
+    white, point = records.map(_turned, back), forth @ point
     prior = NormalPrior(forth @ prior.mean, back @ prior.precision @ back)
     clip, rounds, count = math.inf, [], forth[:, -1]
     typical = 1.0
     if isinstance(family, Linear):
         clip = family.clip(variance)
     for number, multiplier in enumerate(multipliers[1:], 1):
-        parts = family.parts(white, y, radius, point, clip)
+        place = Place(family, radius, point, clip)
         if number == len(multipliers) - 1:
-            parts = parts.robust(white, family.longest(radius, clip, typical))
-        one = _released(parts, white, point, multiplier, key.child("round", number))
+            place = replace(place, longest=family.longest(radius, clip, typical))
+        one, lengths = released(white, place, point, multiplier, key.child("round", number))
         rounds.append(replace(one, clip=clip))
-        paid.append(parts.lengths(white) / parts.bound)
+        paid.append(lengths)
         typical = max(float(count @ one.curvature @ count), 0.0) / _count(moments)
         found = _answer(family, rounds, prior, count, variance)
         if isinstance(family, Linear):
@@ -185,7 +190,13 @@ def measure(
             clip = family.clip(variance + float(found.posterior.covariance.trace()))
         step = found.posterior.mean - point
         point = point + step * min(1.0, family.furthest / max(float(step.norm()), 1e-300))
-    return Measured(found.rounds, back, prior, found.posterior, found.dispersion, torch.stack(paid))
+    known = [one for one in paid if one is not None]
+    whole = torch.stack(known) if len(known) == len(paid) else None
+    return Measured(found.rounds, back, prior, found.posterior, found.dispersion, whole)
+
+
+def _turned(records: tuple[Tensor, Tensor], back: Tensor) -> tuple[Tensor, Tensor]:
+    return records[0] @ back, records[1]
 
 
 def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[SampledGaussian]:
@@ -208,57 +219,12 @@ def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[Sample
     >>> round(cost.worst_case.epsilon, 2), cost.path.epsilon < 0.9, cost.bayesian
     (1.0, True, None)
     """
+    assert measured.paid is not None
     none = NormCounts.none(ids)
     return [
         SampledGaussian(noise_multiplier=noise, norms=none.add(one))
         for noise, one in zip(plan.multipliers(), measured.paid, strict=True)
     ]
-
-
-def _released(parts: Parts, x: Tensor, point: Tensor, multiplier: float, key: Key) -> Round:
-    """Return one round: its noisy sums."""
-    k = x.shape[1]
-    score = exact_sum(parts.score, x)
-    matrix = exact_sum(parts.curvature[:, None] * x, x) * parts.ratio
-    above = torch.triu_indices(k, k)
-    weight = torch.where(above[0] == above[1], 1.0, math.sqrt(2)).double()
-    flat = torch.cat([score, weight * matrix[above[0], above[1]]])
-    if parts.square is not None:
-        total = exact_sum(parts.square, x.new_ones(len(x), 1))
-        flat = torch.cat([flat, total * parts.square_ratio])
-    if parts.middle is not None:
-        middle = exact_sum(parts.middle[:, None] * x, x) * parts.middle_ratio
-        flat = torch.cat([flat, weight * middle[above[0], above[1]]])
-    mechanism = NoisySum(
-        rate=1.0,
-        clip=parts.bound * (1 + SLACK),
-        noise_multiplier=multiplier,
-        size=len(flat),
-        records=1,
-    )
-    (noisy,) = mechanism.noisy([flat], key)
-    score, upper, rest = noisy[:k], noisy[k : k + len(weight)] / weight, noisy[k + len(weight) :]
-    deviation = mechanism.deviation
-    found = _symmetric(upper / parts.ratio, k)
-    one = Round(point, score, found, deviation, deviation / parts.ratio)
-    if parts.square is not None:
-        e = parts.square_ratio
-        one = replace(one, square=float(rest[0]) / e, square_noise=deviation / e)
-        rest = rest[1:]
-    if parts.middle is None:
-        return one
-    middle, noise = (
-        _symmetric(rest / weight / parts.middle_ratio, k),
-        deviation / parts.middle_ratio,
-    )
-    return replace(one, middle=middle, middle_noise=noise)
-
-
-def _symmetric(upper: Tensor, k: int) -> Tensor:
-    """Return the symmetric (k, k) matrix with these entries on and above the diagonal."""
-    made = torch.zeros(k, k, dtype=torch.float64)
-    made[tuple(torch.triu_indices(k, k))] = upper
-    return made + made.triu(1).T
 
 
 def _start(

@@ -14,7 +14,7 @@ from torch import Tensor
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import TooFewRecordsError, tell_owner
 from bdpvi.datasets import bought
-from bdpvi.datasets.cells import Cells, Columns, read_cell, read_columns
+from bdpvi.datasets.cells import Cells, Columns, LazyColumns, read_cell, read_cells
 from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.types import ColumnType
@@ -53,9 +53,9 @@ def rows_of(frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
 
 
 def usable(frame: pd.DataFrame, pipeline: Pipeline) -> tuple[Rows, int]:
-    """Return the rows with a target, and how many others there are."""
-    columns = dict(read_columns(with_text_names(frame), pipeline.types_used))
-    target = columns.pop(pipeline.target)
+    """Return the rows with a target, and how many others there are; columns are read if needed."""
+    frame, types = with_text_names(frame), pipeline.types_used
+    target = read_cells(frame[pipeline.target], types.get(pipeline.target))
     if pipeline.model is None:
         y = np.asarray(_places(target, [pipeline.positive]) == 0, dtype=np.float64)
         kept = ~target.blank
@@ -63,8 +63,11 @@ def usable(frame: pd.DataFrame, pipeline: Pipeline) -> tuple[Rows, int]:
         y = _places(target, pipeline.classes) if pipeline.classes else target.numbers
         kept = pipeline.model.fits(torch.from_numpy(y)).numpy()
     if pipeline.exposure:
-        kept = kept & (columns[pipeline.exposure].numbers > 0)
-    return Rows(columns, y).select(np.flatnonzero(kept)), int((~kept).sum())
+        exposure = read_cells(frame[pipeline.exposure], types.get(pipeline.exposure))
+        kept = kept & (exposure.numbers > 0)
+    if not kept.all():
+        frame, y = frame[kept], y[kept]
+    return Rows(LazyColumns(frame, types, pipeline.target), y), int((~kept).sum())
 
 
 def columns_of(rows: Rows) -> Columns:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bdpvi.datasets.dataset import Data
+from bdpvi.datasets.dataset import BlockData, Data
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.programs.dpvi import DPVI
@@ -66,7 +66,8 @@ class Intervals:
     def suited(self, model: Model, data: Data, guide: object) -> Intervals:
         """Return the route for a model; errors as for both of its routes."""
         scores = self.scores.suited(model, data, guide)
-        if data.ledger.rows_per_unit > 1:  # only noisy scores have a price for several rows
+        # Only noisy scores have a price for several rows, and need no single rows.
+        if data.ledger.rows_per_unit > 1 or isinstance(data, BlockData):
             return replace(self, scores=scores, trained=None)
         return Intervals(scores=scores, trained=self.trained.suited(model, data, guide))
 

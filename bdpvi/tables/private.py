@@ -315,6 +315,7 @@ class Work:
         named = isinstance(table, str | os.PathLike)
         if in_blocks(table) or (named and executor is not None):
             table = table if isinstance(table, Blocks) else Blocks.of(table, file)
+            file = table.file
             pipeline = {"name": spread.name_of(table), **pipeline}
             pipeline["types"] = in_file(pipeline.get("types"), list(table.header), file)
         elif executor is not None:

@@ -33,14 +33,13 @@ def check(pipeline: Pipeline, unit: str) -> None:
         "settings": pipeline.settings,
         "guide": pipeline.guide,
         "guarantee": pipeline.guarantee if _bayesian(pipeline) else None,
-        "model": pipeline.model,
-        "intervals": pipeline.intervals,
+        "model": pipeline.model if pipeline.trained else None,
     }
     for name, value in asked.items():
         if value:
             raise ValueError(
                 f"{name}={value!r:.80}: of a table in blocks only sums over the rows are known, "
-                "which suffice for logistic regression by objective perturbation"
+                "which suffice for objective perturbation and noisy scores alone"
             )
     if unit != ROW:
         raise ValueError(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from bdpvi.datasets import bought
-from bdpvi.datasets.cells import Cells
+from bdpvi.datasets.cells import Cells, Columns
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
@@ -139,7 +139,7 @@ def test_any_table_is_answered() -> None:
             purchase = bought.Purchase.of(
                 ["age", "t"], target="t", numeric=numeric, categorical=categorical
             )
-            table = Held(numbers(values))
+            table: Held[Columns] = Held(numbers(values))
             counted = bought.count(table, purchase, distance=0.1, key=Key.of_seed(0))
             wanted = counted.purchase
             made = bought.buy(table, wanted, distance=0.1, delta=1e-6, key=Key.of_seed(1))

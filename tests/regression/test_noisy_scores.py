@@ -32,7 +32,8 @@ from bdpvi.regression.score_families import (
     largest_logistic,
 )
 from bdpvi.regression.score_posterior import NormalPrior, Round, closed_form, combined, sampled
-from bdpvi.regression.score_release import SLACK, Measured, ScorePlan, measure
+from bdpvi.regression.score_release import Measured, ScorePlan, measure
+from bdpvi.regression.score_rounds import SLACK, noisy, summed
 
 FAMILIES: dict[str, Family] = {
     "logistic": Logistic(),
@@ -143,12 +144,17 @@ def test_the_matrix_of_large_counts_is_free_too(b: float, share: float) -> None:
     assert share * root <= free_poisson(float(b)) <= root
 
 
+def of_parts(parts: Parts, x: Tensor, multiplier: float, key: Key) -> Round:
+    """Return the round of these contributions."""
+    return noisy(summed(parts, x), parts, x[0], multiplier, key)
+
+
 def test_a_round_is_the_sums_with_the_noise_it_names() -> None:
     x, g = adversarial(3, 200, 0).clamp(-3, 3), generator(1)
     y = (torch.rand(200, generator=g) < 0.5).double()
     parts, found = Logistic().first(x, y, math.sqrt(3)), []
     for seed in range(3000):
-        found.append(noisy_scores._released(parts, x, x[0], 2.0, Key.of_seed(seed)))
+        found.append(of_parts(parts, x, 2.0, Key.of_seed(seed)))
     one = found[0]
     assert one.score_noise == pytest.approx(2 * parts.bound * (1 + SLACK), rel=1e-6)
     for values, truth, noise in (
@@ -173,7 +179,7 @@ def test_the_middle_of_the_sandwich_is_the_sum_with_the_noise_it_names(name: str
     longest = family.longest(2.0, 1.3, 0.3)
     parts, found = usual.robust(x, longest), []
     for seed in range(2000):
-        found.append(noisy_scores._released(parts, x, x[0], 2.0, Key.of_seed(seed)))
+        found.append(of_parts(parts, x, 2.0, Key.of_seed(seed)))
     cut = [
         min(abs(float(s)), longest / float(r.norm())) for s, r in zip(usual.score, x, strict=True)
     ]
@@ -258,7 +264,7 @@ def test_one_record_moves_a_round_by_its_part_alone() -> None:
     plan, moved = Logistic(), []
     for rows in (slice(0, 50), slice(0, 49)):
         parts = plan.parts(x[rows], y[rows], math.sqrt(3), x[0] / 9, math.inf)
-        moved.append(noisy_scores._released(parts, x[rows], x[0], 1.0, Key.of_seed(0)))
+        moved.append(of_parts(parts, x[rows], 1.0, Key.of_seed(0)))
     parts = plan.parts(x[49:], y[49:], math.sqrt(3), x[0] / 9, math.inf)
     score = parts.score[0] * x[49]
     assert torch.allclose(moved[0].score - moved[1].score, score, atol=1e-6)
@@ -277,6 +283,7 @@ def test_no_record_adds_more_than_the_bound_in_any_round(name: str) -> None:
     prior = NormalPrior(torch.zeros(3).double(), torch.eye(3).double())
     plan = ScorePlan.of(FAMILIES[name], 3, distance=0.5)
     paid = measure(plan, x, y, prior, Key.of_seed(0)).paid
+    assert paid is not None
     assert len(paid) > 2
     assert float(paid.max()) <= 1
 

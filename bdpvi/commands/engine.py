@@ -1,0 +1,75 @@
+"""Workers that read a table in blocks: processes of this machine, or a Dask cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bdpvi._ground import validate
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Read the table in blocks, which need not fit in memory, by this many processes.",
+        show_default=False,
+    ),
+]
+Dask = Annotated[
+    str,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Read the table in blocks by the workers of a Dask scheduler, such as "
+        "tcp://scheduler:8786; they must have this library and see the table's files. Workers see "
+        "rows, never keys or noise.",
+        show_default=False,
+    ),
+]
+_SECONDS = 10
+"""How long to wait for a scheduler."""
+
+
+@contextmanager
+def engine(workers: int | None, dask: str) -> Iterator[Executor | None]:
+    """Give the executor that the options ask for, None without them; end it afterwards.
+
+    Raises:
+        ValueError: if both are given, or there is no scheduler.
+    """
+    if workers is not None and dask:
+        raise ValueError(f"workers={workers} and dask={dask!r} were both given; give one")
+    if dask:
+        client = _client(dask)
+        try:
+            yield client.get_executor()
+        finally:
+            client.close()
+    elif workers is not None:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        validate.positive_int("workers", workers)
+        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+        try:
+            yield pool
+        finally:
+            pool.shutdown(cancel_futures=True)
+    else:
+        yield None
+
+
+def _client(address: str) -> Any:
+    """Return a client of a scheduler."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise ValueError(f"dask={address!r} needs Dask: pip install 'bdpvi[dask]'") from error
+    try:
+        return Client(address, timeout=_SECONDS, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"dask={address!r}: no scheduler answers there: {error}") from error

@@ -1,0 +1,132 @@
+"""One round of noisy scores: the sums over the records, and their noise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bdpvi.datasets.records import Held, Records
+from bdpvi.noise.keys import Key
+from bdpvi.regression.perturbed_objective import exact_sum
+from bdpvi.regression.score_families import Family, Parts
+from bdpvi.regression.score_posterior import Round
+from bdpvi.releases.noisy_sum import NoisySum
+
+SLACK = 2.0**-18
+"""Relative error that rounding of sums of up to 5e7 records adds to a bound, also in blocks: it is
+u(256 + log₂N + B)N for :func:`exact_sum` and at most B further additions in pairs, u = 2⁻⁵³."""
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a round's sums are taken, all of it public.
+
+    Attributes:
+        family, radius: of the plan.
+        point: the point; None for the first round.
+        clip: κ.
+        longest: v of the sandwich; None for a round without its middle.
+    """
+
+    family: Family
+    radius: float
+    point: Tensor | None = None
+    clip: float = math.inf
+    longest: float | None = None
+
+    def parts(self, x: Tensor, y: Tensor) -> Parts:
+        """Return the contributions of some records."""
+        if self.point is None:
+            return self.family.first(x, y, self.radius)
+        made = self.family.parts(x, y, self.radius, self.point, self.clip)
+        return made if self.longest is None else made.robust(x, self.longest)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """A round's sums without noise, (size,), and lengths of the contributions if they are kept."""
+
+    flat: Tensor
+    lengths: Tensor | None
+
+    @classmethod
+    def of(cls, records: tuple[Tensor, Tensor], place: Place, keep: bool) -> _Sums:
+        """Return the sums over some records."""
+        x, y = records
+        parts = place.parts(x, y)
+        return cls(summed(parts, x), parts.lengths(x) / parts.bound if keep else None)
+
+    def __add__(self, other: _Sums) -> _Sums:
+        return _Sums(self.flat + other.flat, None)
+
+
+def released(
+    records: Records[tuple[Tensor, Tensor]],
+    place: Place,
+    point: Tensor,
+    multiplier: float,
+    key: Key,
+) -> tuple[Round, Tensor | None]:
+    """Return one round, its noisy sums; and the lengths of contributions in memory."""
+    sums = records.sum(_Sums.of, place, isinstance(records, Held))
+    numbers = place.parts(point.new_empty(0, len(point)), point.new_empty(0))
+    return noisy(sums.flat, numbers, point, multiplier, key), sums.lengths
+
+
+def noisy(flat: Tensor, parts: Parts, point: Tensor, multiplier: float, key: Key) -> Round:
+    """Return one round from its sums, (size,); of the parts, only their public numbers matter."""
+    k = len(point)
+    weight = _weight(torch.triu_indices(k, k))
+    mechanism = NoisySum(
+        rate=1.0,
+        clip=parts.bound * (1 + SLACK),
+        noise_multiplier=multiplier,
+        size=len(flat),
+        records=1,
+    )
+    (found,) = mechanism.noisy([flat], key)
+    score, upper, rest = found[:k], found[k : k + len(weight)] / weight, found[k + len(weight) :]
+    deviation = mechanism.deviation
+    curvature = _symmetric(upper / parts.ratio, k)
+    one = Round(point, score, curvature, deviation, deviation / parts.ratio)
+    if parts.square is not None:
+        e = parts.square_ratio
+        one = replace(one, square=float(rest[0]) / e, square_noise=deviation / e)
+        rest = rest[1:]
+    if parts.middle is None:
+        return one
+    middle, noise = (
+        _symmetric(rest / weight / parts.middle_ratio, k),
+        deviation / parts.middle_ratio,
+    )
+    return replace(one, middle=middle, middle_noise=noise)
+
+
+def summed(parts: Parts, x: Tensor) -> Tensor:
+    """Return the sums of contributions, (size,): scores, matrices as upper triangles, squares."""
+    above = torch.triu_indices(x.shape[1], x.shape[1])
+    weight = _weight(above)
+    matrix = exact_sum(parts.curvature[:, None] * x, x) * parts.ratio
+    flat = [exact_sum(parts.score, x), weight * matrix[above[0], above[1]]]
+    if parts.square is not None:
+        total = exact_sum(parts.square, x.new_ones(len(x), 1))
+        flat.append(total * parts.square_ratio)
+    if parts.middle is not None:
+        middle = exact_sum(parts.middle[:, None] * x, x) * parts.middle_ratio
+        flat.append(weight * middle[above[0], above[1]])
+    return torch.cat(flat)
+
+
+def _weight(above: Tensor) -> Tensor:
+    """Return the weights of a matrix's upper triangle whose norm is that of the matrix."""
+    return torch.where(above[0] == above[1], 1.0, math.sqrt(2)).double()
+
+
+def _symmetric(upper: Tensor, k: int) -> Tensor:
+    """Return the symmetric (k, k) matrix with these entries on and above the diagonal."""
+    made = torch.zeros(k, k, dtype=torch.float64)
+    made[tuple(torch.triu_indices(k, k))] = upper
+    return made + made.triu(1).T
