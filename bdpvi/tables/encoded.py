@@ -127,10 +127,9 @@ class EstimateConstants:
         """Return the price."""
         events: list[Priced] = []
         if self.asked.queries:
-            distance = self.price["distance"]
-            # The kinds of columns found change it, by less than a factor of 2.
-            found, most = (bought.rounding(p, distance) for p in (self.purchase, self.asked))
-            events.append(_gaussian(distance, max(found, 2 * most)))
+            distance, rows = self.price["distance"], self.price["rows"]
+            # A column found to be a category has a count for each row's name, instead of three.
+            events.append(_gaussian(distance, rows * bought.rounding(self.asked, distance, rows)))
         if self.asked.may_name:
             events.append(Threshold(self.price["delta"]))
         return _plan(*events)
