@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from bdpvi._ground import validate
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cell
+
+
+def without_unit(header: Sequence[str], unit: str) -> list[str]:
+    """Return a header without the column that identifies persons.
+
+    Raises:
+        ValueError: unless there is exactly one such column.
+    """
+    if (found := list(header).count(unit)) != 1:
+        raise ValueError(f"unit={unit!r} must be a column of the table once, there are {found}")
+    return [name for name in header if name != unit]
 
 
 def at_most(frame: pd.DataFrame, unit: str, rows: int, tell: bool = True) -> pd.DataFrame:
@@ -28,8 +41,7 @@ def at_most(frame: pd.DataFrame, unit: str, rows: int, tell: bool = True) -> pd.
     [1, 2]
     """
     validate.positive_int("rows_per_unit", rows)
-    if (found := list(frame.columns).count(unit)) != 1:
-        raise ValueError(f"unit={unit!r} must be a column of the table once, there are {found}")
+    without_unit(list(frame.columns), unit)
     names = frame[unit].map(read_cell).str[1]
     kept = (names != "") & (names.groupby(names).cumcount() < rows)
     if tell:

@@ -26,7 +26,7 @@ from bdpvi.privacy.book import ROW
 from bdpvi.regression.objective_plan import FEWEST, MOST
 from bdpvi.tables.encoded import check, price_of
 from bdpvi.tables.looks import Finding, PersonsLook, Price, TableLook, TargetLook
-from bdpvi.tables.pipeline import Pipeline
+from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.sheet import FEW, Asked, Column
 
 _ODD = 3
@@ -346,7 +346,7 @@ def _price(
         constants=asked.constants, types=in_file(asked.types, used, file), drop=tuple(asked.drop),
         categorical=tuple(asked.categorical), numeric=tuple(asked.numeric),
     )  # fmt: skip
-    price = price_of(pipeline, used)
+    price = price_of(pipeline, used, asked.rows_per_unit)
     open_ones = [name for name, kind in price.columns.items() if kind == UNDECLARED]
     numbers = [one for one in open_ones if sheet[one].look.kind in NUMBERS]
     known = replace(
@@ -356,7 +356,8 @@ def _price(
         categorical=(*pipeline.categorical, *(one for one in open_ones if one not in numbers)),
     )
     try:
-        check(known, known.purchase(used), known.distance)
+        left = Remaining.whole(known.distance, asked.rows_per_unit)
+        check(known, known.purchase(used), left)
     except TooFewRecordsError as error:
         words = str(error).partition(" Nothing was fitted")[0].rstrip(".")
         return price, [Finding(words, costly=True)]

@@ -390,12 +390,7 @@ class Work:
         Raises:
             ValueError: if one, which it names, is invalid.
         """
-        if self.pipeline.trained and (rows := self.people.rows_per_unit) > 1:
-            raise ValueError(
-                f"rows_per_unit={rows}: training on Poisson batches has a known cost for one row "
-                "per person only; keep one row, or use a linear or Poisson model without "
-                "exposure"
-            )
+        encoded.check_rows(self.pipeline, self.people.rows_per_unit)
         if self.records is not None:
             encoded.promising(self.pipeline, self.records.x.shape[1], 0.0)
             return
@@ -407,7 +402,7 @@ class Work:
             )
         assert not isinstance(self.table, Dataset)
         purchase = self.pipeline.purchase(list(with_text_names(self.table).columns))
-        encoded.check(self.pipeline, purchase, self.pipeline.distance)
+        encoded.check(self.pipeline, purchase, self.whole)
         if self.bayesian and not purchase.empty:
             raise ValueError(
                 f"guarantee: a {BayesianDP.name} guarantee or a weaker one, requested or implied "
