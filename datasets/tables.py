@@ -28,8 +28,8 @@ from bdpvi.datasets.outcome import outcome
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
-from bdpvi.datasets.types import NAMES, UNUSED, series_of
-from bdpvi.datasets.units import at_most
+from bdpvi.datasets.types import NAMES, UNUSED, series_of, types_of
+from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.noise.keys import Key
 
 _SHOWN = 20
@@ -141,10 +141,13 @@ def from_frame(
     if unit is not None:
         if key is not None:
             raise ValueError(f"unit={unit!r} and key={key!r} were both given; give unit")
-        frame = at_most(with_text_names(frame), unit, rows_per_unit)
+        declared_: Schema | None = options.get("types")
+        type_, types = (None, None) if declared_ is None else declared_.of_unit(unit)
+        frame = at_most(with_text_names(frame), unit, rows_per_unit, type=type_)
         people = People(unit=unit, rows_per_unit=rows_per_unit)
-        data = dataset_from_frame(frame.drop(columns=unit), target, **options).of_people(people)
-        return _by_persons(data, frame[unit], seed, test_fraction)
+        data = dataset_from_frame(frame.drop(columns=unit), target, **{**options, "types": types})
+        persons = persons_of(frame[unit], type_)
+        return _by_persons(data.of_people(people), persons, seed, test_fraction)
     if key is None:
         data = dataset_from_frame(frame, target, **options)
         if isinstance(seed, int):
@@ -157,7 +160,8 @@ def from_frame(
     named = with_text_names(frame)
     _known("key", [key], named)
     data = dataset_from_frame(frame, target, **{**options, "drop": [*options.get("drop", ()), key]})
-    return _by_persons(data, named[key], seed, test_fraction)
+    type_ = None if options.get("types") is None else options["types"].of_unit(key)[0]
+    return _by_persons(data, persons_of(named[key], type_), seed, test_fraction)
 
 
 def _by_persons(
@@ -165,7 +169,7 @@ def _by_persons(
 ) -> Split:
     """Return the split in which all rows of a person share one coin."""
     secret = Key.of_seed(seed) if isinstance(seed, int) else seed or Key.fresh()
-    coins = torch.from_numpy(secret.coins_of(persons.map(read_cell).str[1]))
+    coins = torch.from_numpy(secret.coins_of(persons))
     split = by_coins(data, coins, test_fraction)
     return experiment(split) if secret.experiment else split
 
@@ -196,7 +200,8 @@ def from_csv(
     types = options.get("types")
     if constants or types is not None:
         types = in_file(types, read_header(path, **vars(file)), file)
-    written = () if types is None else types.read_by
+    written = {*(options.get(name) for name in ("unit", "key")), *options.get("categorical", ())}
+    written |= set() if types is None else {*types.read_by}
     frame = read_table(path, text=constants, least=1 - constants, written=written, **vars(file))
     options = {"name": Path(path).stem, **options, "types": types}
     split = from_frame(frame, target, **options)
@@ -249,6 +254,8 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     chosen = TableOptions(**options)
     frame = with_text_names(frame)
     types = {} if chosen.types is None else chosen.types.of_header(list(frame.columns))
+    if chosen.constants is None:
+        types = types_of([name for name in chosen.categorical if _of_texts(frame, name)], types)
     tell_of_unfit(frame, types)
     if target in types and chosen.positive is not None:
         chosen = replace(chosen, positive=read_cell(chosen.positive, types[target])[1])
@@ -294,6 +301,12 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
             DECLARED: chosen.declared,
         },
     )
+
+
+def _of_texts(frame: pd.DataFrame, name: str) -> bool:
+    """Return whether a column is there and holds texts, as a file's categories do."""
+    there = list(frame.columns).count(name) == 1
+    return there and pd.api.types.infer_dtype(frame[name], skipna=True) == "string"
 
 
 def _by_constants(

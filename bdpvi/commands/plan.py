@@ -27,8 +27,11 @@ def show_plan(table: WholeTable, given: dict[str, Any], people: Book, as_json: b
             f"plan: the preprocessing of {table.data} is public, so nothing is estimated privately"
         )
     header = read_header(table.data, **vars(table.file))
-    pipeline = Pipeline(**given | {"types": in_file(given.get("types"), header, table.file)})
-    named = header if people.unit == ROW else without_unit(header, people.unit)
+    types, named = in_file(given.get("types"), header, table.file), header
+    if people.unit != ROW:
+        named = without_unit(header, people.unit)
+        types = None if types is None else types.of_unit(people.unit)[1]
+    pipeline = Pipeline(**given | {"types": types})
     price = price_of(pipeline, named, people.rows)
     whom = "" if people.unit == ROW else f" to add or remove {people.whose}"
     facts = {

@@ -292,7 +292,8 @@ class Work:
         if isinstance(table, str | os.PathLike):
             pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
-            table, types = _read(table, file, raw, pipeline.get("types"))
+            named = (unit, *pipeline.get("categorical", ()))
+            table, types = _read(table, file, raw, pipeline.get("types"), named)
             pipeline["types"] = types
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "name": table.name}
@@ -308,7 +309,7 @@ class Work:
         elif unit == ROW:
             persons.warn_of_repeats(table, unit, 4)
         else:
-            table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
+            table, pipeline["types"] = _of_persons(table, pipeline.get("types"), people)
         work = cls(table, Pipeline(**pipeline), people, budget, progress, file, where)
         work.check()
         work.look()
@@ -574,14 +575,27 @@ class Work:
 
 
 def _read(
-    table: str | os.PathLike[str], file: FileFormat, raw: bool, types: Schema | None
+    table: str | os.PathLike[str],
+    file: FileFormat,
+    raw: bool,
+    types: Schema | None,
+    named: Sequence[str],
 ) -> tuple[pd.DataFrame, Schema | None]:
-    """Return the rows of a file, and the types of its columns."""
+    """Return the rows of a file, columns of names as written, and the types of its columns."""
     if raw or types is not None:
         types = in_file(types, read_header(table, **vars(file)), file)
-    written = () if types is None else types.read_by
+    written = {*named, *(() if types is None else types.read_by)}
     least = 0 if raw else 1
     return read_table(table, text=raw, least=least, written=written, **vars(file)), types
+
+
+def _of_persons(
+    table: pd.DataFrame, types: Schema | None, people: People
+) -> tuple[pd.DataFrame, Schema | None]:
+    """Return the first rows of every person without their names, and the other columns' types."""
+    type_, rest = (None, None) if types is None else types.of_unit(people.unit)
+    kept = at_most(with_text_names(table), people.unit, people.rows_per_unit, type=type_)
+    return kept.drop(columns=people.unit), rest
 
 
 def _held(file: Path, secret: Path, ledger: Path | None) -> Places:

@@ -16,7 +16,7 @@ from test_cli import run
 import bdpvi
 from bdpvi.datasets import bought
 from bdpvi.privacy import left
-from bdpvi.privacy.book import Book
+from bdpvi.privacy.book import Book, Priced
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.regression import ObjectivePerturbation
@@ -173,7 +173,7 @@ def test_bought_constants_leave_a_price_for_the_model(
     purchase = bought.Purchase.of([*map(str, range(columns)), "sick"], target="sick")
     share = gaussian_distance(epsilon, 0.9e-5) / rows * math.sqrt(bought.SHARE)
     counts, others = (share * math.sqrt(one) for one in (bought.COUNTS, 1 - bought.COUNTS))
-    events = [
+    events: list[Priced] = [
         SampledGaussian(
             noise_multiplier=1 / counts, rounding=bought.count_rounding(purchase, counts)
         ),
