@@ -141,8 +141,8 @@ def from_frame(
     if unit is not None:
         if key is not None:
             raise ValueError(f"unit={unit!r} and key={key!r} were both given; give unit")
-        declared_: Schema | None = options.get("types")
-        type_, types = (None, None) if declared_ is None else declared_.of_unit(unit)
+        given: Schema | None = options.get("types")
+        type_, types = (None, None) if given is None else given.of_unit(unit)
         frame = at_most(with_text_names(frame), unit, rows_per_unit, type=type_)
         people = People(unit=unit, rows_per_unit=rows_per_unit)
         data = dataset_from_frame(frame.drop(columns=unit), target, **{**options, "types": types})
@@ -197,11 +197,12 @@ def from_csv(
     given = {one.name: options.pop(one.name) for one in fields(FileFormat) if one.name in options}
     file = replace(file or FileFormat(), **given)
     constants = options.get("constants") is not None  # each value is then read by itself
-    types = options.get("types")
+    types, header = options.get("types"), read_header(path, **vars(file))
     if constants or types is not None:
-        types = in_file(types, read_header(path, **vars(file)), file)
-    written = {*(options.get(name) for name in ("unit", "key")), *options.get("categorical", ())}
-    written |= set() if types is None else {*types.read_by}
+        types = in_file(types, header, file)
+    if not constants:
+        types = _named(types, [one for one in options.get("categorical", ()) if one in header])
+    written = {options.get("unit"), options.get("key"), *(() if types is None else types.read_by)}
     frame = read_table(path, text=constants, least=1 - constants, written=written, **vars(file))
     options = {"name": Path(path).stem, **options, "types": types}
     split = from_frame(frame, target, **options)
@@ -209,6 +210,15 @@ def from_csv(
         said = {**split.train.preprocessing[DECLARED], **declared(**file.declared)}
         split = noted(split, DECLARED, said)
     return noted(split, MULTILINE) if file.multiline else split
+
+
+def _named(types: Schema | None, categorical: Sequence[str]) -> Schema | None:
+    """Return the types with these columns as categories, unless they say what these are."""
+    if types is None:
+        types_ = types_of(categorical)
+        return Schema({}, "", types=types_) if types_ else None
+    more = types_of(categorical, types.read_by)
+    return replace(types, types={n: one for n, one in more.items() if n not in types.columns})
 
 
 def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Dataset:
@@ -254,8 +264,6 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     chosen = TableOptions(**options)
     frame = with_text_names(frame)
     types = {} if chosen.types is None else chosen.types.of_header(list(frame.columns))
-    if chosen.constants is None:
-        types = types_of([name for name in chosen.categorical if _of_texts(frame, name)], types)
     tell_of_unfit(frame, types)
     if target in types and chosen.positive is not None:
         chosen = replace(chosen, positive=read_cell(chosen.positive, types[target])[1])
@@ -301,12 +309,6 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
             DECLARED: chosen.declared,
         },
     )
-
-
-def _of_texts(frame: pd.DataFrame, name: str) -> bool:
-    """Return whether a column is there and holds texts, as a file's categories do."""
-    there = list(frame.columns).count(name) == 1
-    return there and pd.api.types.infer_dtype(frame[name], skipna=True) == "string"
 
 
 def _by_constants(
