@@ -26,7 +26,7 @@ from bdpvi.bayesian.releases import carried_out
 from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.looks import tell_of_target, tell_of_text, tell_of_unfit
+from bdpvi.datasets.looks import tell_of_clamped, tell_of_target, tell_of_text, tell_of_unfit
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.schema import in_file
@@ -329,6 +329,8 @@ class Work:
         if pipeline.model is None:
             type_, positive = pipeline.target_type, pipeline.positive_label
             tell_of_target(frame[pipeline.target], type_, positive)
+        elif most := getattr(pipeline.model, "largest", None):
+            tell_of_clamped(self.rows.y, getattr(pipeline.model, "middle", 0.0), most)
 
     @cached_property
     def rows(self) -> Rows:

@@ -247,7 +247,7 @@ def test_categories_have_a_base_level_and_units_their_odds(
     )
     assert "per unit" in str(summary)
     _another_reference_level(found)
-    found.save(tmp_path / "release.json")
+    bdpvi.save_release(found, tmp_path / "release.json")
     assert run("summary", tmp_path / "release.json", "--reference", "kind=c") == 0
     assert "'kind' is compared with 'c'" in capsys.readouterr().out
     assert run("summary", tmp_path / "release.json", "--reference", "kind") == 2
