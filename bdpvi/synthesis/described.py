@@ -67,7 +67,7 @@ def _kind(domain: Domain) -> str:
 
 def _source(domain: Domain) -> str:
     if domain.from_data:
-        return "read from the rows, which ε does not cover"
+        return "from the rows, and not covered by ε"
     return "estimated privately" if domain.bought else "declared"
 
 
