@@ -237,12 +237,8 @@ def count(table: Columns, purchase: Purchase, *, distance: float, key: Key) -> C
 def count_rounding(purchase: Purchase, distance: float) -> float:
     """Return the total variation distance due to rounding in :func:`count`, in advance."""
     undeclared = sum(kind == UNDECLARED for kind in purchase.bought.values())
-    share = 0.5 if undeclared else 1.0
-    found = exact.count_rounding(1 / (distance * math.sqrt(share)))
-    if undeclared:
-        deviation = math.sqrt(undeclared) / (distance * math.sqrt(1 - share))
-        found += undeclared * exact.count_rounding(deviation)
-    return found
+    largest = math.sqrt(2 * max(1, undeclared)) / distance
+    return exact.count_rounding(largest, 1 + undeclared)
 
 
 def hashed_if_few(
@@ -338,16 +334,19 @@ def buy(
     return found.of([*given.origins, origin], [*given.purchases, *charges])
 
 
-def rounding(purchase: Purchase, distance: float) -> float:
-    """Return the total variation distance due to rounding in :func:`buy`, in advance."""
+def rounding(purchase: Purchase, distance: float, rows: int = 1) -> float:
+    """Return the total variation distance due to rounding in :func:`buy`, in advance.
+
+    Of names, only those of one unit matter, as in :func:`bdpvi.datasets.bounds.rounding`.
+    """
     if not purchase.queries:
         return 0.0
     each = distance / math.sqrt(purchase.queries)
     numbers = sum(kind != CATEGORY for kind in purchase.bought.values())
-    found = numbers * 3 * exact.ROUNDING
-    if numbers:
-        found += 3 * numbers * exact.count_rounding(exact.means_deviation(REACH, each))
-    return found + len(purchase.named) * exact.count_rounding(1 / each)
+    counts = 3 * numbers + rows * len(purchase.named)
+    return numbers * 3 * exact.ROUNDING + exact.count_rounding(
+        exact.means_deviation(REACH, each), counts
+    )
 
 
 def _numbers(cells: Cells) -> exact.Floats:

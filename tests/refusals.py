@@ -796,7 +796,7 @@ CASES: dict[str, Case] = {
         lambda: private(guarantee=bdpvi.BayesianDP()),
         lambda: (private(guarantee=bdpvi.BayesianDP(), constants=PUBLIC), private()),
     ),
-    "tables/private: keep one": lambda t: (
+    "tables/encoded: keep one": lambda t: (
         lambda: visits(COUNTS, 2),
         lambda: (visits(COUNTS, 1), visits(LARGEST, 2)),
     ),

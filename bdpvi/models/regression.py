@@ -291,7 +291,8 @@ class BayesianPoissonRegression(_Counts):
     Args:
         largest: whole number, at most :data:`MOST_COUNT`, public. Larger counts are clipped to it
             where sensitivity has to be bounded; :class:`bdpvi.regression.NoisyScores` corrects for
-            this.
+            this if counts are Poisson ones. Otherwise the mean is estimated too low by
+            E(y − ``largest``)₊, and intervals cover the mean of the clipped counts.
         exposure: number of the feature column, from 0, with each record's exposure, such as years
             at risk: positive and not standardised. Its logarithm is an offset: it is added to the
             linear predictor with coefficient 1, and has no weight.

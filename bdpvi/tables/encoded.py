@@ -127,10 +127,9 @@ class EstimateConstants:
         """Return the price."""
         events: list[Priced] = []
         if self.asked.queries:
-            distance = self.price["distance"]
-            # The kinds of columns found change it, by less than a factor of 2.
-            found, most = (bought.rounding(p, distance) for p in (self.purchase, self.asked))
-            events.append(_gaussian(distance, max(found, 2 * most)))
+            distance, rows = self.price["distance"], self.price["rows"]
+            # A column found to be a category has a count for each row's name, instead of three.
+            events.append(_gaussian(distance, rows * bought.rounding(self.asked, distance, rows)))
         if self.asked.may_name:
             events.append(Threshold(self.price["delta"]))
         return _plan(*events)
@@ -169,7 +168,7 @@ def encode(
     mine = left.distance * math.sqrt(bought.SHARE)
     distance = mine * math.sqrt(bought.COUNTS)
     if feasible:
-        check(pipeline, purchase, left.distance)
+        check(pipeline, purchase, left)
     first = perform(CountCells(rows, purchase, distance))
     price: dict[str, Any] = {
         "distance": mine * math.sqrt(1 - bought.COUNTS),
@@ -195,13 +194,13 @@ def _plan(*events: Priced) -> Plan[None]:
     return Plan(kind="constants", what=what, events=events, settings=None)
 
 
-def check(pipeline: Pipeline, purchase: bought.Purchase, distance: float) -> None:
+def check(pipeline: Pipeline, purchase: bought.Purchase, left: Remaining) -> None:
     """Refuse a declared number of records that is too small, before any charge.
 
     Args:
         pipeline: the steps and their settings.
         purchase: the queries, for unknown kinds of columns.
-        distance: the largest total μ.
+        left: the remaining ε of a ledger.
 
     Raises:
         TooFewRecordsError: if records are too few; it says what would suffice.
@@ -209,16 +208,32 @@ def check(pipeline: Pipeline, purchase: bought.Purchase, distance: float) -> Non
     if pipeline.expected_rows is not None:
         kinds = tuple(bought.CATEGORY if k == bought.UNDECLARED else k for k in purchase.kinds)
         least = replace(purchase, kinds=kinds, hashed=pipeline.hashed is not False)
-        need = 0 if purchase.empty else least.need(distance)
-        left = Remaining(distance)
+        need = 0 if purchase.empty else least.need(left.distance)
         _refuse_few(pipeline, purchase, pipeline.expected_rows, need, left, "Nothing was spent")
 
 
-def price_of(pipeline: Pipeline, header: Sequence[str]) -> Price:
-    """Return what ε pays for before the fit, from a table's header and options alone."""
-    purchase = pipeline.purchase(header)
+def check_rows(pipeline: Pipeline, rows: int) -> None:
+    """Refuse training on Poisson batches for persons with several rows, ``rows`` at most."""
+    if pipeline.trained and rows > 1:
+        raise ValueError(
+            f"rows_per_unit={rows}: training on Poisson batches has a known cost for one row per "
+            "person only; keep one row, or use a linear or Poisson model without exposure"
+        )
+
+
+def price_of(pipeline: Pipeline, header: Sequence[str], rows: int = 1) -> Price:
+    """Return what ε pays for before the fit, from a table's header and options alone.
+
+    Args:
+        pipeline: the steps and their settings.
+        header: names of the columns, without the unit's.
+        rows: the most rows of one unit.
+    """
+    check_rows(pipeline, rows)
+    purchase, left = pipeline.purchase(header), Remaining.whole(pipeline.distance, rows)
     free = purchase.empty or pipeline.from_data
-    need = 0 if free else purchase.need(pipeline.distance)
+    check(pipeline, purchase, left)
+    need = 0 if free else purchase.need(left.distance)
     columns = {} if free else purchase.bought
     return Price(pipeline.epsilon, columns, need, round(bought.TOO_FEW * need))
 

@@ -26,7 +26,7 @@ from bdpvi.bayesian.releases import carried_out
 from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.looks import tell_of_target, tell_of_text, tell_of_unfit
+from bdpvi.datasets.looks import tell_of_clamped, tell_of_target, tell_of_text, tell_of_unfit
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.schema import in_file
@@ -292,7 +292,8 @@ class Work:
         if isinstance(table, str | os.PathLike):
             pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
-            table, types = _read(table, file, raw, pipeline.get("types"))
+            named = (unit, *pipeline.get("categorical", ()))
+            table, types = _read(table, file, raw, pipeline.get("types"), named)
             pipeline["types"] = types
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "name": table.name}
@@ -308,7 +309,7 @@ class Work:
         elif unit == ROW:
             persons.warn_of_repeats(table, unit, 4)
         else:
-            table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
+            table, pipeline["types"] = _of_persons(table, pipeline.get("types"), people)
         work = cls(table, Pipeline(**pipeline), people, budget, progress, file, where)
         work.check()
         work.look()
@@ -328,6 +329,8 @@ class Work:
         if pipeline.model is None:
             type_, positive = pipeline.target_type, pipeline.positive_label
             tell_of_target(frame[pipeline.target], type_, positive)
+        elif most := getattr(pipeline.model, "largest", None):
+            tell_of_clamped(self.rows.y, getattr(pipeline.model, "middle", 0.0), most)
 
     @cached_property
     def rows(self) -> Rows:
@@ -390,12 +393,7 @@ class Work:
         Raises:
             ValueError: if one, which it names, is invalid.
         """
-        if self.pipeline.trained and (rows := self.people.rows_per_unit) > 1:
-            raise ValueError(
-                f"rows_per_unit={rows}: training on Poisson batches has a known cost for one row "
-                "per person only; keep one row, or use a linear or Poisson model without "
-                "exposure"
-            )
+        encoded.check_rows(self.pipeline, self.people.rows_per_unit)
         if self.records is not None:
             encoded.promising(self.pipeline, self.records.x.shape[1], 0.0)
             return
@@ -407,7 +405,7 @@ class Work:
             )
         assert not isinstance(self.table, Dataset)
         purchase = self.pipeline.purchase(list(with_text_names(self.table).columns))
-        encoded.check(self.pipeline, purchase, self.pipeline.distance)
+        encoded.check(self.pipeline, purchase, self.whole)
         if self.bayesian and not purchase.empty:
             raise ValueError(
                 f"guarantee: a {BayesianDP.name} guarantee or a weaker one, requested or implied "
@@ -579,14 +577,27 @@ class Work:
 
 
 def _read(
-    table: str | os.PathLike[str], file: FileFormat, raw: bool, types: Schema | None
+    table: str | os.PathLike[str],
+    file: FileFormat,
+    raw: bool,
+    types: Schema | None,
+    named: Sequence[str],
 ) -> tuple[pd.DataFrame, Schema | None]:
-    """Return the rows of a file, and the types of its columns."""
+    """Return the rows of a file, columns of names as written, and the types of its columns."""
     if raw or types is not None:
         types = in_file(types, read_header(table, **vars(file)), file)
-    written = () if types is None else types.read_by
+    written = {*named, *(() if types is None else types.read_by)}
     least = 0 if raw else 1
     return read_table(table, text=raw, least=least, written=written, **vars(file)), types
+
+
+def _of_persons(
+    table: pd.DataFrame, types: Schema | None, people: People
+) -> tuple[pd.DataFrame, Schema | None]:
+    """Return the first rows of every person without their names, and the other columns' types."""
+    type_, rest = (None, None) if types is None else types.of_unit(people.unit)
+    kept = at_most(with_text_names(table), people.unit, people.rows_per_unit, type=type_)
+    return kept.drop(columns=people.unit), rest
 
 
 def _held(file: Path, secret: Path, ledger: Path | None) -> Places:
