@@ -373,6 +373,12 @@ def visiting(**more: Any) -> Any:
     return model.fit(data.x.numpy(), data.y.numpy(), unit=np.arange(300))
 
 
+def towns(dtype: Any = object, types: Schema | None = None) -> Any:
+    frame = pd.DataFrame({"town": pd.Series(["1", "2"] * 150).astype(dtype)})
+    model = PrivateLogisticRegression(bounds=(-4, 4), classes=(0, 1), types=types)
+    return model.fit(frame, np.arange(300) % 2)
+
+
 def grouped(levels: int, group: str = "abce") -> Any:
     domains = {name: Domain(low=0.0, high=float(levels), integer=True) for name in "abce"}
     domains["d"] = Domain(levels=("x",))
@@ -543,6 +549,14 @@ CASES: dict[str, Case] = {
     "privacy/book: put back the newest": lambda t: (
         lambda: first_line(t, b"{"),
         lambda: first_line(t, b""),
+    ),
+    "datasets/dtypes: Declare public levels": lambda t: (
+        towns,
+        lambda: (
+            towns(pd.CategoricalDtype(["1", "2"])),
+            towns(types=Schema({"town": Domain(levels=("1", "2"))}, "By law.")),
+            towns(float),
+        ),
     ),
     "sklearn/base: leave unit or guarantee out": lambda t: (
         lambda: visiting(guarantee=bdpvi.BayesianDP()),
@@ -837,7 +851,7 @@ CASES: dict[str, Case] = {
         lambda: estimated(),
         lambda: estimated(classes=(0, 1)),
     ),
-    "sklearn/logistic: give classes=": lambda t: (
+    "sklearn/classes: give classes=": lambda t: (
         lambda: estimated(y=np.zeros(300)),
         lambda: estimated(y=np.zeros(300), classes=(0, 1)),
     ),

@@ -45,7 +45,7 @@ def test_epsilon_is_for_all_rows_of_a_person(tmp_path: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
 def test_only_the_first_rows_of_a_person_are_used() -> None:
-    rows = PrivateLogisticRegression(**PUBLIC, rows_per_unit=2)._rows(X, Y, WHO)
+    rows = PrivateLogisticRegression(**PUBLIC, rows_per_unit=2)._inputs(X, Y, WHO)
     assert len(rows[0]) == 4000
     assert (rows[1] == Y[np.arange(6000) % 3 < 2]).all()
 
