@@ -427,10 +427,6 @@ CASES: dict[str, Case] = {
         lambda: begun(t, "a"),
         lambda: begun(t, "d"),
     ),
-    "privacy/book: sample units": lambda t: (
-        lambda: network(ledger=Ledger(**SPLIT)),
-        lambda: network(ledger=Ledger(**SPLIT), rate=1.0),
-    ),
     "releases/steps: create the run again": lambda t: forked(trained()),
     "networks/deep: give noise_multiplier": lambda t: (
         lambda: network(noise_multiplier=None, steps=5),
@@ -809,10 +805,6 @@ CASES: dict[str, Case] = {
     "tables/private: give --constants": lambda t: (
         lambda: private(guarantee=bdpvi.BayesianDP()),
         lambda: (private(guarantee=bdpvi.BayesianDP(), constants=PUBLIC), private()),
-    ),
-    "tables/private: keep one": lambda t: (
-        lambda: visits(COUNTS, 2),
-        lambda: (visits(COUNTS, 1), visits(LARGEST, 2)),
     ),
     "tables/private: leave levels=": lambda t: (
         lambda: visits(replace(LARGEST, exposure=0), 1),

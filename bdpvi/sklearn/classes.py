@@ -40,7 +40,6 @@ def settings(estimator: Any, classes: int, found: Encoded | None = None) -> Reci
     given = {name: getattr(estimator, name) for name in _OF_TWO}
     wrong = {name: value for name, value in given.items() if value is not None}
     wrong |= {"intervals": True} if estimator.intervals else {}
-    wrong |= {"rows_per_unit": estimator.rows_per_unit} if estimator.rows_per_unit > 1 else {}
     wrong |= {} if estimator.fit_intercept else {"fit_intercept": False}
     if wrong:
         name, value = next(iter(wrong.items()))

@@ -390,12 +390,6 @@ class Work:
         Raises:
             ValueError: if one, which it names, is invalid.
         """
-        if self.pipeline.trained and (rows := self.people.rows_per_unit) > 1:
-            raise ValueError(
-                f"rows_per_unit={rows}: training on Poisson batches has a known cost for one row "
-                "per person only; keep one row, or use a linear or Poisson model without "
-                "exposure"
-            )
         if self.records is not None:
             encoded.promising(self.pipeline, self.records.x.shape[1], 0.0)
             return

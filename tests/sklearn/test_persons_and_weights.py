@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -26,6 +27,7 @@ X = RNG.normal(size=(6000, 2))
 Y = (RNG.random(6000) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
 WHO = np.repeat(np.arange(2000), 3)
 PUBLIC: dict[str, Any] = {"scales": (0.0, 1.0), "classes": (0, 1), "expected_rows": 6000}
+THREE: dict[str, Any] = {**PUBLIC, "classes": (0, 1, 2)}
 
 
 def test_epsilon_is_for_all_rows_of_a_person(tmp_path: Any) -> None:
@@ -58,12 +60,19 @@ def test_only_the_first_rows_of_a_person_are_used() -> None:
         PrivateLogisticRegression(3.0, **PUBLIC, intervals=True, rows_per_unit=3),
         PrivateLogisticRegression(3.0, **PUBLIC, guide="mean-field", rows_per_unit=3),
         PrivateLogisticRegression(8.0, classes=(0, 1), rows_per_unit=3),
+        PrivateLogisticRegression(8.0, **THREE, rows_per_unit=3),
+        PrivateLogisticRegression(8.0, classes=(0, 1, 2), rows_per_unit=3),
     ],
 )
-def test_every_estimator_takes_persons(model: Any) -> None:
+def test_every_estimator_takes_persons(model: Any, tmp_path: Any) -> None:
+    model = clone(model).set_params(ledger=str(tmp_path / "people.jsonl"))
     model.fit(X, Y, unit=WHO)
     assert model.bound_.unit == "all records, at most 3, of one person ('unit')"
-    assert np.ravel(model.coef_)[0] > 0
+    three = len(model.coef_) == 3
+    assert np.ravel(model.coef_)[0] < 0 if three else np.ravel(model.coef_)[0] > 0
+    spent = Ledger(tmp_path / "people.jsonl").worst_case(1e-5)
+    assert spent is not None
+    assert 0.97 * model.epsilon < spent.epsilon <= model.epsilon
 
 
 def test_persons_go_through_a_pipeline_and_a_search() -> None:
@@ -89,9 +98,6 @@ def test_what_does_not_go_together_is_refused() -> None:
         options: Any = {**PUBLIC, **given}
         with pytest.raises(ValueError, match=message):
             PrivateLogisticRegression(**options).fit(X, Y, **fitted)
-    three: Any = {**PUBLIC, "classes": (0, 1, 2), "rows_per_unit": 2}
-    with pytest.raises(ValueError, match="rows_per_unit=2 is for two classes"):
-        PrivateLogisticRegression(**three).fit(X, Y, unit=WHO)
 
 
 def test_class_weights_move_the_model_as_without_privacy_at_no_price() -> None:
