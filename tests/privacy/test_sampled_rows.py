@@ -122,7 +122,7 @@ def test_no_person_costs_more_than_one_of_equal_rows() -> None:
                 ]
                 shares.append(max(costs) / float(most(np.array([epsilon]))[0]))
         assert max(shares[:4]) > 0.99  # equal rows
-        assert max(shares) <= 1 + 1e-4
+        assert max(shares) <= 1 + 5e-4  # of the grid
 
 
 def test_a_person_of_all_rows_in_each_step_is_a_gaussian_mechanism() -> None:
