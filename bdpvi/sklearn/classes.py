@@ -19,17 +19,23 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
 
 STEPS = 1000
 """Number of training steps."""
-_OF_TWO = ("guarantee", "clip", "noise_scale", "base_rate", "guide", "class_weight")
+_OF_TWO = ("guarantee", "clip", "noise_scale", "base_rate", "guide")
 """Arguments for two classes only."""
 
 
-def settings(estimator: Any, classes: int, found: Encoded | None = None) -> Recipe:
+def settings(
+    estimator: Any,
+    classes: int,
+    found: Encoded | None = None,
+    weights: tuple[float, ...] | None = None,
+) -> Recipe:
     """Return model and route for the estimator's arguments.
 
     Args:
         estimator: the estimator.
         classes: number of classes.
         found: the encoding of a data frame, whose levels the model is told.
+        weights: public weight of each class.
 
     Raises:
         ValueError: naming an argument that is for two classes only.
@@ -47,6 +53,7 @@ def settings(estimator: Any, classes: int, found: Encoded | None = None) -> Reci
             f"{name}={value!r} is for two classes, and there are {classes}; leave it out"
         )
     more: Any = {} if estimator.prior_scale is None else {"prior_scale": estimator.prior_scale}
+    more |= {} if weights is None else {"class_weights": weights}
     more |= {} if found is None else {"levels": found.encoding.one_hot}
     return Recipe(
         model=BayesianMultinomialRegression(classes=classes, limit=estimator.limit, **more),

@@ -70,7 +70,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             default. It needs ``expected_rows`` if the scaling is estimated privately: too few
             records are an error, which must be raised before anything is charged.
         guide: "mean-field" or "full-rank" to release draws from a guide instead.
-        class_weight: None, or public weights {label: weight} of the two classes in the default
+        class_weight: None, or public weights {label: weight} of the classes in the default
             release; only their ratio matters. "balanced" is refused: it is computed from y.
         rows_per_unit: the most rows of one person to use, the first ones, if ``fit`` is given the
             persons as ``unit``. ε is then for all rows of a person.
@@ -316,7 +316,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         """Return settings for these classes."""
         weights = self._class_weights(classes)
         if len(classes) > 2:
-            return of_classes.settings(self, len(classes), bought)
+            return of_classes.settings(self, len(classes), bought, weights)
         found: Any = self._settings(pipeline, bought)
         if weights is None:
             return found
@@ -324,7 +324,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
         if not isinstance(found.route, ObjectivePerturbation):
             raise ValueError(
-                f"class_weight={self.class_weight!r} is for the default release of two classes; "
+                f"class_weight={self.class_weight!r} is for the default release; "
                 "leave it out, or intervals, guarantee, guide, clip, prior_scale and noise_scale"
             )
         return replace(found, route=replace(found.route, class_weights=weights))

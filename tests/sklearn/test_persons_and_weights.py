@@ -92,8 +92,8 @@ def test_what_does_not_go_together_is_refused() -> None:
         ({"class_weight": "balanced"}, {}, "what is computed from y is not covered by epsilon"),
         ({"class_weight": {2: 1.0}}, {}, "class_weight: 2 is not one of"),
         ({"class_weight": {0: 0.0}}, {}, "class_weight must be"),
-        ({"class_weight": {0: 2.0}, "intervals": True}, {}, "default release of two classes"),
-        ({"class_weight": {0: 2.0}, "guide": "mean-field"}, {}, "default release of two classes"),
+        ({"class_weight": {0: 2.0}, "intervals": True}, {}, "is for the default release"),
+        ({"class_weight": {0: 2.0}, "guide": "mean-field"}, {}, "is for the default release"),
     ):
         options: Any = {**PUBLIC, **given}
         with pytest.raises(ValueError, match=message):
@@ -110,6 +110,36 @@ def test_class_weights_move_the_model_as_without_privacy_at_no_price() -> None:
     unweighted = PrivateLogisticRegression(20.0, **PUBLIC).fit(X, Y)
     assert model.intercept_[0] - unweighted.intercept_[0] == pytest.approx(np.log(4), abs=0.3)
     assert model.bound_.epsilon == unweighted.bound_.epsilon == 20.0
+
+
+def test_weights_of_three_classes_move_the_model_as_without_privacy_at_no_price(
+    tmp_path: Any,
+) -> None:
+    scores = X @ [[2.0, 0.0, -1.0], [0.0, 1.5, -1.5]] + [0.0, 0.0, 1.0]
+    y = (scores + np.random.default_rng(1).gumbel(size=scores.shape)).argmax(1)
+    weights, ledger = {0: 1.0, 2: 4.0}, str(tmp_path / "people.jsonl")
+    made = [
+        PrivateLogisticRegression(20.0, **THREE, draws=50, ledger=ledger, class_weight=one)
+        for one in (weights, {0: 2.0, 1: 2.0, 2: 8.0})
+    ]
+    plain = LogisticRegression(class_weight={**weights, 1: 1.0}, C=1e6).fit(X, y)
+    for model in made:
+        (tmp_path / "people.jsonl").unlink(missing_ok=True)
+        (tmp_path / "people.jsonl.head").unlink(missing_ok=True)
+        model.fit(X, y)
+        intercept = model.intercept_ - model.intercept_.mean()
+        assert intercept == pytest.approx(plain.intercept_, abs=0.2)
+        coef = model.coef_ - model.coef_.mean(axis=0)
+        assert coef == pytest.approx(plain.coef_, abs=0.2)
+        assert model.bound_.epsilon == 20.0
+        spent = Ledger(ledger).worst_case(1e-5)
+        assert spent is not None
+        assert 19.5 < spent.epsilon <= 20.0
+    assert "class weights: 0: 1, 2: 4" in made[0].guarantee_
+    with pytest.raises(ValueError, match="what is computed from y is not covered by epsilon"):
+        PrivateLogisticRegression(**{**THREE, "class_weight": "balanced"}).fit(X, y)
+    with pytest.raises(ValueError, match="class_weights must have one number for each of 3"):
+        bdpvi.BayesianMultinomialRegression(classes=3, class_weights=(1.0, 2.0))
 
 
 def test_no_weight_exceeds_that_of_the_bound() -> None:
