@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -108,12 +109,18 @@ class Design:
         """Return the targets within their bounds, if there are any."""
         return y
 
+    def weights_of(self, x: Tensor, y: Tensor | None) -> Tensor | None:
+        """Return the weight of each record's log-likelihood, (N,); None if all are 1."""
+        return None
+
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the latent variables and observe the records."""
         import pyro
+        import pyro.poutine
 
-        latents = sampled(self.priors(x))
-        with pyro.plate("records", len(x)):
+        latents, weights = sampled(self.priors(x)), self.weights_of(x, y)
+        weighted = nullcontext() if weights is None else pyro.poutine.scale(scale=weights)
+        with pyro.plate("records", len(x)), weighted:
             pyro.sample("y", self.likelihood(latents, x), obs=self.cut(y))
 
 

@@ -212,15 +212,6 @@ def check(pipeline: Pipeline, purchase: bought.Purchase, left: Remaining) -> Non
         _refuse_few(pipeline, purchase, pipeline.expected_rows, need, left, "Nothing was spent")
 
 
-def check_rows(pipeline: Pipeline, rows: int) -> None:
-    """Refuse training on Poisson batches for persons with several rows, ``rows`` at most."""
-    if pipeline.trained and rows > 1:
-        raise ValueError(
-            f"rows_per_unit={rows}: training on Poisson batches has a known cost for one row per "
-            "person only; keep one row, or use a linear or Poisson model without exposure"
-        )
-
-
 def price_of(pipeline: Pipeline, header: Sequence[str], rows: int = 1) -> Price:
     """Return what ε pays for before the fit, from a table's header and options alone.
 
@@ -229,7 +220,6 @@ def price_of(pipeline: Pipeline, header: Sequence[str], rows: int = 1) -> Price:
         header: names of the columns, without the unit's.
         rows: the most rows of one unit.
     """
-    check_rows(pipeline, rows)
     purchase, left = pipeline.purchase(header), Remaining.whole(pipeline.distance, rows)
     free = purchase.empty or pipeline.from_data
     check(pipeline, purchase, left)

@@ -66,7 +66,7 @@ class Intervals:
     def suited(self, model: Model, data: Dataset, guide: object) -> Intervals:
         """Return the route for a model; errors as for both of its routes."""
         scores = self.scores.suited(model, data, guide)
-        if data.ledger.rows_per_unit > 1:  # only noisy scores have a price for several rows
+        if data.ledger.rows_per_unit > 1:  # WORTH is known for one row of a person only
             return replace(self, scores=scores, trained=None)
         return Intervals(scores=scores, trained=self.trained.suited(model, data, guide))
 

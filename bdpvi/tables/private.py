@@ -393,7 +393,6 @@ class Work:
         Raises:
             ValueError: if one, which it names, is invalid.
         """
-        encoded.check_rows(self.pipeline, self.people.rows_per_unit)
         if self.records is not None:
             encoded.promising(self.pipeline, self.records.x.shape[1], 0.0)
             return
