@@ -74,12 +74,21 @@ class Round:
             curvature_noise=factor * self.curvature_noise,
         )
 
+    def within(self, kept: Tensor) -> Round:
+        """Return the round for some of the columns, (k,)."""
+        score, matrix = self.score[kept], self.curvature[kept][:, kept]
+        return replace(self, point=self.point[kept], score=score, curvature=matrix)
+
 
 class NormalPrior(NamedTuple):
     """N(mean, precision⁻¹)."""
 
     mean: Tensor
     precision: Tensor
+
+    def within(self, kept: Tensor) -> NormalPrior:
+        """Return the prior of some coefficients, given the means of the others."""
+        return NormalPrior(self.mean[kept], self.precision[kept][:, kept])
 
 
 class Pooled(NamedTuple):

@@ -42,6 +42,8 @@ _STRONG = 15.0
 _SMALLEST = 0.05
 _SATURATED, _FARTHEST = 0.5, 100.0
 _ALMOST = 1e-6
+_EMPTY = 2.0
+"""Standard deviations of noise below which a level's count says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,27 +54,46 @@ class ScorePlan:
         family: the model's family.
         columns: k, including the intercept.
         event: all rounds together.
-        radius: R over √k.
+        size: expected mean square of a record's length; the first round's R² over radius².
+        radius: R over the root of that.
     """
 
     family: Family
     columns: int
     event: SampledGaussian
+    size: float
     radius: float = 1.0
 
     @classmethod
-    def of(cls, family: Family, columns: int, distance: float, rows: float = 0.0) -> ScorePlan:
+    def of(
+        cls,
+        family: Family,
+        columns: int,
+        distance: float,
+        rows: float = 0.0,
+        size: float | None = None,
+    ) -> ScorePlan:
         """Return the settings for rounds of total distance μ.
 
-        R is √k if about this many rows give a weak signal, and wider, up to the family's widest, if
-        they give a strong one: downweighting records then loses more precision than noise does, and
-        of a misspecified model it moves the estimate. The signal falls with R², so R grows with its
-        fourth root only: a larger ε or more rows must also lower the noise.
+        R is a record's expected length if about this many rows give a weak signal, and wider, up to
+        the family's widest, if they give a strong one: downweighting records then loses more
+        precision than noise does, and of a misspecified model it moves the estimate. The signal
+        falls with R², so R grows with its fourth root only: a larger ε or more rows must also lower
+        the noise.
+
+        Args:
+            family: the model's family.
+            columns: k, including the intercept.
+            distance: μ of all rounds.
+            rows: about how many records.
+            size: expected mean square of a record's length: k, or less if levels of a category are
+                columns, as a record has one of them.
         """
-        size = columns * (columns + 2) + family.squares
-        rounding = len(family.shares) * sum_rounding(size)
+        numbers = columns * (columns + 2) + family.squares
+        rounding = len(family.shares) * sum_rounding(numbers)
         event = SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
-        made = cls(family=family, columns=columns, event=event)
+        size = float(columns) if size is None else min(size, columns)
+        made = cls(family=family, columns=columns, event=event, size=size)
         wide = (made.signal(rows) / _STRONG) ** 0.25
         return replace(made, radius=min(max(wide, 1.0), family.widest))
 
@@ -91,8 +112,8 @@ class ScorePlan:
 
     @property
     def length(self) -> float:
-        """R."""
-        return self.radius * math.sqrt(self.columns)
+        """R of the first round."""
+        return self.radius * math.sqrt(self.size)
 
     def signal(self, rows: float) -> float:
         """Return the approximate least eigenvalue of A, over √k standard deviations of its noise.
@@ -118,8 +139,10 @@ class Measured:
 
     Attributes:
         rounds: the rounds that the posterior uses, in order.
-        back: W, (k, k): coefficients are W times the standardised ones.
+        back: W, (k, m): coefficients are W times the m standardised ones; 0 for columns that were
+            left out.
         prior, posterior: of the standardised coefficients.
+        apart: prior of the k coefficients.
         dispersion: φ.
         paid: length of each record's contribution over its bound, (all rounds, N). Secret.
     """
@@ -128,18 +151,37 @@ class Measured:
     back: Tensor
     prior: NormalPrior
     posterior: Posterior
+    apart: NormalPrior
     dispersion: float
     paid: Tensor = field(repr=False)
 
     def of_features(self) -> Posterior:
-        """Return the posterior of the coefficients on the original scale."""
-        return self.posterior.turned(self.back)
+        """Return the posterior of the coefficients; of columns left out it is the prior."""
+        made, out = self.posterior.turned(self.back), (self.back == 0).all(1)
+        made.mean[out] = self.apart.mean[out]
+        known = torch.linalg.inv(self.apart.precision) * torch.outer(out, out)
+        return replace(
+            made,
+            covariance=made.covariance + known,
+            sampling=made.sampling + known,
+            unseen=made.unseen + known,
+        )
 
 
 def measure(
-    plan: ScorePlan, x: Tensor, y: Tensor, prior: NormalPrior, key: Key | None = None
+    plan: ScorePlan,
+    x: Tensor,
+    y: Tensor,
+    prior: NormalPrior,
+    key: Key | None = None,
+    levels: Tensor | None = None,
 ) -> Measured:
     """Release the rounds and return the posterior that follows from them.
+
+    A level without a record still has a column, whose noise would double that of all others. So
+    levels that the first round cannot tell from such ones are left out of the later rounds; their
+    records then count to the base level. R of later rounds follows from the first round too: it is
+    ``plan.radius`` times the length of standardised records.
 
     Args:
         plan: the settings.
@@ -147,6 +189,7 @@ def measure(
         y: targets, (N,).
         prior: of the k coefficients.
         key: secret; a fresh one by default.
+        levels: whether a column is of 0 and 1, and may be left out, (k,); none by default.
 
     >>> x = torch.ones(5000, 2, dtype=torch.float64)
     >>> x[:, 0] = torch.linspace(-2, 2, 5000)
@@ -162,10 +205,14 @@ def measure(
     zero = torch.zeros(plan.columns, dtype=torch.float64)
     parts = family.first(x, y, radius)
     first = _released(parts, x, zero, multipliers[0], key.child("round", 0))
-    paid = [parts.lengths(x) / parts.bound]
+    paid, whole = [parts.lengths(x) / parts.bound], prior
+    kept = _kept(first, levels)
+    first, prior = first.within(kept), prior.within(kept)
     point, moments, noise, variance = _start(family, first, radius, prior)
     back, forth = _standardising(moments, noise)
-    white, point = x @ back, forth @ point
+    white, point = x[:, kept] @ back, forth @ point
+    square = float((back @ moments @ back).trace()) / _count(moments)  # of a record's length
+    radius = plan.radius * math.sqrt(min(max(square, 1.0), len(moments)))
     prior = NormalPrior(forth @ prior.mean, back @ prior.precision @ back)
     clip, rounds, count = math.inf, [], forth[:, -1]
     typical = 1.0
@@ -185,7 +232,10 @@ def measure(
             clip = family.clip(variance + float(found.posterior.covariance.trace()))
         step = found.posterior.mean - point
         point = point + step * min(1.0, family.furthest / max(float(step.norm()), 1e-300))
-    return Measured(found.rounds, back, prior, found.posterior, found.dispersion, torch.stack(paid))
+    wide = torch.eye(plan.columns, dtype=torch.float64)[:, kept] @ back
+    return Measured(
+        found.rounds, wide, prior, found.posterior, whole, found.dispersion, torch.stack(paid)
+    )
 
 
 def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[SampledGaussian]:
@@ -294,6 +344,13 @@ def _within(left: float, whole: float, largest: float) -> float:
     """Return a residual variance clamped between a public minimum and the target's variance."""
     least = (_SMALLEST * largest / 10) ** 2
     return min(max(left, least), max(whole, least))
+
+
+def _kept(first: Round, levels: Tensor | None) -> Tensor:
+    """Return whether each column is used after the first round, (k,)."""
+    if levels is None:
+        return torch.ones(len(first.point), dtype=torch.bool)
+    return ~levels | (first.curvature.diagonal() >= _EMPTY * first.curvature_noise)
 
 
 def _count(moments: Tensor) -> float:
