@@ -24,26 +24,22 @@ from bdpvi.noise.secure import sum_rounding
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.solve import root
 from bdpvi.regression.perturbed_objective import exact_sum
-from bdpvi.regression.score_families import ROBUST, Family, Linear, Logistic, Parts, Poisson
+from bdpvi.regression.score_families import ROBUST, Family, Linear, Parts
 from bdpvi.regression.score_posterior import (
     NormalPrior,
     Posterior,
     Round,
-    at_least,
     closed_form,
     near,
 )
+from bdpvi.regression.score_start import count_of, kept_columns, standardising, start, within
 from bdpvi.releases.noisy_sum import NoisySum
 
 SLACK = 2.0**-18
 """Relative error that rounding of sums of up to 5e7 records adds to a bound."""
-_LEAST = 0.02
 _STRONG = 15.0
-_SMALLEST = 0.05
 _SATURATED, _FARTHEST = 0.5, 100.0
 _ALMOST = 1e-6
-_EMPTY = 2.0
-"""Standard deviations of noise below which a level's count says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,12 +202,12 @@ def measure(
     parts = family.first(x, y, radius)
     first = _released(parts, x, zero, multipliers[0], key.child("round", 0))
     paid, whole = [parts.lengths(x) / parts.bound], prior
-    kept = _kept(first, levels)
+    kept = kept_columns(first, levels)
     first, prior = first.within(kept), prior.within(kept)
-    point, moments, noise, variance = _start(family, first, radius, prior)
-    back, forth = _standardising(moments, noise)
+    point, moments, noise, variance = start(family, first, radius, prior)
+    back, forth = standardising(moments, noise)
     white, point = x[:, kept] @ back, forth @ point
-    square = float((back @ moments @ back).trace()) / _count(moments)  # of a record's length
+    square = float((back @ moments @ back).trace()) / count_of(moments)  # of a record's length
     radius = plan.radius * math.sqrt(min(max(square, 1.0), len(moments)))
     prior = NormalPrior(forth @ prior.mean, back @ prior.precision @ back)
     clip, rounds, count = math.inf, [], forth[:, -1]
@@ -225,7 +221,7 @@ def measure(
         one = _released(parts, white, point, multiplier, key.child("round", number))
         rounds.append(replace(one, clip=clip))
         paid.append(parts.lengths(white) / parts.bound)
-        typical = max(float(count @ one.curvature @ count), 0.0) / _count(moments)
+        typical = max(float(count @ one.curvature @ count), 0.0) / count_of(moments)
         found = _answer(family, rounds, prior, count, variance)
         if isinstance(family, Linear):
             variance = found.variance
@@ -311,92 +307,6 @@ def _symmetric(upper: Tensor, k: int) -> Tensor:
     return made + made.triu(1).T
 
 
-def _start(
-    family: Family, first: Round, radius: float, prior: NormalPrior
-) -> tuple[Tensor, Tensor, float, float]:
-    """Return a first point, second moments of the features, their noise, and σ² of the target."""
-    k = len(first.point)
-    if isinstance(family, Logistic):
-        moments, noise = 4 * first.curvature, 4 * first.curvature_noise
-        newton = closed_form([first], prior).mean
-        size = _unattenuated(newton, at_least(moments, 1.0) / _count(moments))
-        return newton * size, moments, noise, 1.0
-    moments, noise = first.curvature, first.curvature_noise
-    if isinstance(family, Linear):
-        scale = family.largest / radius
-        products = first.score * scale / math.sqrt(2)
-        square = first.square * scale**2
-        least = max(2 * noise * math.sqrt(k), _LEAST * _count(moments))
-        variance = square / _count(moments)
-        slope, fitted = torch.zeros_like(products), at_least(moments, least)
-        slope = torch.linalg.solve(fitted + prior.precision * max(variance, 1e-9), products)
-        left = float(square - 2 * slope @ products + slope @ fitted @ slope)
-        size = float(slope.norm())
-        error = noise * math.hypot(scale**2, math.sqrt(2) * size * scale, size**2)
-        # If all residuals are clipped they say nothing, so κ may be too large but not too small.
-        left = (max(left, 0.0) + 2 * error) / _count(moments)
-        return slope, moments, noise, _within(left, float(variance), family.largest)
-    assert isinstance(family, Poisson)
-    return _log_linear(first.score * family.largest, moments, noise), moments, noise, 1.0
-
-
-def _within(left: float, whole: float, largest: float) -> float:
-    """Return a residual variance clamped between a public minimum and the target's variance."""
-    least = (_SMALLEST * largest / 10) ** 2
-    return min(max(left, least), max(whole, least))
-
-
-def _kept(first: Round, levels: Tensor | None) -> Tensor:
-    """Return whether each column is used after the first round, (k,)."""
-    if levels is None:
-        return torch.ones(len(first.point), dtype=torch.bool)
-    return ~levels | (first.curvature.diagonal() >= _EMPTY * first.curvature_noise)
-
-
-def _count(moments: Tensor) -> float:
-    """Return the noisy number of records, from the column of ones."""
-    return max(float(moments[-1, -1]), 1.0)
-
-
-def _unattenuated(newton: Tensor, moments: Tensor) -> float:
-    """Return the factor that corrects a Newton step from 0, for normal features (Stein's lemma).
-
-    The step is 4 E[p(1 − p)] β then, with a linear predictor of variance s²; s is the root.
-    """
-    step = math.sqrt(max(float(newton @ moments @ newton), 1e-12))
-    nodes = torch.linspace(-6, 6, 121, dtype=torch.float64)
-    density = (-nodes.square() / 2).exp()
-    density /= density.sum()
-
-    def excess(s: float) -> float:
-        p = torch.sigmoid(s * nodes)
-        return 4 * s * float((density * p * (1 - p)).sum()) - step
-
-    return 3.0 / step if excess(3.0) < 0 else root(excess, 1e-9, 3.0) / step
-
-
-def _log_linear(products: Tensor, moments: Tensor, noise: float) -> Tensor:
-    """Return a start for counts, as if features were normal: slopes S⁻¹(E xy/E y − E x)."""
-    n, k = _count(moments), len(products)
-    mean_y = max(float(products[-1]) / n, 0.05)
-    mean = moments[:-1, -1] / n
-    spread = at_least(moments[:-1, :-1] / n - torch.outer(mean, mean), 0.1)
-    ridge = noise * math.sqrt(k) / n / 2 * torch.eye(k - 1, dtype=torch.float64)
-    slopes = torch.linalg.solve(spread + ridge, products[:-1] / n / mean_y - mean)
-    size = math.sqrt(float(slopes @ spread @ slopes))
-    slopes = slopes * min(1.0, 1.2 / max(size, 1e-9))
-    ones = math.log(mean_y) - float(slopes @ spread @ slopes) / 2 - float(mean @ slopes)
-    return torch.cat([slopes, slopes.new_tensor([ones])])
-
-
-def _standardising(moments: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """Return M^-½ and M^½ of the second moments, with eigenvalues bounded below by their noise."""
-    n, k = _count(moments), len(moments)
-    values, vectors = torch.linalg.eigh(moments / n)
-    values = values.clamp(min=max(2 * noise * math.sqrt(k) / n, _LEAST))
-    return (vectors / values.sqrt()) @ vectors.T, (vectors * values.sqrt()) @ vectors.T
-
-
 class _Answer(NamedTuple):
     """The posterior, the rounds that it uses, φ, and σ² of the target."""
 
@@ -436,7 +346,7 @@ def _of_squares(
         mean = found.mean
         far2 = float((mean - last.point).square().sum())
         total = _deviation_of(last.square / number, last.clip) ** 2
-        variance = _within(total - far2, math.inf, family.largest)
+        variance = within(total - far2, math.inf, family.largest)
     far = found.far / math.sqrt(variance)
     if last.square > _SATURATED * number * last.clip**2:
         far = _FARTHEST
