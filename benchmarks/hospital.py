@@ -27,7 +27,12 @@ CATEGORIES: dict[str, dict[str, float]] = {
 _OTHERS = {"E11": 0.4, "N18": 0.6, "C50": 0.3, "Chirurgie": -0.3, "Intensiv": 0.8, "m": 0.2}
 """Log-odds of levels; 0 of the others."""
 _YES, _NO = ["yes", "Yes", "YES", "y "], ["no", "No", "n"]
-FILE = {"separator": ";", "charset": "latin-1", "decimal": ",", "date_format": "%d.%m.%Y"}
+FILE: dict[str, Any] = {
+    "separator": ";",
+    "charset": "latin-1",
+    "decimal": ",",
+    "date_format": "%d.%m.%Y",
+}
 """The file's format."""
 TYPES: dict[str, Any] = {
     "source": "The hospital's form.",

@@ -269,6 +269,23 @@ def plain(release: bdpvi.Release, path: Path, used: list[bool]) -> tuple[Tensor,
     return z, sd
 
 
+def exported(path: Path, seed: int, epsilon: float, public: bool) -> bdpvi.Release:
+    """Write an export, and return the release with intervals that it gives."""
+    frame = hospital.hospital(7500, seed)
+    frame.to_csv(path, sep=";", index=False, encoding="latin-1")
+    return bdpvi.private(
+        path,
+        target=hospital.TARGET,
+        positive=hospital.POSITIVE,
+        epsilon=epsilon,
+        types=declared(path.parent, public),
+        intervals=True,
+        one_row_per_person=True,
+        progress=False,
+        **hospital.FILE,
+    )
+
+
 def exports(tables: int) -> None:
     """Print a row for each ε, and for public and private bounds and levels."""
     print(
@@ -283,19 +300,7 @@ def exports(tables: int) -> None:
             for seed in range(tables):
                 with tempfile.TemporaryDirectory() as folder:
                     path = Path(folder) / "export.csv"
-                    frame = hospital.hospital(7500, seed)
-                    frame.to_csv(path, sep=";", index=False, encoding="latin-1")
-                    release = bdpvi.private(
-                        path,
-                        target=hospital.TARGET,
-                        positive=hospital.POSITIVE,
-                        epsilon=epsilon,
-                        types=declared(Path(folder), public),
-                        intervals=True,
-                        one_row_per_person=True,
-                        progress=False,
-                        **hospital.FILE,
-                    )
+                    release = exported(path, seed, epsilon, public)
                     summary = release.summary()
                     used = [one.note != BASE for one in summary.coefficients]
                     z, error = plain(release, path, used)
