@@ -161,7 +161,7 @@ class NoisyScores:
         middle = getattr(known, "middle", 0.0)  # targets are clamped around it
         y = data.y.detach().cpu().double() - middle
         found = noisy_scores.measure(
-            plan, design[:, used], y, NormalPrior(mean[used], precision), key, _levels(data)[used]
+            plan, design[:, used], y, NormalPrior(mean[used], precision), key, _levels(data, used)
         )
         posterior = found.of_features()
         posterior.mean[-1] += middle
@@ -213,15 +213,21 @@ def _used(data: Dataset) -> Tensor:
     return torch.tensor([*(name not in bases for name in data.feature_names), True])
 
 
-def _levels(data: Dataset) -> Tensor:
-    """Return whether each column of the design says what a cell is, not how much, (d + 1,)."""
+def _levels(data: Dataset, used: Tensor) -> Tensor:
+    """Return which used columns of the design may be left out, as :func:`.measure` takes it."""
     from bdpvi.datasets.columns import Numeric
+    from bdpvi.datasets.encoding import MISSING
 
     encoding = _encoding(data)
+    names = [name for name, one in zip(data.feature_names, used.tolist(), strict=False) if one]
     if encoding is None:
-        return torch.zeros(data.x.shape[1] + 1, dtype=torch.bool)
-    numbers = {one.name for one in encoding.columns if isinstance(one, Numeric)}
-    return torch.tensor([*(name not in numbers for name in data.feature_names), False])
+        return torch.full((len(names) + 1,), -1)
+    places = {name: at for at, name in enumerate(names)}
+    numbers = [one.name for one in encoding.columns if isinstance(one, Numeric)]
+    made = {name: places.get(name, -1) for name in names}
+    made |= {f"{name} is {MISSING}": places[name] for name in numbers if name in places}
+    made |= dict.fromkeys(numbers, -1)
+    return torch.tensor([*(made[name] for name in names), -1])
 
 
 def _paid(

@@ -74,10 +74,10 @@ class Round:
             curvature_noise=factor * self.curvature_noise,
         )
 
-    def within(self, kept: Tensor) -> Round:
-        """Return the round for some of the columns, (k,)."""
-        score, matrix = self.score[kept], self.curvature[kept][:, kept]
-        return replace(self, point=self.point[kept], score=score, curvature=matrix)
+    def merged(self, place: Tensor) -> Round:
+        """Return the round, at 0, for the columns x times ``place``, (k, m)."""
+        matrix = place.T @ self.curvature @ place
+        return replace(self, point=matrix[0] * 0, score=place.T @ self.score, curvature=matrix)
 
 
 class NormalPrior(NamedTuple):

@@ -32,7 +32,14 @@ from bdpvi.regression.score_posterior import (
     closed_form,
     near,
 )
-from bdpvi.regression.score_start import count_of, kept_columns, standardising, start, within
+from bdpvi.regression.score_start import (
+    count_of,
+    kept_columns,
+    merged,
+    standardising,
+    start,
+    within,
+)
 from bdpvi.releases.noisy_sum import NoisySum
 
 SLACK = 2.0**-18
@@ -135,8 +142,8 @@ class Measured:
 
     Attributes:
         rounds: the rounds that the posterior uses, in order.
-        back: W, (k, m): coefficients are W times the m standardised ones; 0 for columns that were
-            left out.
+        back: W, (k, m): coefficients are W times the m standardised ones.
+        kept: whether each column was used after the first round, (k,).
         prior, posterior: of the standardised coefficients.
         apart: prior of the k coefficients.
         dispersion: φ.
@@ -145,6 +152,7 @@ class Measured:
 
     rounds: tuple[Round, ...]
     back: Tensor
+    kept: Tensor
     prior: NormalPrior
     posterior: Posterior
     apart: NormalPrior
@@ -152,9 +160,9 @@ class Measured:
     paid: Tensor = field(repr=False)
 
     def of_features(self) -> Posterior:
-        """Return the posterior of the coefficients; of columns left out it is the prior."""
-        made, out = self.posterior.turned(self.back), (self.back == 0).all(1)
-        made.mean[out] = self.apart.mean[out]
+        """Return the posterior of the coefficients; columns left out have the prior's variance."""
+        made, out = self.posterior.turned(self.back), ~self.kept
+        made.mean[out] += self.apart.mean[out]
         known = torch.linalg.inv(self.apart.precision) * torch.outer(out, out)
         return replace(
             made,
@@ -176,8 +184,9 @@ def measure(
 
     A level without a record still has a column, whose noise would double that of all others. So
     levels that the first round cannot tell from such ones are left out of the later rounds; their
-    records then count to the base level. R of later rounds follows from the first round too: it is
-    ``plan.radius`` times the length of standardised records.
+    records then count to the base level, and blanks as the mean of the numbers. R of later rounds
+    follows from the first round too: it is ``plan.radius`` times the length of standardised
+    records.
 
     Args:
         plan: the settings.
@@ -185,7 +194,8 @@ def measure(
         y: targets, (N,).
         prior: of the k coefficients.
         key: secret; a fresh one by default.
-        levels: whether a column is of 0 and 1, and may be left out, (k,); none by default.
+        levels: for each column that may be left out its own number, or if it says that a number is
+            blank the number of that column; −1 for others, (k,). By default none is left out.
 
     >>> x = torch.ones(5000, 2, dtype=torch.float64)
     >>> x[:, 0] = torch.linspace(-2, 2, 5000)
@@ -203,10 +213,11 @@ def measure(
     first = _released(parts, x, zero, multipliers[0], key.child("round", 0))
     paid, whole = [parts.lengths(x) / parts.bound], prior
     kept = kept_columns(first, levels)
-    first, prior = first.within(kept), prior.within(kept)
+    place = merged(first, kept, levels)
+    first, prior = first.merged(place), prior.within(kept)
     point, moments, noise, variance = start(family, first, radius, prior)
     back, forth = standardising(moments, noise)
-    white, point = x[:, kept] @ back, forth @ point
+    white, point = x @ place @ back, forth @ point
     square = float((back @ moments @ back).trace()) / count_of(moments)  # of a record's length
     radius = plan.radius * math.sqrt(min(max(square, 1.0), len(moments)))
     prior = NormalPrior(forth @ prior.mean, back @ prior.precision @ back)
@@ -228,9 +239,15 @@ def measure(
             clip = family.clip(variance + float(found.posterior.covariance.trace()))
         step = found.posterior.mean - point
         point = point + step * min(1.0, family.furthest / max(float(step.norm()), 1e-300))
-    wide = torch.eye(plan.columns, dtype=torch.float64)[:, kept] @ back
     return Measured(
-        found.rounds, wide, prior, found.posterior, whole, found.dispersion, torch.stack(paid)
+        rounds=found.rounds,
+        back=place @ back,
+        kept=kept,
+        prior=prior,
+        posterior=found.posterior,
+        apart=whole,
+        dispersion=found.dispersion,
+        paid=torch.stack(paid),
     )
 
 

@@ -56,7 +56,22 @@ def kept_columns(first: Round, levels: Tensor | None) -> Tensor:
     """Return whether each column is used after the first round, (k,)."""
     if levels is None:
         return torch.ones(len(first.point), dtype=torch.bool)
-    return ~levels | (first.curvature.diagonal() >= _EMPTY * first.curvature_noise)
+    return (levels < 0) | (first.curvature.diagonal() >= _EMPTY * first.curvature_noise)
+
+
+def merged(first: Round, kept: Tensor, levels: Tensor | None) -> Tensor:
+    """Return the map from the m kept columns' coefficients to all, (k, m).
+
+    A level that is left out counts as the base level, and a blank as the number's noisy mean: it
+    is encoded as 0, which may be far from all numbers.
+    """
+    place = torch.eye(len(kept), dtype=torch.float64)
+    means = first.curvature[:, -1] / count_of(first.curvature)
+    for out in torch.nonzero(~kept).flatten().tolist():
+        assert levels is not None
+        if (number := int(levels[out])) != out:
+            place[out, number] = means[number]
+    return place[:, kept]
 
 
 def count_of(moments: Tensor) -> float:

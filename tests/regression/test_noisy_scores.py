@@ -293,17 +293,38 @@ def test_no_record_adds_more_than_the_bound_where_levels_are_left_out(name: str)
     y = (torch.rand(4000, generator=g) < 0.5).double()
     prior = NormalPrior(torch.zeros(6).double(), torch.eye(6).double())
     plan = ScorePlan.of(FAMILIES[name], 6, 0.5, size=3.0)
-    levels = torch.tensor([False, True, True, True, True, False])
+    levels = torch.tensor([-1, 1, 2, 3, 4, -1])
     found = measure(plan, x, y, prior, Key.of_seed(0), levels)
     assert found.back.shape == (6, 5)
     assert float(found.paid.max()) <= 1
+
+
+def test_blanks_that_are_left_out_count_as_the_mean() -> None:
+    """0 stands for a blank, far from all numbers: as such it would turn the slope around."""
+    n, misses = 5000, []
+    for seed in range(20):
+        g = generator(seed)
+        number = 3 + 0.5 * torch.randn(n, generator=g, dtype=torch.float64)
+        y = (torch.rand(n, generator=g) < torch.sigmoid(number - 3)).double()
+        blank = torch.rand(n, generator=g) < 0.03
+        x = torch.stack([number * ~blank, blank.double(), torch.ones(n).double()], 1)
+        plan = ScorePlan.of(Logistic(), 3, 0.1, n, size=2.0)
+        prior = NormalPrior(torch.zeros(3).double(), torch.eye(3).double() / 25)
+        made = measure(plan, x, y, prior, Key.of_seed(seed), torch.tensor([-1, 0, -1]))
+        found = made.of_features()
+        if not made.kept[1]:
+            sd = found.covariance.diagonal().sqrt()
+            misses.append(float((found.mean[0] - 1) / sd[0]))
+            assert float(sd[1]) >= 5 - 1e-9
+    assert len(misses) > 5
+    assert abs(sum(misses) / len(misses)) < 0.7
 
 
 def test_levels_without_records_cost_nothing_and_have_the_prior() -> None:
     """Twenty levels that nobody has, as a table's encoding has for blanks and for other words."""
     n, k, many = 5000, 6, 20
     truth = torch.tensor([0.8, -0.5, 0.3, 0.0, 0.6, -0.4]).double()
-    levels = torch.tensor([False] * 4 + [True] * (1 + many) + [False])
+    levels = torch.tensor([*[-1] * 4, *range(4, 5 + many), -1])
     sds, misses, left_out = [], [], []
     for seed in range(20):
         g = generator(seed)
