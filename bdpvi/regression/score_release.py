@@ -32,14 +32,7 @@ from bdpvi.regression.score_posterior import (
     closed_form,
     near,
 )
-from bdpvi.regression.score_start import (
-    count_of,
-    kept_columns,
-    merged,
-    standardising,
-    start,
-    within,
-)
+from bdpvi.regression.score_start import count_of, merged, standardising, start, within
 from bdpvi.releases.noisy_sum import NoisySum
 
 SLACK = 2.0**-18
@@ -123,6 +116,7 @@ class ScorePlan:
 
         It is for standardised features; a value of 2 is needed.
 
+        >>> from bdpvi.regression.score_families import Logistic
         >>> plan = ScorePlan.of(Logistic(), 6, distance=0.0645)  # ε = 0.2 at δ = 1e-5
         >>> round(plan.signal(5000), 1)
         6.6
@@ -197,6 +191,7 @@ def measure(
         levels: for each column that may be left out its own number, or if it says that a number is
             blank the number of that column; −1 for others, (k,). By default none is left out.
 
+    >>> from bdpvi.regression.score_families import Logistic
     >>> x = torch.ones(5000, 2, dtype=torch.float64)
     >>> x[:, 0] = torch.linspace(-2, 2, 5000)
     >>> prior = NormalPrior(torch.zeros(2).double(), torch.eye(2).double() / 25)
@@ -212,8 +207,7 @@ def measure(
     parts = family.first(x, y, radius)
     first = _released(parts, x, zero, multipliers[0], key.child("round", 0))
     paid, whole = [parts.lengths(x) / parts.bound], prior
-    kept = kept_columns(first, levels)
-    place = merged(first, kept, levels)
+    kept, place = merged(first, levels)
     first, prior = first.merged(place), prior.within(kept)
     point, moments, noise, variance = start(family, first, radius, prior)
     back, forth = standardising(moments, noise)
@@ -262,6 +256,7 @@ def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[Sample
         plan, measured: of :func:`measure`.
         ids: of the records, (N,).
 
+    >>> from bdpvi.regression.score_families import Logistic
     >>> from bdpvi.bayesian.accounting.accountant import cost_of
     >>> x = torch.linspace(-2, 2, 3000, dtype=torch.float64)[:, None] ** torch.tensor([1.0, 0.0])
     >>> prior = NormalPrior(torch.zeros(2).double(), torch.eye(2).double())

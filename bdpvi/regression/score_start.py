@@ -52,26 +52,29 @@ def within(left: float, whole: float, largest: float) -> float:
     return min(max(left, least), max(whole, least))
 
 
-def kept_columns(first: Round, levels: Tensor | None) -> Tensor:
-    """Return whether each column is used after the first round, (k,)."""
-    if levels is None:
-        return torch.ones(len(first.point), dtype=torch.bool)
-    return (levels < 0) | (first.curvature.diagonal() >= _EMPTY * first.curvature_noise)
-
-
-def merged(first: Round, kept: Tensor, levels: Tensor | None) -> Tensor:
-    """Return the map from the m kept columns' coefficients to all, (k, m).
+def merged(first: Round, levels: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return which columns are used after the first round, and how the others count.
 
     A level that is left out counts as the base level, and a blank as the number's noisy mean: it
     is encoded as 0, which may be far from all numbers.
+
+    Args:
+        first: the first round.
+        levels: as for :func:`bdpvi.regression.score_release.measure`.
+
+    Returns:
+        Whether each column is kept, (k,), and the map from the m kept columns' coefficients to all,
+        (k, m).
     """
-    place = torch.eye(len(kept), dtype=torch.float64)
+    place = torch.eye(len(first.point), dtype=torch.float64)
+    if levels is None:
+        return place.any(1), place
+    kept = (levels < 0) | (first.curvature.diagonal() >= _EMPTY * first.curvature_noise)
     means = first.curvature[:, -1] / count_of(first.curvature)
     for out in torch.nonzero(~kept).flatten().tolist():
-        assert levels is not None
         if (number := int(levels[out])) != out:
             place[out, number] = means[number]
-    return place[:, kept]
+    return kept, place[:, kept]
 
 
 def count_of(moments: Tensor) -> float:
