@@ -356,15 +356,19 @@ def _numbers(cells: Cells) -> exact.Floats:
 def _categories(
     name: str, cells: Cells, distance: float, delta: float, key: Key, rows: int
 ) -> Column:
-    """Return the names with a noisy count above the threshold; all others become one level."""
+    """Return the names with a noisy count above the threshold; all others become one level.
+
+    They are in the order of their noisy counts, so that the base level is a frequent one.
+    """
     deviation = 1 / distance
     found = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names))
     names = [name for name, number in zip(cells.names, found, strict=True) if number]
     counts = found[found > 0]
     # Noise is keyed by name, so that nobody's category changes another's noise.
     noise = exact.count_noise_of((key.child("category", name, one) for one in names), deviation)
-    kept = counts + noise > exact.threshold(deviation, delta, rows)
-    return OneHot(name, tuple(one for one, keep in zip(names, kept, strict=True) if keep))
+    noisy, least = counts + noise, exact.threshold(deviation, delta, rows)
+    order = np.argsort(-noisy, kind="stable")
+    return OneHot(name, tuple(names[at] for at in order if noisy[at] > least))
 
 
 def public_encoding(public: Encoding) -> Encoding:

@@ -229,7 +229,11 @@ def price_of(pipeline: Pipeline, header: Sequence[str], rows: int = 1) -> Price:
 
 
 def promising(
-    pipeline: Pipeline, features: int, share: float, left: Remaining | None = None
+    pipeline: Pipeline,
+    features: int,
+    share: float,
+    left: Remaining | None = None,
+    columns: int | None = None,
 ) -> None:
     """Refuse intervals if the declared number of records is too small.
 
@@ -238,6 +242,7 @@ def promising(
         features: number of features of the model.
         share: share of μ² for private preprocessing.
         left: the remaining ε of a ledger; None means all.
+        columns: number of raw columns that the features encode, if known.
 
     Raises:
         TooFewRecordsError: if records are too few; it says what would suffice.
@@ -249,7 +254,7 @@ def promising(
         if share:
             spent = pipeline.distance**2 - (1 - share) * (left.rows * left.distance) ** 2
         rest = route.Allowance(pipeline.epsilon, delta, spent, left.budget, left.rows)
-        settings.route.plan(settings.model, features, rest)
+        settings.route.of_columns(columns).plan(settings.model, features, rest)
 
 
 def _refuse_few(
@@ -266,7 +271,7 @@ def _refuse_few(
     rows = pipeline.expected_rows or min(max(records, FEWEST), MOST)
     share = 0.0 if purchase.empty else bought.SHARE
     known = replace(pipeline, expected_rows=rows)
-    promising(known, purchase.fewest_features, share, left)
+    promising(known, purchase.fewest_features, share, left, len(purchase.names))
 
 
 def _gaussian(distance: float, rounding: float) -> SampledGaussian:

@@ -58,6 +58,10 @@ class Intervals:
         trained = self.trained and self.trained.of_rows(rows)
         return Intervals(scores=self.scores.of_rows(rows), trained=trained)
 
+    def of_columns(self, columns: int | None) -> Intervals:
+        """Return the route for features that encode this many raw columns."""
+        return replace(self, scores=replace(self.scores, columns=columns))
+
     def with_draws(self, draws: int) -> Intervals:
         """Return the route with ``draws`` draws in a release."""
         trained = self.trained and self.trained.with_draws(draws)

@@ -327,6 +327,9 @@ def test_the_route_for_intervals_follows_from_public_facts() -> None:
     assert kind(60, 9.0, 2e4) is ScorePlan
     with pytest.raises(TooFewRecordsError):  # DPVI would measure little, too
         kind(10, 1.0, 600.0)
+    assert kind(60, 3.0) is DPVIPlan
+    route = route.of_columns(20)  # a record has one level of each category
+    assert kind(60, 3.0) is ScorePlan
 
 
 @pytest.mark.parametrize(
