@@ -10,13 +10,13 @@ demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figu
 	$(BIN)/bdpvi demo --out demo
 
 test: $(VENV)/installed  ## the tests of what the library promises, with doctests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-all: $(VENV)/installed  ## the tests that make test leaves out: comparisons, studies, examples, code on pages
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m 'whole and not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'whole and not slow'
 
 plain: $(VENV)/installed  ## tests of numerics as on a processor without vectors or fused operations
-	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" $(NUMERICS)
+	ATEN_CPU_CAPABILITY=default NUMBA_CPU_NAME=generic OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" $(NUMERICS)
 
 ranges:  ## the tests with the oldest and with the newest releases that are supported; downloads CUDA builds of torch
 	$(PYTHON) -m venv build/uv
@@ -24,7 +24,7 @@ ranges:  ## the tests with the oldest and with the newest releases that are supp
 	for end in lowest-direct highest; do \
 	  build/uv/bin/uv venv -q --clear build/$$end && \
 	  build/uv/bin/uv pip install -q --python build/$$end --resolution $$end -e '.[test]' && \
-	  OMP_NUM_THREADS=1 build/$$end/bin/python -m pytest -q -n 2 -m 'not slow' -o filterwarnings=default || exit 1; \
+	  OMP_NUM_THREADS=1 build/$$end/bin/python -m pytest -q -n 2 --dist worksteal -m 'not slow' -o filterwarnings=default || exit 1; \
 	done
 
 lint: $(VENV)/installed  ## ruff, which room imports which, and mypy for three systems
@@ -67,7 +67,7 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/python benchmarks/reproduction.py --abalone comparisons/abalone --adult comparisons/adult
 
 reliability: $(VENV)/installed  ## slow tests; when the estimators hold, and a control of one that does not: docs/studies
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m slow
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 	PYTHONPATH=benchmarks $(BIN)/python -m studies coverage --out docs/studies
 	PYTHONPATH=benchmarks $(BIN)/python -m studies generative --out docs/studies
 

@@ -13,7 +13,18 @@ from typing import Annotated, NoReturn
 import typer
 
 from bdpvi._ground import log, outputs, validate
-from bdpvi.commands import check, draft, fit, ledger, options, private, release, summary, synthesize
+from bdpvi.commands import (
+    check,
+    describe,
+    draft,
+    fit,
+    ledger,
+    options,
+    private,
+    release,
+    summary,
+    synthesize,
+)
 from bdpvi.commands.command import Command
 
 app = typer.Typer(
@@ -32,6 +43,7 @@ for command in (
     release.cost,
     release.predict,
     summary.summary,
+    describe.describe,
     draft.schema,
     synthesize.synthesize,
     synthesize.sample,

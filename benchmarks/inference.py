@@ -2,22 +2,30 @@
 
     OMP_NUM_THREADS=1 python benchmarks/inference.py coverage [--tables 200]
     OMP_NUM_THREADS=1 python benchmarks/inference.py measured [--tables 10]
+    OMP_NUM_THREADS=1 python benchmarks/inference.py exports [--tables 100]
 
 ``coverage``: 95 % intervals of noisy scores over simulated tables; the truth is the model's best
 fit to 2,000,000 records. ``measured``: tables of numbers and categories with rare levels (each .6
 times as frequent as the one before), by noisy scores, by DPVI, and by the route that
 :func:`bdpvi.tables.recommended.for_intervals` takes. Strong coefficients are those whose estimate
-without privacy is over 4 standard errors from 0. δ = 1e-5, N is known, priors have a scale of 5.
+without privacy is over 4 standard errors from 0. ``exports``: files of a hospital
+(``benchmarks/hospital.py``), with declared types, by :func:`bdpvi.private`; the truth is that of
+four slopes. δ = 1e-5, priors have a scale of 5, and N is known except in ``exports``.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+import json
 import math
+import tempfile
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import hospital
 import torch
 from intervals import FAMILIES, bernoulli, features, overdispersed, truth, without_privacy
 from printed import command
@@ -25,8 +33,11 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, fit_private
+from bdpvi.datasets import Schema
+from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.reading import read_table
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.regression import NoisyScores
@@ -205,7 +216,8 @@ def measured(tables: int) -> None:
     ):
         width = numbers + sum(sizes)
         distance = math.sqrt(largest_variance(epsilon, 1e-5))
-        signal = ScorePlan.of(FAMILIES["logistic"], width + 1, distance, rows).signal(rows)
+        size = numbers + len(sizes) + 1.0  # raw columns, and the intercept
+        signal = ScorePlan.of(FAMILIES["logistic"], width + 1, distance, rows, size).signal(rows)
         scores, trained = NoisyScores(rows=rows, least=0.0), bdpvi.DPVI(rows=rows)
         routes: dict[str, Any] = {
             "noisy scores": scores,
@@ -231,14 +243,103 @@ def measured(tables: int) -> None:
             )
 
 
+def declared(folder: Path, public: bool) -> Schema:
+    """Return what the owner declares: kinds and blanks, and public bounds and levels if asked."""
+    types = copy.deepcopy(hospital.TYPES)
+    if public:
+        for name, (low, high) in hospital.BOUNDS.items():
+            types["columns"][name] |= {"low": low, "high": high}
+        for name, levels in hospital.CATEGORIES.items():
+            types["columns"][name]["levels"] = [*levels]
+    (folder / "types.json").write_text(json.dumps(types), encoding="utf-8")
+    return Schema.load(folder / "types.json")
+
+
+def plain(release: bdpvi.Release, path: Path, used: list[bool]) -> tuple[Tensor, Tensor]:
+    """Return |z| and the standard error of each used coefficient without privacy, 0 if empty."""
+    assert release.encoding is not None
+    frame = read_table(path, text=True, separator=";", charset="latin-1", decimal=",")
+    x = release.encoding.whole(read_columns(frame, release.encoding.types)).double()
+    x = torch.cat([x, x.new_ones(len(x), 1)], 1)[:, torch.tensor(used)]
+    some = (x != 0).sum(0) > 0
+    sick = torch.tensor([cell.strip().lower()[0] == "y" for cell in frame[hospital.TARGET]])
+    usual, error = without_privacy("logistic", x[:, some], sick.double())
+    z, sd = torch.zeros(2, len(some), dtype=torch.float64)
+    z[some], sd[some] = (usual / error).abs(), error
+    return z, sd
+
+
+def exported(path: Path, seed: int, epsilon: float, public: bool) -> bdpvi.Release:
+    """Write an export, and return the release with intervals that it gives."""
+    frame = hospital.hospital(7500, seed)
+    frame.to_csv(path, sep=";", index=False, encoding="latin-1")
+    return bdpvi.private(
+        path,
+        target=hospital.TARGET,
+        positive=hospital.POSITIVE,
+        epsilon=epsilon,
+        types=declared(path.parent, public),
+        intervals=True,
+        one_row_per_person=True,
+        progress=False,
+        **hospital.FILE,
+    )
+
+
+def exports(tables: int) -> None:
+    """Print a row for each ε, and for public and private bounds and levels."""
+    print(
+        "| bounds and levels | ε | features | covered | standard error | not measured | "
+        + "".join(f"{name} | " for name in hospital.EFFECTS)
+        + "measured, of strong | reliable | ratio of sds, Alter |"
+    )
+    print("| --- " * (9 + len(hospital.EFFECTS)) + "|")
+    for epsilon in (3.0, 1.0):
+        for public in (True, False):
+            hits, blind, seen, ratios, reliable = [], [], [], [], []
+            for seed in range(tables):
+                with tempfile.TemporaryDirectory() as folder:
+                    path = Path(folder) / "export.csv"
+                    release = exported(path, seed, epsilon, public)
+                    summary = release.summary()
+                    used = [one.note != BASE for one in summary.coefficients]
+                    z, error = plain(release, path, used)
+                shown = {one.name: one for one in summary.coefficients if one.note != BASE}
+                slopes = [shown[name] for name in ("Alter", "krea", "HbA1c")]
+                truths = [hospital.EFFECTS[one.name] * one.scale for one in slopes]
+                sign = 1 if "Raucher=True" in shown else -1
+                slopes.append(shown["Raucher=True" if sign > 0 else "Raucher=False"])
+                truths.append(sign * hospital.EFFECTS["Raucher"])
+                pairs = zip(slopes, truths, strict=True)
+                hits.append([(one.low or 0) <= truth <= (one.high or 0) for one, truth in pairs])
+                blind.append([not one.measured for one in slopes])
+                found = torch.tensor([one.measured for one in shown.values()])
+                seen.append(found[z > 4])
+                age = [*shown].index("Alter")
+                ratios.append((slopes[0].sd or 0.0) / float(error[age]))
+                reliable.append(bool(summary.reliable))
+            hit = torch.tensor(hits).double()
+            of_it = float(hit.mean(1).std()) / math.sqrt(tables)
+            print(
+                f"| {'public' if public else 'private'} | {epsilon:g} | "
+                f"{len(release.feature_names)} | {float(hit.mean()):.3f} | {of_it:.3f} | "
+                f"{float(torch.tensor(blind).double().mean()):.3f} | "
+                + "".join(f"{one:.2f} | " for one in hit.mean(0).tolist())
+                + f"{float(torch.cat(seen).double().mean()):.2f} | "
+                f"{sum(reliable) / tables:.2f} | {float(torch.tensor(ratios).median()):.2f} |",
+                flush=True,
+            )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("coverage", "measured"))
+    parser.add_argument("part", choices=("coverage", "measured", "exports"))
     parser.add_argument("--tables", type=int, default=200)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     print(command())
-    {"coverage": coverage, "measured": measured}[chosen.part](chosen.tables)
+    parts = {"coverage": coverage, "measured": measured, "exports": exports}
+    parts[chosen.part](chosen.tables)
 
 
 if __name__ == "__main__":

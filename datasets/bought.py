@@ -239,12 +239,8 @@ def _sizes(table: Columns, names: Sequence[str]) -> tuple[int, dict[str, int]]:
 def count_rounding(purchase: Purchase, distance: float) -> float:
     """Return the total variation distance due to rounding in :func:`count`, in advance."""
     undeclared = sum(kind == UNDECLARED for kind in purchase.bought.values())
-    share = 0.5 if undeclared else 1.0
-    found = exact.count_rounding(1 / (distance * math.sqrt(share)))
-    if undeclared:
-        deviation = math.sqrt(undeclared) / (distance * math.sqrt(1 - share))
-        found += undeclared * exact.count_rounding(deviation)
-    return found
+    largest = math.sqrt(2 * max(1, undeclared)) / distance
+    return exact.count_rounding(largest, 1 + undeclared)
 
 
 def hashed_if_few(
@@ -323,16 +319,19 @@ def buy(
     return found.of([*given.origins, origin], [*given.purchases, *charges])
 
 
-def rounding(purchase: Purchase, distance: float) -> float:
-    """Return the total variation distance due to rounding in :func:`buy`, in advance."""
+def rounding(purchase: Purchase, distance: float, rows: int = 1) -> float:
+    """Return the total variation distance due to rounding in :func:`buy`, in advance.
+
+    Of names, only those of one unit matter, as in :func:`bdpvi.datasets.bounds.rounding`.
+    """
     if not purchase.queries:
         return 0.0
     each = distance / math.sqrt(purchase.queries)
     numbers = sum(kind != CATEGORY for kind in purchase.bought.values())
-    found = numbers * 3 * exact.ROUNDING
-    if numbers:
-        found += 3 * numbers * exact.count_rounding(exact.means_deviation(REACH, each))
-    return found + len(purchase.named) * exact.count_rounding(1 / each)
+    counts = 3 * numbers + rows * len(purchase.named)
+    return numbers * 3 * exact.ROUNDING + exact.count_rounding(
+        exact.means_deviation(REACH, each), counts
+    )
 
 
 def _name_counts(table: Columns, names: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -348,14 +347,18 @@ def _name_counts(table: Columns, names: Sequence[str]) -> dict[str, dict[str, in
 def _categories(
     name: str, found: Mapping[str, int], distance: float, delta: float, key: Key, rows: int
 ) -> Column:
-    """Return the names with a noisy count above the threshold; all others become one level."""
+    """Return the names with a noisy count above the threshold; all others become one level.
+
+    They are in the order of their noisy counts, so that the base level is a frequent one.
+    """
     deviation = 1 / distance
     names = sorted(found)
     counts = np.array([found[one] for one in names], dtype=np.int64)
     # Noise is keyed by name, so that nobody's category changes another's noise.
     noise = exact.count_noise_of((key.child("category", name, one) for one in names), deviation)
-    kept = counts + noise > exact.threshold(deviation, delta, rows)
-    return OneHot(name, tuple(one for one, keep in zip(names, kept, strict=True) if keep))
+    noisy, least = counts + noise, exact.threshold(deviation, delta, rows)
+    order = np.argsort(-noisy, kind="stable")
+    return OneHot(name, tuple(names[at] for at in order if noisy[at] > least))
 
 
 def public_encoding(public: Encoding) -> Encoding:

@@ -25,7 +25,7 @@ from bdpvi.datasets.cells import Cells, Columns, read_cell
 from bdpvi.datasets.domain import MOST_LEVELS, OTHER, Domain
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.noise.whole_normals import LAW, WholeNormals
+from bdpvi.noise.whole_normals import WholeNormals
 
 QUANTILE = 0.005
 """Share of the numbers that may lie beyond each bound."""
@@ -141,9 +141,7 @@ def _levels(cells: Cells, deviation: float, delta: float, key: Key, rows: int) -
     exactly = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names))
     there = np.flatnonzero(exactly)
     counts = exactly[there] + secure.count_noise(there.shape, deviation, WholeNormals(key)).numpy()
-    # Noise is slightly larger than required, and the threshold allows for steps finer than 1.
-    given = LAW.deviation / secure.whole_parts(deviation)
-    kept = counts > exact.threshold(given, delta, rows) + 0.5
+    kept = counts > exact.threshold(deviation, delta, rows)
     names = [(count, cells.names[at]) for count, at in zip(counts[kept], there[kept], strict=True)]
     readable = [
         one for one in names if read_cell(one[1], cells.type)[1] == one[1]

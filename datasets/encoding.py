@@ -23,7 +23,16 @@ from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import from_json, to_json
 from bdpvi.datasets.cells import Columns, read_cells, read_columns
-from bdpvi.datasets.columns import Column, OneHot, Ordinal, distinct, known, label, some
+from bdpvi.datasets.columns import (
+    Column,
+    Hashed,
+    OneHot,
+    Ordinal,
+    distinct,
+    known,
+    label,
+    some,
+)
 from bdpvi.datasets.origin import Origin
 from bdpvi.datasets.types import ColumnType, series_of
 
@@ -128,6 +137,20 @@ class Encoding:
             for one, place in zip(self.columns, pairwise(ends), strict=True)
             if isinstance(one, OneHot)
         )
+
+    @property
+    def scales(self) -> tuple[tuple[float, float], ...]:
+        """Centre and scale of the number behind each feature, (d, 2); 0 and 1 where there is none.
+
+        >>> from bdpvi.datasets.columns import Numeric
+        >>> Encoding((Numeric("age", 40.0, 10.0), OneHot("sex", ("F", "M"))), "By law.").scales
+        ((40.0, 10.0), (0.0, 1.0), (0.0, 1.0))
+        """
+        found: list[tuple[float, float]] = []
+        for one in self.columns:
+            first = [] if isinstance(one, OneHot | Hashed) else [(one.mean, one.sd)]
+            found += [*first, *[(0.0, 1.0)] * (len(self._features(one)) - len(first))]
+        return tuple(found)
 
     def _features(self, column: Column) -> tuple[str, ...]:
         every = self.unknown == "other"

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from bdpvi._ground.host import on_host
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
+from bdpvi.noise.whole_normals import LAW, WORDS, of_words
 
 Floats = NDArray[np.float64]
 PRICE = 1.59576
@@ -29,7 +29,7 @@ COARSE = 16
 _HIGHEST = int(np.float32(3.4028234e38).view(np.int32))
 _MERGE = 2**16
 _UNITS = 2**4
-"""Numbers are summed in units of 1 over this; finer units would make the noise less exact."""
+"""Numbers are summed in units of 1 over this, so that noise of whole numbers can be added."""
 _BITS = 256
 _DROPPED = 220
 """Candidates with weight below 2⁻²²⁰ of the largest are left out: there are at most 2⁴⁰, of at most
@@ -281,8 +281,8 @@ def means_deviation(reach: float, distance: float) -> float:
 
 
 def count_noise(number: int, deviation: float, key: Key) -> Floats:
-    """Return Gaussian noise for counts, on a grid that contains the integers: adding is exact."""
-    return _on_grid(key.words(number), deviation)
+    """Return whole numbers to add to counts: :func:`bdpvi.noise.secure.count_noise`."""
+    return _of_words(key.words(number * WORDS), deviation)
 
 
 def count_noise_of(keys: Iterable[Key], deviation: float) -> Floats:
@@ -292,30 +292,27 @@ def count_noise_of(keys: Iterable[Key], deviation: float) -> Floats:
     >>> bool(count_noise_of(both, 5.0)[1] == count_noise(1, 5.0, both[1])[0])
     True
     """
-    return _on_grid(np.array([key.words(1)[0] for key in keys], dtype=np.uint64), deviation)
+    words = [key.words(WORDS) for key in keys]
+    return _of_words(np.array(words, dtype=np.uint64), deviation)
 
 
-def _on_grid(words: NDArray[np.uint64], deviation: float) -> Floats:
-    step = count_step(deviation)
-    return np.asarray(np.round(secure.normal_of(words) * deviation / step) * step)
+def _of_words(words: NDArray[np.uint64], deviation: float) -> Floats:
+    whole = of_words(words.reshape(-1, WORDS))
+    return secure.in_counts(whole, deviation).astype(np.float64)
 
 
-def count_step(deviation: float) -> float:
-    """Return the grid's step: a power of two, at most 1 and at most 2⁻⁵ of the deviation."""
-    return min(1.0, secure.Lattice.beside(deviation).step)
+def count_rounding(deviation: float, number: int = 1) -> float:
+    """Bound the total variation distance between the noise of counts and rounded exact noise.
 
+    Args:
+        deviation: standard deviation of the noise.
+        number: number of counts.
 
-@on_host
-def count_rounding(deviation: float) -> float:
-    """Bound the total variation distance between a count's noise and a rounded exact Gaussian.
-
-    It does not depend on the count, because integers are on the grid.
+    Raises:
+        ValueError: if the noise is too large to represent.
     """
-    import torch
-
-    one = torch.full((1,), deviation, dtype=torch.float64)
-    lattice = secure.Lattice(count_step(deviation))
-    return secure.total_variation(lattice, torch.zeros_like(one), one, dense=False)
+    secure.whole_parts(deviation)
+    return secure.sum_rounding(number)
 
 
 def threshold(deviation: float, delta: float, rows: int = 1) -> float:
@@ -325,8 +322,13 @@ def threshold(deviation: float, delta: float, rows: int = 1) -> float:
     with probability at most δ (a stability-based histogram; Korolova et al. 2009, Wilson et al.
     2020). A person with k rows contributes up to k names, with counts up to k: each gets δ/k.
 
+    With m the parts of :func:`bdpvi.noise.secure.whole_parts`, the noise is rounded from a standard
+    deviation of s/m, slightly above ``deviation``, to units of 1/m and then to integers.
+
     >>> from scipy.stats import norm
     >>> float(norm.sf((threshold(32.0, 1e-6) - 1.5) / 32.0)) <= 1e-6
     True
     """
-    return rows + count_step(deviation) / 2 + deviation * float(norm.isf(delta / rows))
+    parts = secure.whole_parts(deviation)
+    given, half = LAW.deviation / parts, (1 + 1 / parts) / 2
+    return rows + half + given * float(norm.isf(delta / rows))

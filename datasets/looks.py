@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
@@ -15,6 +16,8 @@ from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.spelling import number_of
 from bdpvi.datasets.types import UNUSED, ColumnType, unfit
 
+_CLAMPED = 0.01
+"""The largest share of clamped targets without a word."""
 _SHOWN = 8
 """Most values of a target that are shown."""
 
@@ -95,6 +98,25 @@ def tell_of_labels(
         "spellings in types (--types)",
         stacklevel,
     )
+
+
+def tell_of_clamped(values: NDArray[np.float64], middle: float, most: float) -> None:
+    """Warn the owner if more than 1 % of the targets, (N,), are clamped to their public bound.
+
+    >>> with warnings.catch_warnings(record=True) as said:
+    ...     warnings.simplefilter("always")
+    ...     tell_of_clamped(np.array([1.0, 12.0, 3.0]), 0.0, 10.0)
+    >>> str(said[0].message)[20:71]
+    '1 of 3 targets are beyond their public bound of 10,'
+    """
+    beyond = int((np.abs(values - middle) > most).sum())
+    if beyond > _CLAMPED * len(values):
+        _tell(
+            f"{beyond} of {len(values)} targets are beyond their public bound of {most:g}, and "
+            "clamped to it: a mean near the bound is estimated too small, and only Poisson counts "
+            "by noisy scores are corrected for it. A larger bound (largest=, --largest, "
+            "--target-bounds) would keep them"
+        )
 
 
 def _with_comma(text: str, decimal: str, thousands: str) -> bool:

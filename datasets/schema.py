@@ -88,6 +88,14 @@ class Schema:
                 )
         return self.read_by
 
+    def of_unit(self, unit: str) -> tuple[ColumnType | None, Schema | None]:
+        """Return the declared type of the column of persons, and the schema without it."""
+        type = self.read_by.get(unit)
+        columns = {name: one for name, one in self.columns.items() if name != unit}
+        types = {name: one for name, one in self.types.items() if name != unit}
+        rest = replace(self, columns=columns, types=types) if columns or types else None
+        return None if type is None or type.kind == ANY else type, rest
+
     @property
     def marked(self) -> tuple[str, ...]:
         """Columns whose domain was read from the rows."""

@@ -28,8 +28,8 @@ from bdpvi.datasets.outcome import outcome
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
-from bdpvi.datasets.types import NAMES, UNUSED, series_of
-from bdpvi.datasets.units import at_most
+from bdpvi.datasets.types import NAMES, UNUSED, series_of, types_of
+from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.noise.keys import Key
 
 _SHOWN = 20
@@ -141,10 +141,13 @@ def from_frame(
     if unit is not None:
         if key is not None:
             raise ValueError(f"unit={unit!r} and key={key!r} were both given; give unit")
-        frame = at_most(with_text_names(frame), unit, rows_per_unit)
+        given: Schema | None = options.get("types")
+        type_, types = (None, None) if given is None else given.of_unit(unit)
+        frame = at_most(with_text_names(frame), unit, rows_per_unit, type=type_)
         people = People(unit=unit, rows_per_unit=rows_per_unit)
-        data = dataset_from_frame(frame.drop(columns=unit), target, **options).of_people(people)
-        return _by_persons(data, frame[unit], seed, test_fraction)
+        data = dataset_from_frame(frame.drop(columns=unit), target, **{**options, "types": types})
+        persons = persons_of(frame[unit], type_)
+        return _by_persons(data.of_people(people), persons, seed, test_fraction)
     if key is None:
         data = dataset_from_frame(frame, target, **options)
         if isinstance(seed, int):
@@ -157,7 +160,8 @@ def from_frame(
     named = with_text_names(frame)
     _known("key", [key], named)
     data = dataset_from_frame(frame, target, **{**options, "drop": [*options.get("drop", ()), key]})
-    return _by_persons(data, named[key], seed, test_fraction)
+    type_ = None if options.get("types") is None else options["types"].of_unit(key)[0]
+    return _by_persons(data, persons_of(named[key], type_), seed, test_fraction)
 
 
 def _by_persons(
@@ -165,7 +169,7 @@ def _by_persons(
 ) -> Split:
     """Return the split in which all rows of a person share one coin."""
     secret = Key.of_seed(seed) if isinstance(seed, int) else seed or Key.fresh()
-    coins = torch.from_numpy(secret.coins_of(persons.map(read_cell).str[1]))
+    coins = torch.from_numpy(secret.coins_of(persons))
     split = by_coins(data, coins, test_fraction)
     return experiment(split) if secret.experiment else split
 
@@ -193,10 +197,12 @@ def from_csv(
     given = {one.name: options.pop(one.name) for one in fields(FileFormat) if one.name in options}
     file = replace(file or FileFormat(), **given)
     constants = options.get("constants") is not None  # each value is then read by itself
-    types = options.get("types")
+    types, header = options.get("types"), read_header(path, **vars(file))
     if constants or types is not None:
-        types = in_file(types, read_header(path, **vars(file)), file)
-    written = () if types is None else types.read_by
+        types = in_file(types, header, file)
+    if not constants:
+        types = _named(types, [one for one in options.get("categorical", ()) if one in header])
+    written = {options.get("unit"), options.get("key"), *(() if types is None else types.read_by)}
     frame = read_table(path, text=constants, least=1 - constants, written=written, **vars(file))
     options = {"name": Path(path).stem, **options, "types": types}
     split = from_frame(frame, target, **options)
@@ -204,6 +210,15 @@ def from_csv(
         said = {**split.train.preprocessing[DECLARED], **declared(**file.declared)}
         split = noted(split, DECLARED, said)
     return noted(split, MULTILINE) if file.multiline else split
+
+
+def _named(types: Schema | None, categorical: Sequence[str]) -> Schema | None:
+    """Return the types with these columns as categories, unless they say what these are."""
+    if types is None:
+        types_ = types_of(categorical)
+        return Schema({}, "", types=types_) if types_ else None
+    more = types_of(categorical, types.read_by)
+    return replace(types, types={n: one for n, one in more.items() if n not in types.columns})
 
 
 def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Dataset:

@@ -2,14 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pandas as pd
 
 from bdpvi._ground import validate
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.cells import BLANK, Reads, read_cell
 
 
-def at_most(frame: pd.DataFrame, unit: str, rows: int, tell: bool = True) -> pd.DataFrame:
+def without_unit(header: Sequence[str], unit: str) -> list[str]:
+    """Return a header without the column that identifies persons.
+
+    Raises:
+        ValueError: unless there is exactly one such column.
+    """
+    if (found := list(header).count(unit)) != 1:
+        raise ValueError(f"unit={unit!r} must be a column of the table once, there are {found}")
+    return [name for name in header if name != unit]
+
+
+def persons_of(values: pd.Series[Any], type: Reads | None = None) -> pd.Series[Any]:
+    """Return the person of every row, (N,), as text; "" for nobody.
+
+    A text is compared as written, but for blanks around it: "007", "7" and "7.0" are three persons.
+    A number has its shortest spelling: 7 and 7.0 are one. With a declared type the cell's label
+    counts, so that an integer 007 is 7.
+
+    ε is for all rows of one name, and neither mistake is safe for a person. One with s spellings
+    counts as s persons and has up to sε. Two persons under one name share the most rows of one:
+    without the one, rows of the other may take their places, and either has up to 2ε. So nothing is
+    guessed from a text's looks; where one person is spelt in several ways, a type says so.
+
+    Args:
+        values: the column that identifies persons.
+        type: its declared type.
+
+    >>> persons_of(pd.Series(["007", "7", " 7", "7.0", "?"])).tolist()
+    ['007', '7', '7', '7.0', '']
+    >>> persons_of(pd.Series([7, 7.0, None])).tolist()
+    ['7', '7', '']
+    """
+    return values.map(lambda value: _person(value, type))
+
+
+def _person(value: object, type: Reads | None) -> str:
+    if type is None and isinstance(value, str):  # a label would cut off long names
+        text = value.strip()
+        return "" if text.lower() in BLANK else text
+    return read_cell(value, type)[1]
+
+
+def at_most(
+    frame: pd.DataFrame, unit: str, rows: int, tell: bool = True, type: Reads | None = None
+) -> pd.DataFrame:
     """Return the first ``rows`` rows of every person; rows without a person are left out.
 
     The choice for one person does not depend on others. The owner is told how many are left out.
@@ -19,6 +66,7 @@ def at_most(frame: pd.DataFrame, unit: str, rows: int, tell: bool = True) -> pd.
         unit: the column that identifies persons.
         rows: largest number of rows kept for each.
         tell: whether to tell the owner.
+        type: declared type of the column; see :func:`persons_of`.
 
     Raises:
         ValueError: unless there is exactly one such column.
@@ -28,9 +76,8 @@ def at_most(frame: pd.DataFrame, unit: str, rows: int, tell: bool = True) -> pd.
     [1, 2]
     """
     validate.positive_int("rows_per_unit", rows)
-    if (found := list(frame.columns).count(unit)) != 1:
-        raise ValueError(f"unit={unit!r} must be a column of the table once, there are {found}")
-    names = frame[unit].map(read_cell).str[1]
+    without_unit(list(frame.columns), unit)
+    names = persons_of(frame[unit], type)
     kept = (names != "") & (names.groupby(names).cumcount() < rows)
     if tell:
         why = f"it has no person, or a person with more than {rows} (unit={unit!r})"

@@ -381,6 +381,12 @@ def visiting(**more: Any) -> Any:
     return model.fit(data.x.numpy(), data.y.numpy(), unit=np.arange(300))
 
 
+def towns(dtype: Any = object, types: Schema | None = None) -> Any:
+    frame = pd.DataFrame({"town": pd.Series(["1", "2"] * 150).astype(dtype)})
+    model = PrivateLogisticRegression(bounds=(-4, 4), classes=(0, 1), types=types)
+    return model.fit(frame, np.arange(300) % 2)
+
+
 def grouped(levels: int, group: str = "abce") -> Any:
     domains = {name: Domain(low=0.0, high=float(levels), integer=True) for name in "abce"}
     domains["d"] = Domain(levels=("x",))
@@ -428,10 +434,6 @@ CASES: dict[str, Case] = {
     "releases/intent: choose another folder": lambda t: (
         lambda: begun(t, "a"),
         lambda: begun(t, "d"),
-    ),
-    "privacy/book: sample units": lambda t: (
-        lambda: network(ledger=Ledger(**SPLIT)),
-        lambda: network(ledger=Ledger(**SPLIT), rate=1.0),
     ),
     "releases/steps: create the run again": lambda t: forked(trained()),
     "networks/deep: give noise_multiplier": lambda t: (
@@ -551,6 +553,14 @@ CASES: dict[str, Case] = {
     "privacy/book: put back the newest": lambda t: (
         lambda: first_line(t, b"{"),
         lambda: first_line(t, b""),
+    ),
+    "datasets/dtypes: Declare public levels": lambda t: (
+        towns,
+        lambda: (
+            towns(pd.CategoricalDtype(["1", "2"])),
+            towns(types=Schema({"town": Domain(levels=("1", "2"))}, "By law.")),
+            towns(float),
+        ),
     ),
     "sklearn/base: leave unit or guarantee out": lambda t: (
         lambda: visiting(guarantee=bdpvi.BayesianDP()),
@@ -804,10 +814,6 @@ CASES: dict[str, Case] = {
         lambda: private(guarantee=bdpvi.BayesianDP()),
         lambda: (private(guarantee=bdpvi.BayesianDP(), constants=PUBLIC), private()),
     ),
-    "tables/private: keep one": lambda t: (
-        lambda: visits(COUNTS, 2),
-        lambda: (visits(COUNTS, 1), visits(LARGEST, 2)),
-    ),
     "tables/private: leave levels=": lambda t: (
         lambda: visits(replace(LARGEST, exposure=0), 1),
         lambda: visits(COUNTS, 1, exposure="years"),
@@ -845,7 +851,7 @@ CASES: dict[str, Case] = {
         lambda: estimated(),
         lambda: estimated(classes=(0, 1)),
     ),
-    "sklearn/logistic: give classes=": lambda t: (
+    "sklearn/classes: give classes=": lambda t: (
         lambda: estimated(y=np.zeros(300)),
         lambda: estimated(y=np.zeros(300), classes=(0, 1)),
     ),

@@ -75,6 +75,7 @@ def test_a_hostile_table(hostile: Path, capsys: pytest.CaptureFixture[str]) -> N
     made = folder / "made"
     harmless("synthesize", *given, "--one-row-per-person", "--out", made, capsys=capsys)
     harmless("synthesize", *given, "--one-row-per-person", "--out", made, "--json", capsys=capsys)
+    harmless("describe", made / "synthetic.json", capsys=capsys)
     harmless("sample", made / "synthetic.json", "--out", folder / "more", capsys=capsys)
     target = ("--target", "sick", "--positive", IN_LINE)
     harmless("private", *given, *target, "--out", folder / "m", "--plan", capsys=capsys)
@@ -145,6 +146,7 @@ def test_a_hostile_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         check_cells(harmless("predict", file, "--data", tmp_path / "t.csv", capsys=capsys))
         harmless("predict", file, "--data", tmp_path / "t.csv", "--json", capsys=capsys)
         harmless("summary", file, capsys=capsys)
+        harmless("describe", file, capsys=capsys)
         harmless("summary", file, "--json", capsys=capsys)
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdpvi._ground import outputs, store, validate
-from bdpvi._ground.outputs import several
 from bdpvi.commands import options
 from bdpvi.commands.check import Yes, look_first
 from bdpvi.commands.engine import Dask, Workers, engine
@@ -32,6 +31,7 @@ from bdpvi.commands.options import (
     WholeTable,
     reads_table,
 )
+from bdpvi.commands.plan import show_plan
 from bdpvi.commands.release import Draws, Guarantee, guarantee_of
 
 if TYPE_CHECKING:
@@ -180,7 +180,8 @@ def private(
     --epsilon 1 --out shared
     """
     from bdpvi._ground.types import Budget
-    from bdpvi.privacy.book import ROW
+    from bdpvi.privacy.book import ROW, Book, checked
+    from bdpvi.releases.persons import check_said
 
     kind = guarantee_of(guarantee)
     if categories:
@@ -206,16 +207,18 @@ def private(
         given["settings"] = options.settings_of(
             settings, table.name, epsilon, delta=delta, base_rate=base_rate
         )
+    people: dict[str, Any] = {"unit": unit or ROW, "rows_per_unit": rows_per_unit}
     if plan:
-        _print_plan(table, given, as_json)
+        if unit or rows_per_unit != 1:
+            check_said(table.data, **people, one_row_per_person=one_row_per_person)
+        checked(None, unit or ROW, rows_per_unit)
+        show_plan(table, given, Book("", unit=unit or ROW, rows=rows_per_unit), as_json)
     else:
-        given |= {
+        given |= people | {
             "out": out,
             "secret": secret,
             "ledger": ledger,
             "budget": None if budget is None else Budget(budget, delta),
-            "unit": unit or ROW,
-            "rows_per_unit": rows_per_unit,
             "one_row_per_person": one_row_per_person,
         }
         blocks = table.in_blocks or workers is not None or dask
@@ -379,40 +382,3 @@ def _print_json(released: Release, where: dict[str, Path], found: Scores | None)
     if found is not None:
         secret["scores"] = found.to_dict()
     outputs.say(store.json_text({"public": public, "secret": secret}))
-
-
-def _print_plan(table: WholeTable, given: dict[str, Any], as_json: bool) -> None:
-    """Print the plan, from the header only."""
-    from bdpvi.datasets.schema import in_file
-    from bdpvi.tables.encoded import price_of
-    from bdpvi.tables.pipeline import Pipeline
-
-    if table.data in options.TABLES:
-        raise ValueError(
-            f"plan: the preprocessing of {table.data} is public, so nothing is estimated privately"
-        )
-    header = table.header
-    pipeline = Pipeline(**given | {"types": in_file(given.get("types"), header, table.file)})
-    price = price_of(pipeline, header)
-    facts = {
-        "epsilon": pipeline.epsilon,
-        "delta": pipeline.delta,
-        "bought": price.columns,
-        "records_needed": price.needed,
-        "records_refused_below": price.refused_below,
-    }
-    if as_json:
-        outputs.show(store.json_text(facts))
-    elif not price.needed:
-        outputs.show(
-            f"Nothing is estimated privately: the model gets all of ε = {pipeline.epsilon:g}"
-        )
-    else:
-        outputs.show(
-            "private preprocessing takes a fifth of μ² and estimates bounds or categories of "
-            f"{several(len(price.columns), 'column')}: "
-            f"{', '.join(f'{name} ({kind})' for name, kind in price.columns.items())}",
-            f"ε = {pipeline.epsilon:g} needs about {price.needed} records for this preprocessing; "
-            f"below {price.refused_below} nothing is fitted. Columns of an undeclared kind count "
-            "as numbers. Only the header was read, and nothing is charged",
-        )

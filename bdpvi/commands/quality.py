@@ -14,6 +14,7 @@ import typer
 if TYPE_CHECKING:
     import pandas as pd
 
+    from bdpvi.datasets.types import ColumnType
     from bdpvi.noise.keys import Key
     from bdpvi.privacy.cost import Assumption
     from bdpvi.synthesis import Synthetic
@@ -49,7 +50,7 @@ def check(fraction: float, groups: Sequence[str], columns: Sequence[str]) -> Non
 
 
 def kept_out(
-    frame: pd.DataFrame, fraction: float, key: Key, unit: str
+    frame: pd.DataFrame, fraction: float, key: Key, unit: str, person: ColumnType | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows to count, and those held out for the report.
 
@@ -62,14 +63,15 @@ def kept_out(
         fraction: probability of each row to be held out.
         key: secret, used for nothing else. A repetition with the same noise needs the same key.
         unit: "row", or the column that names persons.
+        person: declared type of that column.
     """
-    from bdpvi.datasets.cells import read_cell
+    from bdpvi.datasets.units import persons_of
     from bdpvi.privacy.book import ROW
 
     if unit == ROW or unit not in frame:  # counting refuses a missing column
         out = key.coins(len(frame)) < fraction
     else:
-        out = key.coins_of(frame[unit].map(read_cell).str[1]) < fraction
+        out = key.coins_of(persons_of(frame[unit], person)) < fraction
     return frame[~out], frame[out]
 
 

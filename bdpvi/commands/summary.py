@@ -17,6 +17,14 @@ def summary(
     odds: Annotated[
         bool, typer.Option("--odds", help="Show odds ratios, or rate ratios of counts.")
     ] = False,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=LEVEL",
+            help="Level that the others of a category are compared with; once for every column.",
+            show_default=False,
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(help="File for a forest plot, such as forest.png.", show_default=False),
@@ -31,7 +39,13 @@ def summary(
     """
     from bdpvi.releases import shared_file
 
-    found = shared_file.load_release(released).summary(level, odds=odds)
+    chosen = {}
+    for one in reference or ():
+        column, equals, name = one.partition("=")
+        if not equals:
+            raise ValueError(f"reference={one!r} must be COLUMN=LEVEL, such as smokes=never")
+        chosen[column] = name
+    found = shared_file.load_release(released).summary(level, odds=odds, reference=chosen)
     if plot is not None:
         found.plot(plot)
     if as_json:

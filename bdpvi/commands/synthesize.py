@@ -197,7 +197,7 @@ def synthesize(
             secret_key, kept, held_out = begun.secret, used, None
             if not no_report:
                 split = secret_key.child("held out")
-                kept, held_out = quality.kept_out(used, test_fraction, split, unit)
+                kept, held_out = quality.kept_out(used, test_fraction, split, unit, order.person)
             for_persons(people, order.settings)
             people.remember(where.secret / HEAD)
             noted = {"what": "synthesize", "out": f"{where.out.name}/{COUNTS}"}
@@ -210,7 +210,10 @@ def synthesize(
             if held_out is not None:
                 made = quality.assuming(made, Assumption.SECRET_SPLIT)
                 key = work.charge(Synthesis(kept, order))[1]  # charged already, not again
-                parts = [counted(one, made.settings, key) for one in (kept, held_out)]
+                parts = [
+                    counted(one, made.settings, key, person=order.person)
+                    for one in (kept, held_out)
+                ]
                 quality.keep(where.secret, *parts)
             return made.to_bytes()
 

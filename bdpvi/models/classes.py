@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -82,6 +82,10 @@ class BayesianMultinomialRegression(_Classes):
         prior_scale: the prior's standard deviation s.
         limit: features are clipped at ± limit; None does not clip.
         levels: column numbers of the levels of each category.
+        class_weights: public weights of the classes' records in the likelihood; only their ratio
+            matters, as the largest counts as 1. A record's weighted score is clipped like any, so
+            weights have no price. Posteriors are then of the weighted likelihood, and P(y = k) is
+            that of a table in which classes are as frequent as the weights say.
 
     >>> model = BayesianMultinomialRegression(classes=3)
     >>> model.priors(torch.zeros(4, 2))["w"].mean.shape
@@ -89,6 +93,25 @@ class BayesianMultinomialRegression(_Classes):
     """
 
     kind: ClassVar[str] = "multinomial"
+
+    class_weights: tuple[float, ...] = field(default=(), metadata={"absent": ()})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for one in self.class_weights:
+            validate.positive("class_weights", one)
+        if self.class_weights and len(self.class_weights) != self.classes:
+            raise ValueError(
+                f"class_weights must have one number for each of {self.classes} classes, got "
+                f"{self.class_weights}"
+            )
+
+    def weights_of(self, x: Tensor, y: Tensor | None) -> Tensor | None:
+        """Return the weight of each record's log-likelihood, (N,); None if all are 1."""
+        if not self.class_weights or y is None:
+            return None
+        weights = torch.tensor(self.class_weights, dtype=x.dtype, device=x.device)
+        return (weights / weights.max())[y.long().clamp(0, self.classes - 1)]
 
     def identified(self, features: int) -> Tensor:
         """Return the identified sums of weights, each minus its mean over the classes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -108,12 +109,18 @@ class Design:
         """Return the targets within their bounds, if there are any."""
         return y
 
+    def weights_of(self, x: Tensor, y: Tensor | None) -> Tensor | None:
+        """Return the weight of each record's log-likelihood, (N,); None if all are 1."""
+        return None
+
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the latent variables and observe the records."""
         import pyro
+        import pyro.poutine
 
-        latents = sampled(self.priors(x))
-        with pyro.plate("records", len(x)):
+        latents, weights = sampled(self.priors(x)), self.weights_of(x, y)
+        weighted = nullcontext() if weights is None else pyro.poutine.scale(scale=weights)
+        with pyro.plate("records", len(x)), weighted:
             pyro.sample("y", self.likelihood(latents, x), obs=self.cut(y))
 
 
@@ -291,7 +298,8 @@ class BayesianPoissonRegression(_Counts):
     Args:
         largest: whole number, at most :data:`MOST_COUNT`, public. Larger counts are clipped to it
             where sensitivity has to be bounded; :class:`bdpvi.regression.NoisyScores` corrects for
-            this.
+            this if counts are Poisson ones. Otherwise the mean is estimated too low by
+            E(y − ``largest``)₊, and intervals cover the mean of the clipped counts.
         exposure: number of the feature column, from 0, with each record's exposure, such as years
             at risk: positive and not standardised. Its logarithm is an offset: it is added to the
             linear predictor with coefficient 1, and has no weight.

@@ -302,9 +302,14 @@ def count_noise(shape: tuple[int, ...], deviation: float, normals: WholeNormals)
     >>> count_noise((4,), 100.0, WholeNormals(Key.of_seed(0))).dtype
     torch.int64
     """
-    parts = whole_parts(deviation)
     noise = normals.take(math.prod(shape)).to(torch.int64)
-    return torch.div(noise + parts // 2, parts, rounding_mode="floor").reshape(shape)
+    return torch.from_numpy(in_counts(noise.numpy(), deviation)).reshape(shape)
+
+
+def in_counts(whole: NDArray[np.int64], deviation: float) -> NDArray[np.int64]:
+    """Return the noise of :func:`count_noise` for numbers X, of any shape."""
+    parts = whole_parts(deviation)
+    return np.asarray((whole + parts // 2) // parts)
 
 
 def whole_parts(deviation: float) -> int:

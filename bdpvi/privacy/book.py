@@ -358,7 +358,8 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
 
     For k rows a Gaussian mechanism of distance μ costs at most what one of distance kμ costs for
     one row (Dong, Roth and Su 2022, Theorem 2.14), and a choice of range η costs at most range kη.
-    A threshold already covers all rows of a unit. Objective perturbation is not here:
+    Steps that sample rows are those of k rows, :func:`.loss_distribution.step`. A threshold already
+    covers all rows of a unit. Objective perturbation is not here:
     :func:`bdpvi.privacy.groups.row_by_row` prices it together with all other events.
 
     Args:
@@ -366,22 +367,23 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
         rows: k, the rows of one unit.
 
     Raises:
-        ValueError: if a unit has several rows and an event samples rows one by one: no formula here
-            prices that.
+        ValueError: if a unit has several rows and no formula here prices an event.
     """
     for one, count in events.items():
         if isinstance(one, SampledGaussian):
-            if rows > 1 and not one.rate == one.presence == 1:
+            if rows > 1 and one.presence < 1:
                 raise ValueError(
-                    f"rows_per_unit={rows}: steps that sample single rows have no known cost for "
-                    f"{rows} rows per unit; sample units, or use all rows in each step (rate=1)"
+                    f"rows_per_unit={rows}: steps with seen coins of clients have no known cost "
+                    f"for {rows} rows per unit"
                 )
             if rows == count == 1 and one.norms is None:
                 yield one
                 continue
-            steps, noise = count * one.steps, one.noise_multiplier / rows
-            rounding = count * one.rounding
-            yield replace(one, noise_multiplier=noise, steps=steps, rounding=rounding, norms=None)
+            made = replace(one, steps=count * one.steps, rounding=count * one.rounding, norms=None)
+            if one.rate < 1:
+                yield replace(made, rows=rows)
+            else:
+                yield replace(made, noise_multiplier=one.noise_multiplier / rows)
         elif isinstance(one, ModeDraws):
             if rows > 1:
                 raise ValueError(
@@ -415,7 +417,7 @@ def merged(events: Iterable[Priced]) -> tuple[Priced, ...]:
     for one in events:
         if isinstance(one, SampledGaussian):
             noise = 0.0 if one.rate == one.presence == 1 else one.noise_multiplier
-            key = (one.relation.value, one.unit, one.rate, one.presence, noise)
+            key = (one.relation.value, one.unit, one.rate, one.presence, one.rows, noise)
             alike.setdefault(key, []).append(one)
         else:
             others.append(one)

@@ -102,13 +102,17 @@ def within(price: PerturbedObjective, curvature: float, residual: float) -> Pert
 
 
 @lru_cache(maxsize=256)
-def steps_within(run: SampledGaussian, price: SampledGaussian, spare: float) -> SampledGaussian:
+def steps_within(
+    run: SampledGaussian, price: SampledGaussian, spare: float, rows: int = 1
+) -> SampledGaussian:
     """Return steps that never cost more than a Gaussian mechanism and a small δ.
 
     Args:
-        run: sensitivity 1, no unseen coins; the search starts at its noise.
-        price: one noisy sum of all records.
-        spare: δ₀.
+        run: as it counts for one row, sensitivity 1, no unseen coins; the search starts at its
+            noise.
+        price: one noisy sum of all records, as it counts for one row.
+        spare: δ₀, for all rows of a unit.
+        rows: k, the rows of a unit: steps and price are compared as they count for all of them.
 
     Returns:
         The steps with the least noise, up to 0.1 % of δ.
@@ -118,17 +122,17 @@ def steps_within(run: SampledGaussian, price: SampledGaussian, spare: float) -> 
     >>> round(steps_within(run, price, 1e-6).noise_multiplier, 2)
     3.94
     """
-    mu = 1 / price.noise_multiplier
     if run.rate == 1:
-        return replace(run, noise_multiplier=math.sqrt(run.steps) / mu)
+        return replace(run, noise_multiplier=math.sqrt(run.steps) * price.noise_multiplier)
+    mu = rows / price.noise_multiplier
     loss = Loss(mu, 0.0, 1.0)
     epsilon, most = _below(lambda e: gaussian_delta(e, mu**2) + spare, mu, reach(loss))
     most[-1] = spare
 
     def excess(noise: float) -> float:
-        if noise < LEAST_NOISE:
+        if noise / rows < LEAST_NOISE:
             return math.inf
-        each = deltas_together((replace(run, noise_multiplier=noise),))
+        each = deltas_together((replace(run, noise_multiplier=noise, rows=rows),))
         return float((each(epsilon) / most).max())
 
     return replace(run, noise_multiplier=smallest(excess, 1.0, run.noise_multiplier, slack=1e-3))

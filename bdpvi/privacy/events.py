@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -183,6 +183,7 @@ class SampledGaussian:
         unit: "record" or "client": the unit that is added, removed or replaced.
         rounding: total variation between all steps' outputs and the priced ones.
         norms: norms of the reference records. With None only the worst case is known.
+        rows: k, the rows of the unit, each sampled by a coin of its own, below rate 1.
 
     Raises:
         ValueError: if an argument is out of range, or ``norms`` have another number of steps or
@@ -204,11 +205,14 @@ class SampledGaussian:
     unit: str = "record"
     rounding: float = 0.0
     norms: NormCounts | None = None
+    rows: int = field(default=1, metadata={"absent": 1})
 
     orders: ClassVar[Orders] = INTEGER_ORDERS
     from_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        if validate.positive_int("rows", self.rows) > 1 and self.rate * self.presence == 1:
+            raise ValueError(f"rows={self.rows}: at rate 1 they are one row of {self.rows} times C")
         validate.rate("presence", self.presence)
         validate.choice("relation", self.relation, [one.value for one in Relation])
         validate.choice("unit", self.unit, UNITS)
@@ -254,6 +258,7 @@ class SampledGaussian:
             rate=self.rate,
             steps=steps,
             presence=self.presence,
+            rows=self.rows,
         )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
@@ -15,14 +15,9 @@ from bdpvi.privacy.events import (
     SampledGaussian,
 )
 from bdpvi.privacy.gaussian_dp import GAUSSIAN, gaussian_epsilon, worst
-from bdpvi.privacy.loss_distribution import (
-    loss_interval,
-)
+from bdpvi.privacy.loss_distribution import composed
 from bdpvi.privacy.rounding import after_rounding
 from bdpvi.privacy.solve import smallest
-
-if TYPE_CHECKING:
-    import dp_accounting  # takes most of a second
 
 _SLACK = 0.005
 LEAST_NOISE = 0.02
@@ -83,15 +78,9 @@ class PrivacyLossAccountant:
             delta: δ in (0, 1).
         """
         validate.probability("delta", delta)
-        if min(run.noise_multiplier for run in runs) < LEAST_NOISE:
+        if min(run.noise_multiplier / run.rows for run in runs) < LEAST_NOISE:
             return math.inf
-        from dp_accounting.pld import PLDAccountant
-
-        interval = min(loss_interval(run.noise_multiplier, run.rate) for run in runs)
-        accountant = PLDAccountant(value_discretization_interval=interval)
-        for run in runs:
-            accountant.compose(_event(run.noise_multiplier, run.rate), run.steps)
-        return float(accountant.get_epsilon(delta))
+        return float(composed(runs).get_epsilon_for_delta(delta))
 
 
 @dataclass(frozen=True)
@@ -193,14 +182,6 @@ def _epsilon(
     accountant: WorstCaseAccountant, noise_multiplier: float, rate: float, steps: int, delta: float
 ) -> float:
     return accountant.epsilon(noise_multiplier, rate, steps, delta)
-
-
-def _event(noise_multiplier: float, rate: float) -> dp_accounting.DpEvent:
-    """Return one step as an event of dp_accounting."""
-    import dp_accounting
-
-    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
-    return gaussian if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, gaussian)
 
 
 def _check(noise_multiplier: float, rate: float, steps: int, delta: float) -> None:

@@ -140,7 +140,7 @@ def _perturbed_epsilon(
     """Return the joint ε of objective perturbation and the other mechanisms."""
     if not sampled:
         return perturbed_objective.epsilon(perturbed, delta, variance)
-    if min(run.noise_multiplier for run in sampled) < LEAST_NOISE:
+    if min(run.noise_multiplier / run.rows for run in sampled) < LEAST_NOISE:
         return math.inf
     if variance := variance + sum(one.variance for one in perturbed):
         sampled += (SampledGaussian(noise_multiplier=variance**-0.5),)

@@ -77,6 +77,7 @@ class DPVIPlan:
         clip: the rule for C.
         size: D, number of coordinates of a record's gradient.
         spare: the additional δ that is charged.
+        together: the most rows that one unit has.
     """
 
     event: SampledGaussian
@@ -84,6 +85,7 @@ class DPVIPlan:
     size: int
     run: SampledGaussian | None = None
     spare: float = 0.0
+    together: int = 1
 
     @property
     def events(self) -> tuple[Priced, ...]:
@@ -93,7 +95,9 @@ class DPVIPlan:
     @cached_property
     def drawn(self) -> SampledGaussian:
         """All its steps, with their actual noise."""
-        return self.event if self.run is None else steps_within(self.run, self.event, self.spare)
+        if self.run is None:
+            return self.event
+        return steps_within(self.run, self.event, self.spare, self.together)
 
     def with_noise(self, noise_multiplier: float) -> DPVIPlan:
         """Return the settings with another noise multiplier."""
@@ -149,7 +153,8 @@ class SuitedDPVI(Settings):
         assert self.rows is not None
         variance = largest_variance(left.epsilon, left.delta) - left.variance
         batch = self.batch or max(_BATCH, _PASSES * self.rows / self.steps)
-        rate, distance = min(1.0, batch / self.rows), math.sqrt(variance)
+        rate = min(1.0, batch / self.rows)
+        distance = math.sqrt(variance) / self.together  # of one row
         follows = self.clip is None
         longer = min(0.5, _LONGER * math.sqrt(self.size) / (distance * self.rows))
         clip = Clip(
@@ -165,10 +170,11 @@ class SuitedDPVI(Settings):
             steps=self.steps,
             rounding=self.steps * secure.sum_rounding(size),
         )
-        if not left.variance or self.together > 1:  # with several rows only rate 1 has a price
-            return DPVIPlan(event=event, clip=clip, size=size)
+        made = DPVIPlan(event=event, clip=clip, size=size, together=self.together)
+        if not left.variance:
+            return made
         price = SampledGaussian(noise_multiplier=1 / distance, rounding=event.rounding)
-        return DPVIPlan(event=price, clip=clip, size=size, run=event, spare=_SPARE * left.delta)
+        return replace(made, event=price, run=event, spare=_SPARE * left.delta)
 
     def predicting(self, model: Model, plan: DPVIPlan) -> Model:
         """Return the model."""

@@ -28,6 +28,7 @@ from bdpvi.regression.score_release import ScorePlan
 from bdpvi.releases.estimate import BASE, HIDDEN, SHARE, Drawn, Estimate
 
 if TYPE_CHECKING:
+    from bdpvi.datasets.encoding import Encoding
     from bdpvi.noise.keys import Key
     from bdpvi.releases.route import Allowance
 
@@ -72,6 +73,8 @@ class NoisyScores:
             charged. With 0 it is released anyway, with an estimate that is marked as not
             reliable.
         counted: whether ``rows`` is a noisy count instead of declared.
+        columns: number of raw columns that the features encode, if known. All features of a column
+            together are about 1 long.
     """
 
     kind: ClassVar[str] = "noisy scores"
@@ -80,6 +83,7 @@ class NoisyScores:
     draws: int = 1000
     least: float = LEAST
     counted: bool = False
+    columns: int | None = None
 
     def __post_init__(self) -> None:
         validate.non_negative("least", self.least)
@@ -112,7 +116,8 @@ class NoisyScores:
             raise ValueError("x has no columns: a regression needs at least one")
         if isinstance(data, Dataset):
             model.check(data)  # type: ignore[attr-defined]
-        return self
+        encoding = _encoding(data)
+        return replace(self, columns=len(encoding.columns) if encoding else None)
 
     def plan(self, model: Model, features: int, left: Allowance) -> ScorePlan:
         """Return the settings, a function of public numbers.
@@ -123,7 +128,8 @@ class NoisyScores:
         variance = largest_variance(left.epsilon, left.delta) - left.variance
         rows = self.rows or 0.0
         distance = math.sqrt(variance) / left.rows
-        made = ScorePlan.of(family_of(model), features + 1, distance, rows)
+        size = None if self.columns is None else self.columns + 1.0
+        made = ScorePlan.of(family_of(model), features + 1, distance, rows, size)
         if self.rows is not None and made.signal(rows) < self.least:
             raise TooFewRecordsError(_too_few(made, rows, left, self.least))
         return made
@@ -147,13 +153,15 @@ class NoisyScores:
         """Return the posterior, with a secret key's noise, and the costs of reference records."""
         known: Any = self.predicting(model, plan)
         used = _used(data)
-        plan = replace(plan, columns=int(used.sum()))
+        columns = int(used.sum())
+        plan = replace(plan, columns=columns, size=min(plan.size, columns))
         mean = torch.zeros(len(used), dtype=torch.float64)
         mean[-1] = known.intercept_mean
         precision = torch.eye(plan.columns, dtype=torch.float64) / known.prior_scale**2
         middle = getattr(known, "middle", 0.0)  # targets are clamped around it
         records = data.parts.map(_design, known, used, middle)
-        found = noisy_scores.measured(plan, records, NormalPrior(mean[used], precision), key)
+        prior = NormalPrior(mean[used], precision)
+        found = noisy_scores.measured(plan, records, prior, key, _levels(data, used))
         posterior = found.of_features()
         posterior.mean[-1] += middle
         return Drawn(_estimate(posterior, used, known.prior_scale), _paid(plan, found, data, key))
@@ -193,19 +201,40 @@ def family_of(model: Model) -> Family:
     return Logistic()
 
 
-def _used(data: Data) -> Tensor:
-    """Return whether each column of the design is used: all except base levels, (d + 1,)."""
-    used = torch.ones(len(data.feature_names) + 1, dtype=torch.bool)
-    from bdpvi.datasets.columns import OneHot  # late: settings need no table
-    from bdpvi.datasets.encoding import Encoding
+def _encoding(data: Data) -> Encoding | None:
+    """Return the encoding of all features, if they have one."""
+    from bdpvi.datasets.encoding import Encoding  # late: settings need no table
 
     written = data.preprocessing.get("encoding")
-    encoding = None if written is None else Encoding.from_dict(written)
-    places = {name: at for at, name in enumerate(data.feature_names)}
-    for column in encoding.columns if encoding else ():
-        if isinstance(column, OneHot) and column.features and column.features[0] in places:
-            used[places[column.features[0]]] = False
-    return used
+    made = None if written is None else Encoding.from_dict(written)
+    return made if made and {*made.feature_names} >= {*data.feature_names} else None
+
+
+def _used(data: Data) -> Tensor:
+    """Return whether each column of the design is used: all except base levels, (d + 1,)."""
+    from bdpvi.datasets.columns import OneHot
+
+    encoding = _encoding(data)
+    columns = encoding.columns if encoding else ()
+    bases = {one.features[0] for one in columns if isinstance(one, OneHot) and one.features}
+    return torch.tensor([*(name not in bases for name in data.feature_names), True])
+
+
+def _levels(data: Data, used: Tensor) -> Tensor:
+    """Return which used columns of the design may be left out, as :func:`.measure` takes it."""
+    from bdpvi.datasets.columns import Numeric
+    from bdpvi.datasets.encoding import MISSING
+
+    encoding = _encoding(data)
+    names = [name for name, one in zip(data.feature_names, used.tolist(), strict=False) if one]
+    if encoding is None:
+        return torch.full((len(names) + 1,), -1)
+    places = {name: at for at, name in enumerate(names)}
+    numbers = [one.name for one in encoding.columns if isinstance(one, Numeric)]
+    made = {name: places.get(name, -1) for name in names}
+    made |= {f"{name} is {MISSING}": places[name] for name in numbers if name in places}
+    made |= dict.fromkeys(numbers, -1)
+    return torch.tensor([*(made[name] for name in names), -1])
 
 
 def _paid(
@@ -257,7 +286,8 @@ def _too_few(plan: ScorePlan, rows: float, left: Allowance, least: float) -> str
     distance = 1 / plan.event.noise_multiplier
 
     def suffices(columns: int) -> bool:
-        made = ScorePlan.of(plan.family, columns, distance, rows)
+        size = plan.size * columns / plan.columns
+        made = ScorePlan.of(plan.family, columns, distance, rows, size)
         return made.signal(rows) >= _MARGIN * least
 
     # Earlier charges grow with ε too, so that this ε more than suffices.

@@ -74,12 +74,21 @@ class Round:
             curvature_noise=factor * self.curvature_noise,
         )
 
+    def merged(self, place: Tensor) -> Round:
+        """Return the round, at 0, for the columns x times ``place``, (k, m)."""
+        matrix = place.T @ self.curvature @ place
+        return replace(self, point=matrix[0] * 0, score=place.T @ self.score, curvature=matrix)
+
 
 class NormalPrior(NamedTuple):
     """N(mean, precision⁻¹)."""
 
     mean: Tensor
     precision: Tensor
+
+    def within(self, kept: Tensor) -> NormalPrior:
+        """Return the prior of some coefficients, given the means of the others."""
+        return NormalPrior(self.mean[kept], self.precision[kept][:, kept])
 
 
 class Pooled(NamedTuple):

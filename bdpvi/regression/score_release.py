@@ -24,20 +24,18 @@ from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import sum_rounding
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.solve import root
-from bdpvi.regression.score_families import ROBUST, Family, Linear, Logistic, Poisson
+from bdpvi.regression.score_families import ROBUST, Family, Linear
 from bdpvi.regression.score_posterior import (
     NormalPrior,
     Posterior,
     Round,
-    at_least,
     closed_form,
     near,
 )
 from bdpvi.regression.score_rounds import Place, released
+from bdpvi.regression.score_start import count_of, merged, standardising, start, within
 
-_LEAST = 0.02
 _STRONG = 15.0
-_SMALLEST = 0.05
 _SATURATED, _FARTHEST = 0.5, 100.0
 _ALMOST = 1e-6
 
@@ -50,27 +48,46 @@ class ScorePlan:
         family: the model's family.
         columns: k, including the intercept.
         event: all rounds together.
-        radius: R over √k.
+        size: expected mean square of a record's length; the first round's R² over radius².
+        radius: R over the root of that.
     """
 
     family: Family
     columns: int
     event: SampledGaussian
+    size: float
     radius: float = 1.0
 
     @classmethod
-    def of(cls, family: Family, columns: int, distance: float, rows: float = 0.0) -> ScorePlan:
+    def of(
+        cls,
+        family: Family,
+        columns: int,
+        distance: float,
+        rows: float = 0.0,
+        size: float | None = None,
+    ) -> ScorePlan:
         """Return the settings for rounds of total distance μ.
 
-        R is √k if about this many rows give a weak signal, and wider, up to the family's widest, if
-        they give a strong one: downweighting records then loses more precision than noise does, and
-        of a misspecified model it moves the estimate. The signal falls with R², so R grows with its
-        fourth root only: a larger ε or more rows must also lower the noise.
+        R is a record's expected length if about this many rows give a weak signal, and wider, up to
+        the family's widest, if they give a strong one: downweighting records then loses more
+        precision than noise does, and of a misspecified model it moves the estimate. The signal
+        falls with R², so R grows with its fourth root only: a larger ε or more rows must also lower
+        the noise.
+
+        Args:
+            family: the model's family.
+            columns: k, including the intercept.
+            distance: μ of all rounds.
+            rows: about how many records.
+            size: expected mean square of a record's length: k, or less if levels of a category are
+                columns, as a record has one of them.
         """
-        size = columns * (columns + 2) + family.squares
-        rounding = len(family.shares) * sum_rounding(size)
+        numbers = columns * (columns + 2) + family.squares
+        rounding = len(family.shares) * sum_rounding(numbers)
         event = SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
-        made = cls(family=family, columns=columns, event=event)
+        size = float(columns) if size is None else min(size, columns)
+        made = cls(family=family, columns=columns, event=event, size=size)
         wide = (made.signal(rows) / _STRONG) ** 0.25
         return replace(made, radius=min(max(wide, 1.0), family.widest))
 
@@ -89,14 +106,15 @@ class ScorePlan:
 
     @property
     def length(self) -> float:
-        """R."""
-        return self.radius * math.sqrt(self.columns)
+        """R of the first round."""
+        return self.radius * math.sqrt(self.size)
 
     def signal(self, rows: float) -> float:
         """Return the approximate least eigenvalue of A, over √k standard deviations of its noise.
 
         It is for standardised features; a value of 2 is needed.
 
+        >>> from bdpvi.regression.score_families import Logistic
         >>> plan = ScorePlan.of(Logistic(), 6, distance=0.0645)  # ε = 0.2 at δ = 1e-5
         >>> round(plan.signal(5000), 1)
         6.6
@@ -116,8 +134,10 @@ class Measured:
 
     Attributes:
         rounds: the rounds that the posterior uses, in order.
-        back: W, (k, k): coefficients are W times the standardised ones.
+        back: W, (k, m): coefficients are W times the m standardised ones.
+        kept: whether each column was used after the first round, (k,).
         prior, posterior: of the standardised coefficients.
+        apart: prior of the k coefficients.
         dispersion: φ.
         paid: length of each record's contribution over its bound, (all rounds, N), None of a table
             in blocks. Secret.
@@ -125,20 +145,41 @@ class Measured:
 
     rounds: tuple[Round, ...]
     back: Tensor
+    kept: Tensor
     prior: NormalPrior
     posterior: Posterior
+    apart: NormalPrior
     dispersion: float
     paid: Tensor | None = field(repr=False)
 
     def of_features(self) -> Posterior:
-        """Return the posterior of the coefficients on the original scale."""
-        return self.posterior.turned(self.back)
+        """Return the posterior of the coefficients; columns left out have the prior's variance."""
+        made, out = self.posterior.turned(self.back), ~self.kept
+        made.mean[out] += self.apart.mean[out]
+        known = torch.linalg.inv(self.apart.precision) * torch.outer(out, out)
+        return replace(
+            made,
+            covariance=made.covariance + known,
+            sampling=made.sampling + known,
+            unseen=made.unseen + known,
+        )
 
 
 def measure(
-    plan: ScorePlan, x: Tensor, y: Tensor, prior: NormalPrior, key: Key | None = None
+    plan: ScorePlan,
+    x: Tensor,
+    y: Tensor,
+    prior: NormalPrior,
+    key: Key | None = None,
+    levels: Tensor | None = None,
 ) -> Measured:
     """Release the rounds and return the posterior that follows from them.
+
+    A level without a record still has a column, whose noise would double that of all others. So
+    levels that the first round cannot tell from such ones are left out of the later rounds; their
+    records then count to the base level, and blanks as the mean of the numbers. R of later rounds
+    follows from the first round too: it is ``plan.radius`` times the length of standardised
+    records.
 
     Args:
         plan: the settings.
@@ -146,7 +187,10 @@ def measure(
         y: targets, (N,).
         prior: of the k coefficients.
         key: secret; a fresh one by default.
+        levels: for each column that may be left out its own number, or if it says that a number is
+            blank the number of that column; −1 for others, (k,). By default none is left out.
 
+    >>> from bdpvi.regression.score_families import Logistic
     >>> x = torch.ones(5000, 2, dtype=torch.float64)
     >>> x[:, 0] = torch.linspace(-2, 2, 5000)
     >>> prior = NormalPrior(torch.zeros(2).double(), torch.eye(2).double() / 25)
@@ -156,21 +200,30 @@ def measure(
     >>> bool((found.mean - torch.tensor([1.0, 0.0])).abs().max() < 0.2), found.passes
     (True, True)
     """
-    return measured(plan, Held((x, y)), prior, key or Key.fresh())
+    return measured(plan, Held((x, y)), prior, key or Key.fresh(), levels)
 
 
 def measured(
-    plan: ScorePlan, records: Records[tuple[Tensor, Tensor]], prior: NormalPrior, key: Key
+    plan: ScorePlan,
+    records: Records[tuple[Tensor, Tensor]],
+    prior: NormalPrior,
+    key: Key,
+    levels: Tensor | None = None,
 ) -> Measured:
     """Do :func:`measure` for records in memory or in blocks, each part x and y."""
     family, multipliers, radius = plan.family, plan.multipliers(), plan.length
     zero = torch.zeros(plan.columns, dtype=torch.float64)
-    place = Place(family, radius)
-    first, lengths = released(records, place, zero, multipliers[0], key.child("round", 0))
-    paid = [lengths]
-    point, moments, noise, variance = _start(family, first, radius, prior)
-    back, forth = _standardising(moments, noise)
-    white, point = records.map(_turned, back), forth @ point
+    first, lengths = released(
+        records, Place(family, radius), zero, multipliers[0], key.child("round", 0)
+    )
+    paid, whole = [lengths], prior
+    kept, joined = merged(first, levels)
+    first, prior = first.merged(joined), prior.within(kept)
+    point, moments, noise, variance = start(family, first, radius, prior)
+    back, forth = standardising(moments, noise)
+    white, point = records.map(_turned, joined, back), forth @ point
+    square = float((back @ moments @ back).trace()) / count_of(moments)  # of a record's length
+    radius = plan.radius * math.sqrt(min(max(square, 1.0), len(moments)))
     prior = NormalPrior(forth @ prior.mean, back @ prior.precision @ back)
     clip, rounds, count = math.inf, [], forth[:, -1]
     typical = 1.0
@@ -183,7 +236,7 @@ def measured(
         one, lengths = released(white, place, point, multiplier, key.child("round", number))
         rounds.append(replace(one, clip=clip))
         paid.append(lengths)
-        typical = max(float(count @ one.curvature @ count), 0.0) / _count(moments)
+        typical = max(float(count @ one.curvature @ count), 0.0) / count_of(moments)
         found = _answer(family, rounds, prior, count, variance)
         if isinstance(family, Linear):
             variance = found.variance
@@ -191,12 +244,20 @@ def measured(
         step = found.posterior.mean - point
         point = point + step * min(1.0, family.furthest / max(float(step.norm()), 1e-300))
     known = [one for one in paid if one is not None]
-    whole = torch.stack(known) if len(known) == len(paid) else None
-    return Measured(found.rounds, back, prior, found.posterior, found.dispersion, whole)
+    return Measured(
+        rounds=found.rounds,
+        back=joined @ back,
+        kept=kept,
+        prior=prior,
+        posterior=found.posterior,
+        apart=whole,
+        dispersion=found.dispersion,
+        paid=torch.stack(known) if len(known) == len(paid) else None,
+    )
 
 
-def _turned(records: tuple[Tensor, Tensor], back: Tensor) -> tuple[Tensor, Tensor]:
-    return records[0] @ back, records[1]
+def _turned(records: tuple[Tensor, Tensor], joined: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
+    return records[0] @ joined @ back, records[1]
 
 
 def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[SampledGaussian]:
@@ -210,6 +271,7 @@ def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[Sample
         plan, measured: of :func:`measure`.
         ids: of the records, (N,).
 
+    >>> from bdpvi.regression.score_families import Logistic
     >>> from bdpvi.bayesian.accounting.accountant import cost_of
     >>> x = torch.linspace(-2, 2, 3000, dtype=torch.float64)[:, None] ** torch.tensor([1.0, 0.0])
     >>> prior = NormalPrior(torch.zeros(2).double(), torch.eye(2).double())
@@ -225,85 +287,6 @@ def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[Sample
         SampledGaussian(noise_multiplier=noise, norms=none.add(one))
         for noise, one in zip(plan.multipliers(), measured.paid, strict=True)
     ]
-
-
-def _start(
-    family: Family, first: Round, radius: float, prior: NormalPrior
-) -> tuple[Tensor, Tensor, float, float]:
-    """Return a first point, second moments of the features, their noise, and σ² of the target."""
-    k = len(first.point)
-    if isinstance(family, Logistic):
-        moments, noise = 4 * first.curvature, 4 * first.curvature_noise
-        newton = closed_form([first], prior).mean
-        size = _unattenuated(newton, at_least(moments, 1.0) / _count(moments))
-        return newton * size, moments, noise, 1.0
-    moments, noise = first.curvature, first.curvature_noise
-    if isinstance(family, Linear):
-        scale = family.largest / radius
-        products = first.score * scale / math.sqrt(2)
-        square = first.square * scale**2
-        least = max(2 * noise * math.sqrt(k), _LEAST * _count(moments))
-        variance = square / _count(moments)
-        slope, fitted = torch.zeros_like(products), at_least(moments, least)
-        slope = torch.linalg.solve(fitted + prior.precision * max(variance, 1e-9), products)
-        left = float(square - 2 * slope @ products + slope @ fitted @ slope)
-        size = float(slope.norm())
-        error = noise * math.hypot(scale**2, math.sqrt(2) * size * scale, size**2)
-        # If all residuals are clipped they say nothing, so κ may be too large but not too small.
-        left = (max(left, 0.0) + 2 * error) / _count(moments)
-        return slope, moments, noise, _within(left, float(variance), family.largest)
-    assert isinstance(family, Poisson)
-    return _log_linear(first.score * family.largest, moments, noise), moments, noise, 1.0
-
-
-def _within(left: float, whole: float, largest: float) -> float:
-    """Return a residual variance clamped between a public minimum and the target's variance."""
-    least = (_SMALLEST * largest / 10) ** 2
-    return min(max(left, least), max(whole, least))
-
-
-def _count(moments: Tensor) -> float:
-    """Return the noisy number of records, from the column of ones."""
-    return max(float(moments[-1, -1]), 1.0)
-
-
-def _unattenuated(newton: Tensor, moments: Tensor) -> float:
-    """Return the factor that corrects a Newton step from 0, for normal features (Stein's lemma).
-
-    The step is 4 E[p(1 − p)] β then, with a linear predictor of variance s²; s is the root.
-    """
-    step = math.sqrt(max(float(newton @ moments @ newton), 1e-12))
-    nodes = torch.linspace(-6, 6, 121, dtype=torch.float64)
-    density = (-nodes.square() / 2).exp()
-    density /= density.sum()
-
-    def excess(s: float) -> float:
-        p = torch.sigmoid(s * nodes)
-        return 4 * s * float((density * p * (1 - p)).sum()) - step
-
-    return 3.0 / step if excess(3.0) < 0 else root(excess, 1e-9, 3.0) / step
-
-
-def _log_linear(products: Tensor, moments: Tensor, noise: float) -> Tensor:
-    """Return a start for counts, as if features were normal: slopes S⁻¹(E xy/E y − E x)."""
-    n, k = _count(moments), len(products)
-    mean_y = max(float(products[-1]) / n, 0.05)
-    mean = moments[:-1, -1] / n
-    spread = at_least(moments[:-1, :-1] / n - torch.outer(mean, mean), 0.1)
-    ridge = noise * math.sqrt(k) / n / 2 * torch.eye(k - 1, dtype=torch.float64)
-    slopes = torch.linalg.solve(spread + ridge, products[:-1] / n / mean_y - mean)
-    size = math.sqrt(float(slopes @ spread @ slopes))
-    slopes = slopes * min(1.0, 1.2 / max(size, 1e-9))
-    ones = math.log(mean_y) - float(slopes @ spread @ slopes) / 2 - float(mean @ slopes)
-    return torch.cat([slopes, slopes.new_tensor([ones])])
-
-
-def _standardising(moments: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-    """Return M^-½ and M^½ of the second moments, with eigenvalues bounded below by their noise."""
-    n, k = _count(moments), len(moments)
-    values, vectors = torch.linalg.eigh(moments / n)
-    values = values.clamp(min=max(2 * noise * math.sqrt(k) / n, _LEAST))
-    return (vectors / values.sqrt()) @ vectors.T, (vectors * values.sqrt()) @ vectors.T
 
 
 class _Answer(NamedTuple):
@@ -345,7 +328,7 @@ def _of_squares(
         mean = found.mean
         far2 = float((mean - last.point).square().sum())
         total = _deviation_of(last.square / number, last.clip) ** 2
-        variance = _within(total - far2, math.inf, family.largest)
+        variance = within(total - far2, math.inf, family.largest)
     far = found.far / math.sqrt(variance)
     if last.square > _SATURATED * number * last.clip**2:
         far = _FARTHEST

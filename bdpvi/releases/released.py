@@ -90,7 +90,13 @@ class Release:
         return None if written is None else Encoding.from_dict(written)  # type: ignore[arg-type]
 
     @on_host
-    def summary(self, level: float = 0.95, *, odds: bool = False) -> Summary:
+    def summary(
+        self,
+        level: float = 0.95,
+        *,
+        odds: bool = False,
+        reference: Mapping[str, str] | None = None,
+    ) -> Summary:
         """Return a table of the coefficients: estimates, intervals, P(coefficient > 0).
 
         With an :attr:`estimate` intervals have coverage ``level``, and the table has privacy's
@@ -102,11 +108,16 @@ class Release:
             level: coverage of the intervals.
             odds: whether ``str`` shows odds ratios, or rate ratios for counts; ``to_dict`` and
                 ``to_frame`` always have them.
+            reference: the level that the others are compared with, by column, such as
+                ``{"smokes": "never"}``: the same release, expressed otherwise, at no price. By
+                default the first level of a category, or for draws of a guide the one that varies
+                least; weights of other releases are not compared. Privacy's share of a difference
+                of two weights is unknown.
 
         Raises:
-            ValueError: if ``level`` is not a probability.
+            ValueError: if ``level`` is not a probability, or a column has no such level.
         """
-        return summarised(self, level, odds)
+        return summarised(self, level, odds, reference)
 
     @on_host
     def with_draws(self, draws: int) -> Release:

@@ -14,6 +14,7 @@ from bdpvi._ground import validate
 from bdpvi.models.contract import Model
 from bdpvi.releases.estimate import BASE, HIDDEN, SHARE, Estimate, Gaussian
 from bdpvi.releases.receipt import Receipt
+from bdpvi.releases.references import Compared, compared, contrasts
 from bdpvi.releases.summary import Coefficient, Summary
 
 if TYPE_CHECKING:
@@ -102,12 +103,19 @@ class Draws(Protocol):
         """The encoding of raw columns, if there is one."""
 
 
-def summarised(release: Draws, level: float, odds: bool) -> Summary:
+def summarised(
+    release: Draws, level: float, odds: bool, reference: Mapping[str, str] | None = None
+) -> Summary:
     """Return the summary; see :meth:`bdpvi.Release.summary`."""
     validate.probability("level", level)
     names, scales = _names(release)
+    chosen: tuple[Compared, ...] = ()
+    if reference:
+        encoding = release.encoding if _of_features(release) else None
+        chosen = compared(encoding, _columns(release) if encoding else (), reference)
     made = _of_estimate if release.estimate is not None else _of_draws
-    rows = made(release, level, names, scales)
+    rows = made(release, level, names, scales, chosen)
+    given_levels = "".join(f". {one.column!r} is compared with {one.level!r}" for one in chosen)
     ratio = _RATIOS.get(getattr(release.model, "kind", ""), "odds ratio")
     ratio = ratio if hasattr(release.model, "design") else ""
     given: dict[str, Any] = {"level": level, "ratio": ratio, "odds": odds}
@@ -121,15 +129,16 @@ def summarised(release: Draws, level: float, odds: bool) -> Summary:
             seen = sum(one.measured for one in shown)
             reason, reliable = _TRAINED + _FAINT * (seen < len(shown)), seen >= SHARE * len(shown)
         if _of_features(release):
-            reason += _LEVELS * bool(getattr(release.model, "levels", ()))
+            reason += _LEVELS * (len(getattr(release.model, "levels", ())) > len(chosen))
             reason += _CLASSES * bool(_classes(release))
-        return Summary(**given, reliable=reliable, reason=reason)
+        return Summary(**given, reliable=reliable, reason=reason + given_levels)
     if known.log_scale is not None:
         mean, sd = known.log_scale
         half = sd * _quantile(level)
         ends = (mean, mean - half, mean + half)
         given["noise"] = tuple(math.exp(min(one, 700.0)) for one in ends)
-    return Summary(**given, reliable=known.reliable, reason=known.reason)
+    reason = (known.reason + given_levels).removeprefix(". ")
+    return Summary(**given, reliable=known.reliable, reason=reason)
 
 
 def _quantile(level: float) -> float:
@@ -140,16 +149,23 @@ def _quantile(level: float) -> float:
 
 
 def _of_estimate(
-    release: Draws, level: float, names: Sequence[str], scales: Sequence[float]
+    release: Draws,
+    level: float,
+    names: Sequence[str],
+    scales: Sequence[float],
+    chosen: Sequence[Compared] = (),
 ) -> list[Coefficient]:
     known = release.estimate
     assert known is not None
     from scipy.special import ndtr  # late: draws without an estimate need none of scipy
 
     quantile = _quantile(level)
+    pairs = [(one.places, one.base) for one in chosen]
+    turn = contrasts(len(known.mean), _has_intercept(release), pairs)
+    means = (turn @ torch.tensor(known.mean, dtype=torch.float64)).tolist()
+    sds = (turn @ known.spread @ turn.T).diagonal().clamp(min=0).sqrt().tolist()
     rows = []
-    sds = known.spread.diagonal().clamp(min=0).sqrt().tolist()
-    parts = zip(names, known.mean, sds, known.sampling, scales, known.notes, strict=True)
+    parts = zip(names, means, sds, _sampling(known, turn), scales, _notes(known, turn), strict=True)
     for name, mean, sd, sampling, scale, note in parts:
         row = Coefficient(name=name, mean=mean, scale=scale, note=note)
         if sd:
@@ -159,21 +175,47 @@ def _of_estimate(
                 low=mean - quantile * sd,
                 high=mean + quantile * sd,
                 positive=float(ndtr(mean / sd)),
-                privacy=max(0.0, 1 - sampling / sd),
+                privacy=None if sampling is None else max(0.0, 1 - sampling / sd),
             )
         rows.append(row)
     return rows
 
 
+def _sampling(known: Estimate, turn: Tensor) -> list[float | None]:
+    """Return each contrast's standard deviation without privacy noise; None for one of several."""
+    there = known.spread.diagonal() > 0
+    found: list[float | None] = []
+    for row in turn:
+        used = torch.nonzero((row != 0) & there).flatten().tolist()
+        found.append(known.sampling[used[0]] if len(used) == 1 else 0.0 if not used else None)
+    return found
+
+
+def _notes(known: Estimate, turn: Tensor) -> list[str]:
+    """Return the contrasts' notes: of a hidden weight, if one is in it."""
+    found = []
+    for place, row in enumerate(turn):
+        used = [known.notes[at] for at in torch.nonzero(row != 0).flatten().tolist()]
+        hidden = [note for note in used if note.startswith(HIDDEN)]
+        plain = BASE if not used else "" if len(used) > 1 else used[0]
+        own = known.notes[place] if known.notes[place] in hidden else ""
+        found.append(own or (hidden[0] if hidden else plain))
+    return found
+
+
 def _of_draws(
-    release: Draws, level: float, names: Sequence[str], scales: Sequence[float]
+    release: Draws,
+    level: float,
+    names: Sequence[str],
+    scales: Sequence[float],
+    chosen: Sequence[Compared] = (),
 ) -> list[Coefficient]:
     weights, measured = _weights(release), torch.tensor(_measured(release))
-    contrasts = _contrasts(release, weights, measured)
-    values = weights @ contrasts.T
+    rows_of = _contrasts(release, weights, measured, chosen)
+    values = weights @ rows_of.T
     notes = [
         HIDDEN if bool(((row != 0) & ~measured).any()) else "" if bool(row.any()) else BASE
-        for row in contrasts
+        for row in rows_of
     ]
     points = [
         Coefficient(name=name, mean=mean, scale=scale, note=note)
@@ -193,33 +235,42 @@ def _of_draws(
     ]
 
 
-def _contrasts(release: Draws, weights: Tensor, measured: Tensor) -> Tensor:
+def _contrasts(
+    release: Draws, weights: Tensor, measured: Tensor, chosen: Sequence[Compared]
+) -> Tensor:
     """Return the displayed contrasts of p weights: their linear combinations, (rows, p).
 
     The records identify only differences between a category's levels, and between classes. A
     guide of independent normals has the right spread for differences of levels that all have
     weights; with a rare base level without a weight it is far too narrow. So the base level is
-    chosen from the draws: the one that varies least. Classes are compared with the first.
+    chosen from the draws, unless it is given: the one that varies least. Classes are compared with
+    the first.
 
     Args:
         release: a release of a model with p weights.
         weights: its draws, (k, p).
         measured: whether each weight is not dominated by privacy noise, (p,).
+        chosen: categories with a given reference level.
     """
     if not _of_features(release):
         return torch.eye(weights.shape[1]).to(weights)
     names, classes = _columns(release), max(1, len(_classes(release)))
-    of_features, of_classes = (torch.eye(n).to(weights) for n in (len(names), classes))
+    of_classes = torch.eye(classes).to(weights)
     if classes > 1:
         of_classes = of_classes[1:] - of_classes[0]
     hidden = ~measured.view(-1, classes)
     varying = weights.var(0, correction=0).view(-1, classes).masked_fill(hidden, math.inf).sum(1)
+    pairs = {one.places: one.base for one in chosen}
     for levels in getattr(release.model, "levels", ()):
-        places = [names.index(release.feature_names[level]) for level in levels]
-        base = places[int(varying[places].argmin())]
-        of_features[places, base] -= 1
-        of_features[-1, base] += 1
+        places = tuple(names.index(release.feature_names[level]) for level in levels)
+        pairs.setdefault(places, places[int(varying[list(places)].argmin())])
+    of_features = contrasts(len(names), _has_intercept(release), [*pairs.items()]).to(weights)
     return torch.kron(of_features, of_classes)
+
+
+def _has_intercept(release: Draws) -> bool:
+    """Return whether the last weight is an intercept."""
+    return bool(getattr(release.model, "intercept", False))
 
 
 def _measured(release: Draws) -> list[bool]:
@@ -288,7 +339,7 @@ def _columns(release: Draws) -> list[str]:
     names = list(release.feature_names)
     if (exposure := getattr(release.model, "exposure", None)) is not None:
         del names[exposure]
-    return names + ["intercept"] * bool(getattr(release.model, "intercept", False))
+    return names + ["intercept"] * _has_intercept(release)
 
 
 def _classes(release: Draws) -> Sequence[object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -24,14 +23,18 @@ except ImportError:  # scikit-learn 1.5
         """Validate like scikit-learn 1.6."""
         if "ensure_all_finite" in options:
             options["force_all_finite"] = options.pop("ensure_all_finite")
+        if options.pop("skip_check_array", False):
+            options["cast_to_ndarray"] = False
         return estimator._validate_data(*args, **options)
 
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Dataset, Release
     from bdpvi.bayesian.guarantees import Guarantee
+    from bdpvi.datasets import Schema
     from bdpvi.noise.keys import Key
     from bdpvi.releases.transaction import Transaction
+    from bdpvi.sklearn.inputs import Constants, Inputs
     from bdpvi.tables.arrays import Standard
     from bdpvi.tables.pipeline import Pipeline
     from bdpvi.tables.recipe import Recipe
@@ -43,30 +46,6 @@ Floats = NDArray[np.float64]
 
 class PrivacyLeakWarning(UserWarning):
     """An estimator leaks something that its guarantee does not cover."""
-
-
-def _numbers(X: Any) -> Any:
-    """Return a table with text cells read as numbers, NaN where that fails.
-
-    Each cell is read separately, so that one stray word does not affect the others.
-    """
-    import pandas as pd
-
-    from bdpvi.datasets.cells import read_cells
-
-    if isinstance(X, pd.DataFrame):
-        of_text = [pd.api.types.is_numeric_dtype(kind) for kind in X.dtypes]
-        columns = {
-            place: X.iloc[:, place] if number else read_cells(X.iloc[:, place]).numbers
-            for place, number in enumerate(of_text)
-        }
-        return pd.DataFrame(columns, index=X.index).set_axis(X.columns, axis=1)
-    if isinstance(X, list | tuple):
-        with contextlib.suppress(ValueError):  # rows of different lengths are refused elsewhere
-            X = np.asarray(X)
-    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUS" and X.shape[1]:
-        return np.column_stack([read_cells(pd.Series(one, dtype=object)).numbers for one in X.T])
-    return X
 
 
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
@@ -81,6 +60,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     bounds: tuple[ArrayLike, ArrayLike] | None
     scales: tuple[ArrayLike, ArrayLike] | None
     from_data: bool
+    types: Schema | None
     expected_rows: float | None
     rows_per_unit: int
     ledger: str | None
@@ -140,19 +120,29 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return {"unit": str(getattr(unit, "name", None) or "unit"), "rows_per_unit": rows}
 
-    def _rows(
+    def _inputs(
         self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None
-    ) -> tuple[Floats, NDArray[Any]]:
-        """Return rows and targets, (N, d) and (N,), with valid shapes and arbitrary values.
+    ) -> tuple[Inputs, NDArray[Any]]:
+        """Return N rows and their targets, (N,), with valid shapes and arbitrary values.
 
         Of each person only the first ``rows_per_unit`` rows are returned.
 
         Raises:
             ValueError: for wrong shapes or types only, never because of a record's values.
         """
+        from bdpvi.sklearn import inputs
+
         if y is None:
             validate_data(self, X, y)  # refuses
-        rows: Floats = validate_data(self, _numbers(X), dtype=np.float64, ensure_all_finite=False)
+        rows: Inputs
+        if inputs.tabular(X, self.types):
+            validate_data(self, X, skip_check_array=True)
+            rows = inputs.table_of(X, self.types)
+        else:
+            read = inputs.numbers(X)
+            rows = inputs.Numbers(
+                validate_data(self, read, dtype=np.float64, ensure_all_finite=False)
+            )
         targets = column_or_1d(y, warn=True)
         check_consistent_length(rows, targets)
         if targets.dtype.kind == "c":
@@ -165,8 +155,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
         persons = column_or_1d(unit)
         check_consistent_length(rows, persons)
-        kept = at_most(pd.DataFrame({"unit": persons}), "unit", self.rows_per_unit).index
-        return rows[kept], targets[kept]
+        frame = pd.DataFrame({"unit": persons})
+        kept = at_most(frame, "unit", self.rows_per_unit).index.to_numpy()
+        return rows.select(kept), targets[kept]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -174,8 +165,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = True
         return tags
 
-    def _given(self, X: Floats) -> Standard | None:
-        """Return the columns' scaling if it is given, and need not be estimated privately."""
+    def _given(self, inputs: Inputs) -> Standard | None:
+        """Return the scaling of numbers if it is given, and need not be estimated privately."""
         from bdpvi.tables import arrays
 
         given = {name: getattr(self, name) for name in ("bounds", "scales")}
@@ -185,10 +176,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             one, other = (f"{name}={value!r}" for name, value in [*given.items()][:2])
             raise ValueError(f"{one} and {other} were both given; give one")
         if self.bounds is not None:
-            return arrays.of_bounds(self.bounds, X.shape[1])
+            return arrays.of_bounds(self.bounds, inputs.width)
         if self.scales is not None:
-            return arrays.of_scales(self.scales, X.shape[1])
-        return arrays.of_rows(X) if self.from_data else None
+            return arrays.of_scales(self.scales, inputs.width)
+        return arrays.of_rows(inputs.values) if self.from_data else None
 
     @contextmanager
     def _work(self, people: Mapping[str, Any]) -> Iterator[Transaction]:
@@ -210,19 +201,21 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         with work.reserved(self.epsilon, self.delta, "fit") if public else nullcontext():
             yield work
 
-    def _bought(self, columns: Floats, pipeline: Pipeline, work: Transaction) -> Standard:
-        """Return private centres and scales of the columns named by the pipeline."""
+    def _bought(
+        self, inputs: Inputs, public: Standard | None, pipeline: Pipeline, work: Transaction
+    ) -> Constants:
+        """Return the constants, those that are not public estimated privately."""
         from bdpvi import PrivacyUtilityWarning
-        from bdpvi.tables import arrays
         from bdpvi.tables.pipeline import Remaining
 
         left = Remaining.whole(pipeline.distance, work.ledger.rows_per_unit)
-        standard = arrays.bought(columns, pipeline, work.perform, left)
-        if standard.found and (few := standard.found.caution(self.epsilon)):
+        made = inputs.estimated(public, pipeline, work.perform, left)
+        found = made.standard.found
+        if found and (few := found.caution(self.epsilon)):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
-        return standard
+        return made
 
-    def _declared(self) -> dict[str, str]:
+    def _declared(self, kinds: tuple[str, ...]) -> dict[str, str]:
         """Return the arguments' declarations about the table, in words."""
         from bdpvi.datasets.origin import declared
         from bdpvi.tables.pipeline import about
@@ -236,11 +229,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         }
         weights = getattr(self, "class_weight", None) or {}
         said["class weights"] = tuple(f"{name}: {one:g}" for name, one in weights.items())
-        return declared(**said, rows=about(self.expected_rows))
+        return declared(**said, types=kinds, rows=about(self.expected_rows))
 
     def _dataset(
         self,
-        X: Floats,
+        inputs: Inputs,
         y: Floats,
         standard: Standard,
         people: Mapping[str, Any],
@@ -253,24 +246,32 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.datasets.dataset import People
         from bdpvi.datasets.origin import DECLARED
 
-        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(X.shape[1])])
+        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(inputs.width)])
         encoding = standard.encoding(names)
+        said = self._declared(inputs.kinds)
         return Dataset(
-            torch.from_numpy(standard.applied(X)),
+            torch.from_numpy(inputs.features(standard)),
             torch.from_numpy(y),
             feature_names=encoding.feature_names,
-            preprocessing={"encoding": encoding.to_dict(), DECLARED: self._declared(), **noted},
+            preprocessing={"encoding": encoding.to_dict(), DECLARED: said, **noted},
             people=People(**people),
         )
 
     def _features(self, X: ArrayLike) -> Any:
-        """Return checked rows as the release's input, (N, d); a NaN counts as the centre."""
+        """Return checked rows as the release's input, (N, d); a NaN counts as the centre.
+
+        A data frame's cells are encoded as in ``fit``: a blank and an unknown level are levels.
+        """
         import torch
 
+        from bdpvi.sklearn.inputs import encoded, numbers
         from bdpvi.tables.arrays import standardised
 
+        if self.encoding_ is not None:
+            validate_data(self, X, reset=False, skip_check_array=True)
+            return encoded(X, getattr(self, "feature_names_in_", None), self.encoding_)
         given = {"dtype": np.float64, "ensure_all_finite": False, "reset": False}
-        rows: Floats = validate_data(self, _numbers(X), **given)
+        rows: Floats = validate_data(self, numbers(X), **given)
         found = standardised(rows, self.center_, self.scale_)
         return torch.from_numpy(np.nan_to_num(found, nan=0.0))
 
@@ -337,6 +338,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Set the attributes common to all models, from the release and public scaling."""
         receipt = release.receipt
         self.center_, self.scale_ = standard.center, standard.scale
+        self.encoding_ = standard.table
         self.bound_ = receipt.bound
         self.guarantee_ = str(receipt)
         if not receipt.experiment:
@@ -347,6 +349,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Set summary and intervals; return the coefficients on the scale of X, (d,)."""
         self.summary_ = self.release_.summary()
         rows = self.summary_.coefficients[: len(self.center_)]
-        ends = np.array([(one.low, one.high) for one in rows])
+        ends = np.array([(one.low, one.high) for one in rows], dtype=np.float64)
         self.coef_interval_ = ends / np.reshape(self.scale_, (-1, 1))
         return np.asarray([one.mean for one in rows] / self.scale_)

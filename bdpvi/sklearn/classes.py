@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import assert_all_finite
+from sklearn.utils.multiclass import check_classification_targets
 
 from bdpvi.sklearn.base import Floats
 
@@ -13,15 +15,27 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
     from bdpvi.tables import Recipe
     from bdpvi.tables.arrays import Standard
+    from bdpvi.tables.rows import Encoded
 
 STEPS = 1000
 """Number of training steps."""
-_OF_TWO = ("guarantee", "clip", "noise_scale", "base_rate", "guide", "class_weight")
+_OF_TWO = ("guarantee", "clip", "noise_scale", "base_rate", "guide")
 """Arguments for two classes only."""
 
 
-def settings(estimator: Any, classes: int) -> Recipe:
+def settings(
+    estimator: Any,
+    classes: int,
+    found: Encoded | None = None,
+    weights: tuple[float, ...] | None = None,
+) -> Recipe:
     """Return model and route for the estimator's arguments.
+
+    Args:
+        estimator: the estimator.
+        classes: number of classes.
+        found: the encoding of a data frame, whose levels the model is told.
+        weights: public weight of each class.
 
     Raises:
         ValueError: naming an argument that is for two classes only.
@@ -32,18 +46,40 @@ def settings(estimator: Any, classes: int) -> Recipe:
     given = {name: getattr(estimator, name) for name in _OF_TWO}
     wrong = {name: value for name, value in given.items() if value is not None}
     wrong |= {"intervals": True} if estimator.intervals else {}
-    wrong |= {"rows_per_unit": estimator.rows_per_unit} if estimator.rows_per_unit > 1 else {}
     wrong |= {} if estimator.fit_intercept else {"fit_intercept": False}
     if wrong:
         name, value = next(iter(wrong.items()))
         raise ValueError(
             f"{name}={value!r} is for two classes, and there are {classes}; leave it out"
         )
-    prior = {} if estimator.prior_scale is None else {"prior_scale": estimator.prior_scale}
+    more: Any = {} if estimator.prior_scale is None else {"prior_scale": estimator.prior_scale}
+    more |= {} if weights is None else {"class_weights": weights}
+    more |= {} if found is None else {"levels": found.encoding.one_hot}
     return Recipe(
-        model=BayesianMultinomialRegression(classes=classes, limit=estimator.limit, **prior),
+        model=BayesianMultinomialRegression(classes=classes, limit=estimator.limit, **more),
         route=DPVI(rows=estimator.expected_rows, draws=estimator.draws, steps=STEPS),
     )
+
+
+def labels(given: ArrayLike | None, y: NDArray[Any]) -> NDArray[Any]:
+    """Return the classes, sorted: those given, or those of y.
+
+    Raises:
+        ValueError: if there are fewer than two; without given classes, also unless y has labels.
+    """
+    if given is None:
+        if y.dtype.kind == "f":
+            assert_all_finite(y, input_name="y")
+        check_classification_targets(y)
+    classes = np.unique(y if given is None else np.asarray(given))
+    if len(classes) < 2:
+        if given is None:
+            raise ValueError(
+                f"y has one class, {classes.tolist()}; give classes=(one, other) if a table "
+                "may have one of them alone"
+            )
+        raise ValueError(f"classes must have two classes or more, got {given!r}")
+    return classes
 
 
 def coefficients(release: Release, standard: Standard) -> tuple[Floats, Floats]:

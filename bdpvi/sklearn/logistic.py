@@ -11,8 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, log_expit, logsumexp
 from sklearn.base import ClassifierMixin
-from sklearn.utils import assert_all_finite
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from bdpvi._ground import validate
@@ -22,6 +20,7 @@ from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
     from bdpvi.bayesian.guarantees import Guarantee
+    from bdpvi.datasets import Schema
     from bdpvi.tables.arrays import Standard
     from bdpvi.tables.pipeline import Pipeline
     from bdpvi.tables.recipe import Recipe
@@ -51,10 +50,12 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         noise_scale: standard deviation of the released noise at temperature 1; with
             ``guarantee=None`` it has no effect, because ``epsilon`` decides the temperature.
         fit_intercept: whether a column of ones is added to the standardised features.
-        bounds: (low, high), numbers or arrays of d, the expected range of the features. They are
-            standardised by the middle and a quarter of the range, a rule of thumb for the standard
-            deviation. Values outside are allowed.
-        scales: instead of ``bounds``: (centres, standard deviations), numbers or arrays of d.
+        bounds: (low, high), numbers or arrays with one for each column of numbers, their expected
+            range. They are standardised by the middle and a quarter of the range, a rule of thumb
+            for the standard deviation. Values outside are allowed.
+        scales: instead of ``bounds``: (centres, standard deviations).
+        types: declared types of a data frame's columns, as for :func:`bdpvi.private`; they precede
+            its dtypes.
         from_data: consent to use exact means and deviations of the rows, which no ε covers;
             ``guarantee_`` then says so.
         classes: the labels. By default they are taken from y, with a
@@ -69,7 +70,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             default. It needs ``expected_rows`` if the scaling is estimated privately: too few
             records are an error, which must be raised before anything is charged.
         guide: "mean-field" or "full-rank" to release draws from a guide instead.
-        class_weight: None, or public weights {label: weight} of the two classes in the default
+        class_weight: None, or public weights {label: weight} of the classes in the default
             release; only their ratio matters. "balanced" is refused: it is computed from y.
         rows_per_unit: the most rows of one person to use, the first ones, if ``fit`` is given the
             persons as ``unit``. ε is then for all rows of a person.
@@ -97,13 +98,16 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             ``intervals``.
         coef_samples_, intercept_samples_: (k, d) and (k,), or (k, K, d) and (k, K), for each draw.
         classes_: the labels, sorted.
-        center_, scale_: (d,), centres and scales that standardise X.
+        center_, scale_: (d,), centres and scales that standardise X; 0 and 1 where a feature is no
+            number.
+        encoding_: the :class:`bdpvi.datasets.Encoding` of a data frame's columns as d features,
+            named by ``encoding_.feature_names``; None if each column is a feature.
         bound_: the :class:`bdpvi.Bound` of preprocessing and release together: ``bound_.kind``,
             ``bound_.epsilon``, ``bound_.reliable``. An experiment's bound is not reliable.
         guarantee_: the guarantee in words.
         release_: the :class:`bdpvi.Release` that may be shared, for standardised features.
-        n_features_in_: d.
-        feature_names_in_: names of the d columns, if X has any.
+        n_features_in_: number of columns of X.
+        feature_names_in_: their names, if X has any.
 
     >>> X, y = np.random.default_rng(0).normal(size=(400, 2)), np.repeat(["no", "yes"], 200)
     >>> X[200:] += 2
@@ -129,6 +133,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         bounds: tuple[ArrayLike, ArrayLike] | None = None,
         scales: tuple[ArrayLike, ArrayLike] | None = None,
         from_data: bool = False,
+        types: Schema | None = None,
         classes: ArrayLike | None = None,
         base_rate: float | None = None,
         expected_rows: float | None = None,
@@ -151,6 +156,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self.bounds = bounds
         self.scales = scales
         self.from_data = from_data
+        self.types = types
         self.classes = classes
         self.base_rate = base_rate
         self.expected_rows = expected_rows
@@ -167,7 +173,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         """Fit and release.
 
         Args:
-            X: features, (N, d). Records with a feature that is not a finite number are left out.
+            X: features, (N, d), or a data frame. Records of an array with a feature that is not a
+                finite number are left out. A frame with categories, Booleans or nullable numbers
+                is encoded as by :func:`bdpvi.private`: a category dtype declares its levels,
+                which count as public; blanks and unknown levels are levels too.
             y: labels, (N,). With ``classes``, records with other labels are left out, and a single
                 class is accepted; without, at least two are required.
             unit: the person of each row, (N,): ε is then for all rows of a person. With metadata
@@ -178,8 +187,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             The estimator itself.
 
         Raises:
-            ValueError: naming the argument and its value. With ``classes`` it never depends on a
-                record.
+            ValueError: naming the argument and its value, or a column whose dtype declares no
+                levels. With ``classes`` it never depends on a record.
 
         Warns:
             PrivacyUtilityWarning: if there are few records for private preprocessing; also how many
@@ -194,13 +203,13 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
         self._refuse(options)
         people = self._people(unit)
-        rows, labels = self._rows(X, y, unit)
-        classes = self._labels(labels)
+        inputs, labels = self._inputs(X, y, unit)
+        classes = of_classes.labels(self.classes, labels)
         targets = of_classes.places(labels, classes)
-        good = np.isfinite(rows).all(axis=1) & np.isfinite(targets)
+        good = inputs.complete & np.isfinite(targets)
         why = "a value is not a finite number, or a label is not a class"
         tell_owner(int((~good).sum()), "record", why)
-        rows, targets = rows[good], targets[good]
+        inputs, targets = inputs.select(good), targets[good]
         noted = {LABELLED: True} if self.classes is None else {}
         if self.classes is None:
             warnings.warn(
@@ -209,9 +218,12 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 PrivacyLeakWarning,
                 stacklevel=2,
             )
-        pipeline = self._pipeline(rows.shape[1])
-        settings: Any = self._chosen(pipeline, classes)  # refused before anything is charged
-        given = self._standard(rows)
+        public = self._given(inputs)
+        pipeline = self._pipeline(inputs.options(public))
+        given = inputs.known(public, pipeline)
+        found = given.found if given else None
+        settings: Any = self._chosen(pipeline, classes, found)  # refused before a charge
+        self._check_public(given)
         if self.intervals:
             if given is None and self.expected_rows is None:
                 raise ValueError(
@@ -220,11 +232,12 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                     "approximate public number, or public bounds"
                 )
             left = Remaining.whole(pipeline.distance, people["rows_per_unit"])
-            promising(pipeline, rows.shape[1], 0.0 if given else SHARE, left)
+            share = 0.0 if given else SHARE
+            promising(pipeline, inputs.fewest_features(pipeline), share, left)
         with self._work(people) as work:
-            standard = given or self._bought(rows, pipeline, work)
+            standard = given or self._bought(inputs, public, pipeline, work).standard
             settings = self._chosen(pipeline, classes, standard.found)
-            data = self._dataset(rows, targets, standard, people, **noted)
+            data = self._dataset(inputs, targets, standard, people, **noted)
             release = self._release(settings, data, work)
         self.classes_ = classes
         self._keep(release, standard)
@@ -271,7 +284,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
         return {"poor_score": True}
 
-    def _pipeline(self, width: int) -> Pipeline:
+    def _pipeline(self, columns: Mapping[str, Any]) -> Pipeline:
+        """Return the pipeline with these options for the constants."""
         from bdpvi.tables.files import guide_named
         from bdpvi.tables.pipeline import Pipeline
 
@@ -284,12 +298,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         ):
             named = "mean-field"
         return Pipeline(
-            target="y",
+            **columns,
             positive=1,
             epsilon=self.epsilon,
             delta=self.delta,
             draws=self.draws,
-            numeric=tuple(map(str, range(width))),
             base_rate=self.base_rate,
             expected_rows=self.expected_rows,
             intervals=self.intervals,
@@ -303,7 +316,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         """Return settings for these classes."""
         weights = self._class_weights(classes)
         if len(classes) > 2:
-            return of_classes.settings(self, len(classes))
+            return of_classes.settings(self, len(classes), bought, weights)
         found: Any = self._settings(pipeline, bought)
         if weights is None:
             return found
@@ -311,7 +324,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
         if not isinstance(found.route, ObjectivePerturbation):
             raise ValueError(
-                f"class_weight={self.class_weight!r} is for the default release of two classes; "
+                f"class_weight={self.class_weight!r} is for the default release; "
                 "leave it out, or intervals, guarantee, guide, clip, prior_scale and noise_scale"
             )
         return replace(found, route=replace(found.route, class_weights=weights))
@@ -344,37 +357,18 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             noise_scale=found.noise_scale if self.noise_scale is None else self.noise_scale,
         )
 
-    def _labels(self, y: NDArray[Any]) -> NDArray[Any]:
-        """Return the classes."""
-        if self.classes is None:
-            if y.dtype.kind == "f":
-                assert_all_finite(y, input_name="y")
-            check_classification_targets(y)
-        classes = np.unique(y if self.classes is None else np.asarray(self.classes))
-        if len(classes) < 2:
-            if self.classes is None:
-                raise ValueError(
-                    f"y has one class, {classes.tolist()}; give classes=(one, other) if a table "
-                    "may have one of them alone"
-                )
-            raise ValueError(f"classes must have two classes or more, got {self.classes!r}")
-        return classes
-
     def _guarantee(self) -> Guarantee:
         return self.guarantee or super()._guarantee()
 
-    def _standard(self, X: Floats) -> Standard | None:
-        """Return the columns' scaling if it is given; otherwise check that it can be estimated."""
+    def _check_public(self, given: Standard | None) -> None:
+        """Refuse a guarantee that needs public constants if some are to be estimated."""
         from bdpvi.bayesian.guarantees import WORST_CASE
 
-        if (given := self._given(X)) is not None:
-            return given
-        if self.guarantee is not None and self.guarantee.name != WORST_CASE:
+        if given is None and self.guarantee is not None and self.guarantee.name != WORST_CASE:
             raise ValueError(
                 f"guarantee={self.guarantee!r} needs public bounds (or scales): privately "
                 "estimated ones are outputs too"
             )
-        return None
 
     def _keep(self, release: Release, standard: Standard) -> None:
         """Set the attributes of a fit: functions of the release and public scaling."""

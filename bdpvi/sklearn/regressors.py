@@ -17,7 +17,9 @@ from sklearn.utils.validation import check_is_fitted
 from bdpvi.sklearn.base import Floats, PrivateEstimator
 
 if TYPE_CHECKING:
+    from bdpvi.datasets import Schema
     from bdpvi.models.kinds import OfNumbers
+    from bdpvi.sklearn.inputs import Inputs
     from bdpvi.tables.arrays import Standard
     from bdpvi.tables.pipeline import Pipeline
     from bdpvi.tables.recipe import Recipe
@@ -45,36 +47,39 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """Return the model if public bounds on the target are given."""
         raise NotImplementedError
 
-    def _numbers(
+    def _read(
         self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None, least: float = -math.inf
-    ) -> tuple[Floats, Floats]:
-        """Return the finite records with targets of at least ``least``."""
+    ) -> tuple[Inputs, Floats]:
+        """Return the complete records with finite targets of at least ``least``."""
         import pandas as pd
 
         from bdpvi._ground.types import tell_owner
         from bdpvi.datasets.cells import read_cells
 
-        rows, given = self._rows(X, y, unit)
+        inputs, given = self._inputs(X, y, unit)
         texts = given.dtype.kind in "OUS"
         targets = read_cells(pd.Series(given, dtype=object)).numbers if texts else given
         targets = targets.astype(np.float64)
-        good = np.isfinite(rows).all(axis=1) & np.isfinite(targets) & (targets >= least)
+        good = inputs.complete & np.isfinite(targets) & (targets >= least)
         why = "a value is not a finite number, or a target is outside the range of the model"
         tell_owner(int((~good).sum()), "record", why, 4)
-        return rows[good], targets[good]
+        return inputs.select(good), targets[good]
 
-    def _fit(self, X: Floats, y: Floats, people: Mapping[str, Any]) -> None:
+    def _fit(self, inputs: Inputs, y: Floats, people: Mapping[str, Any]) -> None:
         """Fit and release; keep only the release."""
-        given, made = self._given(X), self._public_model()
-        wanted = [X] * (given is None) + [y[:, None]] * (made is None)
-        pipeline = self._pipeline(sum(one.shape[1] for one in wanted))
-        self._settings(made or self._model(0.0, 1.0), given)  # refused before anything is charged
+        public, made = self._given(inputs), self._public_model()
+        asked = inputs if made else inputs.beside(y)
+        pipeline = self._pipeline(asked.options(public))
+        given = asked.known(public, pipeline)
+        usual = self._model(0.0, 1.0)
+        self._settings(made or usual, given)  # refused before anything is charged
         with self._work(people) as work:
-            found = self._bought(np.hstack(wanted), pipeline, work) if wanted else None
-            standard, model = self._constants(given, made, found, X.shape[1])
-            release = self._release(
-                self._settings(model, standard), self._dataset(X, y, standard, people), work
-            )
+            standard, target = given, None
+            if standard is None:
+                standard, target = self._bought(asked, public, pipeline, work)
+            model = self._model(*target) if target else made or usual
+            settings = self._settings(model, standard)
+            release = self._release(settings, self._dataset(inputs, y, standard, people), work)
         if release.estimate is not None and not release.estimate.reliable:
             from bdpvi import PrivacyUtilityWarning
 
@@ -84,34 +89,19 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         last = self.summary_.coefficients[-1].mean
         self.intercept_ = float(last - self.coef_ @ standard.center)
 
-    def _pipeline(self, bought: int) -> Pipeline:
-        """Return the pipeline with this number of columns to estimate privately."""
+    def _pipeline(self, columns: Mapping[str, Any]) -> Pipeline:
+        """Return the pipeline with these options for the constants."""
         from bdpvi.tables.pipeline import Pipeline
 
         return Pipeline(
-            target="y",
+            **columns,
             positive=1,
             epsilon=self.epsilon,
             delta=self.delta,
             draws=self.draws,
             expected_rows=self.expected_rows,
-            numeric=tuple(map(str, range(bought))),
             intervals=True,
         )
-
-    def _constants(
-        self, given: Standard | None, made: OfNumbers | None, found: Standard | None, width: int
-    ) -> tuple[Standard, OfNumbers]:
-        """Return scaling and model, from given and from privately estimated values."""
-        if found is None:
-            assert given is not None
-            assert made is not None
-            return given, made
-        if made is None:
-            made = self._model(float(found.center[-1]), float(found.scale[-1]))
-        if given is not None:
-            return replace(given, found=found.found), made
-        return replace(found, center=found.center[:width], scale=found.scale[:width]), made
 
     def _settings(self, model: OfNumbers, standard: Standard | None) -> Recipe:
         """Return model and route; with few records the route continues and warns."""
@@ -119,9 +109,12 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         from bdpvi.tables import Recipe
 
         route = NoisyScores(rows=self.expected_rows, draws=self.draws, least=0.0)
-        bought = standard.found if standard else None
-        if self.expected_rows is None and bought is not None and bought.records is not None:
-            route = route.of_rows(bought.records)
+        found = standard.found if standard else None
+        if self.expected_rows is None and found is not None and found.records is not None:
+            route = route.of_rows(found.records)
+        if standard is not None and standard.table is not None:
+            told: Any = {"levels": standard.table.one_hot}
+            model = replace(model, **told)
         return Recipe(model=model, route=route)
 
     def predict(self, X: ArrayLike) -> Floats:
@@ -160,7 +153,7 @@ class PrivateLinearRegression(_PrivateRegressor):
         prior_scale: standard deviation of the weights' prior, on standardised features and in
             quarters of the target's range.
         limit: standardised features are clipped at ±limit; None does not clip.
-        bounds, scales, from_data, expected_rows, rows_per_unit, ledger, random_state: as in
+        bounds, scales, from_data, types, expected_rows, rows_per_unit, ledger, random_state: as in
             :class:`bdpvi.sklearn.PrivateLogisticRegression`.
 
     All arguments count as public: choose them without looking at the data.
@@ -170,12 +163,12 @@ class PrivateLinearRegression(_PrivateRegressor):
         intercept_: number.
         coef_interval_: (d, 2), 95 % intervals of ``coef_``.
         summary_: the :class:`bdpvi.releases.summary.Summary`, for standardised features.
-        center_, scale_: (d,), centres and scales that standardise X.
+        center_, scale_, encoding_: as in :class:`bdpvi.sklearn.PrivateLogisticRegression`.
         bound_: the :class:`bdpvi.Bound` of preprocessing and release together.
         guarantee_: the guarantee in words.
         release_: the :class:`bdpvi.Release` that may be shared, for standardised features.
-        n_features_in_: d.
-        feature_names_in_: names of the d columns, if X has any.
+        n_features_in_: number of columns of X.
+        feature_names_in_: their names, if X has any.
 
     >>> X = np.random.default_rng(0).normal(size=(4000, 2))
     >>> y = 5 + X @ [1.0, -2.0]
@@ -196,6 +189,7 @@ class PrivateLinearRegression(_PrivateRegressor):
         bounds: tuple[ArrayLike, ArrayLike] | None = None,
         scales: tuple[ArrayLike, ArrayLike] | None = None,
         from_data: bool = False,
+        types: Schema | None = None,
         expected_rows: float | None = None,
         rows_per_unit: int = 1,
         ledger: str | None = None,
@@ -210,6 +204,7 @@ class PrivateLinearRegression(_PrivateRegressor):
         self.bounds = bounds
         self.scales = scales
         self.from_data = from_data
+        self.types = types
         self.expected_rows = expected_rows
         self.rows_per_unit = rows_per_unit
         self.ledger = ledger
@@ -221,7 +216,8 @@ class PrivateLinearRegression(_PrivateRegressor):
         """Fit and release.
 
         Args:
-            X: features, (N, d).
+            X: features, (N, d), or a data frame, as in
+                :meth:`bdpvi.sklearn.PrivateLogisticRegression.fit`.
             y: targets, (N,). Records with any value that is not a finite number are left out.
             unit: the person of each row, (N,), as in
                 :meth:`bdpvi.sklearn.PrivateLogisticRegression.fit`.
@@ -239,7 +235,7 @@ class PrivateLinearRegression(_PrivateRegressor):
             PrivacyLeakWarning: if a seed is given.
         """
         self._refuse(options)
-        self._fit(*self._numbers(X, y, unit), self._people(unit))
+        self._fit(*self._read(X, y, unit), self._people(unit))
         return self
 
     def _public_model(self) -> OfNumbers | None:
@@ -281,7 +277,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         draws: number of posterior draws that predictions average over; it does not affect the cost.
         prior_scale: standard deviation of the weights' prior, on standardised features.
         limit: standardised features are clipped at ±limit; None does not clip.
-        bounds, scales, from_data, expected_rows, rows_per_unit, ledger, random_state: as in
+        bounds, scales, from_data, types, expected_rows, rows_per_unit, ledger, random_state: as in
             :class:`bdpvi.sklearn.PrivateLogisticRegression`.
 
     Attributes: as in :class:`PrivateLinearRegression`; ``exp(X @ coef_ + intercept_)`` approximates
@@ -307,6 +303,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         bounds: tuple[ArrayLike, ArrayLike] | None = None,
         scales: tuple[ArrayLike, ArrayLike] | None = None,
         from_data: bool = False,
+        types: Schema | None = None,
         expected_rows: float | None = None,
         rows_per_unit: int = 1,
         ledger: str | None = None,
@@ -321,6 +318,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         self.bounds = bounds
         self.scales = scales
         self.from_data = from_data
+        self.types = types
         self.expected_rows = expected_rows
         self.rows_per_unit = rows_per_unit
         self.ledger = ledger
@@ -332,7 +330,8 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         """Fit and release.
 
         Args:
-            X: features, (N, d).
+            X: features, (N, d), or a data frame, as in
+                :meth:`bdpvi.sklearn.PrivateLogisticRegression.fit`.
             y: counts, (N,), rounded to whole numbers. Records with a negative count, or any value
                 that is not a finite number, are left out.
             unit: the person of each row, (N,), as in
@@ -352,7 +351,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
         """
         self._refuse(options)
         people = self._people(unit)
-        rows, targets = self._numbers(X, y, unit, least=0.0)
+        rows, targets = self._read(X, y, unit, least=0.0)
         counts = np.rint(targets)
         if odd := int((counts != targets).sum()):
             from bdpvi import PrivacyUtilityWarning

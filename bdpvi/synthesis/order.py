@@ -34,18 +34,26 @@ _ANY = Domain(levels=tuple(map(str, range(MOST_LEVELS))))
 """Stands for a column that is estimated privately: no column can have more codes."""
 
 
-def counted(table: pd.DataFrame, settings: Counts, key: Key, tell: bool = False) -> pd.DataFrame:
+def counted(
+    table: pd.DataFrame,
+    settings: Counts,
+    key: Key,
+    tell: bool = False,
+    person: ColumnType | None = None,
+) -> pd.DataFrame:
     """Return the rows to count: all, or at most k of each person, chosen by secret coins."""
     if settings.unit == ROW:
         return table
     order = np.argsort(key.child("rows").coins(len(table)))
-    return at_most(table.iloc[order], settings.unit, settings.rows_per_unit, tell)
+    return at_most(table.iloc[order], settings.unit, settings.rows_per_unit, tell, person)
 
 
-def of_persons(table: pd.DataFrame, settings: Counts, key: Key) -> pd.DataFrame:
+def of_persons(
+    table: pd.DataFrame, settings: Counts, key: Key, person: ColumnType | None = None
+) -> pd.DataFrame:
     """Return the rows to count, and warn the owner about repeated persons and omitted rows."""
     warn_of_repeats(table, settings.unit, 4)
-    return counted(table, settings, key, tell=True)
+    return counted(table, settings, key, tell=True, person=person)
 
 
 def for_persons(ledger: Ledger | None, settings: Counts) -> Ledger:
@@ -71,6 +79,7 @@ class Order:
         settings: see :class:`Counts`.
         left_out: number of columns that the schema leaves out.
         types: declared types of the columns to estimate, by which their cells are read.
+        person: declared type of the column that identifies persons, if it has one.
 
     Raises:
         ValueError: naming the argument at fault.
@@ -89,6 +98,7 @@ class Order:
     settings: Counts
     left_out: int = 0
     types: Mapping[str, ColumnType] = field(default_factory=dict)
+    person: ColumnType | None = None
 
     @classmethod
     def of(
@@ -137,7 +147,8 @@ class Order:
         source = "" if schema is None else schema.source
         left_out = len(out & set(header) - {settings.unit})
         types = {name: one for name, one in types.items() if name in kinds}
-        made = cls(known, source, kinds, target, epsilon, delta, settings, left_out, types)
+        person = None if schema is None or unit == ROW else schema.of_unit(unit)[0]
+        made = cls(known, source, kinds, target, epsilon, delta, settings, left_out, types, person)
         made.plan(made._widest)  # refuses noise too large to represent
         if kinds:
             bounds.check(kinds, made.distances[1])

@@ -224,7 +224,7 @@ class Synthesis:
     def draw(self, plan: transaction.Plan[str], key: Key) -> Synthetic:
         """Return the release; warn the owner about values that did not fit."""
         order, settings = self.order, self.order.settings
-        table = of_persons(self.table, settings, key)
+        table = of_persons(self.table, settings, key, order.person)
         complete = order.bought(table, key)
         codes, unfit = complete.encode(table[list(complete.columns)])
         for column in order.kinds:

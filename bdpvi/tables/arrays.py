@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ class Standard:
         source: a public sentence about their source.
         found: the private preprocessing; None if there was none.
         origin, purchases: as in :class:`~bdpvi.datasets.Encoding`.
+        table: how a data frame's columns become the d features; None for the columns of an array.
 
     >>> of_bounds((0, 4), 2).applied(np.array([[2.0, 3.0]]))
     array([[0., 1.]])
@@ -44,13 +46,23 @@ class Standard:
     found: Encoded | None = None
     origin: Origin = Origin.PUBLIC
     purchases: tuple[str, ...] = ()
+    table: Encoding | None = None
+
+    @classmethod
+    def of_table(cls, found: Encoded) -> Standard:
+        """Return the centre and the scale of each feature that an encoding makes."""
+        center, scale = np.array(found.encoding.scales).T
+        source = found.encoding.source
+        return cls(center, scale, source, found, table=found.encoding)
 
     def applied(self, X: Floats) -> Floats:
         """Return the standardised rows, (N, d)."""
         return standardised(X, self.center, self.scale)
 
     def encoding(self, names: Iterable[object]) -> Encoding:
-        """Return how columns with these names become features."""
+        """Return how columns with these names, which a table has already, become features."""
+        if self.table is not None:
+            return self.table
         constants = zip(names, self.center.tolist(), self.scale.tolist(), strict=True)
         columns = tuple(Numeric(str(n), c, s) for n, c, s in constants)
         return Encoding(columns, self.source, origin=self.origin, purchases=self.purchases)
@@ -88,9 +100,14 @@ def of_scales(scales: Any, width: int) -> Standard:
 
 
 def of_rows(X: Floats) -> Standard:
-    """Return the rows' own means and deviations, which no ε covers; the owner must consent."""
-    with np.errstate(all="ignore"):  # squares may overflow, or there may be no rows
-        deviation, mean = X.std(axis=0), X.mean(axis=0) if len(X) else np.zeros(X.shape[1])
+    """Return the rows' own means and deviations, which no ε covers; the owner must consent.
+
+    What is no finite number is left out of its column.
+    """
+    there = np.where(np.isfinite(X), X, np.nan)
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # squares may overflow, or a column may have no number
+        deviation, mean = np.nanstd(there, axis=0), np.nanmean(there, axis=0)
     whole = np.isfinite(deviation) & np.isfinite(mean)
     mean, deviation = np.where(whole, mean, 0.0), np.where(whole & (deviation > 0), deviation, 1.0)
     return Standard(mean, deviation, MEASURED, origin=Origin.FROM_THIS_TABLE)

@@ -158,10 +158,9 @@ class EstimateConstants:
         """Return the price."""
         events: list[Priced] = []
         if self.asked.queries:
-            distance = self.price["distance"]
-            # The kinds of columns found change it, by less than a factor of 2.
-            found, most = (bought.rounding(p, distance) for p in (self.purchase, self.asked))
-            events.append(_gaussian(distance, max(found, 2 * most)))
+            distance, rows = self.price["distance"], self.price["rows"]
+            # A column found to be a category has a count for each row's name, instead of three.
+            events.append(_gaussian(distance, rows * bought.rounding(self.asked, distance, rows)))
         if self.asked.may_name:
             events.append(Threshold(self.price["delta"]))
         return _plan(*events)
@@ -209,7 +208,7 @@ def encode(
     mine = left.distance * math.sqrt(bought.SHARE)
     distance = mine * math.sqrt(bought.COUNTS)
     if feasible:
-        check(pipeline, purchase, left.distance)
+        check(pipeline, purchase, left)
     first = perform(CountCells(rows, purchase, distance))
     price: dict[str, Any] = {
         "distance": mine * math.sqrt(1 - bought.COUNTS),
@@ -235,13 +234,13 @@ def _plan(*events: Priced) -> Plan[None]:
     return Plan(kind="constants", what=what, events=events, settings=None)
 
 
-def check(pipeline: Pipeline, purchase: bought.Purchase, distance: float) -> None:
+def check(pipeline: Pipeline, purchase: bought.Purchase, left: Remaining) -> None:
     """Refuse a declared number of records that is too small, before any charge.
 
     Args:
         pipeline: the steps and their settings.
         purchase: the queries, for unknown kinds of columns.
-        distance: the largest total μ.
+        left: the remaining ε of a ledger.
 
     Raises:
         TooFewRecordsError: if records are too few; it says what would suffice.
@@ -249,22 +248,32 @@ def check(pipeline: Pipeline, purchase: bought.Purchase, distance: float) -> Non
     if pipeline.expected_rows is not None:
         kinds = tuple(bought.CATEGORY if k == bought.UNDECLARED else k for k in purchase.kinds)
         least = replace(purchase, kinds=kinds, hashed=pipeline.hashed is not False)
-        need = 0 if purchase.empty else least.need(distance)
-        left = Remaining(distance)
+        need = 0 if purchase.empty else least.need(left.distance)
         _refuse_few(pipeline, purchase, pipeline.expected_rows, need, left, "Nothing was spent")
 
 
-def price_of(pipeline: Pipeline, header: Sequence[str]) -> Price:
-    """Return what ε pays for before the fit, from a table's header and options alone."""
-    purchase = pipeline.purchase(header)
+def price_of(pipeline: Pipeline, header: Sequence[str], rows: int = 1) -> Price:
+    """Return what ε pays for before the fit, from a table's header and options alone.
+
+    Args:
+        pipeline: the steps and their settings.
+        header: names of the columns, without the unit's.
+        rows: the most rows of one unit.
+    """
+    purchase, left = pipeline.purchase(header), Remaining.whole(pipeline.distance, rows)
     free = purchase.empty or pipeline.from_data
-    need = 0 if free else purchase.need(pipeline.distance)
+    check(pipeline, purchase, left)
+    need = 0 if free else purchase.need(left.distance)
     columns = {} if free else purchase.bought
     return Price(pipeline.epsilon, columns, need, round(bought.TOO_FEW * need))
 
 
 def promising(
-    pipeline: Pipeline, features: int, share: float, left: Remaining | None = None
+    pipeline: Pipeline,
+    features: int,
+    share: float,
+    left: Remaining | None = None,
+    columns: int | None = None,
 ) -> None:
     """Refuse intervals if the declared number of records is too small.
 
@@ -273,6 +282,7 @@ def promising(
         features: number of features of the model.
         share: share of μ² for private preprocessing.
         left: the remaining ε of a ledger; None means all.
+        columns: number of raw columns that the features encode, if known.
 
     Raises:
         TooFewRecordsError: if records are too few; it says what would suffice.
@@ -284,7 +294,7 @@ def promising(
         if share:
             spent = pipeline.distance**2 - (1 - share) * (left.rows * left.distance) ** 2
         rest = route.Allowance(pipeline.epsilon, delta, spent, left.budget, left.rows)
-        settings.route.plan(settings.model, features, rest)
+        settings.route.of_columns(columns).plan(settings.model, features, rest)
 
 
 def _refuse_few(
@@ -301,7 +311,7 @@ def _refuse_few(
     rows = pipeline.expected_rows or min(max(records, FEWEST), MOST)
     share = 0.0 if purchase.empty else bought.SHARE
     known = replace(pipeline, expected_rows=rows)
-    promising(known, purchase.fewest_features, share, left)
+    promising(known, purchase.fewest_features, share, left, len(purchase.names))
 
 
 def _gaussian(distance: float, rounding: float) -> SampledGaussian:

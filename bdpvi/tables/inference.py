@@ -58,6 +58,10 @@ class Intervals:
         trained = self.trained and self.trained.of_rows(rows)
         return Intervals(scores=self.scores.of_rows(rows), trained=trained)
 
+    def of_columns(self, columns: int | None) -> Intervals:
+        """Return the route for features that encode this many raw columns."""
+        return replace(self, scores=replace(self.scores, columns=columns))
+
     def with_draws(self, draws: int) -> Intervals:
         """Return the route with ``draws`` draws in a release."""
         trained = self.trained and self.trained.with_draws(draws)
@@ -66,7 +70,7 @@ class Intervals:
     def suited(self, model: Model, data: Data, guide: object) -> Intervals:
         """Return the route for a model; errors as for both of its routes."""
         scores = self.scores.suited(model, data, guide)
-        # Only noisy scores have a price for several rows, and need no single rows.
+        # WORTH is known for one row of a person only; noisy scores need no single rows.
         if data.ledger.rows_per_unit > 1 or isinstance(data, BlockData):
             return replace(self, scores=scores, trained=None)
         return Intervals(scores=scores, trained=self.trained.suited(model, data, guide))

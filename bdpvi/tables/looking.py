@@ -26,7 +26,7 @@ from bdpvi.privacy.book import ROW
 from bdpvi.regression.objective_plan import FEWEST, MOST
 from bdpvi.tables.encoded import check, price_of
 from bdpvi.tables.looks import Finding, PersonsLook, Price, TableLook, TargetLook
-from bdpvi.tables.pipeline import Pipeline
+from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.sheet import FEW, Asked, Column
 
 _ODD = 3
@@ -35,6 +35,7 @@ _MIXED = 0.05
 """Smallest fraction of a column's cells that is worth a line."""
 _PEOPLE = frozenset({"patient", "person", "subject", "customer", "client", "member", "user"})
 _YES = ColumnType(kind="boolean")
+_ANY = ColumnType(kind="any")
 
 
 def look(
@@ -97,6 +98,8 @@ def seen(frame: pd.DataFrame, asked: Asked, file: FileFormat | None = None) -> T
                     f"{name}={one!r} must be a column of the table once, there are {count}"
                 )
     types = asked.read_by(header, file)
+    if asked.unit != ROW and types.get(asked.unit, _ANY).kind == _ANY.kind:
+        types = {**types, asked.unit: ColumnType(kind="code")}
     sheet = {name: Column.of(frame[name], types.get(name), asked) for name in header}
     features = {name: one for name, one in sheet.items() if name not in (*asked.drop, asked.unit)}
     features = {n: one for n, one in features.items() if one.look.kind not in UNUSED or one.free}
@@ -341,12 +344,15 @@ def _price(
     if asked.epsilon is None or not asked.target or asked.positive in (None, ""):
         return None, []
     used = [name for name in sheet if name != asked.unit]
+    types = asked.types
+    if types is not None and asked.unit != ROW:
+        types = types.of_unit(asked.unit)[1]
     pipeline = Pipeline(
         target=asked.target, positive=asked.positive, epsilon=asked.epsilon, delta=asked.delta,
-        constants=asked.constants, types=in_file(asked.types, used, file), drop=tuple(asked.drop),
+        constants=asked.constants, types=in_file(types, used, file), drop=tuple(asked.drop),
         categorical=tuple(asked.categorical), numeric=tuple(asked.numeric),
     )  # fmt: skip
-    price = price_of(pipeline, used)
+    price = price_of(pipeline, used, asked.rows_per_unit)
     open_ones = [name for name, kind in price.columns.items() if kind == UNDECLARED]
     numbers = [one for one in open_ones if sheet[one].look.kind in NUMBERS]
     known = replace(
@@ -356,7 +362,8 @@ def _price(
         categorical=(*pipeline.categorical, *(one for one in open_ones if one not in numbers)),
     )
     try:
-        check(known, known.purchase(used), known.distance)
+        left = Remaining.whole(known.distance, asked.rows_per_unit)
+        check(known, known.purchase(used), left)
     except TooFewRecordsError as error:
         words = str(error).partition(" Nothing was fitted")[0].rstrip(".")
         return price, [Finding(words, costly=True)]

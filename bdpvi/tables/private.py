@@ -27,7 +27,7 @@ from bdpvi.datasets.blocks import Blocks, in_blocks
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.looks import tell_of_target, tell_of_text, tell_of_unfit
+from bdpvi.datasets.looks import tell_of_clamped, tell_of_target, tell_of_text, tell_of_unfit
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.records import Held, Records
@@ -312,8 +312,8 @@ class Work:
         path = kept.path if isinstance(kept, Ledger) else None if kept is None else Path(kept)
         where = None if out is None else _held(*places(out, secret), path)
         people = People(**said)
-        named = isinstance(table, str | os.PathLike)
-        if in_blocks(table) or (named and executor is not None):
+        path_given = isinstance(table, str | os.PathLike)
+        if in_blocks(table) or (path_given and executor is not None):
             table = table if isinstance(table, Blocks) else Blocks.of(table, file)
             file = table.file
             pipeline = {"name": spread.name_of(table), **pipeline}
@@ -323,7 +323,8 @@ class Work:
         elif isinstance(table, str | os.PathLike):
             pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
-            table, types = _read(table, file, raw, pipeline.get("types"))
+            named = (unit, *pipeline.get("categorical", ()))
+            table, types = _read(table, file, raw, pipeline.get("types"), named)
             pipeline["types"] = types
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "name": table.name}
@@ -341,7 +342,7 @@ class Work:
         elif unit == ROW:
             persons.warn_of_repeats(table, unit, 4)
         else:
-            table = at_most(with_text_names(table), unit, rows_per_unit).drop(columns=unit)
+            table, pipeline["types"] = _of_persons(table, pipeline.get("types"), people)
         made = Pipeline(**pipeline)
         work = cls(table, made, people, budget, progress, file, where, executor)
         work.check()
@@ -365,6 +366,8 @@ class Work:
         if pipeline.model is None:
             type_, positive = pipeline.target_type, pipeline.positive_label
             tell_of_target(frame[pipeline.target], type_, positive)
+        elif most := getattr(pipeline.model, "largest", None):
+            tell_of_clamped(self.rows.y, getattr(pipeline.model, "middle", 0.0), most)
 
     @cached_property
     def rows(self) -> Rows:
@@ -449,12 +452,6 @@ class Work:
         Raises:
             ValueError: if one, which it names, is invalid.
         """
-        if self.pipeline.trained and (rows := self.people.rows_per_unit) > 1:
-            raise ValueError(
-                f"rows_per_unit={rows}: training on Poisson batches has a known cost for one row "
-                "per person only; keep one row, or use a linear or Poisson model without "
-                "exposure"
-            )
         if self.records is not None:
             encoded.promising(self.pipeline, self.records.x.shape[1], 0.0)
             return
@@ -465,7 +462,7 @@ class Work:
                 "levels= and exposure= out of the model, and give exposure=NAME"
             )
         purchase = self.pipeline.purchase(self.header)
-        encoded.check(self.pipeline, purchase, self.pipeline.distance)
+        encoded.check(self.pipeline, purchase, self.whole)
         if self.bayesian and not purchase.empty:
             raise ValueError(
                 f"guarantee: a {BayesianDP.name} guarantee or a weaker one, requested or implied "
@@ -645,14 +642,27 @@ class Work:
 
 
 def _read(
-    table: str | os.PathLike[str], file: FileFormat, raw: bool, types: Schema | None
+    table: str | os.PathLike[str],
+    file: FileFormat,
+    raw: bool,
+    types: Schema | None,
+    named: Sequence[str],
 ) -> tuple[pd.DataFrame, Schema | None]:
-    """Return the rows of a file, and the types of its columns."""
+    """Return the rows of a file, columns of names as written, and the types of its columns."""
     if raw or types is not None:
         types = in_file(types, read_header(table, **vars(file)), file)
-    written = () if types is None else types.read_by
+    written = {*named, *(() if types is None else types.read_by)}
     least = 0 if raw else 1
     return read_table(table, text=raw, least=least, written=written, **vars(file)), types
+
+
+def _of_persons(
+    table: pd.DataFrame, types: Schema | None, people: People
+) -> tuple[pd.DataFrame, Schema | None]:
+    """Return the first rows of every person without their names, and the other columns' types."""
+    type_, rest = (None, None) if types is None else types.of_unit(people.unit)
+    kept = at_most(with_text_names(table), people.unit, people.rows_per_unit, type=type_)
+    return kept.drop(columns=people.unit), rest
 
 
 def _held(file: Path, secret: Path, ledger: Path | None) -> Places:

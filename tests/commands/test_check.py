@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import typer
 from click.testing import Result
+from hospital import hospital
 from typer.testing import CliRunner
 
 from bdpvi.cli import app
@@ -21,7 +22,7 @@ TYPES = {
     "columns": {
         "Aufnahme": {"kind": "date", "date_format": "%d.%m.%Y"},
         "krea": {"kind": "number", "blank": ["unbek."]},
-        "sick": {"kind": "category", "spellings": {"yes": ["Yes", "YES", "y"]}},
+        "sick": {"kind": "category", "spellings": {"yes": ["Yes", "YES", "y"], "no": ["No", "n"]}},
     },
 }
 ASKED = ("--target", "sick", "--positive", "yes")
@@ -40,25 +41,8 @@ def run(*arguments: object) -> Result:
 
 @pytest.fixture
 def export(tmp_path: Path) -> Path:
-    random = np.random.default_rng(0)
-
-    def german(number: float) -> str:
-        return f"{number:,.2f}".translate(str.maketrans(",.", ".,"))
-
-    days = pd.Timestamp("2010-01-01") + pd.to_timedelta(random.integers(0, 4000, SIZE), "D")
-    krea = [german(one) for one in random.gamma(3, 0.4, SIZE)]
-    frame = pd.DataFrame(
-        {
-            "Fallnummer": [f"{at:07d}" for at in random.permutation(SIZE)],
-            "patient_id": [f"P{at:05d}" for at in random.integers(0, SIZE // 3, SIZE)],
-            "Größe": [german(one) for one in random.normal(170, 10, SIZE)],
-            "Kosten": [german(one) for one in random.gamma(2, 1500, SIZE)],
-            "plz": random.choice(["01067", "04109", "80331"], SIZE),
-            "Aufnahme": days.strftime("%d.%m.%Y"),
-            "krea": np.where(random.random(SIZE) < 0.1, "unbek.", krea),
-            "sick": random.choice(["yes", "Yes", "YES", "y", "no"], SIZE),
-        }
-    )
+    names = ["Fallnummer", "patient_id", "Größe", "Kosten", "plz", "Aufnahme", "krea", "sick"]
+    frame = hospital(SIZE, seed=0, visits=3)[names]
     path = tmp_path / "export.csv"
     frame.to_csv(path, sep=";", index=False, encoding="latin-1")
     (tmp_path / "types.json").write_text(json.dumps(TYPES), encoding="utf-8")

@@ -387,7 +387,13 @@ SLOW = (
 
 # --- the law --------------------------------------------------------------------------------------
 
-NOISY = (" in its noise", "coefficients are measured", "the estimate lies", "about ")
+NOISY = (
+    " in its noise",
+    "coefficients are measured",
+    "the estimate lies",
+    "about ",
+    "is a sandwich",
+)
 """Warnings that say what a noisy number was."""
 
 

@@ -107,6 +107,15 @@ def test_one_person_s_category_is_published_as_rarely_as_its_delta_says() -> Non
     assert "hospice" in exact  # what today's tables would publish, always
 
 
+def test_categories_are_in_the_order_of_their_noisy_counts() -> None:
+    purchase = bought.Purchase.of(["ward", "t"], target="t", categorical=["ward"])
+    table = names({"a": 500, "b": 3000, "c": 1000})
+    made = bought.buy(table, purchase, distance=DISTANCE, delta=DELTA, key=Key.of_seed(0))
+    (column,) = made.columns
+    assert isinstance(column, OneHot)
+    assert column.categories == ("b", "c", "a")
+
+
 @pytest.mark.parametrize("hashed", [True, False])
 def test_who_else_is_there_changes_no_other_s_noise(hashed: bool) -> None:
     """Given the key, a name's noisy count depends on its own count alone."""

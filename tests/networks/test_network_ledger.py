@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -245,11 +246,21 @@ def test_a_forked_process_does_not_go_on(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
-def test_people_of_whom_a_unit_has_several_rows_are_refused_before_a_charge() -> None:
+def test_steps_count_for_all_rows_of_a_person() -> None:
     ledger = Ledger(unit="who", rows_per_unit=3)
-    with pytest.raises(ValueError, match="rows_per_unit=3: steps that sample single rows"):
-        network(ledger)
-    assert ledger.entries() == ()
+    made = network(ledger)
+    made.step()
+    events = ledger.book().events or {}
+    paid = [
+        replace(one, steps=count * one.steps, rows=3, rounding=count * one.rounding)
+        for one, count in events.items()
+        if isinstance(one, SampledGaussian)
+    ]
+    found, expected = ledger.worst_case(1e-5), epsilon(paid, 1e-5)
+    assert found is not None
+    assert expected is not None
+    assert found.epsilon == pytest.approx(expected.epsilon, rel=1e-6)
+    assert found.unit == "all records, at most 3, of one person ('who')"
 
 
 KILLED = """

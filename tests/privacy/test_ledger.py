@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.repair import repair
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
+from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.steps import Steps
 from bdpvi.releases.transaction import Before, Plan, Transaction
 
@@ -586,9 +587,13 @@ def test_k_rows_of_one_unit_cost_k_distances() -> None:
     assert found is not None
     with mpmath.workdps(50):
         assert delta_of(found.epsilon, mpmath.mpf("0.3")) == pytest.approx(1e-5, rel=1e-9)
-    ledger.charge(Entry(kind="steps", events=(SampledGaussian(noise_multiplier=1.0, rate=0.5),)))
-    with pytest.raises(ValueError, match="rows_per_unit=3: steps that sample single rows"):
-        ledger.worst_case(1e-5)
+    sampled = SampledGaussian(noise_multiplier=9.0, rate=0.5)
+    ledger.charge(Entry(kind="steps", events=(sampled,)))
+    both = [SampledGaussian(noise_multiplier=1 / 0.3), replace(sampled, rows=3)]
+    expected, found = worst_case(both, 1e-5), ledger.worst_case(1e-5)
+    assert expected is not None
+    assert found is not None
+    assert found.epsilon == expected.epsilon
 
 
 def test_a_charge_looks_at_no_line_but_its_own_and_equal_ones_are_one(

@@ -318,7 +318,7 @@ def test_nothing_costs_nothing() -> None:
 def test_looked_up_deltas_are_those_that_dp_accounting_computes_one_by_one(
     runs: list[SampledGaussian],
 ) -> None:
-    interval = min(loss_interval(one.noise_multiplier, one.rate) for one in runs)
+    interval = min(map(loss_interval, runs))
     accountant = PLDAccountant(value_discretization_interval=interval)
     for one in runs:
         accountant.compose(

@@ -27,6 +27,7 @@ from bdpvi._ground.schema import from_json, to_json
 from bdpvi.datasets import constants_of
 from bdpvi.datasets.dataset import in_memory
 from bdpvi.noise.keys import Key
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.training import SuitedDPVI
 from bdpvi.releases.transaction import Transaction
@@ -220,6 +221,40 @@ def test_a_killed_command_goes_on_and_pays_once(
     assert Ledger.at(tmp_path / "people.csv.ledger.jsonl").entries() == paid
 
 
+@pytest.mark.parametrize("given", [{"expected_rows": 8_000}, {}])
+def test_all_rows_of_a_person_are_under_epsilon(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorter(monkeypatch, 200)
+    frame = people()[["age", "smoker", "grade"]].assign(who=np.arange(ROWS) // 3)
+    ledger = Ledger(unit="who", rows_per_unit=2)
+    release = bdpvi.private(
+        frame,
+        target="grade",
+        model=BayesianOrdinalRegression(classes=3),
+        classes=GRADES,
+        epsilon=4.0,
+        constants=PUBLIC,
+        unit="who",
+        rows_per_unit=2,
+        ledger=ledger,
+        progress=False,
+        **given,
+    )
+    assert release.receipt.worst_case is not None
+    assert release.receipt.worst_case.unit == ledger.book().whose
+    total = ledger.worst_case(1e-5)
+    assert total is not None
+    assert 0.98 * 4 < total.epsilon <= 4
+    assert bool(given) == any(e.rate < 1 for e in steps_of(ledger))
+    age = release.encoding.feature_names.index("age") if release.encoding else 0
+    assert release.latents["w"][:, age].mean() > 0.6
+
+
+def steps_of(ledger: Ledger) -> list[SampledGaussian]:
+    return [one for one in ledger.book().events or () if isinstance(one, SampledGaussian)]
+
+
 def shorter(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Let the command train for fewer steps than by default."""
     chosen = Pipeline.chosen
@@ -267,8 +302,6 @@ def test_encoded_records_have_their_classes_by_number(monkeypatch: pytest.Monkey
         (("--classes", "a"), "model='logistic': --classes does not go with it"),
         (("--model", "multinomial", *CLASSES, "--exposure", "years"), "exposure='years': it goes"),
         (("--model", "poisson", "--largest", 9, "--exposure", "no"), "exposure='no' must be a col"),
-        (("--model", "negative-binomial", "--largest", 9, "--unit", "age", "--rows-per-unit", 2),
-         "rows_per_unit=2: training on Poisson batches"),
         (("--model", "multinomial", *CLASSES, "--guarantee", "bayesian"), "has a worst case"),
     ],
 )  # fmt: skip
@@ -278,7 +311,6 @@ def test_what_does_not_go_together_is_named_and_charges_nothing(
     table = tmp_path / "people.csv"
     people(20).to_csv(table, index=False)
     given = ("--data", table, "--target", "grade", "--epsilon", 1, "--out", tmp_path / "shared")
-    persons = () if "--unit" in options else ("--one-row-per-person",)
-    assert run("private", *given, *persons, *options) == 2
+    assert run("private", *given, "--one-row-per-person", *options) == 2
     assert message in capsys.readouterr().err
     assert Ledger.at(tmp_path / "people.csv.ledger.jsonl").entries() == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from pyro.infer import Predictive
+from test_cli import run
 
 import bdpvi
 from bdpvi import (
@@ -210,7 +212,9 @@ def test_tables_of_any_content_give_a_release(kind: str) -> None:
     assert str(found.summary(odds=True))
 
 
-def test_categories_have_a_base_level_and_units_their_odds() -> None:
+def test_categories_have_a_base_level_and_units_their_odds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     g = torch.Generator().manual_seed(0)
     n = 30_000
     kinds = torch.multinomial(torch.tensor([0.5, 0.5, 0.0]), n, True, generator=g)
@@ -242,6 +246,45 @@ def test_categories_have_a_base_level_and_units_their_odds() -> None:
         math.exp((rows["age"].high or 0.0) / 10)
     )
     assert "per unit" in str(summary)
+    _another_reference_level(found)
+    bdpvi.save_release(found, tmp_path / "release.json")
+    assert run("summary", tmp_path / "release.json", "--reference", "kind=c") == 0
+    assert "'kind' is compared with 'c'" in capsys.readouterr().out
+    assert run("summary", tmp_path / "release.json", "--reference", "kind") == 2
+    assert "reference='kind' must be COLUMN=LEVEL" in capsys.readouterr().err
+
+
+def _another_reference_level(found: Release) -> None:
+    """Draws of the same posterior, subtracted one by one; and no prediction changes."""
+    again = found.summary(reference={"kind": "b"})
+    rows = {one.name: one for one in again.coefficients}
+    usual = {one.name: one for one in found.summary().coefficients}
+    assert (rows["kind=b"].note, rows["kind=b"].mean, rows["kind=b"].sd) == ("base level", 0, None)
+    assert rows["age"] == usual["age"]
+    assert rows["kind=a"].note == ""
+    assert rows["kind=c"].note == "dominated by privacy noise: mostly the prior"
+    assert "'kind' is compared with 'b'" in again.reason
+    assert rows["kind=a"].mean == pytest.approx(-usual["kind=b"].mean)
+    assert rows["kind=a"].privacy == usual["kind=b"].privacy
+    for level in "abc":
+        whole = rows["intercept"].mean + rows[f"kind={level}"].mean
+        assert whole == pytest.approx(usual["intercept"].mean + usual[f"kind={level}"].mean)
+    w = found.with_draws(40_000).latents["w"].double()
+    for name, drawn in (("kind=c", w[:, 3] - w[:, 2]), ("intercept", w[:, 4] + w[:, 2])):
+        sd = rows[name].sd
+        assert sd == pytest.approx(float(drawn.std()), rel=6 / math.sqrt(2 * len(w)))
+        assert abs(rows[name].mean - float(drawn.mean())) < 6 * float(drawn.std()) / 200
+    assert rows["intercept"].privacy is None  # of a sum of two weights
+    draws = replace(found, estimate=None).summary(0.5, reference={"kind": "c"})
+    w = found.latents["w"].double()
+    ends = (w[:, 1] - w[:, 3]).quantile(torch.tensor([0.25, 0.75]).double()).tolist()
+    assert [draws.coefficients[1].low, draws.coefficients[1].high] == pytest.approx(ends)
+    for bad, words in (
+        ({"age": "a"}, r"reference='age' must be a category with named levels: \['kind'\]"),
+        ({"kind": "d"}, r"reference='d' must be a level of 'kind': \['a', 'b', 'c'\]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            found.summary(reference=bad)
 
 
 def patients(n: int) -> tuple[pd.DataFrame, pd.Series]:
@@ -284,6 +327,9 @@ def test_the_route_for_intervals_follows_from_public_facts() -> None:
     assert kind(60, 9.0, 2e4) is ScorePlan
     with pytest.raises(TooFewRecordsError):  # DPVI would measure little, too
         kind(10, 1.0, 600.0)
+    assert kind(60, 3.0) is DPVIPlan
+    route = route.of_columns(20)  # a record has one level of each category
+    assert kind(60, 3.0) is ScorePlan
 
 
 @pytest.mark.parametrize(

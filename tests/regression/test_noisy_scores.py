@@ -288,6 +288,76 @@ def test_no_record_adds_more_than_the_bound_in_any_round(name: str) -> None:
     assert float(paid.max()) <= 1
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_record_adds_more_than_the_bound_where_levels_are_left_out(name: str) -> None:
+    """Also where rare records are long in the metric of what is left, and R is smaller."""
+    g = generator(0)
+    x = torch.randn(4000, 6, generator=g, dtype=torch.float64)
+    x[:, 1:5] = torch.eye(5).double()[torch.randint(5, (4000,), generator=g)][:, 1:]
+    x[:, 4], x[:, 5] = 0, 1
+    x[:9, 0] = 50.0
+    x[:9, 4] = 1.0
+    y = (torch.rand(4000, generator=g) < 0.5).double()
+    prior = NormalPrior(torch.zeros(6).double(), torch.eye(6).double())
+    plan = ScorePlan.of(FAMILIES[name], 6, 0.5, size=3.0)
+    levels = torch.tensor([-1, 1, 2, 3, 4, -1])
+    found = measure(plan, x, y, prior, Key.of_seed(0), levels)
+    assert found.back.shape == (6, 5)
+    assert float(found.paid.max()) <= 1
+
+
+def test_blanks_that_are_left_out_count_as_the_mean() -> None:
+    """0 stands for a blank, far from all numbers: as such it would turn the slope around."""
+    n, misses = 5000, []
+    for seed in range(20):
+        g = generator(seed)
+        number = 3 + 0.5 * torch.randn(n, generator=g, dtype=torch.float64)
+        y = (torch.rand(n, generator=g) < torch.sigmoid(number - 3)).double()
+        blank = torch.rand(n, generator=g) < 0.03
+        x = torch.stack([number * ~blank, blank.double(), torch.ones(n).double()], 1)
+        plan = ScorePlan.of(Logistic(), 3, 0.1, n, size=2.0)
+        prior = NormalPrior(torch.zeros(3).double(), torch.eye(3).double() / 25)
+        made = measure(plan, x, y, prior, Key.of_seed(seed), torch.tensor([-1, 0, -1]))
+        found = made.of_features()
+        if not made.kept[1]:
+            sd = found.covariance.diagonal().sqrt()
+            misses.append(float((found.mean[0] - 1) / sd[0]))
+            assert float(sd[1]) >= 5 - 1e-9
+    assert len(misses) > 5
+    assert abs(sum(misses) / len(misses)) < 0.7
+
+
+def test_levels_without_records_cost_nothing_and_have_the_prior() -> None:
+    """Twenty levels that nobody has, as a table's encoding has for blanks and for other words."""
+    n, k, many = 5000, 6, 20
+    truth = torch.tensor([0.8, -0.5, 0.3, 0.0, 0.6, -0.4]).double()
+    levels = torch.tensor([*[-1] * 4, *range(4, 5 + many), -1])
+    sds, misses, left_out = [], [], []
+    for seed in range(20):
+        g = generator(seed)
+        x = torch.randn(n, k, generator=g, dtype=torch.float64)
+        x[:, 4] = (torch.rand(n, generator=g) < 0.3).double()
+        x[:, 5] = 1
+        y = (torch.rand(n, generator=g) < torch.sigmoid(x @ truth)).double()
+        wide = torch.cat([x[:, :5], x.new_zeros(n, many), x[:, 5:]], 1)
+        both = []
+        for table, may in ((x, levels[[0, 1, 2, 3, 4, -1]]), (wide, levels)):
+            size = table.shape[1]
+            prior = NormalPrior(torch.zeros(size).double() + 0.5, torch.eye(size).double() / 25)
+            plan = ScorePlan.of(Logistic(), size, 0.268, n, size=6.0)
+            found = measure(plan, table, y, prior, Key.of_seed(seed), may).of_features()
+            both.append(found.covariance.diagonal().sqrt())
+        out = found.mean[5:-1] == 0.5
+        assert torch.allclose(both[1][5:-1][out], torch.tensor(5.0).double())
+        left_out.append(out.double().mean())
+        seen = torch.tensor([0, 1, 2, 3, 4, -1])
+        sds.append(both[1][seen] / both[0])
+        misses.append((found.mean[seen] - truth) / both[1][seen])
+    assert float(torch.stack(left_out).mean()) == pytest.approx(0.977, abs=0.02)  # below 2 sd
+    assert float(torch.stack(sds).median()) < 1.2  # 4 with all columns in all rounds
+    assert float((torch.stack(misses).abs() < 1.96).double().mean()) > 0.9
+
+
 def rounds(noise: Tensor, true: Tensor, a: Tensor, beta: Tensor, sds: list[float]) -> list[Round]:
     """Return three rounds around ``beta``, of which matrices have the curvature ``a``."""
     made, at, sampling = [], 0, noise[-len(beta) :]

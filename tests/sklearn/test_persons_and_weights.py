@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -26,6 +27,7 @@ X = RNG.normal(size=(6000, 2))
 Y = (RNG.random(6000) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
 WHO = np.repeat(np.arange(2000), 3)
 PUBLIC: dict[str, Any] = {"scales": (0.0, 1.0), "classes": (0, 1), "expected_rows": 6000}
+THREE: dict[str, Any] = {**PUBLIC, "classes": (0, 1, 2)}
 
 
 def test_epsilon_is_for_all_rows_of_a_person(tmp_path: Any) -> None:
@@ -45,7 +47,7 @@ def test_epsilon_is_for_all_rows_of_a_person(tmp_path: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
 def test_only_the_first_rows_of_a_person_are_used() -> None:
-    rows = PrivateLogisticRegression(**PUBLIC, rows_per_unit=2)._rows(X, Y, WHO)
+    rows = PrivateLogisticRegression(**PUBLIC, rows_per_unit=2)._inputs(X, Y, WHO)
     assert len(rows[0]) == 4000
     assert (rows[1] == Y[np.arange(6000) % 3 < 2]).all()
 
@@ -58,12 +60,19 @@ def test_only_the_first_rows_of_a_person_are_used() -> None:
         PrivateLogisticRegression(3.0, **PUBLIC, intervals=True, rows_per_unit=3),
         PrivateLogisticRegression(3.0, **PUBLIC, guide="mean-field", rows_per_unit=3),
         PrivateLogisticRegression(8.0, classes=(0, 1), rows_per_unit=3),
+        PrivateLogisticRegression(8.0, **THREE, rows_per_unit=3),
+        PrivateLogisticRegression(8.0, classes=(0, 1, 2), rows_per_unit=3),
     ],
 )
-def test_every_estimator_takes_persons(model: Any) -> None:
+def test_every_estimator_takes_persons(model: Any, tmp_path: Any) -> None:
+    model = clone(model).set_params(ledger=str(tmp_path / "people.jsonl"))
     model.fit(X, Y, unit=WHO)
     assert model.bound_.unit == "all records, at most 3, of one person ('unit')"
-    assert np.ravel(model.coef_)[0] > 0
+    three = len(model.coef_) == 3
+    assert np.ravel(model.coef_)[0] < 0 if three else np.ravel(model.coef_)[0] > 0
+    spent = Ledger(tmp_path / "people.jsonl").worst_case(1e-5)
+    assert spent is not None
+    assert 0.97 * model.epsilon < spent.epsilon <= model.epsilon
 
 
 def test_persons_go_through_a_pipeline_and_a_search() -> None:
@@ -83,15 +92,12 @@ def test_what_does_not_go_together_is_refused() -> None:
         ({"class_weight": "balanced"}, {}, "what is computed from y is not covered by epsilon"),
         ({"class_weight": {2: 1.0}}, {}, "class_weight: 2 is not one of"),
         ({"class_weight": {0: 0.0}}, {}, "class_weight must be"),
-        ({"class_weight": {0: 2.0}, "intervals": True}, {}, "default release of two classes"),
-        ({"class_weight": {0: 2.0}, "guide": "mean-field"}, {}, "default release of two classes"),
+        ({"class_weight": {0: 2.0}, "intervals": True}, {}, "is for the default release"),
+        ({"class_weight": {0: 2.0}, "guide": "mean-field"}, {}, "is for the default release"),
     ):
         options: Any = {**PUBLIC, **given}
         with pytest.raises(ValueError, match=message):
             PrivateLogisticRegression(**options).fit(X, Y, **fitted)
-    three: Any = {**PUBLIC, "classes": (0, 1, 2), "rows_per_unit": 2}
-    with pytest.raises(ValueError, match="rows_per_unit=2 is for two classes"):
-        PrivateLogisticRegression(**three).fit(X, Y, unit=WHO)
 
 
 def test_class_weights_move_the_model_as_without_privacy_at_no_price() -> None:
@@ -104,6 +110,36 @@ def test_class_weights_move_the_model_as_without_privacy_at_no_price() -> None:
     unweighted = PrivateLogisticRegression(20.0, **PUBLIC).fit(X, Y)
     assert model.intercept_[0] - unweighted.intercept_[0] == pytest.approx(np.log(4), abs=0.3)
     assert model.bound_.epsilon == unweighted.bound_.epsilon == 20.0
+
+
+def test_weights_of_three_classes_move_the_model_as_without_privacy_at_no_price(
+    tmp_path: Any,
+) -> None:
+    scores = X @ [[2.0, 0.0, -1.0], [0.0, 1.5, -1.5]] + [0.0, 0.0, 1.0]
+    y = (scores + np.random.default_rng(1).gumbel(size=scores.shape)).argmax(1)
+    weights, ledger = {0: 1.0, 2: 4.0}, str(tmp_path / "people.jsonl")
+    made = [
+        PrivateLogisticRegression(20.0, **THREE, draws=50, ledger=ledger, class_weight=one)
+        for one in (weights, {0: 2.0, 1: 2.0, 2: 8.0})
+    ]
+    plain = LogisticRegression(class_weight={**weights, 1: 1.0}, C=1e6).fit(X, y)
+    for model in made:
+        (tmp_path / "people.jsonl").unlink(missing_ok=True)
+        (tmp_path / "people.jsonl.head").unlink(missing_ok=True)
+        model.fit(X, y)
+        intercept = model.intercept_ - model.intercept_.mean()
+        assert intercept == pytest.approx(plain.intercept_, abs=0.2)
+        coef = model.coef_ - model.coef_.mean(axis=0)
+        assert coef == pytest.approx(plain.coef_, abs=0.2)
+        assert model.bound_.epsilon == 20.0
+        spent = Ledger(ledger).worst_case(1e-5)
+        assert spent is not None
+        assert 19.5 < spent.epsilon <= 20.0
+    assert "class weights: 0: 1, 2: 4" in made[0].guarantee_
+    with pytest.raises(ValueError, match="what is computed from y is not covered by epsilon"):
+        PrivateLogisticRegression(**{**THREE, "class_weight": "balanced"}).fit(X, y)
+    with pytest.raises(ValueError, match="class_weights must have one number for each of 3"):
+        bdpvi.BayesianMultinomialRegression(classes=3, class_weights=(1.0, 2.0))
 
 
 def test_no_weight_exceeds_that_of_the_bound() -> None:

@@ -163,3 +163,21 @@ def test_models_that_the_route_has_nothing_for_are_refused_before_anything_is_bo
     exposed = BayesianPoissonRegression(largest=3, exposure=0)
     with pytest.raises(ValueError, match="give exposure=NAME"):
         bdpvi.private(people(20), target="poisson", epsilon=1.0, model=exposed)
+
+
+def test_the_owner_hears_of_counts_at_their_bound_before_a_charge(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    given: dict[str, Any] = {"target": "poisson", "epsilon": 1.0, "drop": ["linear"]}
+    frame = people(1000)
+    for largest, heard in ((12, False), (2, True)):
+        recwarn.clear()
+        work = Work.of(frame, model=BayesianPoissonRegression(largest=largest), **given)
+        said = [str(one.message) for one in recwarn if "public bound of" in str(one.message)]
+        assert bool(said) == heard
+        assert work.ledger.entries() == ()
+    beyond = int((frame["poisson"].astype(float) > 2).sum())
+    assert (
+        f"for the owner only: {beyond} of 1000 targets are beyond their public bound of 2"
+        in said[0]
+    )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,15 @@ import pytest
 from test_cli import run
 
 import bdpvi
+from bdpvi.datasets import bought
+from bdpvi.privacy import left
+from bdpvi.privacy.book import Book, Priced
+from bdpvi.privacy.events import SampledGaussian, Threshold
+from bdpvi.privacy.gaussian_dp import gaussian_distance
+from bdpvi.regression import ObjectivePerturbation
 from bdpvi.releases.persons import check_said
+from bdpvi.releases.route import planned
+from bdpvi.releases.transaction import Before
 from bdpvi.tables.private import beside
 
 COLUMNS = ("--target", "sick", "--positive", "yes", "--epsilon", 2, "--no-scores", "--quiet")
@@ -124,3 +135,55 @@ def test_public_data_sets_need_neither() -> None:
     check_said(bdpvi.datasets.load_breast_cancer().train)
     with pytest.raises(ValueError, match=r"'patients\.csv' may be of the same persons"):
         check_said(Path("patients.csv"))
+
+
+def test_a_plan_is_for_the_unit_and_reads_the_header_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = tmp_path / "visits.csv"
+    header.write_text("patient_id,age,dose,sick\n")
+
+    def planned(*more: object) -> Any:
+        assert (
+            run("private", "--data", header, *COLUMNS, "--out", "m", "--plan", "--json", *more) == 0
+        )
+        return json.loads(capsys.readouterr().out)
+
+    one = planned("--drop", "patient_id")
+    person = planned("--unit", "patient_id", "--rows-per-unit", 4)
+    assert set(person["bought"]) == set(one["bought"]) == {"age", "dose"}
+    assert (person["unit"], person["rows_per_unit"]) == ("patient_id", 4)
+    assert person["records_needed"] == pytest.approx(4 * one["records_needed"], rel=0.01)
+    for more, words in (
+        (("--unit", "who"), "unit='who' must be a column of the table once, there are 0"),
+        (("--rows-per-unit", 4), "rows_per_unit=4 needs unit="),
+    ):
+        assert run("private", "--data", header, *COLUMNS, "--out", "m", "--plan", *more) == 2
+        assert words in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["visits.csv"]
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 20.0])
+@pytest.mark.parametrize("rows", [2, 10])
+@pytest.mark.parametrize("columns", [3, 40])
+def test_bought_constants_leave_a_price_for_the_model(
+    columns: int, rows: int, epsilon: float
+) -> None:
+    """One row's δ is tiny if ε and its person's rows are many: rounding must not use it up."""
+    purchase = bought.Purchase.of([*map(str, range(columns)), "sick"], target="sick")
+    share = gaussian_distance(epsilon, 0.9e-5) / rows * math.sqrt(bought.SHARE)
+    counts, others = (share * math.sqrt(one) for one in (bought.COUNTS, 1 - bought.COUNTS))
+    events: list[Priced] = [
+        SampledGaussian(
+            noise_multiplier=1 / counts, rounding=bought.count_rounding(purchase, counts)
+        ),
+        SampledGaussian(
+            noise_multiplier=1 / others, rounding=rows * bought.rounding(purchase, others, rows)
+        ),
+        Threshold(1e-6),
+    ]
+    book = Book("a", unit="who", rows=rows, events=Counter(events))
+    route = ObjectivePerturbation(sources=columns).of_rows(400)
+    model = bdpvi.BayesianLogisticRegression.unweighted(intercept=True)
+    made = planned(route, model, columns, Before(book), epsilon, 1e-5)
+    assert 0.99 * epsilon < left.total(book, 1e-5, *made.events) <= epsilon

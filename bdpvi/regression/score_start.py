@@ -1,0 +1,121 @@
+"""What later rounds of noisy scores take from the first: columns, a start, a metric."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from bdpvi.privacy.solve import root
+from bdpvi.regression.score_families import Family, Linear, Logistic, Poisson
+from bdpvi.regression.score_posterior import NormalPrior, Round, at_least, closed_form
+
+_LEAST = 0.02
+_SMALLEST = 0.05
+_EMPTY = 2.0
+"""Standard deviations of noise below which a level's count says nothing."""
+
+
+def start(
+    family: Family, first: Round, radius: float, prior: NormalPrior
+) -> tuple[Tensor, Tensor, float, float]:
+    """Return a first point, second moments of the features, their noise, and σ² of the target."""
+    k = len(first.point)
+    if isinstance(family, Logistic):
+        moments, noise = 4 * first.curvature, 4 * first.curvature_noise
+        newton = closed_form([first], prior).mean
+        size = _unattenuated(newton, at_least(moments, 1.0) / count_of(moments))
+        return newton * size, moments, noise, 1.0
+    moments, noise = first.curvature, first.curvature_noise
+    if isinstance(family, Linear):
+        scale = family.largest / radius
+        products = first.score * scale / math.sqrt(2)
+        square = first.square * scale**2
+        least = max(2 * noise * math.sqrt(k), _LEAST * count_of(moments))
+        variance = square / count_of(moments)
+        slope, fitted = torch.zeros_like(products), at_least(moments, least)
+        slope = torch.linalg.solve(fitted + prior.precision * max(variance, 1e-9), products)
+        left = float(square - 2 * slope @ products + slope @ fitted @ slope)
+        size = float(slope.norm())
+        error = noise * math.hypot(scale**2, math.sqrt(2) * size * scale, size**2)
+        # If all residuals are clipped they say nothing, so κ may be too large but not too small.
+        left = (max(left, 0.0) + 2 * error) / count_of(moments)
+        return slope, moments, noise, within(left, float(variance), family.largest)
+    assert isinstance(family, Poisson)
+    return _log_linear(first.score * family.largest, moments, noise), moments, noise, 1.0
+
+
+def within(left: float, whole: float, largest: float) -> float:
+    """Return a residual variance clamped between a public minimum and the target's variance."""
+    least = (_SMALLEST * largest / 10) ** 2
+    return min(max(left, least), max(whole, least))
+
+
+def merged(first: Round, levels: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return which columns are used after the first round, and how the others count.
+
+    A level that is left out counts as the base level, and a blank as the number's noisy mean: it
+    is encoded as 0, which may be far from all numbers.
+
+    Args:
+        first: the first round.
+        levels: as for :func:`bdpvi.regression.score_release.measure`.
+
+    Returns:
+        Whether each column is kept, (k,), and the map from the m kept columns' coefficients to all,
+        (k, m).
+    """
+    place = torch.eye(len(first.point), dtype=torch.float64)
+    if levels is None:
+        return place.any(1), place
+    kept = (levels < 0) | (first.curvature.diagonal() >= _EMPTY * first.curvature_noise)
+    means = first.curvature[:, -1] / count_of(first.curvature)
+    for out in torch.nonzero(~kept).flatten().tolist():
+        if (number := int(levels[out])) != out:
+            place[out, number] = means[number]
+    return kept, place[:, kept]
+
+
+def count_of(moments: Tensor) -> float:
+    """Return the noisy number of records, from the column of ones."""
+    return max(float(moments[-1, -1]), 1.0)
+
+
+def _unattenuated(newton: Tensor, moments: Tensor) -> float:
+    """Return the factor that corrects a Newton step from 0, for normal features (Stein's lemma).
+
+    The step is 4 E[p(1 − p)] β then, with a linear predictor of variance s²; s is the root.
+    """
+    step = math.sqrt(max(float(newton @ moments @ newton), 1e-12))
+    nodes = torch.linspace(-6, 6, 121, dtype=torch.float64)
+    density = (-nodes.square() / 2).exp()
+    density /= density.sum()
+
+    def excess(s: float) -> float:
+        p = torch.sigmoid(s * nodes)
+        return 4 * s * float((density * p * (1 - p)).sum()) - step
+
+    return 3.0 / step if excess(3.0) < 0 else root(excess, 1e-9, 3.0) / step
+
+
+def _log_linear(products: Tensor, moments: Tensor, noise: float) -> Tensor:
+    """Return a start for counts, as if features were normal: slopes S⁻¹(E xy/E y − E x)."""
+    n, k = count_of(moments), len(products)
+    mean_y = max(float(products[-1]) / n, 0.05)
+    mean = moments[:-1, -1] / n
+    spread = at_least(moments[:-1, :-1] / n - torch.outer(mean, mean), 0.1)
+    ridge = noise * math.sqrt(k) / n / 2 * torch.eye(k - 1, dtype=torch.float64)
+    slopes = torch.linalg.solve(spread + ridge, products[:-1] / n / mean_y - mean)
+    size = math.sqrt(float(slopes @ spread @ slopes))
+    slopes = slopes * min(1.0, 1.2 / max(size, 1e-9))
+    ones = math.log(mean_y) - float(slopes @ spread @ slopes) / 2 - float(mean @ slopes)
+    return torch.cat([slopes, slopes.new_tensor([ones])])
+
+
+def standardising(moments: Tensor, noise: float) -> tuple[Tensor, Tensor]:
+    """Return M^-½ and M^½ of the second moments, with eigenvalues bounded below by their noise."""
+    n, k = count_of(moments), len(moments)
+    values, vectors = torch.linalg.eigh(moments / n)
+    values = values.clamp(min=max(2 * noise * math.sqrt(k) / n, _LEAST))
+    return (vectors / values.sqrt()) @ vectors.T, (vectors * values.sqrt()) @ vectors.T

@@ -1,0 +1,280 @@
+"""What an estimator's ``fit`` is given as X: an array of numbers, or a data frame's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from bdpvi.datasets.bought import public_encoding
+from bdpvi.datasets.cells import Cells, Columns, read_cells, read_columns
+from bdpvi.datasets.dtypes import declared_by, plain
+from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.types import NUMBERS
+from bdpvi.tables import arrays
+from bdpvi.tables.arrays import Floats, Standard
+from bdpvi.tables.encoded import Perform, encode
+from bdpvi.tables.rows import Encoded, Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bdpvi.datasets.encoding import Encoding
+    from bdpvi.datasets.schema import Schema
+    from bdpvi.tables.pipeline import Pipeline, Remaining
+
+
+class Constants(NamedTuple):
+    """Constants of an estimator's features, and centre and scale of its target if estimated."""
+
+    standard: Standard
+    target: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Columns of numbers, each one feature. A row without a finite number is left out.
+
+    Attributes:
+        values: (N, d).
+        target: (N,), if its centre and scale are estimated too.
+    """
+
+    values: Floats
+    target: Floats | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def width(self) -> int:
+        """Number of columns that need a centre and a scale."""
+        return int(self.values.shape[1])
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The declared kinds of columns, in words."""
+        return ()
+
+    @property
+    def complete(self) -> NDArray[np.bool_]:
+        """Mask of the rows that are used, (N,)."""
+        return np.asarray(np.isfinite(self.values).all(axis=1))
+
+    def select(self, rows: NDArray[Any]) -> Numbers:
+        """Return some of the rows."""
+        return Numbers(self.values[rows])
+
+    def beside(self, target: Floats) -> Numbers:
+        """Return the columns with a target whose centre and scale are estimated too."""
+        return replace(self, target=target)
+
+    def options(self, public: Standard | None) -> dict[str, Any]:
+        """Return the options of a pipeline for the constants, some of which may be public."""
+        bought = self.width * (public is None) + (self.target is not None)
+        return {"target": "y", "numeric": tuple(map(str, range(bought)))}
+
+    def known(self, public: Standard | None, pipeline: Pipeline) -> Standard | None:
+        """Return all constants if they are public, None if some are to be estimated."""
+        return public if self.target is None else None
+
+    def fewest_features(self, pipeline: Pipeline) -> int:
+        """Return the least number of features."""
+        return self.width
+
+    def estimated(
+        self, public: Standard | None, pipeline: Pipeline, perform: Perform, left: Remaining
+    ) -> Constants:
+        """Return all constants, those that are not public estimated privately."""
+        wanted = [] if public else [self.values]
+        wanted += [] if self.target is None else [self.target[:, None]]
+        found = arrays.bought(np.hstack(wanted), pipeline, perform, left)
+        if self.target is None:
+            return Constants(found)
+        target = float(found.center[-1]), float(found.scale[-1])
+        if public:
+            return Constants(replace(public, found=found.found), target)
+        center, scale = found.center[: self.width], found.scale[: self.width]
+        return Constants(replace(found, center=center, scale=scale), target)
+
+    def features(self, standard: Standard) -> Floats:
+        """Return the features, (N, d)."""
+        return standard.applied(self.values)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A data frame's columns, encoded as :func:`bdpvi.private` encodes a table: every row is used.
+
+    Attributes:
+        columns: cells of the columns, in order.
+        types: declared types of columns; others are numbers.
+        target: its name, if its centre and scale are estimated too; "" otherwise.
+        rows: N.
+    """
+
+    columns: Columns
+    types: Schema | None
+    rows: int
+    target: str = ""
+
+    def __len__(self) -> int:
+        return self.rows
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        """Columns of numbers without declared bounds."""
+        levels = {} if self.types is None else self.types.columns
+        read_by = {} if self.types is None else self.types.read_by
+        kinds = {name: one.kind for name, one in read_by.items()}
+        open_ones = (one for one in self.columns if one not in (*levels, self.target))
+        return tuple(one for one in open_ones if kinds.get(one, NUMBERS[0]) in NUMBERS)
+
+    @property
+    def width(self) -> int:
+        """Number of columns that need a centre and a scale."""
+        return len(self._numbers)
+
+    @property
+    def values(self) -> Floats:
+        """The numbers of these columns, (N, width)."""
+        found = [self.columns[name].numbers for name in self._numbers]
+        return np.column_stack(found) if found else np.empty((self.rows, 0))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The declared kinds of columns, in words."""
+        return () if self.types is None else self.types.kinds
+
+    @property
+    def complete(self) -> NDArray[np.bool_]:
+        """Mask of the rows that are used, (N,): all of them."""
+        return np.full(self.rows, True)
+
+    def select(self, rows: NDArray[Any]) -> Table:
+        """Return some of the rows."""
+        columns = {name: one.select(rows) for name, one in self.columns.items()}
+        return replace(self, columns=columns, rows=len(np.arange(self.rows)[rows]))
+
+    def beside(self, target: Floats) -> Table:
+        """Return the columns with a target whose centre and scale are estimated too."""
+        cells = Cells(target, ("",), np.zeros(self.rows, dtype=np.int64))
+        name = _unlike("target", self.columns)
+        return replace(self, columns={**self.columns, name: cells}, target=name)
+
+    def options(self, public: Standard | None) -> dict[str, Any]:
+        """Return the options of a pipeline for the constants, some of which may be public."""
+        read_by = {} if self.types is None else self.types.read_by
+        names = [one for one in (*self._numbers, self.target) if one and one not in read_by]
+        given = public.encoding(self._numbers) if public and self._numbers else None
+        target = _unlike("y", self.columns)
+        return {"target": target, "numeric": names, "types": self.types, "constants": given}
+
+    def known(self, public: Standard | None, pipeline: Pipeline) -> Standard | None:
+        """Return all constants if they are public, None if some are to be estimated."""
+        header = [*self.columns, pipeline.target]
+        return self._public(pipeline) if pipeline.purchase(header).empty else None
+
+    def fewest_features(self, pipeline: Pipeline) -> int:
+        """Return the least number of features."""
+        return pipeline.purchase([*self.columns, pipeline.target]).fewest_features
+
+    def estimated(
+        self, public: Standard | None, pipeline: Pipeline, perform: Perform, left: Remaining
+    ) -> Constants:
+        """Return all constants, those that are not public estimated privately."""
+        rows = Rows(self.columns, np.zeros(self.rows))
+        found = encode(rows, pipeline, perform, left=left, feasible=False)
+        if not self.target:
+            return Constants(Standard.of_table(found))
+        *columns, last = found.encoding.columns
+        header = [*self.columns, pipeline.target]
+        alone = [*pipeline.purchase(header).bought] == [self.target]
+        used = replace(found, encoding=replace(found.encoding, columns=tuple(columns)))
+        target: Any = last
+        standard = Standard.of_table(used)
+        if alone:  # only the target was estimated, and its constants are no features'
+            standard = replace(self._public(pipeline), found=found)
+        return Constants(standard, (target.mean, target.sd))
+
+    def features(self, standard: Standard) -> Floats:
+        """Return the features, (N, d)."""
+        assert standard.table is not None
+        return standard.table.whole(self.columns).numpy()
+
+    def _public(self, pipeline: Pipeline) -> Standard:
+        """Return the public constants, of all columns."""
+        assert pipeline.public is not None
+        return Standard.of_table(Encoded(public_encoding(pipeline.public)))
+
+
+Inputs = Numbers | Table
+
+
+def tabular(X: object, types: Schema | None) -> bool:
+    """Return whether X is encoded as a table: its types or dtypes declare more than numbers.
+
+    Raises:
+        ValueError: if types are given for what is no data frame.
+    """
+    if not isinstance(X, pd.DataFrame):
+        if types is not None:
+            raise ValueError(
+                f"types: they are for columns with names, and X is of type {type(X).__name__}, "
+                "not a pandas DataFrame"
+            )
+        return False
+    return types is not None or not all(map(plain, X.dtypes))
+
+
+def table_of(X: Any, types: Schema | None) -> Table:
+    """Return a data frame's columns, read by declared types and dtypes.
+
+    Raises:
+        ValueError: because of header, dtypes or types only.
+    """
+    found, frame = declared_by(X, types), with_text_names(X)
+    return Table(read_columns(frame, {} if found is None else found.read_by), found, len(X))
+
+
+def encoded(X: Any, names: Any, encoding: Encoding) -> Tensor:
+    """Return the features of new rows, (N, d), of a data frame or with its columns' names.
+
+    Raises:
+        ValueError: naming a missing column.
+    """
+    frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(np.asarray(X, object), columns=names)
+    return encoding.whole(read_columns(with_text_names(frame), encoding.types))
+
+
+def numbers(X: Any) -> Any:
+    """Return a table with text cells read as numbers, NaN where that fails.
+
+    Each cell is read separately, so that one stray word does not affect the others.
+    """
+    if isinstance(X, pd.DataFrame):
+        of_text = [pd.api.types.is_numeric_dtype(kind) for kind in X.dtypes]
+        columns = {
+            place: X.iloc[:, place] if number else read_cells(X.iloc[:, place]).numbers
+            for place, number in enumerate(of_text)
+        }
+        return pd.DataFrame(columns, index=X.index).set_axis(X.columns, axis=1)
+    if isinstance(X, list | tuple):
+        try:
+            X = np.asarray(X)
+        except ValueError:  # rows of different lengths are refused elsewhere
+            return X
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUS" and X.shape[1]:
+        return np.column_stack([read_cells(pd.Series(one, dtype=object)).numbers for one in X.T])
+    return X
+
+
+def _unlike(name: str, taken: Mapping[str, object]) -> str:
+    """Return the name, with underscores if it is taken."""
+    while name in taken:
+        name += "_"
+    return name

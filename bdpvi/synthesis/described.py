@@ -1,0 +1,99 @@
+"""A synthetic table's file in words: its columns, and what their noisy counts say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bdpvi._ground.outputs import one_line, several
+from bdpvi.datasets.domain import OTHER, Domain
+from bdpvi.synthesis.released import Synthetic
+
+_WIDE = 1.959964
+"""Half the width of a standard normal's central 95 % interval."""
+_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def described(made: Synthetic) -> Iterator[str]:
+    """Yield lines on a synthetic table; all of them follow from the released file, at no price.
+
+    Shares are noisy counts over the estimated number of rows. Their ± is the 95 % interval of the
+    privacy noise in the count alone. Quantiles are those of the noisy counts of a grid's cells.
+
+    >>> import pandas as pd
+    >>> from bdpvi.datasets import Schema
+    >>> from bdpvi.synthesis import synthesize
+    >>> people = Schema({"age": Domain(low=0, high=99, integer=True)}, "By law.")
+    >>> frame = pd.DataFrame({"age": [*range(100)] * 20})
+    >>> made = synthesize(frame, people, epsilon=40.0, seed=0)
+    >>> list(described(made))[3]
+    'age: integer from 0 to 99, declared'
+    """
+    counts = made.counts
+    yield f"Covered: {one_line(str(made.receipt))}"
+    yield f"  {one_line(made.receipt.meaning)}"
+    given = f", conditioned on {made.target!r}" if made.target is not None else ""
+    yield (
+        f"About {several(made.rows, 'row')} (estimated), "
+        f"{several(len(made.schema.columns), 'column')}{one_line(given)}"
+    )
+    for at, (name, domain) in enumerate(made.schema.columns.items()):
+        yield one_line(f"{name}: {_kind(domain)}, {_source(domain)}")
+        single = counts.single[at].astype(np.float64)
+        names = [*(domain.levels or ()), "blank", OTHER]
+        shown = single if domain.edges is None else single[domain.cells :]
+        if domain.edges is not None:
+            yield f"  quantiles {_quantiles(domain, single[: domain.cells])}"
+        half = 100 * _WIDE * counts.deviation / counts.records
+        for one, number in zip(names, shown.tolist(), strict=True):
+            share = min(max(100 * number / counts.records, 0.0), 100.0)
+            yield f"  {one_line(one)}: {share:.1f} % ± {half:.2g}"
+    yield (
+        "Shares are of noisy counts; ± is their privacy noise alone, at 95 %. Sampling error is "
+        "further error"
+    )
+
+
+def _kind(domain: Domain) -> str:
+    kind = domain.type.kind if domain.type is not None else ""
+    if domain.bounds is None:
+        return f"{kind or 'category'} of {several(len(domain.levels or ()), 'level')}"
+    low, high = (_written(domain, one) for one in domain.bounds)
+    return f"{kind or ('integer' if domain.integer else 'number')} from {low} to {high}"
+
+
+def _source(domain: Domain) -> str:
+    if domain.from_data:
+        return "from the rows, and not covered by ε"
+    return "estimated privately" if domain.bought else "declared"
+
+
+def _quantiles(domain: Domain, cells: NDArray[np.float64]) -> str:
+    """Return the quantiles of a grid's noisy counts, (cells,), in words."""
+    assert domain.edges is not None
+    below = np.maximum.accumulate(np.cumsum(cells))
+    if not below[-1] > 0:
+        return "unknown: the noise hides the counts"
+    found = []
+    for share in _QUANTILES:
+        at = int(np.searchsorted(below, share * below[-1]))
+        before = below[at - 1] if at else 0.0
+        inside = (share * below[-1] - before) / max(below[at] - before, 1e-300)
+        low, high = domain.edges[at], domain.edges[at + 1]
+        value = low + min(max(inside, 0.0), 1.0) * (high - low)
+        value = min(math.floor(value), high - 1) if domain.integer else value
+        found.append(f"{100 * share:g} %: {_written(domain, value)}")
+    return ", ".join(found)
+
+
+def _written(domain: Domain, value: float) -> str:
+    """Return a number as the column has it."""
+    type_ = domain.type
+    if type_ is not None and (type_.step or type_.kind == "date"):
+        assert domain.bounds is not None
+        one = type_.written(np.array([value]), *domain.bounds).iloc[0]
+        return str(one.date() if hasattr(one, "date") else one)
+    return f"{value:.0f}" if domain.integer else f"{value:.6g}"

@@ -1,0 +1,98 @@
+"""Whose a row is: names are compared as written, and both mistakes have a price."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_cli import run
+
+from bdpvi.datasets import Schema, from_csv
+from bdpvi.datasets.types import ColumnType
+from bdpvi.datasets.units import at_most, persons_of
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.gaussian_dp import gaussian_guarantee
+from bdpvi.privacy.groups import group
+from bdpvi.synthesis import Counts
+from bdpvi.synthesis.order import Order, of_persons
+from bdpvi.tables import files
+from bdpvi.tables.private import Work
+
+GIVEN: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1.0}
+
+
+@pytest.fixture
+def visits(tmp_path: Path) -> Path:
+    """Twenty visits of patient 007, of patient 7 and of patient 7.0, in wards 01 and 1."""
+    rows = [
+        f"{who},{ward},{20 + (7 * i) % 40},{'yes' if i % 3 else 'no'}"
+        for i in range(20)
+        for who, ward in (("007", "01"), ("7", "1"), ("7.0", "01"))
+    ]
+    (tmp_path / "visits.csv").write_text("\n".join(["who,ward,age,sick", *rows]) + "\n")
+    return tmp_path / "visits.csv"
+
+
+def schema(kind: str) -> Schema:
+    return Schema({}, "Form 7", types={"who": ColumnType(kind=kind)})
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of rows left out
+@pytest.mark.parametrize(("kind", "persons"), [("", 3), ("code", 3), ("integer", 1)])
+@pytest.mark.parametrize("from_data", [False, True])
+def test_a_file_s_persons_are_compared_as_written_or_by_their_type(
+    kind: str, persons: int, from_data: bool, visits: Path
+) -> None:
+    types = schema(kind) if kind else None
+    given: dict[str, Any] = {"types": types, "unit": "who", "rows_per_unit": 5}
+    work = Work.of(visits, from_data=from_data, drop=["ward"], **GIVEN, **given)
+    assert len(work.table) == 5 * persons
+    split = from_csv(visits, "sick", positive="yes", drop=["ward"], seed=0, **given)
+    assert len(split.train) + len(split.test) == 5 * persons
+    frame = pd.read_csv(visits, dtype=str)
+    settings = Counts(unit="who", rows_per_unit=5)
+    order = Order.of(list(frame.columns), types, None, 1.0, 1e-6, settings)
+    assert len(of_persons(frame, settings, Key.of_seed(0), order.person)) == 5 * persons
+
+
+def test_a_long_name_is_not_cut_off() -> None:
+    long = "P" * 300
+    assert persons_of(pd.Series([f"{long}1", f"{long}2"])).nunique() == 2
+
+
+def test_neither_mistake_is_safe() -> None:
+    """With k rows each: 2k rows differ by a person of two spellings, or of two under one name."""
+    k, one = 3, ["a"] * 3
+    spelt = pd.DataFrame({"who": ["7"] * 5 + ["07"] * 5})
+    assert len(at_most(spelt, "who", k, tell=False)) == 2 * k
+    both = ColumnType(kind="category", levels=("x",), spellings={"x": ("a", "b")})
+    table = pd.DataFrame({"who": [*one, *["b"] * 3]})
+    kept = at_most(table, "who", k, tell=False, type=both)
+    rest = at_most(table[table["who"] != "a"], "who", k, tell=False, type=both)
+    assert len({*kept.index} ^ {*rest.index}) == 2 * k
+    row = gaussian_guarantee(0.01, 1e-5)
+    assert row is not None
+    person, twice = (group(row, rows) for rows in (k, 2 * k))
+    assert person is not None
+    assert twice is not None
+    assert twice.epsilon > 2 * person.epsilon * 0.95
+
+
+def test_categories_of_a_file_keep_their_zeros(
+    visits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split = from_csv(visits, "sick", positive="yes", categorical=["ward"], drop=["who"], seed=0)
+    assert split.train.feature_names == ("ward=01", "ward=1", "age")
+    table = ("--data", visits, "--target", "sick", "--positive", "yes", "--drop", "who")
+    given = ("--categorical", "ward", "--out", tmp_path / "fit", "--quiet")
+    assert run("fit", *table, *given) == 0
+    assert "ward=01" in files.load(tmp_path / "fit").feature_names
+    capsys.readouterr()
+
+
+def test_a_number_of_a_frame_is_one_person_however_it_is_held() -> None:
+    found = persons_of(pd.Series([7, 7.0, np.int64(7), "7", None, "NA"], dtype=object))
+    assert found.tolist() == ["7"] * 4 + ["", ""]

@@ -1,0 +1,68 @@
+"""What a shared table says of itself: against the table, and with nothing but the file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_cli import run
+
+from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets.types import ColumnType
+from bdpvi.synthesis import load, synthesize
+from bdpvi.synthesis.described import described
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def test_it_says_what_the_noisy_counts_say() -> None:
+    rng = np.random.default_rng(0)
+    age = rng.gamma(9.0, 5.0, 20_000).round().clip(0, 120)
+    smokes = rng.choice(["never", "daily"], 20_000, p=[0.7, 0.3])
+    frame = pd.DataFrame({"age": age, "smokes": smokes})
+    columns = {
+        "age": Domain(low=0, high=120, integer=True),
+        "smokes": Domain(levels=("never", "daily"), type=ColumnType(kind="code")),
+    }
+    made = synthesize(frame, Schema(columns, "Form 7."), epsilon=1.0, delta=1e-6, seed=0)
+    lines = list(described(made))
+    assert lines[0] == f"Covered: {made.receipt}"
+    assert "age: integer from 0 to 120, declared" in lines
+    assert "smokes: code of 2 levels, declared" in lines
+    line = next(one for one in lines if one.startswith("  quantiles"))
+    found = [float(one) for one in re.findall(r"%: (\d+)", line)]
+    assert found == pytest.approx(np.quantile(age, [0.05, 0.25, 0.5, 0.75, 0.95]), abs=1.5)
+    share, half = re.findall(r"[\d.]+", next(one for one in lines if one.startswith("  never")))
+    assert float(half) == pytest.approx(
+        100 * 1.96 * made.counts.deviation / 20_000, rel=0.1
+    )  # of one digit
+    assert abs(float(share) - 100 * (smokes == "never").mean()) < 6 * float(half)
+
+
+def test_nothing_but_the_file_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("describe", GOLDEN / "synthetic.json") == 0
+    out = capsys.readouterr().out
+    assert out.splitlines() == [*described(load(GOLDEN / "synthetic.json"))]
+    assert "ward: category of 3 levels, estimated privately" in out
+    assert "bounds or levels of age, dose, ward, sick were estimated privately" in out
+    assert run("describe", GOLDEN / "release.json") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Covered: worst-case DP ε = 2 (target)")
+    assert "point estimates, without intervals" in out
+    for name in ("expected.json", "ledger.jsonl"):
+        assert run("describe", GOLDEN / name) == 2
+        assert name in capsys.readouterr().err
+
+
+def test_a_column_hidden_by_noise_has_no_quantiles() -> None:
+    frame = pd.DataFrame({"age": [40.0]})
+    schema = Schema({"age": Domain(low=0, high=5000)}, "By law.")
+    said = [
+        "\n".join(described(synthesize(frame, schema, epsilon=0.01, delta=1e-6, seed=seed)))
+        for seed in range(8)
+    ]
+    assert any("unknown: the noise hides the counts" in one for one in said)
+    assert any("quantiles 5 %" in one for one in said)
