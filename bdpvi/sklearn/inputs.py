@@ -14,6 +14,7 @@ from bdpvi.datasets.bought import public_encoding
 from bdpvi.datasets.cells import Cells, Columns, read_cells, read_columns
 from bdpvi.datasets.dtypes import declared_by, plain
 from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.records import Held
 from bdpvi.datasets.types import NUMBERS
 from bdpvi.tables import arrays
 from bdpvi.tables.arrays import Floats, Standard
@@ -188,11 +189,11 @@ class Table:
     ) -> Constants:
         """Return all constants, those that are not public estimated privately."""
         rows = Rows(self.columns, np.zeros(self.rows))
-        found = encode(rows, pipeline, perform, left=left, feasible=False)
+        header = [*self.columns, pipeline.target]
+        found = encode(Held(rows), header, pipeline, perform, left=left, feasible=False)
         if not self.target:
             return Constants(Standard.of_table(found))
         *columns, last = found.encoding.columns
-        header = [*self.columns, pipeline.target]
         alone = [*pipeline.purchase(header).bought] == [self.target]
         used = replace(found, encoding=replace(found.encoding, columns=tuple(columns)))
         target: Any = last

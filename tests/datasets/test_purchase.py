@@ -110,7 +110,7 @@ def test_one_person_s_category_is_published_as_rarely_as_its_delta_says() -> Non
 def test_categories_are_in_the_order_of_their_noisy_counts() -> None:
     purchase = bought.Purchase.of(["ward", "t"], target="t", categorical=["ward"])
     table = names({"a": 500, "b": 3000, "c": 1000})
-    made = bought.buy(table, purchase, distance=DISTANCE, delta=DELTA, key=Key.of_seed(0))
+    made = bought.buy(Held(table), purchase, distance=DISTANCE, delta=DELTA, key=Key.of_seed(0))
     (column,) = made.columns
     assert isinstance(column, OneHot)
     assert column.categories == ("b", "c", "a")

@@ -250,7 +250,7 @@ def test_steps_count_for_all_rows_of_a_person() -> None:
     ledger = Ledger(unit="who", rows_per_unit=3)
     made = network(ledger)
     made.step()
-    events = ledger.book().events or {}
+    events: dict[Any, int] = dict(ledger.book().events or {})
     paid = [
         replace(one, steps=count * one.steps, rows=3, rounding=count * one.rounding)
         for one, count in events.items()

@@ -27,6 +27,7 @@ from bdpvi.bayesian.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.mode.objective import LogPosterior, Weighted, climbed
 from bdpvi.datasets.dataset import People
+from bdpvi.datasets.records import Held
 from bdpvi.guides import FullRank, Laplace
 from bdpvi.privacy import mode_draws
 from bdpvi.privacy.book import Charge, Entry, TemperatureOrigin
@@ -153,10 +154,10 @@ def test_more_draws_and_colder_ones_cost_more() -> None:
 
 def gaussian_of(model: BayesianLogisticRegression, data: Dataset) -> MultivariateNormal:
     """Return the fit to a table: the mode with the inverse Hessian."""
-    records = Weighted.of(model, data)
+    records = Weighted.of((data.x, data.y), model)
     n = records.z.shape[1]
     start = torch.zeros(n).double()
-    peak = climbed(LogPosterior(records, model.precision(n), start), start)
+    peak = climbed(LogPosterior(Held(records), len(data), model.precision(n), start), start)
     return MultivariateNormal(peak.point, peak.root @ peak.root.T)
 
 
