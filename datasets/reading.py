@@ -65,6 +65,7 @@ def read_table(
     given = FileFormat(**file)
     if Path(path).suffix.lower() in _PARQUET:
         return _parquet(path, least)
+    _separator(given.separator)  # refused before the file is opened
     with open(path, "rb") as opened:
         frame, odd = read_opened(opened, str(path), given, text=text, written=written)
     if len(frame) < least:
