@@ -60,6 +60,7 @@ def cluster(address: str, workers: int) -> Iterator[Client]:
 
 
 def main() -> None:
+    """Write the table, then release from it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="new folder for the table and what is released")
     parser.add_argument("--rows", type=float, default=5e6)
