@@ -231,7 +231,7 @@ def _drafted(values: pd.Series[Any], named: bool, file: FileFormat) -> Domain | 
     if called_identifier(name) and not named:
         return f"column {name!r} is called an identifier"
     if number:
-        low, high = -_outwards(-there.min()), _outwards(there.max())
+        low, high = 0.0 - _outwards(-there.min()), _outwards(there.max())
         kind = _number_type(there, whole, guess)
         return Domain(low=low, high=high, integer=whole, from_data=True, type=kind)
     made = Domain(levels=cells.names or ("yes",), from_data=True, type=written)
