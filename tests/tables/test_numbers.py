@@ -78,7 +78,8 @@ def test_one_command_makes_predicts_and_summarises(
     assert "worst-case DP ε = 2 (target)" in said
     assert ("rate ratio" in said) == (name == "poisson")
     release = bdpvi.load_release(out / "release.json")
-    assert replace(release.model, levels=()) == MODELS[name]
+    model: Any = release.model
+    assert replace(model, levels=()) == MODELS[name]
     assert release.preprocessing["target"] == {"column": name}
     total = Ledger.at(table.with_name("people.csv.ledger.jsonl")).worst_case(1e-5)
     assert total is not None
