@@ -26,6 +26,7 @@ from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objecti
 from bdpvi.datasets.types import ANY, BOOLEAN, UNUSED, ColumnType
 
 _CODE, _TRUTH = ColumnType(kind="code"), ColumnType(kind="boolean")
+_NAMES = ColumnType(kind="category")
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,8 @@ def measured(
     Args:
         frame: the table.
         source: source of the schema, in words.
-        levels: columns whose values are names, even if they are numeric or numerous.
+        levels: columns whose values are names, even if they are numeric or numerous; those of text
+            with leading zeros are codes.
         file: how the file was written, from which the table is, as text.
 
     Raises:
@@ -212,8 +214,11 @@ def _drafted(values: pd.Series[Any], named: bool, file: FileFormat) -> Domain | 
     cells = read_cells(values, guess)
     there = cells.numbers[np.isfinite(cells.numbers)]
     number = not named and 2 * len(there) > (~cells.blank).sum()
-    if number and _coded(values):
-        number, cells = False, read_cells(values, _CODE)
+    written = _NAMES if named else None
+    if (named or number) and _coded(values):
+        written = _CODE
+    if written is not None:
+        number, cells = False, read_cells(values, written)
     whole = bool((there == np.round(there)).all())
     if number:
         small = whole and np.abs(there).max() < 2**53
@@ -221,16 +226,15 @@ def _drafted(values: pd.Series[Any], named: bool, file: FileFormat) -> Domain | 
     else:
         texts = np.array(cells.names, dtype=object)[cells.codes[~cells.blank]]
         seen = pd.Series(texts, name=name, dtype=object)
-    coded = cells.type is _CODE
-    if found := objection(seen, named or coded, MOST_LEVELS if named else MOST_CATEGORIES):
+    if found := objection(seen, written is not None, MOST_LEVELS if named else MOST_CATEGORIES):
         return found.reason
     if called_identifier(name) and not named:
         return f"column {name!r} is called an identifier"
     if number:
-        low, high = -_outwards(-there.min()), _outwards(there.max())
+        low, high = 0.0 - _outwards(-there.min()), _outwards(there.max())
         kind = _number_type(there, whole, guess)
         return Domain(low=low, high=high, integer=whole, from_data=True, type=kind)
-    made = Domain(levels=cells.names or ("yes",), from_data=True, type=_CODE if coded else None)
+    made = Domain(levels=cells.names or ("yes",), from_data=True, type=written)
     return made.of(_TRUTH) if set(cells.names) == {*BOOLEAN} else made
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from bdpvi._ground.progress import Track
     from bdpvi.datasets import Schema
+    from bdpvi.privacy.cost import Bound
     from bdpvi.privacy.ledger import Ledger
     from bdpvi.releases.intent import Begun
     from bdpvi.synthesis import Synthetic
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 ROWS, COUNTS = "synthetic.csv", "synthetic.json"
 _MOST_VALUES = 2**25
 """The most values of a table unless its size is given."""
+_USUAL = 1e-5
+"""δ of other works on a table without a budget."""
 
 Data = Annotated[Path, typer.Option(help="A CSV or Parquet file.")]
 Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]
@@ -353,12 +356,18 @@ def _same(path: Path, content: bytes) -> None:
         raise ValueError(f"{str(path.parent)!r} exists already; nothing is overwritten")
 
 
+def _spent(people: Ledger, delta: float) -> Bound | None:
+    """Return the cost of everything at δ; at the budget's if an earlier work has used up δ."""
+    larger = people.budget.delta if people.budget else _USUAL
+    return people.worst_case(delta) or people.worst_case(max(delta, larger))
+
+
 def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
     from bdpvi._ground.schema import to_json
-    from bdpvi.releases.account import same_people
+    from bdpvi.releases.account import NOT_PRICED, same_people
 
     assert people.path is not None
-    spent = people.worst_case(made.receipt.worst_case.delta)
+    spent = _spent(people, made.receipt.worst_case.delta)
     if as_json:
         secret = {
             "folder": where["secret"],
@@ -371,7 +380,7 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
     outputs.say(
         f"Public: {made.receipt}",
         f"  {made.receipt.meaning}",
-        f"For the owner only: everything spent on this table: {spent}",
+        f"For the owner only: everything spent on this table: {spent or NOT_PRICED}",
         f"Wrote {where['out']}: about {several(made.rows, 'row')}, which may be shared. Keep "
         f"{where['secret']}/ and {people.path} secret",
         same_people(people.path),

@@ -24,6 +24,8 @@ BASE = "base level"
 """Note on the level that the others are compared with."""
 HIDDEN = "dominated by privacy noise"
 """Note on a coefficient that is not measured; its interval is wide, or not informative."""
+LEFT_OUT = "left out: too few records have it for this ε"
+"""Note on a level that is no coefficient of the model, as noise hides how many records have it."""
 SHARE = 0.5
 """The least share of measured coefficients of a release with reliable intervals."""
 REST = 1e-9
