@@ -250,7 +250,8 @@ def test_steps_count_for_all_rows_of_a_person() -> None:
     ledger = Ledger(unit="who", rows_per_unit=3)
     made = network(ledger)
     made.step()
-    events = ledger.book().events or {}
+    events = ledger.book().events
+    assert events is not None
     paid = [
         replace(one, steps=count * one.steps, rows=3, rounding=count * one.rounding)
         for one, count in events.items()
