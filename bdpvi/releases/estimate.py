@@ -111,8 +111,8 @@ class Gaussian:
         variances: (d,).
         covariance: (d, d); () if coordinates are independent.
         sites: shapes of the unconstrained latent variables, in order.
-        measured: whether each coordinate is not dominated by privacy noise, (d,); if it is, its
-            variance is not informative. () means all.
+        measured: whether each coordinate is narrower than its prior and not dominated by privacy
+            noise, (d,); if it is dominated, its variance is not informative. () means all.
 
     Raises:
         ValueError: if shapes disagree, or the covariance is invalid.

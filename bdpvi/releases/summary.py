@@ -171,7 +171,7 @@ class Summary:
         ]
         said = [self._trust(), *table]
         if out:
-            said.append(f"left out, too few records have them for this ε: {', '.join(out)}")
+            said.append(f"Left out, too few records have them for this ε: {', '.join(out)}")
         if self.noise is not None:
             middle, low, high = self.noise
             said.append(f"sd of the target's noise: {middle:.3g}, from {low:.3g} to {high:.3g}")

@@ -240,7 +240,7 @@ def test_categories_have_a_base_level_and_units_their_odds(
     assert summary.reliable
     text = str(summary)
     assert text.startswith("95 % intervals; reliable: yes, 3 of 3 coefficients are measured\n")
-    assert "left out, too few records have them for this ε: kind=c\n" in text
+    assert "Left out, too few records have them for this ε: kind=c\n" in text
     assert text.count("kind=c") == 1
     rows = {one.name: one for one in summary.coefficients}
     assert rows["kind=a"].note == "base level"
