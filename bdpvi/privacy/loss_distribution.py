@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # takes most of a second
 _MARGIN = 24.0
 """At most e^-24 of the tilted mass lies outside the grid."""
 _LARGEST_EXPONENT = 600.0
+_ROUNDED = 1e-14
 _BLOCK = 1 << 21
 """The most numbers in memory at a time."""
 
@@ -230,9 +231,14 @@ def step(run: SampledGaussian, interval: float) -> PrivacyLossDistribution:
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    if run.rows == 1:
+    # Of a probability that none is sampled which is next to 0, dp_accounting rounds the logarithm.
+    # All k rows in every sample cost no less: both divergences are convex in the pair of laws.
+    surely = run.rows > 1 and (1 - run.rate) ** run.rows < _ROUNDED
+    if run.rows == 1 or surely:
         return pld.from_gaussian_mechanism(
-            run.noise_multiplier, value_discretization_interval=interval, sampling_prob=run.rate
+            run.noise_multiplier / run.rows,
+            value_discretization_interval=interval,
+            sampling_prob=1.0 if surely else run.rate,
         )
     sizes = np.arange(run.rows + 1)
     return pld.from_mixture_gaussian_mechanism(
