@@ -220,17 +220,21 @@ def count_columns(codes: Codes, sizes: Sequence[int]) -> tuple[Codes, ...]:
 
 
 def count(
-    codes: Records[Codes], exact: Sequence[Codes], plan: MeasurementPlan, key: Key
+    codes: Records[Codes],
+    plan: MeasurementPlan,
+    key: Key,
+    exact: Sequence[Codes] | None = None,
 ) -> NoisyCounts:
-    """Count with noise, by one pass. The draw must be charged before.
+    """Count with noise. The draw must be charged before.
 
     Args:
         codes: codes of the rows, (N, d).
-        exact: the sum of :func:`count_columns` over them.
         plan: the tables and their noise.
         key: secret key of this release only.
+        exact: the sum of :func:`count_columns`, by default by a pass of its own.
     """
     noise = WholeNormals(key.child("counts"))
+    exact = codes.sum(count_columns, plan.sizes) if exact is None else exact
     single = tuple(_noisy(one, plan.one_way, noise) for one in exact)
     records = float(np.mean([table.sum() for table in single]))
     bins = tuple(

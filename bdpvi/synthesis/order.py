@@ -49,9 +49,7 @@ def counted(
     return at_most(table.iloc[order], settings.unit, settings.rows_per_unit, tell, person)
 
 
-def _columns(
-    table: pd.DataFrame, names: Sequence[str], types: Mapping[str, ColumnType]
-) -> Columns:
+def _columns(table: pd.DataFrame, names: Sequence[str], types: Mapping[str, ColumnType]) -> Columns:
     """Return columns of a table, each read when it is needed."""
     return LazyColumns(table[list(names)], types, drop="")
 

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -275,7 +275,7 @@ class Synthesis:
         bound = order.bound if settings.unit == ROW else replace(order.bound, unit=plan.settings)
         public = bound.public(order.epsilon)
         receipt = _receipt(public, complete, order, key.experiment)
-        counts = count(coded.map(_codes), exact, measured, key)
+        counts = count(coded.map(_codes), measured, key, exact)
         return Synthetic(receipt, complete, order.target, settings, counts)
 
 

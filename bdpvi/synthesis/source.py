@@ -56,9 +56,10 @@ class Source:
             ValueError: naming the argument at fault.
         """
         path = table.path or table if isinstance(table, Blocks) else table
-        said = {"rows_per_unit": rows_per_unit, "one_row_per_person": one_row_per_person}
-        persons.check_said(path, unit=unit, **said)
-        if isinstance(table, str | os.PathLike) or in_blocks(table):
+        persons.check_said(
+            path, unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person
+        )
+        if isinstance(table, str | os.PathLike | Blocks) or in_blocks(table):
             check(unit)
             blocks = table if isinstance(table, Blocks) else Blocks.of(table, file)
             track = bar if progress else None

@@ -361,7 +361,7 @@ class Work:
         frame, pipeline = with_text_names(self.table), self.pipeline
         types = pipeline.types_used
         if not pipeline.from_data:
-            used = [name for name in frame if name not in pipeline.drop]
+            used = [name for name in self.header if name not in pipeline.drop]
             Misread.of(frame, types, used).tell()
         if pipeline.model is None:
             type_, positive = pipeline.target_type, pipeline.positive_label

@@ -168,7 +168,9 @@ def test_a_row_moves_what_is_bought_by_its_distance(monkeypatch: pytest.MonkeyPa
     def all_of(rows: pd.DataFrame) -> dict[Any, float]:
         found.clear()
         kinds = {"pay": "number", "ward": "category"}
-        bounds.buy(Held(read_columns(rows)), kinds, distance=distance, delta=1e-6, key=Key.of_seed(0))
+        bounds.buy(
+            Held(read_columns(rows)), kinds, distance=distance, delta=1e-6, key=Key.of_seed(0)
+        )
         return dict(found)
 
     whole, moved = all_of(frame), []
@@ -201,7 +203,9 @@ def test_a_row_moves_what_kinds_are_by_its_distance(monkeypatch: pytest.MonkeyPa
                 return torch.full(shape, drawn)
 
             monkeypatch.setattr(secure, "count_noise", steady)
-            kept = bounds.kinds_of(Held(read_columns(rows)), kinds, distance=0.3, key=Key.of_seed(0))
+            kept = bounds.kinds_of(
+                Held(read_columns(rows)), kinds, distance=0.3, key=Key.of_seed(0)
+            )
             assert kept["c"] == "number"
             for name, kind in kept.items():
                 if kind == "category":
@@ -411,6 +415,7 @@ def test_a_person_s_names_are_published_with_at_most_its_delta(
 ) -> None:
     """The least noise that lets a name in, by its tail: k names, each k times."""
     least = 1
+
     def lets_in(noise: int) -> bool:
         drawn = torch.full((1,), noise)
         monkeypatch.setattr(secure, "count_noise", lambda *_: drawn)
