@@ -21,6 +21,7 @@ from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.domain import MOST_LEVELS
 from bdpvi.datasets.domain import Codes as Codes
 from bdpvi.datasets.domain import Domain as Domain
+from bdpvi.datasets.domain import Unfit as Unfit
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
 from bdpvi.datasets.types import ANY, BOOLEAN, UNUSED, ColumnType
@@ -140,8 +141,8 @@ class Schema:
                     f"schema: its column {name!r} must be in the table once, there are {found}"
                 )
 
-    def encode(self, frame: pd.DataFrame) -> tuple[Codes, dict[str, str]]:
-        """Return the codes of a table, (N, d), and notes on invalid values, for the owner only.
+    def encode(self, frame: pd.DataFrame) -> tuple[Codes, dict[str, Unfit]]:
+        """Return the codes of a table, (N, d), and by column how many values are invalid.
 
         Raises:
             ValueError: because of the header only: a column is missing, repeated or unknown.
@@ -152,12 +153,10 @@ class Schema:
             raise ValueError(
                 f"schema lacks the columns {more}: declare them there, or drop them from the table"
             )
-        codes, said = np.empty((len(frame), len(self.columns)), dtype=np.int64), {}
+        codes, unfit = np.empty((len(frame), len(self.columns)), dtype=np.int64), {}
         for at, (name, domain) in enumerate(self.columns.items()):
-            codes[:, at], words = domain.encode(frame.iloc[:, names.index(name)])
-            if words:
-                said[name] = words
-        return codes, said
+            codes[:, at], unfit[name] = domain.encode(frame.iloc[:, names.index(name)])
+        return codes, unfit
 
     def decode(self, codes: Codes, random: np.random.Generator) -> pd.DataFrame:
         """Return a table with the values of codes, (N, d)."""

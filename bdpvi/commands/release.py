@@ -305,7 +305,7 @@ def _predicted(
     from bdpvi import datasets
     from bdpvi.datasets.encoding import said, with_text_names
     from bdpvi.datasets.formats import FileFormat
-    from bdpvi.datasets.looks import tell_of_unfit
+    from bdpvi.datasets.looks import Misread
     from bdpvi.releases import shared_file
 
     loaded = shared_file.load_release(released)
@@ -319,7 +319,7 @@ def _predicted(
     signs = FileFormat(**reading).signs
     encoding = encoding.typed({n: one.in_file(*signs) for n, one in encoding.types.items()})
     rows = datasets.reading.read_table(data, written=encoding.types, **reading)
-    tell_of_unfit(with_text_names(rows), encoding.types)
+    Misread.of(with_text_names(rows), encoding.types).tell()
     features, counts = encoding.counted(rows)
     if counts:
         outputs.complain(f"not known, taken for the column's mean: {said(counts)}")
