@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bdpvi.datasets import split as split
     from bdpvi.datasets.block_tables import from_blocks
     from bdpvi.datasets.breast_cancer import load_breast_cancer
+    from bdpvi.datasets.buckets import partition
     from bdpvi.datasets.constants import constants_of, read_constants
     from bdpvi.datasets.dataset import Split
     from bdpvi.datasets.domain import Domain
@@ -30,6 +31,7 @@ else:
         __name__,
         {
             "breast_cancer": ("load_breast_cancer",),
+            "buckets": ("partition",),
             "constants": ("constants_of", "read_constants"),
             "dataset": ("Split",),
             "domain": ("Domain",),
@@ -56,6 +58,7 @@ __all__ = [
     "from_frame",
     "load_breast_cancer",
     "load_fair",
+    "partition",
     "read_constants",
 ]
 

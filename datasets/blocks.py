@@ -128,17 +128,21 @@ class RowGroup:
 
     def read(self) -> Iterator[pd.DataFrame]:
         """Yield the rows, at most :data:`ROWS` at a time."""
-        from pyarrow import parquet
+        for batch in self.batches():
+            yield with_text_names(batch.to_pandas(use_threads=False))[list(self.header)]
+
+    def batches(self) -> Iterator[Any]:
+        """Yield the rows as record batches of pyarrow, at least one, which may be empty."""
+        from pyarrow import RecordBatch, parquet
 
         with self.file.open() as opened, parquet.ParquetFile(opened, pre_buffer=False) as file:
             none = True
             groups = [] if self.group is None else [self.group]
             for batch in file.iter_batches(ROWS, row_groups=groups, use_threads=False):
                 none = False
-                yield with_text_names(batch.to_pandas(use_threads=False))[list(self.header)]
+                yield batch
             if none:
-                empty = file.schema_arrow.empty_table().to_pandas()
-                yield with_text_names(empty)[list(self.header)]
+                yield RecordBatch.from_pylist([], schema=file.schema_arrow)
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,7 @@ class Blocks:
         path: where it is, "" for a Dask data frame.
         header: the names of its columns.
         parts: its blocks.
-        file: how its CSV files are written.
+        file: how its files are written; of Parquet files only the signs of numbers in text matter.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -230,7 +234,7 @@ class Blocks:
         path, file = os.fspath(table), file or FileFormat()
         names = files_of(path)
         if Path(names[0]).suffix.lower() in _PARQUET:
-            return _of_parquet(path, [_stored(name) for name in names])
+            return _of_parquet(path, [_stored(name) for name in names], file)
         return _of_csv(path, [_stored(name) for name in names], file, size)
 
     def records(self, executor: Executor | None = None, **shown: Any) -> Spread[pd.DataFrame]:
@@ -329,7 +333,7 @@ def _same(header: Sequence[str], first: Sequence[str], path: str, other: str) ->
             )
 
 
-def _of_parquet(path: str, files: list[Stored]) -> Blocks:
+def _of_parquet(path: str, files: list[Stored], file: FileFormat) -> Blocks:
     try:
         from pyarrow import parquet
     except ImportError as error:
@@ -340,15 +344,15 @@ def _of_parquet(path: str, files: list[Stored]) -> Blocks:
     header: tuple[str, ...] = ()
     for one in files:
         try:
-            with one.open() as opened, parquet.ParquetFile(opened) as file:
-                names = with_text_names(file.schema_arrow.empty_table().to_pandas()).columns
-                groups = file.num_row_groups
+            with one.open() as opened, parquet.ParquetFile(opened) as found:
+                names = with_text_names(found.schema_arrow.empty_table().to_pandas()).columns
+                groups = found.num_row_groups
         except Exception as error:  # a damaged file can raise anything in pyarrow or pandas
             raise ValueError(f"{one.path} is not a readable Parquet file: {error}") from error
         header = header or tuple(names)
         _same(tuple(names), header, one.path, files[0].path)
         parts += [RowGroup(one, group, header) for group in range(groups)]
-    return Blocks(path, header, tuple(parts or [RowGroup(files[0], None, header)]))
+    return Blocks(path, header, tuple(parts or [RowGroup(files[0], None, header)]), file)
 
 
 def _of_csv(path: str, files: list[Stored], file: FileFormat, size: int) -> Blocks:

@@ -33,7 +33,7 @@ from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.records import Held, Records
 from bdpvi.datasets.schema import in_file
 from bdpvi.datasets.tables import dataset_from_frame
-from bdpvi.datasets.units import at_most
+from bdpvi.datasets.units import FirstRows, at_most, without_unit
 from bdpvi.privacy.book import ROW, checked
 from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.ledger import Ledger
@@ -116,7 +116,8 @@ def private(
     Args:
         table: a data frame, a CSV or Parquet file, or records with public preprocessing. Or a table
             in blocks, which need not fit in memory: a folder or a glob of files of one kind, a URL,
-            a Dask data frame, or :class:`bdpvi.datasets.blocks.Blocks`.
+            a Dask data frame, or :class:`bdpvi.datasets.blocks.Blocks`. With a ``unit`` all rows of
+            a person must lie in one block; :func:`bdpvi.datasets.partition` writes such a table.
         target: the column to predict, yes or no unless there is a ``model``. Rows with a blank
             target are left out, independently of each other.
         positive: the target value that counts as 1; all others count as 0.
@@ -272,6 +273,7 @@ class Work:
         file: how a CSV file is written.
         where: paths of its files, if it has any.
         executor: workers for a table in blocks.
+        limit: the rows used of each person of a table in blocks; None for all.
     """
 
     table: pd.DataFrame | Dataset | Blocks
@@ -282,6 +284,7 @@ class Work:
     file: FileFormat = field(default_factory=FileFormat)
     where: Places | None = None
     executor: Executor | None = None
+    limit: FirstRows | None = None
 
     @classmethod
     def of(
@@ -311,7 +314,7 @@ class Work:
         kept = table.people.kept if ledger is None and isinstance(table, Dataset) else ledger
         path = kept.path if isinstance(kept, Ledger) else None if kept is None else Path(kept)
         where = None if out is None else _held(*places(out, secret), path)
-        people = People(**said)
+        people, limit = People(**said), None
         path_given = isinstance(table, str | os.PathLike)
         if in_blocks(table) or (path_given and executor is not None):
             table = table if isinstance(table, Blocks) else Blocks.of(table, file)
@@ -338,13 +341,15 @@ class Work:
                 )
             people = table.people
         elif isinstance(table, Blocks):
-            spread.check(Pipeline(**pipeline), unit)
+            spread.check(Pipeline(**pipeline))
+            if unit != ROW:
+                limit, pipeline["types"] = _first_rows(table, pipeline.get("types"), people)
         elif unit == ROW:
             persons.warn_of_repeats(table, unit, 4)
         else:
             table, pipeline["types"] = _of_persons(table, pipeline.get("types"), people)
         made = Pipeline(**pipeline)
-        work = cls(table, made, people, budget, progress, file, where, executor)
+        work = cls(table, made, people, budget, progress, file, where, executor, limit)
         work.check()
         work.look()
         if ledger is not None:
@@ -377,7 +382,12 @@ class Work:
 
     @property
     def spread(self) -> Records[pd.DataFrame] | None:
-        """The rows of a table in blocks."""
+        """The rows of a table in blocks, the first ones of each person."""
+        found = self._all_rows
+        return found if found is None or self.limit is None else found.map(self.limit.of)
+
+    @property
+    def _all_rows(self) -> Records[pd.DataFrame] | None:
         if not isinstance(self.table, Blocks):
             return None
         track = bar if self.progress else None
@@ -386,14 +396,15 @@ class Work:
     @cached_property
     def used(self) -> int:
         """The number of rows of a table in blocks that have a target."""
-        assert self.spread is not None
-        return spread.look(self.spread, self.pipeline)
+        assert self._all_rows is not None
+        return spread.look(self._all_rows, self.pipeline, self.limit)
 
     @property
     def header(self) -> list[str]:
-        """The names of the table's columns."""
+        """The names of the table's columns, without that of persons."""
         if isinstance(self.table, Blocks):
-            return list(self.table.header)
+            named = list(self.table.header)
+            return named if self.limit is None else without_unit(named, self.limit.unit)
         assert not isinstance(self.table, Dataset)
         return list(with_text_names(self.table).columns)
 
@@ -635,6 +646,8 @@ class Work:
             table = self.table.fingerprint()
         elif isinstance(self.table, Blocks):
             table = self.table.fingerprint(self.executor)
+            if self.limit is not None:
+                table = hashlib.sha256(f"{table} {self.limit!r}".encode()).hexdigest()
         else:
             table = hashlib.sha256(self.table.to_csv().encode("utf-8", "replace")).hexdigest()
         options = replace(self.pipeline, name="data")
@@ -654,6 +667,15 @@ def _read(
     written = {*named, *(() if types is None else types.read_by)}
     least = 0 if raw else 1
     return read_table(table, text=raw, least=least, written=written, **vars(file)), types
+
+
+def _first_rows(
+    table: Blocks, types: Schema | None, people: People
+) -> tuple[FirstRows, Schema | None]:
+    """Return the rows used of each person of a table in blocks, and the other columns' types."""
+    without_unit(table.header, people.unit)
+    type_, rest = (None, None) if types is None else types.of_unit(people.unit)
+    return FirstRows(people.unit, people.rows_per_unit, type_), rest
 
 
 def _of_persons(

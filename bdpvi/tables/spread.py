@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.guarantees import WORST_CASE
@@ -12,7 +14,7 @@ from bdpvi.datasets.blocks import LEFT_OUT, Blocks
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.looks import tell_of_labels
 from bdpvi.datasets.records import Records
-from bdpvi.privacy.book import ROW
+from bdpvi.datasets.units import FirstRows, tell_of_others
 from bdpvi.tables.encoded import WITHOUT, usable
 from bdpvi.tables.pipeline import Pipeline
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 _SHOWN = 50
 
 
-def check(pipeline: Pipeline, unit: str) -> None:
+def check(pipeline: Pipeline) -> None:
     """Refuse options that need single rows in memory.
 
     Raises:
@@ -41,24 +43,55 @@ def check(pipeline: Pipeline, unit: str) -> None:
                 f"{name}={value!r:.80}: of a table in blocks only sums over the rows are known, "
                 "which suffice for objective perturbation and noisy scores alone"
             )
-    if unit != ROW:
-        raise ValueError(
-            f"unit={unit!r}: rows of one person may lie in several blocks, so a table in blocks is "
-            "protected row by row; if everybody has one row, say one_row_per_person=True "
-            "(--one-row-per-person)"
-        )
 
 
 def _bayesian(pipeline: Pipeline) -> bool:
     return pipeline.guarantee is not None and pipeline.guarantee.name != WORST_CASE
 
 
-def look(frames: Records[pd.DataFrame], pipeline: Pipeline) -> int:
+@dataclass(frozen=True, eq=False)
+class Persons:
+    """The persons of some parts of a table; a sum is those of both.
+
+    Attributes:
+        hashes: of the persons of every part, once for each part.
+    """
+
+    hashes: NDArray[np.uint64]
+
+    def __add__(self, other: Persons) -> Persons:
+        return Persons(np.concatenate([self.hashes, other.hashes]))
+
+    @property
+    def apart(self) -> bool:
+        """Whether no person is in two parts."""
+        ordered = np.sort(self.hashes)
+        return not (ordered[1:] == ordered[:-1]).any()
+
+
+def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: FirstRows | None = None) -> int:
     """Return the number of rows that are used; tell the owner about the others and the target.
 
     It is the first pass over the table, before anything is charged.
+
+    Args:
+        frames: all rows.
+        pipeline: the steps and their settings.
+        limit: the rows used of each person; None for all.
+
+    Raises:
+        ValueError: if rows of one person lie in two parts, each of which would keep some. It is for
+            the owner, like all that this pass finds.
     """
-    used, left_out, odd, labels = frames.sum(_facts, pipeline)
+    used, left_out, odd, labels, more, persons = frames.sum(_facts, pipeline, limit)
+    if limit is not None:
+        if not persons.apart:
+            raise ValueError(
+                f"unit={limit.unit!r}: rows of one person lie in several blocks; "
+                f"`bdpvi partition TABLE --by {limit.unit} --out FOLDER` writes a table in which "
+                "they do not"
+            )
+        tell_of_others(more, limit.unit, limit.rows)
     tell_owner(left_out, "row", WITHOUT)
     tell_owner(odd, "line", "it has too few or too many values, or a quote that is not closed")
     if pipeline.model is None:
@@ -66,8 +99,14 @@ def look(frames: Records[pd.DataFrame], pipeline: Pipeline) -> int:
     return int(used)
 
 
-def _facts(frame: pd.DataFrame, pipeline: Pipeline) -> tuple[int, int, int, dict[str, int]]:
-    """Return rows in use, other rows, lines left out, and counts of the target's labels."""
+def _facts(
+    whole: pd.DataFrame, pipeline: Pipeline, limit: FirstRows | None
+) -> tuple[int, int, int, dict[str, int], int, Persons]:
+    """Return rows in use, others of them, lines left out, and counts of the target's labels; then
+    rows that a person has too many, and the persons."""
+    frame, hashes = whole, np.empty(0, dtype=np.uint64)
+    if limit is not None:
+        frame, hashes = limit.of(whole), limit.hashes(whole)
     rows, left_out = usable(frame, pipeline)
     labels: dict[str, int] = {}
     if pipeline.model is None:
@@ -75,7 +114,8 @@ def _facts(frame: pd.DataFrame, pipeline: Pipeline) -> tuple[int, int, int, dict
         counts = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names)).tolist()
         most = sorted(zip(counts, cells.names, strict=True), reverse=True)[:_SHOWN]
         labels = {name: count for count, name in most if count}
-    return len(rows), left_out, int(frame.attrs.get(LEFT_OUT, 0)), labels
+    odd = int(whole.attrs.get(LEFT_OUT, 0))
+    return len(rows), left_out, odd, labels, len(whole) - len(frame), Persons(hashes)
 
 
 def name_of(table: Blocks) -> str:

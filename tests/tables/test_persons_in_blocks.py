@@ -1,0 +1,196 @@
+"""A guarantee for persons of a table in blocks is that of the same table in memory."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+from test_cli import run
+
+import bdpvi
+from bdpvi import Ledger, Release
+from bdpvi.datasets import Schema, blocks, partition
+from bdpvi.datasets.blocks import Blocks
+from bdpvi.datasets.types import ColumnType
+from bdpvi.noise.keys import Key
+from bdpvi.privacy.book import ROW
+from bdpvi.releases.transaction import Transaction
+
+SECRET = Key(bytes(range(32)))
+PERSONS: dict[str, Any] = {"unit": "patient", "rows_per_unit": 2}
+OWNER = "ignore:for the owner only"
+
+
+def visits() -> pd.DataFrame:
+    """Return up to nine rows of each of a thousand persons, in no order."""
+    random = np.random.default_rng(5)
+    rows = 4_000
+    age = random.normal(50, 12, rows)
+    sick = np.where(random.random(rows) < 1 / (1 + np.exp((50 - age) / 8)), "yes", "no")
+    names = [f"p{one:03d}" for one in random.integers(0, 1_000, rows)]
+    frame = pd.DataFrame({"patient": names, "age": age, "sick": sick})
+    frame["sex"] = random.choice(["F", "M"], rows)
+    frame.loc[3, "patient"] = ""
+    frame.loc[5, "sick"] = ""
+    return frame
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a table, and the same in blocks of at most 900 rows; keys are known."""
+    monkeypatch.setattr(blocks, "ROWS", 900)
+    visits().to_csv(tmp_path / "visits.csv", index=False)
+    partition(tmp_path / "visits.csv", by="patient", out=tmp_path / "parts", progress=False)
+    monkeypatch.setattr(Transaction, "_key", lambda work, _, one: SECRET.child(one.purpose))
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
+    return tmp_path
+
+
+def private(table: Any, **more: Any) -> Release:
+    given: dict[str, Any] = {"epsilon": 3.0, "target": "sick", "positive": "yes"}
+    return bdpvi.private(table, progress=False, **{**given, **PERSONS, **more})
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "prediction": {},
+    "intervals": {"intervals": True},
+    "linear": {
+        "model": bdpvi.BayesianLinearRegression.of_bounds(0, 100),
+        "target": "age",
+        "positive": None,
+    },
+}
+
+
+@pytest.mark.filterwarnings(OWNER)
+@pytest.mark.parametrize("name", MODELS)
+def test_the_release_is_that_of_the_table_in_memory(name: str, folder: Path) -> None:
+    books = Ledger(), Ledger()
+    whole = private(folder / "visits.csv", ledger=books[0], **MODELS[name])
+    found = private(folder / "parts", ledger=books[1], **MODELS[name])
+    assert len(Blocks.of(folder / "parts").parts) >= 5
+    torch.testing.assert_close(found.samples, whole.samples, rtol=0, atol=1e-9)
+    assert found.preprocessing["encoding"] == whole.preprocessing["encoding"]
+    assert found.receipt == whole.receipt
+    one, two = (book.book() for book in books)
+    assert (one.unit, one.rows) == (two.unit, two.rows) == ("patient", 2)
+    assert [charge.events for charge in one.entries] == [charge.events for charge in two.entries]
+
+
+@pytest.mark.filterwarnings(OWNER)
+def test_more_rows_of_a_person_cost_more(folder: Path) -> None:
+    """The same μ for the person is half of it for each of two rows, and the noise twice as large."""
+    made = {
+        rows: private(folder / "parts", rows_per_unit=rows, ledger=Ledger(), intervals=True)
+        for rows in (1, 2)
+    }
+    for release in made.values():
+        assert release.receipt.worst_case.epsilon == pytest.approx(3.0, rel=0.01)
+    assert made[1].receipt != made[2].receipt
+
+
+@pytest.mark.filterwarnings(OWNER)
+@pytest.mark.parametrize("table", ["split", "row groups", "csv", "long"])
+def test_a_person_in_two_parts_is_refused_uncharged(table: str, folder: Path) -> None:
+    """In two files, two row groups of one, two ranges of bytes, and two reads of one row group."""
+    path, frame = folder / "other", visits()
+    path.mkdir()
+    if table == "split":
+        partition(folder / "visits.csv", by="patient", out=path / "in", progress=False)
+        path = path / "in"
+        pd.DataFrame([["p003", "50.5", "no", "F"]], columns=list(frame)).to_parquet(
+            path / "a.parquet"
+        )
+    elif table == "csv":
+        frame[:60].to_csv(path / "a.csv", index=False)
+        frame[60:120].to_csv(path / "b.csv", index=False)
+    else:
+        sorted_ = frame.sort_values("patient")
+        groups = 890 if table == "row groups" else len(frame)
+        sorted_.to_parquet(path / "a.parquet", index=False, row_group_size=groups)
+    with pytest.raises(ValueError, match=r"several blocks; `bdpvi partition TABLE --by patient "):
+        private(path, out=folder / "out")
+    assert not list(folder.rglob("*.ledger.jsonl"))
+    assert not list(folder.glob("out*"))
+
+
+@pytest.mark.filterwarnings(OWNER)
+def test_rows_beyond_those_of_a_person_are_counted_once(folder: Path) -> None:
+    frame = visits()
+    named = frame[frame["patient"] != ""]
+    kept = named.groupby("patient").head(2)
+    with pytest.warns(UserWarning) as said:
+        private(folder / "parts", ledger=Ledger())
+    words = [str(one.message) for one in said if "person" in str(one.message)]
+    assert words == [
+        f"for the owner only: {len(frame) - len(kept)} rows left out: it has no person, or a "
+        "person with more than 2 (unit='patient')"
+    ]
+
+
+@pytest.mark.filterwarnings(OWNER)
+def test_a_type_says_which_spellings_are_one_person(folder: Path) -> None:
+    """As texts 7 and 007 are two persons and may lie apart; as integers they may not."""
+    types = Schema({}, "Form 7", types={"patient": ColumnType(kind="integer")})
+    frame = visits()
+    numbers = [str(one) for one in np.arange(len(frame)) // 4]
+    frame["patient"] = [one.zfill(5) if n % 4 > 1 else one for n, one in enumerate(numbers)]
+    (folder / "spelt").mkdir()
+    for spelt in (0, 1):
+        some = frame[(np.arange(len(frame)) % 4 > 1) == bool(spelt)]
+        for start in range(0, len(some), 900):
+            part = some[start : start + 900]
+            part.to_parquet(folder / "spelt" / f"{spelt}{start}.parquet", index=False)
+    private(folder / "spelt", ledger=Ledger())
+    with pytest.raises(ValueError, match="rows of one person lie in several blocks"):
+        private(folder / "spelt", ledger=Ledger(), types=types)
+    partition(folder / "spelt", by="patient", out=folder / "ints", types=types, progress=False)
+    release = private(folder / "ints", ledger=Ledger(), types=types)
+    assert release.receipt.worst_case is not None
+
+
+def test_numbers_that_are_not_exact_name_no_person(folder: Path) -> None:
+    """Beside a blank 2**60 + 1 is read as 2**60: in another block it would be another person."""
+    (folder / "big").mkdir()
+    sick = pa.array(["yes", "no"] * 2)
+    who = pa.array([2**60 + 1, 2, 2**60 + 1, None], type=pa.int64())
+    table = pa.table({"patient": who, "age": [1.0, 2, 3, 4], "sick": sick})
+    parquet.write_table(table, folder / "big" / "a.parquet", row_group_size=2)
+    with pytest.raises(ValueError, match="a number of 2⁵³ or more is not exact"):
+        private(folder / "big")
+    assert not list(folder.rglob("*.ledger.jsonl"))
+
+
+def test_a_column_that_is_not_there_is_named(folder: Path) -> None:
+    with pytest.raises(ValueError, match="unit='who' must be a column of the table once"):
+        private(folder / "parts", unit="who")
+    assert not list(folder.rglob("*.ledger.jsonl"))
+
+
+@pytest.mark.filterwarnings(OWNER)
+def test_work_for_other_rows_of_a_person_is_not_gone_on_with(folder: Path) -> None:
+    private(folder / "parts", out=folder / "out", ledger=folder / "a.jsonl")
+    with pytest.raises(ValueError, match="with another table"):
+        private(folder / "parts", out=folder / "out", rows_per_unit=3, ledger=folder / "a.jsonl")
+
+
+@pytest.mark.filterwarnings(OWNER)
+def test_the_command_protects_persons_of_a_folder(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: tuple[object, ...] = (
+        "--data", folder / "parts", "--target", "sick", "--positive", "yes", "--epsilon", 3,
+        "--unit", "patient", "--rows-per-unit", 2, "--quiet",
+    )  # fmt: skip
+    assert run("private", *given, "--out", folder / "out") == 0
+    assert "rows of one patient" in capsys.readouterr().out
+    book = Ledger.at(folder / "parts.ledger.jsonl").book()
+    assert (book.unit, book.rows) == ("patient", 2)
+    assert book.unit != ROW
