@@ -28,11 +28,23 @@ class ReadingWarning(PrivacyUtilityWarning):
 
 def tell_of_unfit(frame: pd.DataFrame, types: Mapping[str, ColumnType]) -> None:
     """Warn the owner how many cells do not fit the declared type of their column."""
-    for name, one in types.items():
-        if one.kind not in UNUSED and name in frame and (count := unfit(frame[name], one)):
+    say_unfit(unfit_cells(frame, types), len(frame), types)
+
+
+def unfit_cells(frame: pd.DataFrame, types: Mapping[str, ColumnType]) -> dict[str, int]:
+    """Return how many cells do not fit the declared type of their column."""
+    used = {n: one for n, one in types.items() if one.kind not in UNUSED and n in frame}
+    return {name: unfit(frame[name], one) for name, one in used.items()}
+
+
+def say_unfit(counts: Mapping[str, int], rows: int, types: Mapping[str, ColumnType]) -> None:
+    """Do :func:`tell_of_unfit` for the numbers of cells of a table with so many rows."""
+    for name, count in counts.items():
+        if count:
             _tell(
-                f"column {name!r}: {several(count, 'cell')} of {len(frame)} do not fit kind "
-                f"{one.kind}, and count as blank"
+                f"column {name!r}: {several(count, 'cell')} of {rows} do not fit kind "
+                f"{types[name].kind}, and count as blank",
+                5,
             )
 
 
