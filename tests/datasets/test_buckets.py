@@ -66,7 +66,7 @@ def apart(sets: list[set[str]]) -> bool:
 def test_the_rows_are_those_of_the_table_and_each_persons_lie_together(
     rows: list[tuple[str, int]], most: int, size: int, kind: str
 ) -> None:
-    """Files of a few rows, blocks of a few bytes and two of the hash's bits: all paths are taken."""
+    """Files of a few rows, blocks of a few bytes and two of the hash's bits: all are taken."""
     type = ColumnType(kind=kind) if kind else None
     types = None if type is None else Schema({}, "Form 7", types={"who": type})
     persons = persons_of(pd.Series([who for who, _ in rows], dtype=object), type)

@@ -86,7 +86,7 @@ def test_the_release_is_that_of_the_table_in_memory(name: str, folder: Path) -> 
 
 @pytest.mark.filterwarnings(OWNER)
 def test_more_rows_of_a_person_cost_more(folder: Path) -> None:
-    """The same μ for the person is half of it for each of two rows, and the noise twice as large."""
+    """The same μ for the person is half of it for each of two rows: the noise is doubled."""
     made = {
         rows: private(folder / "parts", rows_per_unit=rows, ledger=Ledger(), intervals=True)
         for rows in (1, 2)
@@ -126,7 +126,7 @@ def test_rows_beyond_those_of_a_person_are_counted_once(folder: Path) -> None:
     frame = visits()
     named = frame[frame["patient"] != ""]
     kept = named.groupby("patient").head(2)
-    with pytest.warns(UserWarning) as said:
+    with pytest.warns(UserWarning, match="for the owner only") as said:
         private(folder / "parts", ledger=Ledger())
     words = [str(one.message) for one in said if "person" in str(one.message)]
     assert words == [
