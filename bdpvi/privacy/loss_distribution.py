@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ _MARGIN = 24.0
 """At most e^-24 of the tilted mass lies outside the grid."""
 _LARGEST_EXPONENT = 600.0
 _ROUNDED = 1e-14
+"""Probabilities below this are next to 0."""
 _BLOCK = 1 << 21
 """The most numbers in memory at a time."""
 
@@ -233,12 +234,12 @@ def step(run: SampledGaussian, interval: float) -> PrivacyLossDistribution:
 
     # Of a probability that none is sampled which is next to 0, dp_accounting rounds the logarithm.
     # All k rows in every sample cost no less: both divergences are convex in the pair of laws.
-    surely = run.rows > 1 and (1 - run.rate) ** run.rows < _ROUNDED
-    if run.rows == 1 or surely:
+    if run.rows > 1 and (1 - run.rate) ** run.rows < _ROUNDED:
+        noise = run.noise_multiplier / run.rows
+        run = replace(run, noise_multiplier=noise, rate=1.0, rows=1)
+    if run.rows == 1:
         return pld.from_gaussian_mechanism(
-            run.noise_multiplier / run.rows,
-            value_discretization_interval=interval,
-            sampling_prob=1.0 if surely else run.rate,
+            run.noise_multiplier, value_discretization_interval=interval, sampling_prob=run.rate
         )
     sizes = np.arange(run.rows + 1)
     return pld.from_mixture_gaussian_mechanism(
