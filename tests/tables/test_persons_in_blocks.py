@@ -92,6 +92,7 @@ def test_more_rows_of_a_person_cost_more(folder: Path) -> None:
         for rows in (1, 2)
     }
     for release in made.values():
+        assert release.receipt.worst_case is not None
         assert release.receipt.worst_case.epsilon == pytest.approx(3.0, rel=0.01)
     assert made[1].receipt != made[2].receipt
 
