@@ -529,6 +529,10 @@ CASES: dict[str, Case] = {
         lambda: rounds(record_rate=0.5),
         lambda: (rounds(), rounds(record_rate=0.5, record_clip=1.0)),
     ),
+    "federated/federated: give the clients": lambda t: (
+        lambda: Federation(rounds(), bdpvi.Ledger(unit="who", rows_per_unit=2)),
+        lambda: Federation(rounds(), bdpvi.Ledger()),
+    ),
     "federated/federated: call sampled() first": lambda t: after(
         Federation(rounds()), lambda f: f.event(), lambda f: (f.sampled(1), f.event())
     ),

@@ -87,7 +87,8 @@ class Federation:
             towards the public, together with everything else in the ledger.
 
     Raises:
-        ValueError: if the ledger has charges with a unit other than clients.
+        ValueError: if the ledger has charges with a unit other than clients, or a unit of several
+            rows, which may lie with several clients.
 
     >>> rounds = Rounds(clients=10, size=2, clip=1.0, noise_multiplier=2.0, client_rate=0.5)
     >>> federation = Federation(rounds)
@@ -104,6 +105,11 @@ class Federation:
 
     def __init__(self, rounds: Rounds, ledger: Ledger | None = None) -> None:
         self.rounds = rounds
+        if ledger is not None and (rows := ledger.rows_per_unit) > 1:
+            raise ValueError(
+                f"ledger: its unit has up to {rows} rows (rows_per_unit={rows}), which may lie with "
+                "several clients; give the clients a ledger of their own"
+            )
         settings = json.dumps(asdict(rounds), sort_keys=True).encode()
         self._charged = Steps(
             ledger or Ledger(),
