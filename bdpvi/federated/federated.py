@@ -107,8 +107,8 @@ class Federation:
         self.rounds = rounds
         if ledger is not None and (rows := ledger.rows_per_unit) > 1:
             raise ValueError(
-                f"ledger: its unit has up to {rows} rows (rows_per_unit={rows}), which may lie with "
-                "several clients; give the clients a ledger of their own"
+                f"ledger: its unit has up to {rows} rows, which may lie with several clients "
+                f"(rows_per_unit={rows}); give the clients a ledger of their own"
             )
         settings = json.dumps(asdict(rounds), sort_keys=True).encode()
         self._charged = Steps(

@@ -481,5 +481,5 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
 
 def test_rows_of_a_person_may_lie_with_several_clients() -> None:
     """Then two clients' updates change, and neither vanishes: no price here covers that."""
-    with pytest.raises(ValueError, match="^ledger: its unit has up to 3 rows"):
+    with pytest.raises(ValueError, match=r"^ledger: its unit has up to 3 rows"):
         Federation(rounds(), Ledger(unit="who", rows_per_unit=3))
