@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +14,11 @@ from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.cells import BLANK, Reads, read_cell
+from bdpvi.datasets.cells import BLANK, Reads, read_cell, text_of
 
 _INEXACT = 2**53
-"""From here on two whole numbers can be one number of 64 bits with decimals."""
+"""From here on two whole numbers can be one number with a decimal point, of 64 bits."""
+_WHOLE = re.compile(r"[+-]?\d+")
 
 
 def without_unit(header: Sequence[str], unit: str) -> list[str]:
@@ -34,7 +37,8 @@ def persons_of(values: pd.Series[Any], type: Reads | None = None) -> pd.Series[A
 
     A text is compared as written, but for blanks around it: "007", "7" and "7.0" are three persons.
     A number has its shortest spelling: 7 and 7.0 are one. With a declared type the cell's label
-    counts, so that an integer 007 is 7.
+    counts, so that an integer 007 is 7. Whole numbers are exact; a number with a decimal point from
+    2⁵³ on may be that of several persons, and is nobody's.
 
     ε is for all rows of one name, and neither mistake is safe for a person. One with s spellings
     counts as s persons and has up to sε. Two persons under one name share the most rows of one:
@@ -57,7 +61,12 @@ def _person(value: object, type: Reads | None) -> str:
     if type is None and isinstance(value, str):  # a label would cut off long names
         text = value.strip()
         return "" if text.lower() in BLANK else text
-    return read_cell(value, type)[1]
+    number, label, _ = read_cell(value, type)
+    whole = isinstance(value, int | np.integer) or _WHOLE.fullmatch(text_of(value))
+    if whole and label and (not isinstance(value, str) or math.isfinite(number)):
+        exact = int(value)  # type: ignore[call-overload]
+        return str(exact) if abs(exact) >= _INEXACT else label
+    return "" if abs(number) >= _INEXACT else label
 
 
 def at_most(

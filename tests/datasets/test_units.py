@@ -40,6 +40,21 @@ def schema(kind: str) -> Schema:
     return Schema({}, "Form 7", types={"who": ColumnType(kind=kind)})
 
 
+@pytest.mark.parametrize("kind", ["", "code", "integer"])
+def test_long_numbers_are_exact_or_nobodys(kind: str) -> None:
+    """Two persons under one name would have up to 2ε: from 2**53 on a float is not exact."""
+    type = ColumnType(kind=kind) if kind else None
+    long = [2**53, 2**53 + 1, -(2**60) - 1, 2**60]
+    assert persons_of(pd.Series(long, dtype=object), type).tolist() == [*map(str, long)]
+    assert persons_of(pd.Series(long), type).tolist() == [*map(str, long)]
+    texts = pd.Series([*map(str, long)])
+    assert persons_of(texts, type).tolist() == texts.tolist()
+    floats = pd.Series([2.0**53, 2.0**53 - 1, 7.0])
+    assert persons_of(floats, type).nunique() == 3
+    if kind != "code":  # which is text
+        assert persons_of(floats, type)[0] == ""
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of rows left out
 @pytest.mark.parametrize(("kind", "persons"), [("", 3), ("code", 3), ("integer", 1)])
 @pytest.mark.parametrize("from_data", [False, True])
