@@ -4,10 +4,13 @@ BIN := $(VENV)/bin
 
 NUMERICS := $(addprefix tests/,bayesian/accounting/test_gaussian_pairs.py bayesian/accounting/test_log_moments.py bayesian/neighbours/test_rows_compiled.py)
 
-.PHONY: help demo test test-all plain ranges lint docs check-docs benchmark reliability clean
+.PHONY: help demo demo-dask test test-all plain ranges lint docs check-docs benchmark reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
+
+demo-dask: $(VENV)/installed  ## a cluster on this machine: a model, a certificate and synthetic rows of 5 million rows
+	$(BIN)/python examples/larger/dask_cluster.py demo-dask
 
 test: $(VENV)/installed  ## the tests of what the library promises, with doctests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
@@ -79,7 +82,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:  ## remove the environment and all that was built
-	rm -rf $(VENV) build dist *.egg-info demo
+	rm -rf $(VENV) build dist *.egg-info demo demo-dask
 
 help:  ## list what make does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -35,6 +35,7 @@ import bdpvi
 from bdpvi.datasets import Domain, Schema
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.records import Held
 from bdpvi.datasets.schema import Codes, measured
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian_dp import gaussian_distance
@@ -167,7 +168,7 @@ def attack(turns: int) -> None:
             plan = replace(right, one_way=right.one_way * factor, joint=joint)
 
             def release(codes: Codes, key: Key, plan: MeasurementPlan = plan) -> NoisyCounts:
-                return count(codes, plan, key)
+                return count(Held(codes), plan, key)
 
             found = play(
                 release, score, others, canary, delta=DELTA, turns=turns, key=Key.of_seed(0)

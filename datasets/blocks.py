@@ -364,7 +364,8 @@ def _of_csv(path: str, files: list[Stored], file: FileFormat, size: int) -> Bloc
             # A lone carriage return ends the lines of old files; UTF-16 has no bytes for line ends.
             whole = file.multiline or file.charset == "utf-16" or b"\r" in head[:-2]
             shown = head + opened.read() if whole else head
-        names = read_opened(io.BytesIO(shown), one.path, file, text=True)[0].columns
+        made = read_opened(io.BytesIO(shown), one.path, file, text=True)[0]
+        names = with_text_names(made).columns
         header = header or tuple(names)
         _same(tuple(names), header, one.path, files[0].path)
         step = max(one.size, 1) if whole else size

@@ -214,26 +214,31 @@ def count(table: Records[Columns], purchase: Purchase, *, distance: float, key: 
     open_ones = [name for name, kind in purchase.bought.items() if kind == UNDECLARED]
     share = 0.5 if open_ones else 1.0
     deviation = 1 / (distance * math.sqrt(share))
-    size, excess = table.sum(_sizes, tuple(open_ones))
+    size, more = table.sum(_sizes, tuple(open_ones))
     records = size + float(exact.count_noise(1, deviation, key.child("records"))[0])
     kinds = dict(zip(purchase.names, purchase.kinds, strict=True))
     if open_ones:
         deviation = math.sqrt(len(open_ones)) / (distance * math.sqrt(1 - share))
         for name in open_ones:
             one = float(exact.count_noise(1, deviation, key.child("kind", name))[0])
-            kinds[name] = NUMBER if excess[name] + one > 0 else CATEGORY
+            kinds[name] = NUMBER if more[name] + one > 0 else CATEGORY
     found = replace(purchase, kinds=tuple(kinds[name] for name in purchase.names))
     return Counted(records, found, distance, count_rounding(purchase, distance))
 
 
 def _sizes(table: Columns, names: Sequence[str]) -> tuple[int, dict[str, int]]:
-    """Return N, and by how much numbers are more than other cells that are not blank."""
-    size = len(next(iter(table.values())))
-    excess = {}
+    """Return N, and :func:`excess`."""
+    return len(next(iter(table.values()))), excess(table, names)
+
+
+def excess(table: Columns, names: Sequence[str]) -> dict[str, int]:
+    """Return by how much a column's numbers are more than its other cells that are not blank."""
+    found = {}
     for name in names:
-        numbers = int(np.isfinite(table[name].numbers).sum())
-        excess[name] = 2 * numbers - size + int(table[name].blank.sum())
-    return size, excess
+        cells = table[name]
+        numbers = int(np.isfinite(cells.numbers).sum())
+        found[name] = 2 * numbers - len(cells) + int(cells.blank.sum())
+    return found
 
 
 def count_rounding(purchase: Purchase, distance: float) -> float:
@@ -299,7 +304,7 @@ def buy(
     made: dict[str, Column] = {
         c.name: c for c in (purchase.public.columns if purchase.public else ())
     }
-    counts = table.sum(_name_counts, tuple(named)) if named else {}
+    counts = table.sum(name_counts, tuple(named)) if named else {}
     for name in named:
         made[name] = _categories(name, counts[name], each, delta / len(named), key, rows)
     for name, kind in purchase.bought.items():
@@ -334,7 +339,7 @@ def rounding(purchase: Purchase, distance: float, rows: int = 1) -> float:
     )
 
 
-def _name_counts(table: Columns, names: Sequence[str]) -> dict[str, dict[str, int]]:
+def name_counts(table: Columns, names: Sequence[str]) -> dict[str, dict[str, int]]:
     """Return how often each name of these columns occurs, if it does."""
     counts = {}
     for name in names:

@@ -14,15 +14,18 @@ bound. Bounds are ends of cells, so they are round numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import norm
 
 from bdpvi.datasets import exact
-from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
-from bdpvi.datasets.cells import Cells, Columns, read_cell
-from bdpvi.datasets.domain import MOST_LEVELS, OTHER, Domain
+from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED, excess, name_counts
+from bdpvi.datasets.cells import Columns, read_cell
+from bdpvi.datasets.domain import MOST_LEVELS, OTHER, Codes, Domain
+from bdpvi.datasets.records import Records
+from bdpvi.datasets.types import ColumnType
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import WholeNormals
@@ -78,7 +81,7 @@ def check(kinds: Mapping[str, str], distance: float) -> None:
 
 
 def kinds_of(
-    table: Columns, kinds: Mapping[str, str], *, distance: float, key: Key
+    table: Records[Columns], kinds: Mapping[str, str], *, distance: float, key: Key
 ) -> dict[str, str]:
     """Estimate undeclared kinds privately, in equal parts of μ², and return all kinds.
 
@@ -92,84 +95,150 @@ def kinds_of(
     """
     found, noise = dict(kinds), WholeNormals(key)
     unknown = [name for name, kind in kinds.items() if kind == UNDECLARED]
+    more = table.sum(excess, tuple(unknown))
     drawn = secure.count_noise((len(unknown),), math.sqrt(len(unknown)) / distance, noise)
     for name, one in zip(unknown, drawn.tolist(), strict=True):
-        numbers = int(np.isfinite(table[name].numbers).sum())
-        others = int((~table[name].blank).sum()) - numbers
-        found[name] = NUMBER if numbers - others + one > 0 else CATEGORY
+        found[name] = NUMBER if more[name] + one > 0 else CATEGORY
     return found
 
 
 def buy(
-    table: Columns,
+    table: Records[Columns],
     kinds: Mapping[str, str],
     *,
     distance: float,
     delta: float,
     key: Key,
     rows: int = 1,
+    types: Mapping[str, ColumnType] | None = None,
 ) -> dict[str, Domain]:
-    """Estimate bounds and levels privately, in equal parts of μ².
+    """Estimate bounds and levels privately, in equal parts of μ², by two passes.
 
     Args:
         table: cells of the records.
         kinds: kinds of the columns to estimate: numbers or categories.
-        distance, delta, key, rows: as for :func:`bdpvi.datasets.bought.buy`.
+        distance, delta, key, rows, types: as for :func:`bdpvi.datasets.bought.buy`.
 
     >>> from bdpvi.datasets.cells import read_columns
+    >>> from bdpvi.datasets.records import Held
     >>> import pandas as pd
     >>> people = pd.DataFrame({"age": [*range(18, 88)] * 40, "sex": ["F", "M"] * 1400})
     >>> kinds = {"age": "number", "sex": "category"}
-    >>> made = buy(read_columns(people), kinds, distance=1.0, delta=1e-6, key=Key.of_seed(0))
+    >>> table = Held(read_columns(people))
+    >>> made = buy(table, kinds, distance=1.0, delta=1e-6, key=Key.of_seed(0))
     >>> made["age"].bounds, made["age"].integer, made["sex"].levels
     ((18.0, 87.0), True, ('F', 'M'))
     """
     each = distance / math.sqrt(queries(kinds))
-    named = sum(kind == CATEGORY for kind in kinds.values())
+    named = tuple(name for name, kind in kinds.items() if kind == CATEGORY)
+    numbers = tuple(name for name in kinds if name not in named)
+    names, rough = table.sum(_first, named, numbers)
+    ranges = {
+        name: _Range.of(*rough[name], 1 / each, WholeNormals(key.child("number", name)))
+        for name in numbers
+    }
+    grids = {name: one.grid for name, one in ranges.items() if one.grid is not None}
+    finer = table.sum(_second, grids) if grids else {}
     made = {}
-    for name, kind in kinds.items():
-        if kind == CATEGORY:
-            levels = _levels(table[name], 1 / each, delta / named, key.child("levels", name), rows)
-            made[name] = Domain(levels=levels, bought=True) if levels else NOTHING[CATEGORY]
-        else:
-            made[name] = _numbers(table[name].numbers, 1 / each, key.child("number", name))
+    for name in kinds:
+        if name in ranges:
+            made[name] = ranges[name].domain(finer.get(name))
+            continue
+        type_ = (types or {}).get(name)
+        key_of_it = key.child("levels", name)
+        levels = _levels(names[name], 1 / each, delta / len(named), key_of_it, rows, type_)
+        made[name] = Domain(levels=levels, bought=True) if levels else NOTHING[CATEGORY]
     return made
 
 
-def _levels(cells: Cells, deviation: float, delta: float, key: Key, rows: int) -> tuple[str, ...]:
+def _first(
+    table: Columns, named: Sequence[str], numbers: Sequence[str]
+) -> tuple[dict[str, dict[str, int]], dict[str, tuple[int, Codes]]]:
+    """Return the counts of names, and of numbers the score and the counts in the first grid."""
+    finite = {name: _finite(table, name) for name in numbers}
+    rough = {name: (score(one), _counted(one, _ROUGH)) for name, one in finite.items()}
+    return name_counts(table, named), rough
+
+
+def _second(table: Columns, grids: Mapping[str, exact.Floats]) -> dict[str, Codes]:
+    """Return the counts in the finer grids."""
+    return {name: _counted(_finite(table, name), edges) for name, edges in grids.items()}
+
+
+def _finite(table: Columns, name: str) -> exact.Floats:
+    numbers = table[name].numbers
+    return np.asarray(numbers[np.isfinite(numbers)])
+
+
+def _levels(
+    found: Mapping[str, int],
+    deviation: float,
+    delta: float,
+    key: Key,
+    rows: int,
+    type: ColumnType | None = None,
+) -> tuple[str, ...]:
     """Return the most frequent names with a noisy count above the threshold, sorted."""
-    exactly = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names))
-    there = np.flatnonzero(exactly)
-    counts = exactly[there] + secure.count_noise(there.shape, deviation, WholeNormals(key)).numpy()
-    kept = counts > exact.threshold(deviation, delta, rows)
-    names = [(count, cells.names[at]) for count, at in zip(counts[kept], there[kept], strict=True)]
+    names = sorted(found)
+    exactly = np.array([found[one] for one in names], dtype=np.int64)
+    counts = _noisy(exactly, deviation, WholeNormals(key))
+    kept = np.flatnonzero(counts > exact.threshold(deviation, delta, rows))
     readable = [
-        one for one in names if read_cell(one[1], cells.type)[1] == one[1]
+        (counts[at], names[at]) for at in kept if read_cell(names[at], type)[1] == names[at]
     ]  # without truncated names
     return tuple(sorted(name for _, name in sorted(readable, reverse=True)[:MOST_LEVELS]))
 
 
-def _numbers(values: exact.Floats, deviation: float, key: Key) -> Domain:
-    """Return the domain of the finite values."""
-    values, noise = values[np.isfinite(values)], WholeNormals(key)
-    whole = score(values) + int(secure.count_noise((1,), FRACTIONS * deviation, noise)) >= 0
-    counts = _counted(values, _ROUGH, deviation, noise)
-    counts = np.where(counts >= deviation * norm.isf(_EMPTY / len(counts)), counts, 0)
-    number = float(counts.sum())
-    if not number:
-        return NOTHING[NUMBER]
-    least = np.full(len(counts), QUANTILE * number)
-    low, high = _ends(_ROUGH, counts, least)
-    cells = min(_FINER, int(number / (_FULL * deviation)))
-    if cells >= _FEWEST and high - low > _SIZES[0]:
-        edges = _grid(low, high, cells, whole)
-        counts = _counted(values, edges, deviation, noise)
-        tails = _TAIL * deviation * np.sqrt(np.arange(1, len(counts) + 1))
-        low, high = _ends(edges, counts, np.maximum(QUANTILE * number, tails))
-    if whole:  # cells exclude their upper ends
-        low = math.ceil(low)
-        high = max(low, math.ceil(high) - 1)
-    return Domain(low=float(low), high=float(high), integer=whole, bought=True)
+@dataclass(frozen=True, eq=False)
+class _Range:
+    """The range of a column's numbers by the first grid.
+
+    Attributes:
+        whole: whether they are whole.
+        number: their noisy number; 0 if no cell exceeds the noise.
+        low, high: ends of the first grid's cells.
+        deviation, noise: the noise of counts.
+        grid: ends of the finer grid's cells, if there are enough numbers for one.
+    """
+
+    whole: bool
+    number: float
+    low: float
+    high: float
+    deviation: float
+    noise: WholeNormals
+    grid: exact.Floats | None = None
+
+    @classmethod
+    def of(cls, score: int, rough: Codes, deviation: float, noise: WholeNormals) -> _Range:
+        """Return the range, given the exact score and counts in the first grid."""
+        whole = score + int(secure.count_noise((1,), FRACTIONS * deviation, noise)) >= 0
+        counts = _noisy(rough, deviation, noise)
+        counts = np.where(counts >= deviation * norm.isf(_EMPTY / len(counts)), counts, 0)
+        number = float(counts.sum())
+        if not number:
+            return cls(whole, 0.0, 0.0, 0.0, deviation, noise)
+        low, high = _ends(_ROUGH, counts, np.full(len(counts), QUANTILE * number))
+        made = cls(whole, number, low, high, deviation, noise)
+        cells = min(_FINER, int(number / (_FULL * deviation)))
+        if cells >= _FEWEST and high - low > _SIZES[0]:
+            return replace(made, grid=_grid(low, high, cells, whole))
+        return made
+
+    def domain(self, finer: Codes | None) -> Domain:
+        """Return the domain, given the exact counts in the finer grid if there is one."""
+        low, high = self.low, self.high
+        if not self.number:
+            return NOTHING[NUMBER]
+        if self.grid is not None:
+            assert finer is not None
+            counts = _noisy(finer, self.deviation, self.noise)
+            tails = _TAIL * self.deviation * np.sqrt(np.arange(1, len(counts) + 1))
+            low, high = _ends(self.grid, counts, np.maximum(QUANTILE * self.number, tails))
+        if self.whole:  # cells exclude their upper ends
+            low = math.ceil(low)
+            high = max(low, math.ceil(high) - 1)
+        return Domain(low=float(low), high=float(high), integer=self.whole, bought=True)
 
 
 def score(values: exact.Floats) -> int:
@@ -184,14 +253,16 @@ def score(values: exact.Floats) -> int:
     return len(there) - (1 + FRACTIONS) * int((there != np.round(there)).sum())
 
 
-def _counted(
-    values: exact.Floats, edges: exact.Floats, deviation: float, noise: WholeNormals
-) -> exact.Floats:
-    """Return the noisy counts of the cells; the outermost cells include values beyond them."""
+def _counted(values: exact.Floats, edges: exact.Floats) -> Codes:
+    """Return the counts of the cells; the outermost cells include values beyond them."""
     places = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    counts = np.bincount(places, minlength=len(edges) - 1)
-    counts = counts + secure.count_noise(counts.shape, deviation, noise).numpy()
-    return np.asarray(counts, dtype=np.float64)
+    return np.bincount(places, minlength=len(edges) - 1)
+
+
+def _noisy(counts: Codes, deviation: float, noise: WholeNormals) -> exact.Floats:
+    """Return counts with noise."""
+    added = secure.count_noise(counts.shape, deviation, noise).numpy()
+    return np.asarray(counts + added, dtype=np.float64)
 
 
 def _ends(edges: exact.Floats, counts: exact.Floats, least: exact.Floats) -> tuple[float, float]:

@@ -59,27 +59,68 @@ def known(column: Column, values: pd.Series[Any]) -> Floats:
     """
     if isinstance(column, Hashed):
         return column.encode(values)
-    names: tuple[str, ...] = getattr(column, "categories", ())
-    cells = read_cells(values, column.type, declared=frozenset(names))
+    cells, places = _cells(column, values, column.type)
     if not isinstance(column, OneHot | Ordinal):
         with np.errstate(over="ignore"):
             features = (cells.numbers - column.mean) / column.sd
         return np.asarray(np.where(np.isfinite(features), features, np.nan))[:, None]
-    labels = (read_cell(name, column.type, declared=names)[1] for name in names)
-    spelt = _spelt if column.type is None else str
-    places = {spelt(name): float(at) for at, name in enumerate(labels)}
-    each = (places.get(spelt(name), np.nan) for name in cells.names)
+    each = (places.get(_common(name, column.type), np.nan) for name in cells.names)
     at = np.array([*each, np.nan])[cells.codes]
     if isinstance(column, Ordinal):
         return np.asarray((at - column.mean) / column.sd)[:, None]
-    found: Floats = np.eye(len(names))[np.nan_to_num(at).astype(np.int64)]
+    found: Floats = np.eye(len(column.categories))[np.nan_to_num(at).astype(np.int64)]
     found[np.isnan(at)] = np.nan
     return found
 
 
-def _spelt(name: str) -> str:
+def as_named(
+    column: Column, values: pd.Series[Any], guess: ColumnType | None = None
+) -> pd.Series[Any]:
+    """Return a column of a file as its encoding takes it, each cell read by itself.
+
+    Args:
+        column: an encoding without a type.
+        values: (N,), of any types.
+        guess: the type of kind ``any`` that has the file's signs; None for the usual ones.
+
+    Returns:
+        Numbers, categories as the encoding spells them, other cells as text; None for a blank.
+
+    >>> import pandas as pd
+    >>> as_named(OneHot("b", ("False", "True")), pd.Series(["TRUE", "x", "NA"])).tolist()
+    ['True', 'x', None]
+    """
+    import pandas as pd
+
+    cells, places = _cells(column, values, guess)
+    made: dict[str, Any] = {"index": values.index, "name": values.name}
+    numbers = not isinstance(column, OneHot | Ordinal | Hashed)
+    good = ~np.isnan(cells.numbers)
+    if numbers and (good | cells.blank).all():
+        return pd.Series(cells.numbers, dtype=np.float64, **made)
+    categories: tuple[str, ...] = getattr(column, "categories", ())
+    at = [places.get(_common(one, None)) for one in cells.names]
+    pairs = zip(cells.names, at, strict=True)
+    names = [one if place is None else categories[int(place)] for one, place in pairs]
+    found = np.array([*names, None], dtype=object)[cells.codes]
+    if numbers:
+        found[good] = cells.numbers[good]
+    return pd.Series(found, dtype=object, **made)
+
+
+def _cells(
+    column: Column, values: pd.Series[Any], type: ColumnType | None
+) -> tuple[Cells, dict[str, float]]:
+    """Return a column's cells, and the place of each category by its common spelling."""
+    names: tuple[str, ...] = getattr(column, "categories", ())
+    labels = (read_cell(name, column.type, declared=names)[1] for name in names)
+    places = {_common(name, column.type): float(at) for at, name in enumerate(labels)}
+    return read_cells(values, type, declared=frozenset(names)), places
+
+
+def _common(name: str, type: ColumnType | None) -> str:
     """Return a name in a common spelling: files may have TRUE where pandas has True."""
-    return name.capitalize() if name.lower() in ("true", "false") else name
+    return name.capitalize() if type is None and name.lower() in ("true", "false") else name
 
 
 def some(values: tuple[str, ...], most: int = 8) -> str:

@@ -31,6 +31,49 @@ _OTHER_SPELLING = re.compile(r"[+-]?(0\d+\.?\d*|[\d.]+[eE][+-]?\d+)|\+\d.*")
 """Numbers that are not in their usual spelling, such as codes may have."""
 
 
+@dataclass(frozen=True)
+class Unfit:
+    """How many of a column's cells do not fit its domain, for the owner only; their sum is too.
+
+    Attributes:
+        cells: number of all cells.
+        clamped: numbers out of range.
+        unread: cells that are no number.
+        unknown: cells that are no level.
+        first: the first unknown level by the alphabet, "" if there is none.
+
+    >>> str(Unfit(50, clamped=1) + Unfit(10, clamped=3))
+    '4 values out of range and clamped, more than 5 %: are the bounds right?'
+    """
+
+    cells: int
+    clamped: int = 0
+    unread: int = 0
+    unknown: int = 0
+    first: str = ""
+
+    def __add__(self, other: Unfit) -> Unfit:
+        names = [one.first for one in (self, other) if one.unknown]
+        return Unfit(
+            self.cells + other.cells,
+            self.clamped + other.clamped,
+            self.unread + other.unread,
+            self.unknown + other.unknown,
+            min(names, default=""),
+        )
+
+    def __str__(self) -> str:
+        many = ", more than 5 %: are the bounds right?" * (
+            self.clamped > _MOST_CLAMPED * self.cells
+        )
+        said = {
+            f"out of range and clamped{many}": self.clamped,
+            "no number": self.unread,
+            f"no level, such as {self.first!r}": self.unknown,
+        }
+        return "; ".join(f"{several(n, 'value')} {what}" for what, n in said.items() if n)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Domain:
     """The possible values of one column: either levels, or numbers between two bounds.
@@ -204,8 +247,8 @@ class Domain:
         wide = wide if wide.any() else np.ones(self.cells)
         return np.concatenate([wide / wide.sum(), [0.0, 0.0]])
 
-    def encode(self, values: pd.Series[Any]) -> tuple[Codes, str]:
-        """Return the codes of values, (N,), and a note on invalid values, for the owner only."""
+    def encode(self, values: pd.Series[Any]) -> tuple[Codes, Unfit]:
+        """Return the codes of values, (N,), and how many are invalid, for the owner only."""
         if values.dtype.kind in "iuf" and self.edges is not None and self.type is None:
             numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
             blank, numbers = np.isnan(numbers), np.where(np.isfinite(numbers), numbers, np.nan)
@@ -217,23 +260,15 @@ class Domain:
             codes = np.where(blank, self.cells, places[found.codes]).astype(np.int64)
             unseen = sorted({found.names[c] for c in found.codes[codes == self.cells + 1]})
             count = int((codes == self.cells + 1).sum())
-            some = several(count, "value")
-            return codes, f"{some} no level, such as {unseen[0]!r}" if count else ""
+            return codes, Unfit(len(codes), unknown=count, first=unseen[0] if count else "")
         low, high = self.bounds or (0.0, 0.0)
         near = np.clip(np.nan_to_num(numbers), low, high)
         near = np.round(near) if self.integer else near
         codes = np.searchsorted(self.edges, near, side="right") - 1
         codes = np.where(np.isnan(numbers), self.cells + 1, codes)
         codes = np.where(blank, self.cells, codes).astype(np.int64)
-        said = []
-        if clamped := int(((numbers < low) | (numbers > high)).sum()):
-            many = ", more than 5 %: are the bounds right?" * (
-                clamped > _MOST_CLAMPED * len(numbers)
-            )
-            said.append(f"{several(clamped, 'value')} out of range and clamped{many}")
-        if unread := int((codes == self.cells + 1).sum()):
-            said.append(f"{several(unread, 'value')} no number")
-        return codes, "; ".join(said)
+        clamped = int(((numbers < low) | (numbers > high)).sum())
+        return codes, Unfit(len(codes), clamped, unread=int((codes == self.cells + 1).sum()))
 
     def decode(self, codes: Codes, random: np.random.Generator) -> pd.Series[Any]:
         """Return values for codes: levels in the schema's spelling, numbers uniform in cells."""

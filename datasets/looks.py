@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.records import added
 from bdpvi.datasets.spelling import number_of
 from bdpvi.datasets.types import UNUSED, ColumnType, unfit
 
@@ -26,46 +28,79 @@ class ReadingWarning(PrivacyUtilityWarning):
     """For the owner: something in a table is read otherwise than it seems meant."""
 
 
-def tell_of_unfit(frame: pd.DataFrame, types: Mapping[str, ColumnType]) -> None:
-    """Warn the owner how many cells do not fit the declared type of their column."""
-    for name, one in types.items():
-        if one.kind not in UNUSED and name in frame and (count := unfit(frame[name], one)):
-            _tell(
-                f"column {name!r}: {several(count, 'cell')} of {len(frame)} do not fit kind "
-                f"{one.kind}, and count as blank"
-            )
+@dataclass(frozen=True)
+class Misread:
+    """Cells that may be read otherwise than meant; of a table in blocks, the sum over them.
 
-
-def tell_of_text(frame: pd.DataFrame, types: Mapping[str, ColumnType]) -> None:
-    """Warn the owner about text without a type that options would read.
-
-    >>> with warnings.catch_warnings(record=True) as said:
-    ...     warnings.simplefilter("always")
-    ...     tell_of_text(pd.DataFrame({"kg": ["70,5", "81,0"]}), {})
-    >>> str(said[0].message)[20:75]
-    "column 'kg': 2 of 2 cells are numbers with a comma as d"
+    Attributes:
+        cells: the number of rows.
+        unfit: by column, how many cells do not fit its declared type, and the type's kind.
+        texts: texts by column without a type: their number, numbers with a comma as decimal sign,
+            and numbers with commas between thousands.
+        lost: cells with characters that are not of the file's character set.
     """
-    lost = 0
-    for name in map(str, frame):
-        texts = frame[name][[isinstance(one, str) for one in frame[name].tolist()]]
-        counts = texts.astype(str).str.strip().value_counts()
-        lost += int(sum(n for one, n in counts.items() if "\ufffd" in str(one)))
-        if name in types:
-            continue
-        groups = sum(n for one, n in counts.items() if _with_comma(str(one), ".", ","))
-        comma = sum(n for one, n in counts.items() if _with_comma(str(one), ",", ".")) - groups
-        for count, sign in ((comma, "decimal"), (groups, "thousands")):
-            if 2 * count > len(texts):
+
+    cells: int
+    unfit: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    texts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
+    lost: int = 0
+
+    @classmethod
+    def of(
+        cls, frame: pd.DataFrame, types: Mapping[str, ColumnType], texts: Sequence[str] = ()
+    ) -> Misread:
+        """Return what is misread of a table's columns with types, and of others as texts."""
+        found, lost = {}, 0
+        for name in texts:
+            values = frame[name]
+            if values.dtype.kind not in "biuf":
+                values = values[[isinstance(one, str) for one in values.tolist()]]
+            else:
+                values = values[:0]
+            counts = values.astype(str).str.strip().value_counts()
+            lost += int(sum(n for one, n in counts.items() if "\ufffd" in str(one)))
+            if name in types:
+                continue
+            groups = sum(n for one, n in counts.items() if _with_comma(str(one), ".", ","))
+            comma = sum(n for one, n in counts.items() if _with_comma(str(one), ",", "."))
+            found[name] = (len(values), int(comma - groups), int(groups))
+        read = {name: one for name, one in types.items() if one.kind not in UNUSED}
+        not_fit = {n: (unfit(frame[n], one), one.kind) for n, one in read.items() if n in frame}
+        return cls(len(frame), not_fit, found, lost)
+
+    def __add__(self, other: Misread) -> Misread:
+        more = {name: added(one, other.texts[name]) for name, one in self.texts.items()}
+        not_fit = {n: (one[0] + other.unfit[n][0], one[1]) for n, one in self.unfit.items()}
+        return Misread(self.cells + other.cells, not_fit, more, self.lost + other.lost)
+
+    def tell(self) -> None:
+        """Warn the owner.
+
+        >>> with warnings.catch_warnings(record=True) as said:
+        ...     warnings.simplefilter("always")
+        ...     Misread.of(pd.DataFrame({"kg": ["70,5", "81,0"]}), {}, ["kg"]).tell()
+        >>> str(said[0].message)[20:75]
+        "column 'kg': 2 of 2 cells are numbers with a comma as d"
+        """
+        for name, (count, kind) in self.unfit.items():
+            if count:
                 _tell(
-                    f"column {name!r}: {count} of {len(frame)} cells are numbers with a comma as "
-                    f"{sign} sign, and are read as text; make them numbers by --{sign} , "
-                    f"({sign}=',')"
+                    f"column {name!r}: {several(count, 'cell')} of {self.cells} do not fit kind "
+                    f"{kind}, and count as blank"
                 )
-    if lost:
-        _tell(
-            f"{several(lost, 'cell')} with characters that are not of the file's character set, "
-            "such as latin-1; --charset (charset=) names it"
-        )
+        for name, (texts, comma, groups) in self.texts.items():
+            for count, sign in ((comma, "decimal"), (groups, "thousands")):
+                if 2 * count > texts:
+                    _tell(
+                        f"column {name!r}: {count} of {self.cells} cells are numbers with a comma "
+                        f"as {sign} sign, and are read as text; make them numbers by --{sign} , "
+                        f"({sign}=',')"
+                    )
+        if self.lost:
+            _tell(
+                f"{several(self.lost, 'cell')} with characters that are not of the file's "
+                "character set, such as latin-1; --charset (charset=) names it"
+            )
 
 
 def tell_of_target(values: pd.Series[Any], type: ColumnType | None, positive: str) -> None:

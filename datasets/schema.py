@@ -21,11 +21,13 @@ from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.domain import MOST_LEVELS
 from bdpvi.datasets.domain import Codes as Codes
 from bdpvi.datasets.domain import Domain as Domain
+from bdpvi.datasets.domain import Unfit as Unfit
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
 from bdpvi.datasets.types import ANY, BOOLEAN, UNUSED, ColumnType
 
 _CODE, _TRUTH = ColumnType(kind="code"), ColumnType(kind="boolean")
+_NAMES = ColumnType(kind="category")
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,8 @@ class Schema:
                     f"schema: its column {name!r} must be in the table once, there are {found}"
                 )
 
-    def encode(self, frame: pd.DataFrame) -> tuple[Codes, dict[str, str]]:
-        """Return the codes of a table, (N, d), and notes on invalid values, for the owner only.
+    def encode(self, frame: pd.DataFrame) -> tuple[Codes, dict[str, Unfit]]:
+        """Return the codes of a table, (N, d), and by column how many values are invalid.
 
         Raises:
             ValueError: because of the header only: a column is missing, repeated or unknown.
@@ -151,12 +153,10 @@ class Schema:
             raise ValueError(
                 f"schema lacks the columns {more}: declare them there, or drop them from the table"
             )
-        codes, said = np.empty((len(frame), len(self.columns)), dtype=np.int64), {}
+        codes, unfit = np.empty((len(frame), len(self.columns)), dtype=np.int64), {}
         for at, (name, domain) in enumerate(self.columns.items()):
-            codes[:, at], words = domain.encode(frame.iloc[:, names.index(name)])
-            if words:
-                said[name] = words
-        return codes, said
+            codes[:, at], unfit[name] = domain.encode(frame.iloc[:, names.index(name)])
+        return codes, unfit
 
     def decode(self, codes: Codes, random: np.random.Generator) -> pd.DataFrame:
         """Return a table with the values of codes, (N, d)."""
@@ -178,7 +178,8 @@ def measured(
     Args:
         frame: the table.
         source: source of the schema, in words.
-        levels: columns whose values are names, even if they are numeric or numerous.
+        levels: columns whose values are names, even if they are numeric or numerous; those of text
+            with leading zeros are codes.
         file: how the file was written, from which the table is, as text.
 
     Raises:
@@ -212,8 +213,11 @@ def _drafted(values: pd.Series[Any], named: bool, file: FileFormat) -> Domain | 
     cells = read_cells(values, guess)
     there = cells.numbers[np.isfinite(cells.numbers)]
     number = not named and 2 * len(there) > (~cells.blank).sum()
-    if number and _coded(values):
-        number, cells = False, read_cells(values, _CODE)
+    written = _NAMES if named else None
+    if (named or number) and _coded(values):
+        written = _CODE
+    if written is not None:
+        number, cells = False, read_cells(values, written)
     whole = bool((there == np.round(there)).all())
     if number:
         small = whole and np.abs(there).max() < 2**53
@@ -221,16 +225,15 @@ def _drafted(values: pd.Series[Any], named: bool, file: FileFormat) -> Domain | 
     else:
         texts = np.array(cells.names, dtype=object)[cells.codes[~cells.blank]]
         seen = pd.Series(texts, name=name, dtype=object)
-    coded = cells.type is _CODE
-    if found := objection(seen, named or coded, MOST_LEVELS if named else MOST_CATEGORIES):
+    if found := objection(seen, written is not None, MOST_LEVELS if named else MOST_CATEGORIES):
         return found.reason
     if called_identifier(name) and not named:
         return f"column {name!r} is called an identifier"
     if number:
-        low, high = -_outwards(-there.min()), _outwards(there.max())
+        low, high = 0.0 - _outwards(-there.min()), _outwards(there.max())
         kind = _number_type(there, whole, guess)
         return Domain(low=low, high=high, integer=whole, from_data=True, type=kind)
-    made = Domain(levels=cells.names or ("yes",), from_data=True, type=_CODE if coded else None)
+    made = Domain(levels=cells.names or ("yes",), from_data=True, type=written)
     return made.of(_TRUTH) if set(cells.names) == {*BOOLEAN} else made
 
 

@@ -21,7 +21,7 @@ from bdpvi.datasets.cells import read_cell, read_cells
 from bdpvi.datasets.dataset import Dataset, People, Split
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.looks import tell_of_unfit
+from bdpvi.datasets.looks import Misread
 from bdpvi.datasets.measuring import measured, whole
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.outcome import outcome
@@ -264,7 +264,7 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     chosen = TableOptions(**options)
     frame = with_text_names(frame)
     types = {} if chosen.types is None else chosen.types.of_header(list(frame.columns))
-    tell_of_unfit(frame, types)
+    Misread.of(frame, types).tell()
     if target in types and chosen.positive is not None:
         chosen = replace(chosen, positive=read_cell(chosen.positive, types[target])[1])
     used = _used(frame, target, chosen)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +12,15 @@ from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.cells import BLANK, Reads, read_cell, text_of
+from bdpvi.datasets.cells import BLANK, Reads, read_cell, shown, text_of
+
+_EXACT = 15
+"""Decimal numbers of this many digits stay apart as floats."""
+_BITS = 10_000
+"""Larger whole numbers have more digits than Python writes."""
 
 _INEXACT = 2**53
 """From here on two whole numbers can be one number with a decimal point, of 64 bits."""
-_WHOLE = re.compile(r"[+-]?\d+")
 
 
 def without_unit(header: Sequence[str], unit: str) -> list[str]:
@@ -36,9 +38,8 @@ def persons_of(values: pd.Series[Any], type: Reads | None = None) -> pd.Series[A
     """Return the person of every row, (N,), as text; "" for nobody.
 
     A text is compared as written, but for blanks around it: "007", "7" and "7.0" are three persons.
-    A number has its shortest spelling: 7 and 7.0 are one. With a declared type the cell's label
-    counts, so that an integer 007 is 7. Whole numbers are exact; a number with a decimal point from
-    2⁵³ on may be that of several persons, and is nobody's.
+    Numbers are compared exactly: 7 and 7.0 are one. With a declared type the cell's label counts,
+    so that an integer 007 is 7, unless it leaves out a part of a long name or number.
 
     ε is for all rows of one name, and neither mistake is safe for a person. One with s spellings
     counts as s persons and has up to sε. Two persons under one name share the most rows of one:
@@ -51,22 +52,38 @@ def persons_of(values: pd.Series[Any], type: Reads | None = None) -> pd.Series[A
 
     >>> persons_of(pd.Series(["007", "7", " 7", "7.0", "?"])).tolist()
     ['007', '7', '7', '7.0', '']
-    >>> persons_of(pd.Series([7, 7.0, None])).tolist()
-    ['7', '7', '']
+    >>> persons_of(pd.Series([7, 7.0, None, 10**16 + 1], dtype=object)).tolist()
+    ['7', '7', '', '10000000000000001']
     """
     return values.map(lambda value: _person(value, type))
 
 
 def _person(value: object, type: Reads | None) -> str:
-    if type is None and isinstance(value, str):  # a label would cut off long names
-        text = value.strip()
-        return "" if text.lower() in BLANK else text
-    number, label, _ = read_cell(value, type)
-    whole = isinstance(value, int | np.integer) or _WHOLE.fullmatch(text_of(value))
-    if whole and label and (not isinstance(value, str) or math.isfinite(number)):
-        exact = int(value)  # type: ignore[call-overload]
-        return str(exact) if abs(exact) >= _INEXACT else label
-    return "" if abs(number) >= _INEXACT else label
+    written = _written(value)
+    if type is None:
+        return "" if written.lower() in BLANK else written
+    label = read_cell(value, type)[1]
+    digits = sum(one.isdigit() for one in written)
+    merged = shown(written) != written or (digits > _EXACT and _is_number(label))
+    return written if label and merged else label
+
+
+def _written(value: object) -> str:
+    """Return a cell as text, a number exactly: a label would merge long texts or numbers."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        value = int(value)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        whole = int(value)
+        return str(whole) if whole.bit_length() < _BITS else hex(whole)
+    return text_of(value)
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True
 
 
 def at_most(

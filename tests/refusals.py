@@ -618,7 +618,7 @@ CASES: dict[str, Case] = {
         lambda: fitted(guide=guides.MeanField, neighbours=Mode()),
         lambda: fitted(guide=guides.MeanField, neighbours=Optimum()),
     ),
-    "commands/release: rename it in": lambda t: (
+    "tables/predictions: rename it in": lambda t: (
         lambda: predicted(t, "class"),
         lambda: predicted(t, "name"),
     ),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -73,3 +75,19 @@ def test_public_tables_are_certified_or_say_why_not(
     assert "N·δ = 0.033" in printed
     assert "at least 99 % of the population have at most ε = 0.1" in printed
     assert re.search(r"worst-case DP: ε = 6\.\d+ at δ = 1e-05", printed)
+
+
+@pytest.mark.whole
+def test_the_cluster_releases_a_model_and_a_certificate(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    example = EXAMPLES / "larger" / "dask_cluster.py"
+    ran = subprocess.run(
+        [sys.executable, example, tmp_path / "made", "--rows", "20000"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    assert "worst-case DP ε = 1 (target)" in ran.stdout
+    assert "certified" in ran.stdout
+    assert (tmp_path / "made" / "model" / "release.json").exists()

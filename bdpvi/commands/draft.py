@@ -71,6 +71,16 @@ def without(frame: pd.DataFrame, drop: Sequence[str] | None) -> pd.DataFrame:
     Raises:
         ValueError: naming one that it lacks.
     """
-    if unknown := [one for one in drop or () if one not in frame]:
-        raise ValueError(f"drop={unknown[0]!r} must be a column of the table")
+    remaining(list(frame.columns), drop)
     return frame.drop(columns=list(drop or ()))
+
+
+def remaining(header: Sequence[str], drop: Sequence[str] | None) -> list[str]:
+    """Return a header without these columns.
+
+    Raises:
+        ValueError: naming one that it lacks.
+    """
+    if unknown := [one for one in drop or () if one not in header]:
+        raise ValueError(f"drop={unknown[0]!r} must be a column of the table")
+    return [one for one in header if one not in (drop or ())]

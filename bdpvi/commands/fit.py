@@ -13,6 +13,7 @@ import typer
 from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import options
+from bdpvi.commands.engine import engine
 from bdpvi.commands.options import (
     Json,
     LedgerFile,
@@ -26,6 +27,8 @@ from bdpvi.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from bdpvi import Fit
     from bdpvi.bayesian.neighbours.route import Neighbours
 
@@ -137,6 +140,13 @@ Route = Annotated[
         show_default=False,
     ),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Processes that train the neighbours of the coupled method; by default this one does.",
+        show_default=False,
+    ),
+]
 Budget = Annotated[
     float | None,
     typer.Option(
@@ -174,6 +184,7 @@ def fit(
     rows_per_unit: RowsPerUnit = 1,
     seed: Seed = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    workers: Workers = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -192,6 +203,8 @@ def fit(
 
     usual = "optimum" if steps is None and rate is None else "coupled"
     route = validate.choice("neighbours", neighbours or usual, RATES)
+    if workers is not None and route != "coupled":
+        raise ValueError(f"workers={workers}: the {route} method needs none; leave it out")
     way = _route(route, out, records)
     key = way.key() if seed is None else seed
     whole = None if budget is None else bdpvi.Budget(budget, budget_delta)
@@ -235,12 +248,13 @@ def fit(
             seed=key,
             device=device,
         ),
-        neighbours=way,
         accounting=chosen.accounting,
         ledger=kept,
         progress=not quiet,
     )
-    fitted = _kept(run, out, to_json(chosen))
+    with engine(workers, "") as executor:
+        way = _route(route, out, records, executor)
+        fitted = _kept(partial(run, neighbours=way), out, to_json(chosen))
     _report(fitted, len(split.test), out, as_json)
 
 
@@ -258,14 +272,16 @@ def _report(fitted: Fit, held_out: int, out: Path, as_json: bool) -> None:
         outputs.say(f"Wrote {out}/ (secret: it holds the posterior and what each record did to it)")
 
 
-def _route(name: str, out: Path, records: int | None) -> Neighbours:
+def _route(
+    name: str, out: Path, records: int | None, executor: Executor | None = None
+) -> Neighbours:
     import bdpvi
     from bdpvi.tables.files import NEIGHBOURS, unfinished
 
     kind = bdpvi.bayesian.Remove(records)
     if name == "optimum":
         return bdpvi.Optimum(kind)
-    return bdpvi.Coupled(kind, checkpoint=unfinished(out) / NEIGHBOURS)
+    return bdpvi.Coupled(kind, checkpoint=unfinished(out) / NEIGHBOURS, executor=executor)
 
 
 def _kept(run: Any, out: Path, made: dict[str, Any]) -> Any:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 def show_plan(table: WholeTable, given: dict[str, Any], people: Book, as_json: bool) -> None:
     """Print the plan for these people, from the header only."""
-    from bdpvi.datasets.reading import read_header
     from bdpvi.datasets.schema import in_file
     from bdpvi.datasets.units import without_unit
     from bdpvi.privacy.book import ROW
@@ -26,7 +25,7 @@ def show_plan(table: WholeTable, given: dict[str, Any], people: Book, as_json: b
         raise ValueError(
             f"plan: the preprocessing of {table.data} is public, so nothing is estimated privately"
         )
-    header = read_header(table.data, **vars(table.file))
+    header = table.header
     types, named = in_file(given.get("types"), header, table.file), header
     if people.unit != ROW:
         named = without_unit(header, people.unit)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
     from bdpvi.datasets.types import ColumnType
     from bdpvi.noise.keys import Key
-    from bdpvi.privacy.cost import Assumption
     from bdpvi.synthesis import Synthetic
 
 NUMBERS, PAGE, SPLIT = "report.json", "report.html", "report.rows"
@@ -47,6 +45,19 @@ def check(fraction: float, groups: Sequence[str], columns: Sequence[str]) -> Non
     validate.probability("test_fraction", fraction)
     if unknown := [one for one in groups if one not in columns]:
         raise ValueError(f"groups={unknown[0]!r} must be a column of the schema: {list(columns)}")
+
+
+def check_in_memory(groups: Sequence[str]) -> None:
+    """Refuse options of the report for a table in blocks, which has none.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    if groups:
+        raise ValueError(
+            f"groups={groups[0]!r}: a table in blocks has no report, as students need rows in "
+            "memory; leave --groups out"
+        )
 
 
 def kept_out(
@@ -91,21 +102,6 @@ def kept(folder: Path, frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]
     """
     train, held_out = json.loads((folder / SPLIT).read_bytes())
     return frame.iloc[train], frame.iloc[held_out]
-
-
-def assuming(made: Synthetic, *more: Assumption) -> Synthetic:
-    """Return the release with further assumptions in its receipt."""
-    bound = made.receipt.worst_case.assuming(*more)
-    return replace(made, receipt=replace(made.receipt, worst_case=bound))
-
-
-def declaring(made: Synthetic, facts: Mapping[str, str]) -> Synthetic:
-    """Return the release with further declared facts in its receipt."""
-    from bdpvi.privacy.cost import Assumption
-
-    declared = {**made.receipt.declared, **facts}
-    made = replace(made, receipt=replace(made.receipt, declared=declared))
-    return assuming(made, Assumption.DECLARED_FACTS)
 
 
 def report(

@@ -1,14 +1,14 @@
-"""``bdpvi release``, ``bdpvi cost`` and ``bdpvi predict``."""
+"""``bdpvi release`` and ``bdpvi cost``."""
 
 from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,30 +16,19 @@ from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import options
 from bdpvi.commands.options import (
-    Charset,
-    Decimal,
     Delta,
     Folder,
     Json,
-    Multiline,
-    Separator,
     Settings,
-    Thousands,
-    Unknown,
 )
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from torch import Tensor
-
     from bdpvi import Fit, Release
     from bdpvi.bayesian.guarantees import Guarantee as Promise
 
 GUARANTEES = {"worst-case": "WorstCaseDP", "bayesian": "BayesianDP", "typical": "TypicalRecord"}
 USELESS = 10.0
 """Weights are dominated by privacy noise beyond this many of the prior's standard deviations."""
-_AT_A_TIME = 10_000
-"""Rows to predict at once."""
 CONVERSIONS = ("cks", "chernoff", "hockey-stick")
 
 Temperature = Annotated[
@@ -244,135 +233,3 @@ def cost(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
     outputs.show(*str(total).split("\n"))
     if total.exposure is not None:
         outputs.show(*str(total.exposure).split("\n"))
-
-
-def predict(
-    released: Annotated[Path, typer.Argument(help="File that `bdpvi release` wrote.")],
-    data: Annotated[
-        Path, typer.Option(help="CSV or Parquet file with the raw columns of the training data.")
-    ],
-    ids: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--id",
-            help="Column that the predictions begin with, as it is in the file; once for every "
-            "column.",
-            show_default=False,
-        ),
-    ] = None,
-    unknown: Unknown = "",
-    separator: Separator = ",",
-    multiline: Multiline = False,
-    charset: Charset = "utf-8",
-    decimal: Decimal = ".",
-    thousands: Thousands = "",
-    out: Annotated[
-        Path | None, typer.Option(help="CSV file for the predictions; default standard output.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Predict the likelier class of each row of a file, and the probability of the positive class.
-
-    Of several classes each has a column with its probability, and of a model of numbers or counts
-    it is the expected target. The spread is the standard deviation of the positive class's or the
-    likeliest class's probability, or of the expectation, over the released samples: how far the
-    model, its privacy noise included, is unsure. It is blank if there is one sample.
-    """
-    file = None if as_json else out
-    with nullcontext() if file is None else store.claimed(file) as target:
-        written = {
-            "separator": separator, "multiline": multiline, "charset": charset,
-            "decimal": decimal, "thousands": thousands,
-        }  # fmt: skip
-        loaded, table = _predicted(released, data, ids or [], unknown, written)
-        if target is not None:
-            target.write_bytes(outputs.csv_text(table).encode())
-        elif not as_json:
-            outputs.show(*outputs.csv_text(table).splitlines())
-        else:
-            columns = table.astype(object).where(table.notna(), None).to_dict("list")
-            outputs.show(store.json_text({**columns, "receipt": loaded.receipt.to_dict()}))
-    if file is not None:
-        outputs.say(f"Wrote {several(len(table), 'prediction')} to {file}")
-
-
-def _predicted(
-    released: Path, data: Path, ids: Sequence[str], unknown: str, reading: Mapping[str, Any]
-) -> tuple[Release, pd.DataFrame]:
-    import numpy as np
-    import pandas as pd
-
-    from bdpvi import datasets
-    from bdpvi.datasets.encoding import said, with_text_names
-    from bdpvi.datasets.formats import FileFormat
-    from bdpvi.datasets.looks import tell_of_unfit
-    from bdpvi.releases import shared_file
-
-    loaded = shared_file.load_release(released)
-    encoding = loaded.encoding
-    if encoding is None:
-        raise ValueError(
-            f"{released} does not say how a table becomes features; it was not fitted by bdpvi fit"
-        )
-    if unknown:
-        encoding = replace(encoding, unknown=unknown)
-    signs = FileFormat(**reading).signs
-    encoding = encoding.typed({n: one.in_file(*signs) for n, one in encoding.types.items()})
-    rows = datasets.reading.read_table(data, written=encoding.types, **reading)
-    tell_of_unfit(with_text_names(rows), encoding.types)
-    features, counts = encoding.counted(rows)
-    if counts:
-        outputs.complain(f"not known, taken for the column's mean: {said(counts)}")
-    parts = [_columns(loaded, part) for part in features.split(_AT_A_TIME)]
-    columns = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
-    return loaded, pd.DataFrame(
-        {**_identifiers(data, ids, reading, {*columns, "receipt"}), **columns}
-    )
-
-
-def _columns(loaded: Release, features: Tensor) -> dict[str, Any]:
-    """Return the predictions of each row, by column name."""
-    import numpy as np
-
-    from bdpvi import BayesianLogisticRegression
-    from bdpvi.models.kinds import OfClasses
-    from bdpvi.models.predictions import class_probabilities
-
-    def spread(draws: Any) -> Any:
-        return draws.std(0, ddof=1) if len(draws) > 1 else np.full(draws.shape[1], np.nan)
-
-    target = loaded.preprocessing.get("target")
-    names = target if isinstance(target, dict) else {}
-    if isinstance(loaded.model, OfClasses):
-        labels = np.array(names.get("classes", range(loaded.model.classes)), dtype=str)
-        every = class_probabilities(loaded.model, loaded.latents, features).numpy()
-        likeliest = every.mean(0).argmax(1)
-        chosen = np.take_along_axis(every, likeliest[None, :, None], 2)[..., 0]
-        each = {
-            f"probability of {label}": p for label, p in zip(labels, every.mean(0).T, strict=True)
-        }
-        return {"class": labels[likeliest], **each, "spread": spread(chosen)}
-    draws = loaded.predict_draws(features).numpy()
-    mean = draws.mean(0)
-    if not isinstance(loaded.model, BayesianLogisticRegression):
-        return {"expected": mean, "spread": spread(draws)}
-    classes = np.where(mean > 0.5, names.get("positive", "1"), names.get("negative", "0"))
-    return {"class": classes, "probability": mean, "spread": spread(draws)}
-
-
-def _identifiers(
-    data: Path, ids: Sequence[str], reading: Mapping[str, Any], taken: Collection[str]
-) -> dict[str, pd.Series[Any]]:
-    """Return columns of a file, unchanged."""
-    from bdpvi import datasets
-    from bdpvi.datasets.encoding import with_text_names
-
-    if not ids:
-        return {}
-    table = with_text_names(datasets.reading.read_table(data, **reading, text=True))
-    for name in ids:
-        if name not in table.columns:
-            raise ValueError(f"id={name!r} is not a column of {data}")
-        if name in taken:
-            raise ValueError(f"id={name!r} is a column of the predictions too; rename it in {data}")
-    return {name: table[name] for name in ids}

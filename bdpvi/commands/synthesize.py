@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +14,9 @@ from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
 from bdpvi.commands.check import Yes, look_first
-from bdpvi.commands.draft import Categorical, Drop, without
+from bdpvi.commands.counted import begun, counted_bytes, digest_of
+from bdpvi.commands.draft import Categorical, Drop, remaining, without
+from bdpvi.commands.engine import Dask, Workers, engine
 from bdpvi.commands.options import (
     BudgetOption,
     Charset,
@@ -40,15 +42,22 @@ if TYPE_CHECKING:
 
     from bdpvi._ground.progress import Track
     from bdpvi.datasets import Schema
+    from bdpvi.privacy.cost import Bound
     from bdpvi.privacy.ledger import Ledger
-    from bdpvi.releases.intent import Begun
     from bdpvi.synthesis import Synthetic
 
 ROWS, COUNTS = "synthetic.csv", "synthetic.json"
 _MOST_VALUES = 2**25
 """The most values of a table unless its size is given."""
+_USUAL = 1e-5
+"""δ of other works on a table without a budget."""
 
-Data = Annotated[Path, typer.Option(help="A CSV or Parquet file.")]
+Data = Annotated[
+    str,
+    typer.Option(
+        help="A CSV or Parquet file; or a folder, a glob or a URL of them, read in blocks."
+    ),
+]
 Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]
 Number = Annotated[
     int | None,
@@ -104,6 +113,8 @@ def synthesize(
     decimal: Decimal = ".",
     thousands: Thousands = "",
     date_format: DateFormat = "",
+    workers: Workers = None,
+    dask: Dask = "",
     yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -115,26 +126,26 @@ def synthesize(
     on the table is written to its ledger before anything is drawn. After an interruption the same
     command goes on and pays nothing twice. The secret folder gets a report on what the rows are
     good for, for the owner of the table alone; the same command makes it again, and OUT stays.
+    A table in blocks need not fit in memory; all its rows are counted, and there is no report.
 
     Example: bdpvi synthesize --data patients.csv --one-row-per-person --target sick --epsilon 1
     --out shared
     """
     import bdpvi
     from bdpvi._ground import progress
+    from bdpvi.datasets.blocks import Blocks, in_blocks
     from bdpvi.datasets.encoding import with_text_names
     from bdpvi.datasets.formats import FileFormat
-    from bdpvi.datasets.origin import declared
     from bdpvi.datasets.reading import read_header, read_table
     from bdpvi.datasets.schema import in_file
     from bdpvi.privacy.book import ROW
-    from bdpvi.privacy.cost import Assumption
     from bdpvi.privacy.places import Places
     from bdpvi.releases import persons
     from bdpvi.releases.intent import HEAD, NAME, output_of
     from bdpvi.releases.transaction import Transaction
-    from bdpvi.synthesis import Counts
-    from bdpvi.synthesis.order import Order, counted, for_persons
-    from bdpvi.synthesis.released import Synthesis, of_bytes
+    from bdpvi.synthesis import Counts, source
+    from bdpvi.synthesis.order import Order, for_persons
+    from bdpvi.synthesis.released import of_bytes
     from bdpvi.tables.private import beside, places
 
     unit = unit or ROW
@@ -146,7 +157,13 @@ def synthesize(
         thousands=thousands, date_format=date_format,
     )  # fmt: skip
     known = None if schema is None else _consented(schema, from_data)
-    kept_header = [one for one in read_header(data, **vars(file)) if one not in (drop or ())]
+    blocks = None
+    if in_blocks(data) or workers is not None or dask:
+        source.check(unit)
+        quality.check_in_memory(groups or ())
+        blocks, no_report = Blocks.of(data, file), True
+    header = list(blocks.header) if blocks is not None else read_header(data, **vars(file))
+    kept_header = remaining(header, drop)
     given: dict[str, Any] = {
         "schema": in_file(known, kept_header, file),
         "target": target or None,
@@ -166,67 +183,62 @@ def synthesize(
     where = Places.of(out=out, secret=folder, ledger=path, shared=out, output=output)
     _check(rows, tables)
     out_of_it = [] if known is None else [one for one in known.left_out if one in kept_header]
-    look_first(
-        data, yes=yes, quiet=quiet or as_json, types=known, target=target, positive=None,
-        drop=[*(drop or ()), *out_of_it], categorical=categorical or (), numeric=numeric or (),
-        unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person, **vars(file),
-    )  # fmt: skip
-    frame = with_text_names(read_table(data, text=True, least=0, **vars(file)))
-    used = without(frame, drop).reset_index(drop=True)
-    order = Order.of(list(used.columns), **given)  # refuse before anything is stored
+    used: pd.DataFrame | None = None
+    if blocks is None:
+        look_first(
+            Path(data), yes=yes, quiet=quiet or as_json, types=known, target=target, positive=None,
+            drop=[*(drop or ()), *out_of_it], categorical=categorical or (), numeric=numeric or (),
+            unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person,
+            **vars(file),
+        )  # fmt: skip
+        frame = with_text_names(read_table(data, text=True, least=0, **vars(file)))
+        used = without(frame, drop).reset_index(drop=True)
+        persons.warn_of_repeats(frame.drop(columns=used.columns), unit, 2)
+        kept_header = list(used.columns)
+    order = Order.of(kept_header, **given)  # refuse before anything is stored
     if not no_report:
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
-    persons.warn_of_repeats(frame.drop(columns=used.columns), unit, 2)
     track = progress.silent if quiet or as_json else progress.bar
-    people = TableArguments(data=str(data)).ledger(ledger)
+    people = TableArguments(data=data).ledger(ledger)
     assert people is not None  # it is a file, not a public table
     if budget is None and people.budget is None and not people.entries():
         budget = epsilon
     more = [one for name, one in file.declared.items() if name != "separator"]
     lines = (separator, *["multiline"] * multiline, *more)
     options = repr((given, sorted(drop or ()), lines, None if no_report else test_fraction))
-    reading = declared(
-        columns_dropped=len(drop or ()) or None,
-        **file.declared,
-    )
     price = {"epsilon": epsilon, "delta": delta}
-    with _begun(where.secret, data, people, options, price) as begun:
+    with (
+        engine(workers, dask) as executor,
+        begun(where.secret, digest_of(blocks or data, executor), people, options, price) as intent,
+    ):
         people.settle(budget=None if budget is None else bdpvi.Budget(budget, delta))
 
         def counted_with_noise() -> bytes:
-            secret_key, kept, held_out = begun.secret, used, None
-            if not no_report:
-                split = secret_key.child("held out")
-                kept, held_out = quality.kept_out(used, test_fraction, split, unit, order.person)
             for_persons(people, order.settings)
             people.remember(where.secret / HEAD)
             noted = {"what": "synthesize", "out": f"{where.out.name}/{COUNTS}"}
-            work = Transaction(people, secret_key, begun.facts, alone=True, kept=True, **noted)
-            made = bdpvi.synthesize(kept, **given, work=work)
-            if multiline:
-                made = quality.assuming(made, Assumption.RECORDS_ACROSS_LINES)
-            if reading:
-                made = quality.declaring(made, reading)
-            if held_out is not None:
-                made = quality.assuming(made, Assumption.SECRET_SPLIT)
-                key = work.charge(Synthesis(kept, order))[1]  # charged already, not again
-                parts = [
-                    counted(one, made.settings, key, person=order.person)
-                    for one in (kept, held_out)
-                ]
-                quality.keep(where.secret, *parts)
-            return made.to_bytes()
+            work = Transaction(people, intent.secret, intent.facts, alone=True, kept=True, **noted)
+            if blocks is not None:
+                shown = None if track is progress.silent else track
+                table: Any = blocks.records(executor, track=shown, what="pass")
+            else:
+                table = used
+            held = None if no_report else (where.secret, test_fraction)
+            return counted_bytes(table, order, work, file, len(drop or ()), held)
 
         finished = not store.nothing_at(where.out)
         put = _same if finished else store.write
         with nullcontext(where.out) if finished else store.claimed_folder(where.out) as public:
-            content = begun.output(counted_with_noise)
+            content = intent.output(counted_with_noise)
             put(public / COUNTS, content)
             made = of_bytes(content)
             seed = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
             shared = _write(made, public, rows, tables, track, seed, put)
     _report(made, people, {"out": out, "secret": folder}, as_json=as_json)
+    if blocks is not None and not as_json:
+        outputs.say("No report for the owner: the table is in blocks, and all rows were counted")
     if not no_report:
+        assert used is not None
         parts = quality.kept(where.secret, used)
         said = quality.report(made, *parts, shared, groups or (), folder)
         outputs.say(*(() if as_json else said))
@@ -285,38 +297,6 @@ def _check(rows: int | None, tables: int) -> None:
         checked_rows("rows", rows)
 
 
-@contextmanager
-def _begun(
-    folder: Path, data: Path, people: Ledger, options: str, price: Mapping[str, float]
-) -> Iterator[Begun]:
-    """Hold the secret folder, and yield its work for this table and these options.
-
-    Any error reports what was charged and how to resume. If nothing was charged, nothing is left.
-    """
-    from bdpvi._ground.validate import why
-    from bdpvi.releases.intent import NAME, begun
-
-    contents = (data.read_bytes(), options.encode())
-    table, digest = (hashlib.sha256(one).hexdigest() for one in contents)
-    with store.held(folder):
-        file = folder / NAME
-        work = begun(file, table=table, options=digest, charge=price, ledger=people.path)
-        try:
-            yield work
-        except BaseException as error:
-            words = (
-                f"ε was charged to {people.path}; the same command continues from {folder}/ "
-                "(secret) without a second charge"
-            )
-            if work.abandoned(people):
-                words = "nothing was charged; the same command starts again"
-            if isinstance(error, KeyboardInterrupt):
-                raise KeyboardInterrupt(words) from None
-            if isinstance(error, OSError):
-                raise OSError(error.errno, f"{why(error)}; {words}", error.filename) from error
-            raise
-
-
 def _write(
     made: Synthetic,
     folder: Path,
@@ -353,12 +333,18 @@ def _same(path: Path, content: bytes) -> None:
         raise ValueError(f"{str(path.parent)!r} exists already; nothing is overwritten")
 
 
+def _spent(people: Ledger, delta: float) -> Bound | None:
+    """Return the cost of everything at δ; at the budget's if an earlier work has used up δ."""
+    larger = people.budget.delta if people.budget else _USUAL
+    return people.worst_case(delta) or people.worst_case(max(delta, larger))
+
+
 def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json: bool) -> None:
     from bdpvi._ground.schema import to_json
-    from bdpvi.releases.account import same_people
+    from bdpvi.releases.account import NOT_PRICED, same_people
 
     assert people.path is not None
-    spent = people.worst_case(made.receipt.worst_case.delta)
+    spent = _spent(people, made.receipt.worst_case.delta)
     if as_json:
         secret = {
             "folder": where["secret"],
@@ -371,7 +357,7 @@ def _report(made: Synthetic, people: Ledger, where: dict[str, Path], *, as_json:
     outputs.say(
         f"Public: {made.receipt}",
         f"  {made.receipt.meaning}",
-        f"For the owner only: everything spent on this table: {spent}",
+        f"For the owner only: everything spent on this table: {spent or NOT_PRICED}",
         f"Wrote {where['out']}: about {several(made.rows, 'row')}, which may be shared. Keep "
         f"{where['secret']}/ and {people.path} secret",
         same_people(people.path),

@@ -381,7 +381,7 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
                 continue
             made = replace(one, steps=count * one.steps, rounding=count * one.rounding, norms=None)
             if one.rate < 1:
-                yield replace(made, rows=rows)
+                yield replace(made, rows=rows * one.rows)
             else:
                 yield replace(made, noise_multiplier=one.noise_multiplier / rows)
         elif isinstance(one, ModeDraws):

@@ -228,6 +228,8 @@ class SampledGaussian:
             )
         if self.norms is None:
             return
+        if self.rows > 1:
+            raise ValueError(f"norms are those of single rows, and rows={self.rows}")
         if self.norms.levels[-1] != self.largest:
             raise ValueError(
                 f"norms: levels must end at {self.largest:g}, the largest sensitivity to "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # takes most of a second
 _MARGIN = 24.0
 """At most e^-24 of the tilted mass lies outside the grid."""
 _LARGEST_EXPONENT = 600.0
+_ROUNDED = 1e-14
+"""Probabilities below this are next to 0."""
 _BLOCK = 1 << 21
 """The most numbers in memory at a time."""
 
@@ -230,6 +232,11 @@ def step(run: SampledGaussian, interval: float) -> PrivacyLossDistribution:
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
+    # Of a probability that none is sampled which is next to 0, dp_accounting rounds the logarithm.
+    # All k rows in every sample cost no less: both divergences are convex in the pair of laws.
+    if run.rows > 1 and (1 - run.rate) ** run.rows < _ROUNDED:
+        noise = run.noise_multiplier / run.rows
+        run = replace(run, noise_multiplier=noise, rate=1.0, rows=1)
     if run.rows == 1:
         return pld.from_gaussian_mechanism(
             run.noise_multiplier, value_discretization_interval=interval, sampling_prob=run.rate

@@ -10,7 +10,7 @@ from torch import Tensor
 from bdpvi.bayesian.inference.optimisers import decay
 from bdpvi.bayesian.inference.svi import TrainingState
 from bdpvi.programs.descent import Descent
-from bdpvi.programs.moments import moments
+from bdpvi.programs.moments import moments, prior_deviations
 
 _WINDOWS = 10
 _EARLY = 20
@@ -19,6 +19,9 @@ _SIGNAL = 3.5
 """Standard errors from 0 at which a slope counts as measured: 1 % of random walks get there."""
 _DRIFT = 1.5
 """Standard errors by which the slope of a random walk is too large on average."""
+_PRIOR = 0.9
+"""Standard deviation, in those of the prior, from which a coordinate does not count as measured:
+its information is then less than a quarter of the prior's."""
 _MARGIN = 2.0
 """Factor on the windows' variance: with nine degrees of freedom it is rarely below half the truth.
 """
@@ -30,7 +33,8 @@ class TrainedGuide(NamedTuple):
     Attributes:
         mean: (d,).
         covariance: (d, d), or (d,) where coordinates are independent.
-        measured: whether each coordinate's information exceeds the privacy noise, (d,).
+        measured: whether each coordinate's information exceeds the privacy noise, and the posterior
+            is narrower than the prior, (d,).
     """
 
     mean: Tensor
@@ -128,6 +132,7 @@ class Course:
             seen = _MARGIN * torch.stack(centres).var(0) / self.windows
             shrunk = (seen / _diagonal(left).clamp(min=1e-300)).clamp(max=1.0)
             left = _scaled(left, shrunk)
+        measured &= _diagonal(covariance).sqrt() < _PRIOR * prior_deviations(program)
         return TrainedGuide(mean, covariance + left, measured)
 
     def _set(self, values: dict[str, Tensor]) -> None:

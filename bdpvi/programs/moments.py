@@ -1,7 +1,8 @@
-"""Mean and covariance of a program's Gaussian guide."""
+"""Mean and covariance of a program's Gaussian guide, and the width of its priors."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.distributions import (
     Independent,
     LowRankMultivariateNormal,
     MultivariateNormal,
+    Normal,
     TransformedDistribution,
 )
 
@@ -59,6 +61,34 @@ def moments(program: Program) -> tuple[Tensor, Tensor]:
         return mean, torch.cat(spreads) if spreads else torch.zeros(0, dtype=torch.float64)
     whole = [one if one.ndim == 2 else one.diag() for one in spreads]
     return mean, torch.block_diag(*whole)
+
+
+def prior_deviations(program: Program) -> Tensor:
+    """Return standard deviations of the unconstrained latents' priors, (d,) float64, on the host.
+
+    They are infinite where a prior is not normal on that scale, or depends on other latents.
+    """
+    args, kwargs = program.arguments.call(program.arguments.stand_in)
+    runs = []
+    with program.alone(), torch.no_grad():
+        for _ in range(2):
+            guided = poutine.trace(program.guide).get_trace(*args, **kwargs)
+            model = poutine.replay(program.model, guided)
+            trace = poutine.trace(model).get_trace(*args, **kwargs)
+            parts = [_deviation(trace.nodes[s.name]["fn"], s.shape.numel()) for s in program.sites]
+            runs.append(torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64))
+    one, other = runs
+    return torch.where(one == other, one, math.inf)
+
+
+def _deviation(fn: Any, size: int) -> Tensor:
+    """Return the standard deviations of a site's normal, (size,); infinite if it is none."""
+    fn = _base(fn)
+    while isinstance(fn, TransformedDistribution):
+        fn = _base(fn.base_dist)
+    if not isinstance(fn, (Normal, MultivariateNormal)) or fn.mean.numel() != size:
+        return torch.full((size,), math.inf, dtype=torch.float64)
+    return fn.stddev.flatten().double().to(HOST)
 
 
 def _base(fn: Any) -> Any:

@@ -112,13 +112,11 @@ class SuitedDPVI(Settings):
         guide: the given guide, or the default.
         size: D, number of coordinates of a record's gradient.
         start: the modules' weights before any training, by their names in a :class:`Holder`.
-        together: the most rows that one unit has.
     """
 
     guide: Any = field(repr=False)
     size: int = field(repr=False)
     start: dict[str, Tensor] = field(repr=False)
-    together: int = field(default=1, repr=False)
 
     @classmethod
     def of(cls, settings: Settings, model: Model, data: Dataset, guide: object) -> SuitedDPVI:
@@ -131,8 +129,7 @@ class SuitedDPVI(Settings):
         holder = Holder(modules_of(model, guide))
         start = {name: value.clone() for name, value in holder.state_dict().items()}
         given = {one.name: getattr(settings, one.name) for one in fields(Settings)}
-        together = data.ledger.rows_per_unit
-        made = cls(**given, guide=guide, size=0, start=start, together=together)
+        made = cls(**given, guide=guide, size=0, start=start)
         x, _ = made._arguments(model, data).leaves
         with isolated(x), on(HOST):
             program = made._read(model, data)
@@ -154,7 +151,7 @@ class SuitedDPVI(Settings):
         variance = largest_variance(left.epsilon, left.delta) - left.variance
         batch = self.batch or max(_BATCH, _PASSES * self.rows / self.steps)
         rate = min(1.0, batch / self.rows)
-        distance = math.sqrt(variance) / self.together  # of one row
+        distance = math.sqrt(variance) / left.rows  # of one row
         follows = self.clip is None
         longer = min(0.5, _LONGER * math.sqrt(self.size) / (distance * self.rows))
         clip = Clip(
@@ -170,7 +167,7 @@ class SuitedDPVI(Settings):
             steps=self.steps,
             rounding=self.steps * secure.sum_rounding(size),
         )
-        made = DPVIPlan(event=event, clip=clip, size=size, together=self.together)
+        made = DPVIPlan(event=event, clip=clip, size=size, together=left.rows)
         if not left.variance:
             return made
         price = SampledGaussian(noise_multiplier=1 / distance, rounding=event.rounding)

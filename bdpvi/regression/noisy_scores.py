@@ -25,7 +25,7 @@ from bdpvi.regression.objective_plan import rows_said
 from bdpvi.regression.score_families import Family, Linear, Logistic, Poisson
 from bdpvi.regression.score_posterior import FAR, NormalPrior, Posterior
 from bdpvi.regression.score_release import ScorePlan
-from bdpvi.releases.estimate import BASE, HIDDEN, SHARE, Drawn, Estimate
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, SHARE, Drawn, Estimate
 
 if TYPE_CHECKING:
     from bdpvi.datasets.encoding import Encoding
@@ -164,7 +164,8 @@ class NoisyScores:
         found = noisy_scores.measured(plan, records, prior, key, _levels(data, used))
         posterior = found.of_features()
         posterior.mean[-1] += middle
-        return Drawn(_estimate(posterior, used, known.prior_scale), _paid(plan, found, data, key))
+        made = _estimate(posterior, used, found.kept, known.prior_scale)
+        return Drawn(made, _paid(plan, found, data, key))
 
 
 def _design(
@@ -250,19 +251,29 @@ def _paid(
     return tuple(noisy_scores.path_events(plan, chosen, data.ids[panel].cpu()))
 
 
-def _estimate(found: Posterior, used: Tensor, prior_scale: float) -> Estimate:
-    """Return the posterior of all weights, with notes on uninformative ones."""
+def _estimate(found: Posterior, used: Tensor, kept: Tensor, prior_scale: float) -> Estimate:
+    """Return the posterior of all weights, with notes on uninformative ones.
+
+    Args:
+        found: the posterior of the k weights that are used.
+        used: which weights are used, (d + 1,).
+        kept: which of the k have a column after the first round, (k,).
+        prior_scale: the prior's standard deviation.
+    """
     place = torch.eye(len(used), dtype=torch.float64)[:, used]
     whole, reasons = found.turned(place), []
     sizes, sampling = whole.covariance.diagonal(), whole.sampling.diagonal().clamp(min=0)
     unseen = whole.unseen.diagonal() > _MOSTLY * sizes
     prior = unseen & (sizes.sqrt() > _PRIOR * prior_scale)
-    facts = zip(used.tolist(), prior.tolist(), strict=True)
-    notes = [(_UNSEEN if hidden else "") if one else BASE for one, hidden in facts]
-    seen, enough = notes.count(""), notes.count("") >= SHARE * len(found.mean)
+    notes = [_UNSEEN if hidden else "" for hidden in prior.tolist()]
+    for at, one in zip(torch.nonzero(used).flatten().tolist(), kept.tolist(), strict=True):
+        notes[at] = notes[at] if one else LEFT_OUT
+    notes = [note if one else BASE for note, one in zip(notes, used.tolist(), strict=True)]
+    seen, most = notes.count(""), int(kept.sum())
+    enough = seen >= SHARE * most
     if not enough:
         reasons.append(
-            f"{seen} of {len(found.mean)} coefficients are measured, and half are needed: there "
+            f"{seen} of {most} coefficients are measured, and half are needed: there "
             "are too few records for this ε, or some columns are collinear or almost always 0"
         )
     if found.far >= FAR:

@@ -121,7 +121,7 @@ class Posterior:
         mean, covariance: (k,) and (k, k).
         sampling: the covariance without privacy noise, (k, k).
         unseen: part of the covariance in directions that are not measured, (k, k).
-        measured: number of measured directions.
+        measured, directions: number of measured directions, and of all.
         far: distance of the mean from the last point in measured directions, standardised units.
         log_scale: log σ of the target's errors, mean and standard error; linear regression only.
     """
@@ -131,13 +131,14 @@ class Posterior:
     sampling: Tensor
     unseen: Tensor
     measured: int
+    directions: int
     far: float
     log_scale: tuple[float, float] | None = None
 
     @property
     def passes(self) -> bool:
         """Whether it passes the gate; see the module."""
-        return self.far < FAR and 2 * self.measured >= len(self.mean)
+        return self.far < FAR and 2 * self.measured >= self.directions
 
     def turned(self, back: Tensor) -> Posterior:
         """Return the posterior of Wβ."""
@@ -224,7 +225,7 @@ def closed_form(rounds: Sequence[Round], prior: NormalPrior, dispersion: float =
     blind = eye - made.seen
     unseen, measured = blind @ covariance @ blind, round(float(made.seen.trace()))
     far = float(torch.linalg.vector_norm(made.seen @ (mean - rounds[-1].point)))
-    return Posterior(mean, covariance, sampling, unseen, measured, far)
+    return Posterior(mean, covariance, sampling, unseen, measured, len(mean), far)
 
 
 def near(rounds: Sequence[Round], mean: Tensor, radius: float = NEAR) -> list[Round]:

@@ -24,6 +24,8 @@ BASE = "base level"
 """Note on the level that the others are compared with."""
 HIDDEN = "dominated by privacy noise"
 """Note on a coefficient that is not measured; its interval is wide, or not informative."""
+LEFT_OUT = "left out: too few records have it for this ε"
+"""Note on a level that is no coefficient of the model, as noise hides how many records have it."""
 SHARE = 0.5
 """The least share of measured coefficients of a release with reliable intervals."""
 REST = 1e-9
@@ -109,8 +111,8 @@ class Gaussian:
         variances: (d,).
         covariance: (d, d); () if coordinates are independent.
         sites: shapes of the unconstrained latent variables, in order.
-        measured: whether each coordinate is not dominated by privacy noise, (d,); if it is, its
-            variance is not informative. () means all.
+        measured: whether each coordinate is narrower than its prior and not dominated by privacy
+            noise, (d,); if it is dominated, its variance is not informative. () means all.
 
     Raises:
         ValueError: if shapes disagree, or the covariance is invalid.

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.models.contract import Model
-from bdpvi.releases.estimate import BASE, HIDDEN, SHARE, Estimate, Gaussian
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, SHARE, Estimate, Gaussian
 from bdpvi.releases.receipt import Receipt
 from bdpvi.releases.references import Compared, compared, contrasts
 from bdpvi.releases.summary import Coefficient, Summary
@@ -125,7 +125,7 @@ def summarised(
         reason = reason if len(release.samples) >= FEWEST else _POINTS
         reliable = None
         if release.guide is not None:
-            shown = [one for one in rows if one.note != BASE]
+            shown = [one for one in rows if one.used]
             seen = sum(one.measured for one in shown)
             reason, reliable = _TRAINED + _FAINT * (seen < len(shown)), seen >= SHARE * len(shown)
         if _of_features(release):
@@ -192,14 +192,15 @@ def _sampling(known: Estimate, turn: Tensor) -> list[float | None]:
 
 
 def _notes(known: Estimate, turn: Tensor) -> list[str]:
-    """Return the contrasts' notes: of a hidden weight, if one is in it."""
+    """Return the contrasts' notes: of a hidden weight, or of one left out, if one is in it."""
     found = []
     for place, row in enumerate(turn):
         used = [known.notes[at] for at in torch.nonzero(row != 0).flatten().tolist()]
         hidden = [note for note in used if note.startswith(HIDDEN)]
+        hidden += [HIDDEN] * (LEFT_OUT in used)
         plain = BASE if not used else "" if len(used) > 1 else used[0]
-        own = known.notes[place] if known.notes[place] in hidden else ""
-        found.append(own or (hidden[0] if hidden else plain))
+        own = known.notes[place] if known.notes[place] in (*hidden, LEFT_OUT) else ""
+        found.append((own if used else "") or (hidden[0] if hidden else plain))
     return found
 
 

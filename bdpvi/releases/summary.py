@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.outputs import one_line
-from bdpvi.releases.estimate import BASE, HIDDEN
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ class Coefficient:
             interval: for a base level, and for a release of few draws without a posterior.
         privacy: share of the sd due to privacy noise, None if unknown.
         scale: units of the raw column in one public scale; 1 if there is none.
-        note: such as that it is the base level, or dominated by privacy noise; or "".
+        note: such as that it is the base level, left out, or dominated by privacy noise; or "".
     """
 
     name: str
@@ -41,9 +41,14 @@ class Coefficient:
     note: str = ""
 
     @property
+    def used(self) -> bool:
+        """Whether the model has it: it is neither a base level nor left out."""
+        return self.note not in (BASE, LEFT_OUT)
+
+    @property
     def measured(self) -> bool:
-        """Whether it is neither a base level nor dominated by privacy noise."""
-        return self.note != BASE and not self.note.startswith(HIDDEN)
+        """Whether it is used, and not dominated by privacy noise."""
+        return self.used and not self.note.startswith(HIDDEN)
 
     def ratio(self, per_unit: bool = False) -> tuple[float, float | None, float | None]:
         """Return the ratio of odds or rates, per public scale or per unit of the raw column."""
@@ -65,7 +70,7 @@ class Summary:
         coefficients: in the order of the weights.
         level: coverage of the intervals.
         ratio: the meaning of exponentials of coefficients: "odds ratio", "rate ratio" or "".
-        reliable: whether at least half of the coefficients are measured and the approximations
+        reliable: whether at least half of the used coefficients are measured and the approximations
             behind the intervals hold; None without intervals, or if it is unknown.
         reason: why not, and what they omit or assume.
         guarantee: the receipt in words.
@@ -110,7 +115,7 @@ class Summary:
         """Draw a forest plot: estimates and intervals; needs the extra ``bdpvi[report]``."""
         from bdpvi.releases.forest import forest
 
-        rows = [one for one in self.coefficients if one.note != BASE]
+        rows = [one for one in self.coefficients if one.used]
         ratios = self.odds and bool(self.ratio)
         trust = {None: "", True: ", reliable", False: ", NOT reliable"}[self.reliable]
         what = self.ratio if ratios else "coefficient"
@@ -132,7 +137,7 @@ class Summary:
         """Return the first line: the intervals' level, and whether they are reliable."""
         if not self._known:
             return "point estimates, without intervals"
-        rows = [one for one in self.coefficients if one.note != BASE]
+        rows = [one for one in self.coefficients if one.used]
         counted = f"{sum(one.measured for one in rows)} of {len(rows)} coefficients are measured"
         trust = {
             None: "",
@@ -149,8 +154,11 @@ class Summary:
             head += [self.ratio, *ends]
             head += ["per unit", *ends] if units else []
         head.append("")
-        lines = [head]
+        lines, out = [head], []
         for one in self.coefficients:
+            if one.note == LEFT_OUT:
+                out.append(one_line(one.name))
+                continue
             cells = [""] * (len(head) - 2) if one.note == BASE else self._cells(one, units)
             lines.append([one_line(one.name), *cells, one_line(one.note)])
         widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(head))]
@@ -162,6 +170,8 @@ class Summary:
             for line in lines
         ]
         said = [self._trust(), *table]
+        if out:
+            said.append(f"Left out, too few records have them for this ε: {', '.join(out)}")
         if self.noise is not None:
             middle, low, high = self.noise
             said.append(f"sd of the target's noise: {middle:.3g}, from {low:.3g} to {high:.3g}")

@@ -153,7 +153,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
         from bdpvi.datasets.units import at_most
 
-        persons = column_or_1d(unit)
+        # An array of one type would let one row's text or fraction change other persons' names.
+        one_by_one = unit if hasattr(unit, "dtype") else np.asarray(unit, dtype=object)
+        persons = column_or_1d(one_by_one, dtype=object)
         check_consistent_length(rows, persons)
         frame = pd.DataFrame({"unit": persons})
         kept = at_most(frame, "unit", self.rows_per_unit).index.to_numpy()

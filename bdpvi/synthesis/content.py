@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from bdpvi.datasets.domain import Codes
 from bdpvi.datasets.origin import listed
 from bdpvi.datasets.schema import Schema
 from bdpvi.noise import secure
-from bdpvi.privacy.cost import Bound, sentences
+from bdpvi.privacy.cost import Assumption, Bound, sentences
 from bdpvi.synthesis.counts import Counts, Group, MeasurementPlan, NoisyCounts
 
 FORMAT = 2
@@ -42,6 +42,17 @@ class Receipt:
     from_data: tuple[str, ...] = ()
     bought: tuple[str, ...] = ()
     declared: Mapping[str, str] = field(default_factory=dict)
+
+    def assuming(self, *more: Assumption) -> Receipt:
+        """Return the guarantee with further assumptions."""
+        return replace(self, worst_case=self.worst_case.assuming(*more))
+
+    def declaring(self, facts: Mapping[str, str]) -> Receipt:
+        """Return the guarantee with further declarations."""
+        if not facts:
+            return self
+        made = replace(self, declared={**self.declared, **facts})
+        return made.assuming(Assumption.DECLARED_FACTS)
 
     @property
     def meaning(self) -> str:

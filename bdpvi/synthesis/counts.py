@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi.datasets.domain import Codes
+from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Schema
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
@@ -213,36 +214,57 @@ class NoisyCounts:
         return np.asarray(np.bincount(bins, weights=weights, minlength=self.sizes[at]))
 
 
-def count(codes: Codes, plan: MeasurementPlan, key: Key) -> NoisyCounts:
+def count_columns(codes: Codes, sizes: Sequence[int]) -> tuple[Codes, ...]:
+    """Return the exact counts of every column's codes, given those of the rows, (n, d)."""
+    return tuple(_cells(codes[:, [at]], (size,)) for at, size in enumerate(sizes))
+
+
+def count(
+    codes: Records[Codes],
+    plan: MeasurementPlan,
+    key: Key,
+    exact: Sequence[Codes] | None = None,
+) -> NoisyCounts:
     """Count with noise. The draw must be charged before.
 
     Args:
         codes: codes of the rows, (N, d).
         plan: the tables and their noise.
         key: secret key of this release only.
+        exact: the sum of :func:`count_columns`, by default by a pass of its own.
     """
     noise = WholeNormals(key.child("counts"))
-    single = tuple(
-        _noisy(codes[:, [at]], (size,), plan.one_way, noise) for at, size in enumerate(plan.sizes)
-    )
+    exact = codes.sum(count_columns, plan.sizes) if exact is None else exact
+    single = tuple(_noisy(one, plan.one_way, noise) for one in exact)
     records = float(np.mean([table.sum() for table in single]))
     bins = tuple(
         merged(table, grid, RARE * plan.one_way, max(records / BINS, RARE * plan.one_way))
         for table, grid in zip(single, plan.grids, strict=True)
     )
-    sizes = [int(one.max()) + 1 for one in bins]
-    coarse = np.stack([one[codes[:, at]] for at, one in enumerate(bins)], axis=1)
+    together = codes.sum(_count_together, bins, tuple(plan.joint)) if plan.joint else {}
     joint = {
-        table: _noisy(coarse[:, table], tuple(sizes[at] for at in table), deviation, noise)
-        for table, deviation in plan.joint.items()
+        table: _noisy(together[table], deviation, noise) for table, deviation in plan.joint.items()
     }
     return NoisyCounts(single, bins, joint, plan.one_way, plan.joint)
 
 
-def _noisy(codes: Codes, shape: tuple[int, ...], deviation: float, noise: WholeNormals) -> Codes:
+def _count_together(
+    codes: Codes, bins: Sequence[Codes], tables: Sequence[Group]
+) -> dict[Group, Codes]:
+    """Return the exact counts of the bins of columns that are counted together."""
+    sizes = [int(one.max()) + 1 for one in bins]
+    coarse = np.stack([one[codes[:, at]] for at, one in enumerate(bins)], axis=1)
+    return {table: _cells(coarse[:, table], tuple(sizes[at] for at in table)) for table in tables}
+
+
+def _cells(codes: Codes, shape: tuple[int, ...]) -> Codes:
+    """Return how often each cell of a table occurs among codes, (n, columns of the table)."""
     places = np.ravel_multi_index(tuple(codes.T), shape)
-    exact = np.bincount(places, minlength=math.prod(shape)).reshape(shape)
-    added = secure.count_noise(shape, deviation, noise).numpy()
+    return np.bincount(places, minlength=math.prod(shape)).reshape(shape)
+
+
+def _noisy(exact: Codes, deviation: float, noise: WholeNormals) -> Codes:
+    added = secure.count_noise(exact.shape, deviation, noise).numpy()
     return np.asarray(exact + added, dtype=np.int64)
 
 

@@ -14,9 +14,10 @@ import pandas as pd
 from bdpvi._ground import validate
 from bdpvi.datasets import bought, bounds
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
-from bdpvi.datasets.cells import read_cell, read_columns
+from bdpvi.datasets.cells import Columns, LazyColumns, read_cell
 from bdpvi.datasets.domain import MOST_LEVELS, Domain
 from bdpvi.datasets.origin import declared
+from bdpvi.datasets.records import Records, Spread
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import ANY, NAMES, NUMBERS, UNUSED, ColumnType, types_of
 from bdpvi.datasets.units import at_most
@@ -46,6 +47,11 @@ def counted(
         return table
     order = np.argsort(key.child("rows").coins(len(table)))
     return at_most(table.iloc[order], settings.unit, settings.rows_per_unit, tell, person)
+
+
+def _columns(table: pd.DataFrame, names: Sequence[str], types: Mapping[str, ColumnType]) -> Columns:
+    """Return columns of a table, each read when it is needed."""
+    return LazyColumns(table[list(names)], types, drop="")
 
 
 def of_persons(
@@ -229,7 +235,13 @@ class Order:
         assert found.epsilon <= self.epsilon * (1 + 1e-9)
         return found
 
-    def bought(self, table: pd.DataFrame, key: Key) -> Schema:
+    def used(self, table: Records[pd.DataFrame], key: Key) -> Records[pd.DataFrame]:
+        """Return the rows to count; of a table in blocks all of them, and no worker has the key."""
+        if isinstance(table, Spread):
+            return table
+        return table.map(of_persons, self.settings, key, self.person)
+
+    def bought(self, table: Records[pd.DataFrame], key: Key) -> Schema:
         """Return the schema of all columns; estimate missing ones privately, once they are charged.
 
         Args:
@@ -238,7 +250,7 @@ class Order:
         """
         if not self.kinds:
             return Schema(self.declared, self.source)
-        cells = read_columns(table[list(self.kinds)], self.types)
+        cells = table.map(_columns, tuple(self.kinds), self.types)
         first, second, _ = self.distances
         kinds = self.kinds
         if first:
@@ -250,6 +262,7 @@ class Order:
             delta=self.names,
             key=key.child("bounds"),
             rows=self.settings.rows_per_unit,
+            types=self.types,
         )
         made = {name: one.of(self._type(name, one.levels)) for name, one in made.items()}
         source = f"{self.source}; the others {bounds.SOURCE}" if self.source else bounds.SOURCE

@@ -276,5 +276,5 @@ def _made(released: Synthetic, train: pd.DataFrame) -> tuple[Made, ...]:
         pooled = tuple(one for one, crowd in levels if crowd)
         of = tuple(names[one] for one in parents[at])
         size = released.counts.sizes[at]
-        found.append(Made(name, domain.size, size, pooled, of, unfit.get(name, "")))
+        found.append(Made(name, domain.size, size, pooled, of, str(unfit[name])))
     return tuple(found)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +16,12 @@ import pandas as pd
 
 from bdpvi._ground import schema as files
 from bdpvi._ground import store, validate
+from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.bounds import NOTHING
-from bdpvi.datasets.encoding import with_text_names
-from bdpvi.datasets.looks import tell_of_text, tell_of_unfit
-from bdpvi.datasets.schema import Schema
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.origin import declared
+from bdpvi.datasets.records import Records
+from bdpvi.datasets.schema import Codes, Schema, Unfit
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Assumption, Bound
@@ -25,9 +29,10 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import transaction
 from bdpvi.releases.transaction import Before, Transaction
 from bdpvi.synthesis.content import File, Receipt
-from bdpvi.synthesis.counts import Counts, NoisyCounts, count
+from bdpvi.synthesis.counts import Counts, NoisyCounts, count, count_columns
 from bdpvi.synthesis.network import Network, network, redrawn
-from bdpvi.synthesis.order import Order, for_persons, of_persons
+from bdpvi.synthesis.order import Order, for_persons
+from bdpvi.synthesis.source import Source, look
 
 _MOST_ROWS = 10**8
 
@@ -137,7 +142,7 @@ class Synthetic:
 
 
 def synthesize(
-    table: pd.DataFrame,
+    table: pd.DataFrame | Blocks | str | os.PathLike[str],
     schema: Schema | None = None,
     target: str | None = None,
     *,
@@ -147,6 +152,10 @@ def synthesize(
     ledger: Ledger | None = None,
     seed: int | None = None,
     work: Transaction | None = None,
+    one_row_per_person: bool = False,
+    file: FileFormat | None = None,
+    executor: Executor | None = None,
+    progress: bool = True,
 ) -> Synthetic:
     """Count a table with noise, and return a sampler of synthetic rows that may be shared.
 
@@ -156,7 +165,9 @@ def synthesize(
     composes there with other charges. No row is refused, see :class:`bdpvi.datasets.Schema`.
 
     Args:
-        table: the rows, with the schema's columns in any order.
+        table: the rows, with the schema's columns in any order. Or a table in blocks, which need
+            not fit in memory: a CSV or Parquet file, a folder or a glob of files of one kind, a
+            URL, a Dask data frame, or :class:`bdpvi.datasets.blocks.Blocks`.
         schema: the domain of each column, if any; public, made without looking at the table.
         target: the most important column, if any, such as the label of a classifier.
         epsilon, delta: worst-case guarantee of this release.
@@ -164,14 +175,22 @@ def synthesize(
         ledger: the people's ledger; by default one in memory, which ends with the process.
         seed: for a repeatable experiment, which protects nobody.
         work: the transaction for exactly this table and these arguments, instead of ``ledger``:
-            repeating the call gives the same result and is charged once.
+            repeating the call, such as after a block was lost, gives the same result and is charged
+            once.
+        one_row_per_person: that every person has one row; files need this declaration.
+        file: how CSV files are written.
+        executor: workers that read a table in blocks and count its rows, as for
+            :func:`bdpvi.private`. They see rows, never keys or noise, and the result is the same to
+            the bit for any number of them.
+        progress: whether to show a bar for every pass over a table in blocks.
 
     Warns:
         UserWarning: for the owner only: how many values of a column did not fit the schema, how
             many rows of a person were left out, and columns that seem to identify persons.
 
     Raises:
-        ValueError: naming the fault in header, schema or options, before anything is charged.
+        ValueError: naming the fault in header, schema or options, before anything is charged; or
+            the block that cannot be read.
         BudgetExceededError: if the ledger's budget has too little left. Nothing is charged.
 
     >>> from bdpvi.datasets import Domain
@@ -187,14 +206,31 @@ def synthesize(
     ('sick',)
     """
     settings = settings or Counts()
-    table = with_text_names(table)
-    order = Order.of(list(table.columns), schema, target, epsilon, delta, settings)
-    look(table, order)
+    source = Source.of(
+        table, settings.unit, settings.rows_per_unit, one_row_per_person, file, executor, progress
+    )
+    schema = source.schema(schema)
+    order = Order.of(source.header, schema, target, epsilon, delta, settings)
     if work is None:
         secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
         people, name = for_persons(ledger, settings), Key.fresh().work  # each call is its own work
         work = Transaction(people, secret, name=name, alone=True, what="synthesize")
-    return work.perform(Synthesis(table, order))
+    return as_read(carried_out(source.rows, order, work), source.file)
+
+
+def carried_out(rows: Records[pd.DataFrame], order: Order, work: Transaction) -> Synthetic:
+    """Return a release, after the owner was told what may be read otherwise than meant."""
+    look(rows, order)
+    return work.perform(Synthesis(rows, order))
+
+
+def as_read(made: Synthetic, file: FileFormat, dropped: int = 0) -> Synthetic:
+    """Return the release with what was declared to read the file, and to drop columns of it."""
+    receipt = made.receipt
+    if file.multiline:
+        receipt = receipt.assuming(Assumption.RECORDS_ACROSS_LINES)
+    facts = declared(columns_dropped=dropped or None, **file.declared)
+    return replace(made, receipt=receipt.declaring(facts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +244,7 @@ class Synthesis:
 
     step: ClassVar[str] = "synthesis"
 
-    table: pd.DataFrame
+    table: Records[pd.DataFrame]
     order: Order
 
     def plan(self, before: Before) -> transaction.Plan[str]:
@@ -224,27 +260,39 @@ class Synthesis:
     def draw(self, plan: transaction.Plan[str], key: Key) -> Synthetic:
         """Return the release; warn the owner about values that did not fit."""
         order, settings = self.order, self.order.settings
-        table = of_persons(self.table, settings, key, order.person)
+        table = order.used(self.table, key)
         complete = order.bought(table, key)
-        codes, unfit = complete.encode(table[list(complete.columns)])
+        measured = order.plan(complete)
+        coded = table.map(_coded, complete)
+        unfit, exact = coded.sum(_first, measured.sizes)
+        said = {column: str(one) for column, one in unfit.items()}
         for column in order.kinds:
             if replace(complete.columns[column], type=None) in NOTHING.values():
-                unfit[column] = "no value was frequent enough to give a bound or a level"
-        for column, words in unfit.items():
-            warnings.warn(f"column {column!r}: {words} (secret)", stacklevel=4)
+                said[column] = "no value was frequent enough to give a bound or a level"
+        for column, words in said.items():
+            if words:
+                warnings.warn(f"column {column!r}: {words} (secret)", stacklevel=4)
         bound = order.bound if settings.unit == ROW else replace(order.bound, unit=plan.settings)
         public = bound.public(order.epsilon)
         receipt = _receipt(public, complete, order, key.experiment)
-        counts = count(codes, order.plan(complete), key)
+        counts = count(coded.map(_codes), measured, key, exact)
         return Synthetic(receipt, complete, order.target, settings, counts)
 
 
-def look(table: pd.DataFrame, order: Order) -> None:
-    """Show the owner what may be read otherwise than meant, before anything is charged."""
-    of_domains = {name: one.reading for name, one in order.declared.items()}
-    types = {name: one for name, one in of_domains.items() if one} | dict(order.types)
-    tell_of_unfit(table, types)
-    tell_of_text(table[list(order.kinds)], types)
+def _coded(table: pd.DataFrame, schema: Schema) -> tuple[Codes, dict[str, Unfit]]:
+    """Return the codes of rows, and by column how many values do not fit."""
+    return schema.encode(table[list(schema.columns)])
+
+
+def _codes(coded: tuple[Codes, dict[str, Unfit]]) -> Codes:
+    return coded[0]
+
+
+def _first(
+    coded: tuple[Codes, dict[str, Unfit]], sizes: Sequence[int]
+) -> tuple[Mapping[str, Unfit], tuple[Codes, ...]]:
+    """Return how many values do not fit, and the exact counts of every column's codes."""
+    return coded[1], count_columns(coded[0], sizes)
 
 
 def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> Receipt:

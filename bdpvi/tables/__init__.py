@@ -7,6 +7,7 @@ from bdpvi._ground.lazy import lazy
 if TYPE_CHECKING:
     from bdpvi.tables.looking import look
     from bdpvi.tables.looks import ColumnLook, Finding, TableLook
+    from bdpvi.tables.predictions import Predictions
     from bdpvi.tables.prepared import Prepared
     from bdpvi.tables.recipe import Recipe
 else:
@@ -15,12 +16,13 @@ else:
         {
             "looking": ("look",),
             "looks": ("ColumnLook", "Finding", "TableLook"),
+            "predictions": ("Predictions",),
             "prepared": ("Prepared",),
             "recipe": ("Recipe",),
         },
     )
 
-__all__ = ["ColumnLook", "Finding", "Prepared", "Recipe", "TableLook", "look"]
+__all__ = ["ColumnLook", "Finding", "Predictions", "Prepared", "Recipe", "TableLook", "look"]
 
 
 def __dir__() -> list[str]:

@@ -27,7 +27,7 @@ from bdpvi.datasets.blocks import Blocks, in_blocks
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.looks import tell_of_clamped, tell_of_target, tell_of_text, tell_of_unfit
+from bdpvi.datasets.looks import Misread, tell_of_clamped, tell_of_target
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.records import Held, Records
@@ -366,8 +366,8 @@ class Work:
         frame, pipeline = with_text_names(self.table), self.pipeline
         types = pipeline.types_used
         if not pipeline.from_data:
-            tell_of_unfit(frame, types)
-            tell_of_text(frame.drop(columns=list(pipeline.drop)), types)
+            used = [name for name in self.header if name not in pipeline.drop]
+            Misread.of(frame, types, used).tell()
         if pipeline.model is None:
             type_, positive = pipeline.target_type, pipeline.positive_label
             tell_of_target(frame[pipeline.target], type_, positive)

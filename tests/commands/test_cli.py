@@ -593,6 +593,7 @@ def test_a_receipt_says_where_constants_come_from(odd: Path, tmp_path: Path) -> 
     assert "Computed from the rows" not in file.read_text("utf-8")
 
 
+@pytest.mark.filterwarnings("default:not known")
 def test_predictions_of_new_rows(
     odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,7 +105,7 @@ def frame(rows: int = 4_000) -> pd.DataFrame:
             "age": random.normal(50, 12, rows),
             "sex": pd.Categorical(random.choice(["F", "M"], rows)),
             "seen": pd.Timestamp("2024-01-01", tz="UTC") + pd.to_timedelta(np.arange(rows), "h"),
-            "note": random.choice(["a", "b", None], rows),
+            "note": random.choice(np.array(["a", "b", None]), rows),
             "doses": pd.array(random.integers(0, 9, rows), dtype="Int16"),
         }
     )

@@ -435,6 +435,9 @@ def test_a_draft_has_types_and_marks_what_came_from_rows() -> None:
     }  # fmt: skip
     assert draft.marked == tuple(frame)
     assert draft.columns["zip"].levels == ("01067", "04109", "80331")
+    named = measured(frame.assign(ward=["1", "1.0", "2"] * 40), "draft", levels=["zip", "ward"])
+    assert named.columns["zip"] == draft.columns["zip"]  # and not 1067
+    assert named.columns["ward"].levels == ("1", "2")
     assert draft.columns["kg"].type == ColumnType(kind="number", decimal=",", step=0.1)
 
 

@@ -8,13 +8,14 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import norm
 
 from bdpvi.privacy.book import for_unit
 from bdpvi.privacy.dominating import steps_within
-from bdpvi.privacy.events import WITH, WITHOUT, SampledGaussian
+from bdpvi.privacy.events import WITH, WITHOUT, NormCounts, SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.loss_distribution import deltas_together, loss_interval, step
 from bdpvi.privacy.worst_case import epsilon as worst_case
@@ -161,3 +162,30 @@ def test_steps_of_persons_are_within_their_gaussian_mechanism(rows: int) -> None
         assert gaussian + spare >= 0.99 * delta
     whole = steps_within(replace(run, rate=1.0), price, spare, rows)
     assert whole.noise_multiplier == pytest.approx(300**0.5 * rows / mu)
+
+
+def test_rows_of_an_event_and_of_a_unit_multiply() -> None:
+    """Repeated or not, an event for several rows never counts as one for a single row."""
+    run = SampledGaussian(noise_multiplier=6.0, rate=0.1, rows=2)
+    for count, rows in ((1, 1), (2, 1), (1, 3)):
+        (made,) = for_unit({run: count}, rows)
+        assert made == replace(run, rows=2 * rows, steps=count)
+
+
+@pytest.mark.parametrize(("rows", "rate", "noise"), [(50, 0.99, 10.0), (5, 0.999, 0.5)])
+def test_rows_of_which_one_is_always_sampled_have_a_price(
+    rows: int, rate: float, noise: float
+) -> None:
+    """The logarithm of the chance of an empty sample is beyond floats' precision."""
+    found = worst_case([SampledGaussian(noise_multiplier=noise, rate=rate, rows=rows)], 1e-5)
+    assert found is not None
+    all_of_them = gaussian_epsilon((rows / noise) ** 2, 1e-5)
+    nearly = gaussian_epsilon((rate * rows / noise) ** 2, 1e-5)
+    assert 0.98 * nearly < found.epsilon < 1.01 * all_of_them
+
+
+def test_norms_are_of_single_rows() -> None:
+    """A record's own cost says nothing of a person with several."""
+    norms = NormCounts.none(torch.arange(3)).add(torch.ones(3, dtype=torch.float64))
+    with pytest.raises(ValueError, match="norms are those of single rows, and rows=2"):
+        SampledGaussian(noise_multiplier=6.0, rate=0.1, rows=2, norms=norms)

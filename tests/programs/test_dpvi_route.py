@@ -27,6 +27,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.course import Course, left_in_average, slopes
 from bdpvi.programs.descent import Clip, Descent
+from bdpvi.programs.moments import prior_deviations
 from bdpvi.programs.reading import read
 from bdpvi.releases.estimate import BASE, Gaussian, Trained
 from bdpvi.releases.noisy_sum import NoisySum
@@ -471,6 +472,39 @@ def test_a_guide_is_widened_to_the_curvature_that_is_measured(whole: bool) -> No
     # windows are equal, so nothing is left of the noise: 0.1² stays unless the curvature says more
     expected = torch.tensor([1 / (10 - 1.5), 0.01, 0.01]).double()
     torch.testing.assert_close(sizes, expected, rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize(("scale", "measured"), [(0.88, True), (0.92, False)])
+def test_a_latent_as_wide_as_its_prior_is_not_measured(scale: float, measured: bool) -> None:
+    x, y = table()  # the priors' standard deviations are 1, of log s too
+    program = read(
+        model, AutoNormal(model, init_scale=scale), Trace_ELBO(), Arguments.of((x, y), {})
+    )
+    settings: Any = {"clip": 1.0, "noise_multiplier": 1.0, "records": 1, "length": 2000, "seed": 0}
+    mechanism = NoisySum(rate=0.5, size=3, **settings)
+    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=1.0)), 4)
+    course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
+    one = torch.ones(3, dtype=torch.float64)
+    course.moments = torch.stack([one, 0 * one, 0 * one, one, 200 * one])  # slopes of noise
+    assert course.posterior().measured.tolist() == [measured] * 3
+
+
+def test_only_normal_priors_that_depend_on_no_latent_have_a_known_width() -> None:
+    def several(x: Tensor, y: Tensor | None = None) -> Tensor:
+        w = pyro.sample("w", dist.Normal(x.new_zeros(2), torch.tensor([1.0, 3.0])).to_event(1))
+        pair = dist.MultivariateNormal(x.new_zeros(2), torch.tensor([[4.0, 0.5], [0.5, 0.25]]))
+        v = pyro.sample("v", pair)
+        size = pyro.sample("size", dist.Gamma(x.new_tensor(2.0), 1.0))
+        inner = pyro.sample("inner", dist.Normal(x.new_tensor(0.0), size))
+        with pyro.plate("records", len(x)):
+            mean = x @ (w + v) + inner
+            return pyro.sample("y", dist.Normal(mean, 1.0), obs=y)  # type: ignore[no-any-return]
+
+    x, y = table()
+    program = read(several, AutoNormal(several), Trace_ELBO(), Arguments.of((x, y), {}))
+    assert [site.name for site in program.sites] == ["w", "v", "size", "inner"]
+    found = prior_deviations(program)
+    assert found.tolist() == pytest.approx([1.0, 3.0, 2.0, 0.5, math.inf, math.inf])
 
 
 def test_a_summary_says_what_the_noise_hides() -> None:

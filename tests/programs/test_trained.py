@@ -27,11 +27,14 @@ from bdpvi._ground.schema import from_json, to_json
 from bdpvi.datasets import constants_of
 from bdpvi.datasets.dataset import in_memory
 from bdpvi.noise.keys import Key
+from bdpvi.privacy.book import Entry, for_unit
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.programs.training import SuitedDPVI
-from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import Recipe
+from bdpvi.releases.route import planned
+from bdpvi.releases.transaction import Before, Transaction
+from bdpvi.tables import Prepared, Recipe
 from bdpvi.tables.pipeline import Pipeline
 from bdpvi.tables.private import Work
 from bdpvi.tables.rows import Encoded
@@ -249,6 +252,24 @@ def test_all_rows_of_a_person_are_under_epsilon(
     assert bool(given) == any(e.rate < 1 for e in steps_of(ledger))
     age = release.encoding.feature_names.index("age") if release.encoding else 0
     assert release.latents["w"][:, age].mean() > 0.6
+
+
+def test_steps_are_within_their_price_for_the_ledger_that_is_charged() -> None:
+    """Its unit may be settled after the route has seen the data."""
+    ledger = Ledger()
+    x = torch.randn(300, 2, generator=torch.Generator().manual_seed(0))
+    data = Dataset(x, torch.arange(300) % 3)
+    model = BayesianOrdinalRegression(classes=3)
+    prepared = Prepared.of(model, data, DPVI(rows=20_000, steps=100), ledger=ledger)
+    ledger.settle(unit="who", rows_per_unit=3)
+    ledger.charge(Entry(kind="release", events=(SampledGaussian(noise_multiplier=30.0),)))
+    plan = planned(prepared.route, model, 2, Before(ledger.book()), 1.0, 1e-5)
+    asked = (dict.fromkeys(plan.events, 1), {plan.drawn: 1})
+    price, steps = (worst_case(for_unit(events, 3), 1e-5) for events in asked)
+    assert price is not None
+    assert steps is not None
+    assert plan.drawn.rate < 1
+    assert steps.epsilon <= price.epsilon
 
 
 def steps_of(ledger: Ledger) -> list[SampledGaussian]:

@@ -32,7 +32,10 @@ from bdpvi.datasets import Encoding
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.programs.training import DPVIPlan
 from bdpvi.regression import NoisyScores
+from bdpvi.regression.noisy_scores import _estimate
+from bdpvi.regression.score_posterior import Posterior
 from bdpvi.regression.score_release import ScorePlan
+from bdpvi.releases.estimate import HIDDEN, LEFT_OUT
 from bdpvi.releases.route import Allowance
 from bdpvi.sklearn import PrivateLogisticRegression
 from bdpvi.tables.inference import Intervals
@@ -213,8 +216,10 @@ def test_tables_of_any_content_give_a_release(kind: str) -> None:
 
 
 def test_categories_have_a_base_level_and_units_their_odds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Of a level that nobody has, one noisy count in 44 is above two standard deviations.
+    monkeypatch.setattr("bdpvi.regression.score_start._EMPTY", 6.0)
     g = torch.Generator().manual_seed(0)
     n = 30_000
     kinds = torch.multinomial(torch.tensor([0.5, 0.5, 0.0]), n, True, generator=g)
@@ -233,10 +238,14 @@ def test_categories_have_a_base_level_and_units_their_odds(
     found = fit_private(MODEL, data, epsilon=1.0, route=NoisyScores())
     summary = found.summary(odds=True)
     assert summary.reliable
+    text = str(summary)
+    assert text.startswith("95 % intervals; reliable: yes, 3 of 3 coefficients are measured\n")
+    assert "Left out, too few records have them for this ε: kind=c\n" in text
+    assert text.count("kind=c") == 1
     rows = {one.name: one for one in summary.coefficients}
     assert rows["kind=a"].note == "base level"
     assert float(found.latents["w"][:, 1].abs().max()) == 0
-    assert rows["kind=c"].note == "dominated by privacy noise: mostly the prior"
+    assert rows["kind=c"].note == LEFT_OUT
     assert (rows["kind=c"].sd or 0.0) > 3
     assert rows["kind=b"].note == ""
     assert abs(rows["kind=b"].mean - 0.8) < 5 * (rows["kind=b"].sd or 0.0)
@@ -254,6 +263,22 @@ def test_categories_have_a_base_level_and_units_their_odds(
     assert "reference='kind' must be COLUMN=LEVEL" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("blanks", "reliable"), [(3, True), (0, False)])
+def test_levels_that_are_left_out_do_not_count_as_not_measured(blanks: int, reliable: bool) -> None:
+    """Two of three directions that are used are measured; or two of six."""
+    kept = torch.tensor([True] * 2 + [False] * blanks + [True] * (1 if reliable else 4))
+    known = torch.arange(len(kept)) < 2
+    unseen = 25.0 * (~known).double().diag()
+    sizes = unseen + 0.01 * known.double().diag()
+    used = int(kept.sum())
+    posterior = Posterior(torch.zeros(len(kept)).double(), sizes, sizes, unseen, 2, used, 0.0)
+    made = _estimate(posterior, torch.ones_like(kept), kept, 5.0)
+    assert made.reliable == posterior.passes == reliable
+    assert made.notes.count("") == 2
+    assert made.notes.count(LEFT_OUT) == blanks
+    assert ("2 of 6 coefficients are measured" in made.reason) == (not reliable)
+
+
 def _another_reference_level(found: Release) -> None:
     """Draws of the same posterior, subtracted one by one; and no prediction changes."""
     again = found.summary(reference={"kind": "b"})
@@ -262,7 +287,10 @@ def _another_reference_level(found: Release) -> None:
     assert (rows["kind=b"].note, rows["kind=b"].mean, rows["kind=b"].sd) == ("base level", 0, None)
     assert rows["age"] == usual["age"]
     assert rows["kind=a"].note == ""
-    assert rows["kind=c"].note == "dominated by privacy noise: mostly the prior"
+    assert rows["kind=c"].note == LEFT_OUT
+    hidden = {one.name: one.note for one in found.summary(reference={"kind": "c"}).coefficients}
+    assert [hidden[f"kind={level}"] for level in "abc"] == [HIDDEN, HIDDEN, "base level"]
+    assert (hidden["age"], hidden["intercept"]) == ("", HIDDEN)
     assert "'kind' is compared with 'b'" in again.reason
     assert rows["kind=a"].mean == pytest.approx(-usual["kind=b"].mean)
     assert rows["kind=a"].privacy == usual["kind=b"].privacy

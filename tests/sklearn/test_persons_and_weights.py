@@ -52,6 +52,15 @@ def test_only_the_first_rows_of_a_person_are_used() -> None:
     assert (rows[1] == Y[np.arange(6000) % 3 < 2]).all()
 
 
+@pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
+@pytest.mark.parametrize("other", ["a name", 0.5, None])
+def test_no_row_changes_the_names_of_other_persons(other: Any) -> None:
+    """An array of one type would make 7 and 7.0 two persons, or two long numbers one."""
+    model, long = PrivateLogisticRegression(**PUBLIC), 900_719_925_474_099_301
+    rows, _ = model._inputs(X[:5], Y[:5], [7, 7.0, long, long + 1, other])
+    assert len(rows) == 3 + (other is not None)
+
+
 @pytest.mark.parametrize(
     "model",
     [

@@ -13,6 +13,7 @@ from attack import copies, judged, likelihood_ratio, play
 from scipy.stats import beta, norm
 
 from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets.records import Held
 from bdpvi.datasets.schema import Codes
 from bdpvi.datasets.units import at_most
 from bdpvi.noise import secure
@@ -43,7 +44,7 @@ def with_deviations(of: MeasurementPlan, factor: float) -> MeasurementPlan:
 
 
 def right(codes: Codes, key: Key) -> NoisyCounts:
-    return count(codes, PLAN, key)
+    return count(Held(codes), PLAN, key)
 
 
 RATIO = likelihood_ratio(OTHERS, CANARY)
@@ -116,11 +117,11 @@ def test_the_counting_itself_stays_below_epsilon() -> None:
 
 
 def copier(codes: Codes, key: Key) -> NoisyCounts:
-    return count(codes, with_deviations(PLAN, 1e-9), key)
+    return count(Held(codes), with_deviations(PLAN, 1e-9), key)
 
 
 def one_percent(codes: Codes, key: Key) -> NoisyCounts:
-    return count(codes, with_deviations(PLAN, 0.01), key)
+    return count(Held(codes), with_deviations(PLAN, 0.01), key)
 
 
 def true_bins(codes: Codes, key: Key) -> tuple[Codes, ...]:
@@ -185,7 +186,7 @@ def test_a_person_of_many_rows_that_is_charged_as_one() -> None:
         charged = with_deviations(PLAN, factor)
 
         def release(codes: Codes, key: Key, charged: MeasurementPlan = charged) -> NoisyCounts:
-            return count(codes, charged, key)
+            return count(Held(codes), charged, key)
 
         found = play(release, ratio, OTHERS, canary, delta=DELTA, turns=FEW, key=Key.of_seed(2))
         assert (found.epsilon_low > EPSILON) is caught
@@ -213,7 +214,7 @@ def test_rows_alone_show_no_more(tables: int) -> None:
     def release(codes: Codes, key: Key) -> Codes:
         random = np.random.default_rng(int(key) % 2**32)
         for at in range(tables):
-            made = network(count(codes, PLAN, key.child(at)), 0, shares, 2, 2**17)
+            made = network(count(Held(codes), PLAN, key.child(at)), 0, shares, 2, 2**17)
             codes = made.sample(40, random)
         return codes
 

@@ -18,6 +18,7 @@ import bdpvi
 from bdpvi import Budget, BudgetExceededError, Ledger
 from bdpvi.datasets import Domain, Schema, bounds
 from bdpvi.datasets.cells import read_columns
+from bdpvi.datasets.records import Held
 from bdpvi.datasets.schema import measured
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
@@ -136,25 +137,26 @@ def test_a_row_moves_what_is_bought_by_its_distance(monkeypatch: pytest.MonkeyPa
         return torch.zeros(shape, dtype=torch.int64)
 
     monkeypatch.setattr(secure, "count_noise", silent)
-    plain, levels, score = bounds._counted, bounds._levels, bounds.score
+    noisy, levels, score = bounds._noisy, bounds._levels, bounds.score
 
-    def counted(values: Any, edges: Any, deviation: float, noise: Any) -> Any:
-        counts = plain(values, edges, deviation, noise)
+    def counted(counts: Any, deviation: float, noise: Any) -> Any:
         for at, one in enumerate(counts):
-            found["grid", len(edges), at] = one / deviation
-        return counts
+            found["grid", len(counts), at] = one / deviation
+        return noisy(counts, deviation, noise)
 
-    def named(cells: Any, deviation: float, *more: Any) -> tuple[str, ...]:
-        for one, number in zip(cells.names, np.bincount(cells.codes), strict=True):
-            found["name", one] = number / deviation
-        return levels(cells, deviation, *more)
+    def named(names: Any, deviation: float, *more: Any) -> tuple[str, ...]:
+        with monkeypatch.context() as patch:
+            patch.setattr(bounds, "_noisy", noisy)
+            for one, number in names.items():
+                found["name", one] = number / deviation
+            return levels(names, deviation, *more)
 
     def scored(values: Any) -> int:
         number = score(values)
         found["whole"] = number / bounds.FRACTIONS * distance / math.sqrt(4)
         return number
 
-    monkeypatch.setattr(bounds, "_counted", counted)
+    monkeypatch.setattr(bounds, "_noisy", counted)
     monkeypatch.setattr(bounds, "_levels", named)
     monkeypatch.setattr(bounds, "score", scored)
     distance = 0.7
@@ -166,7 +168,9 @@ def test_a_row_moves_what_is_bought_by_its_distance(monkeypatch: pytest.MonkeyPa
     def all_of(rows: pd.DataFrame) -> dict[Any, float]:
         found.clear()
         kinds = {"pay": "number", "ward": "category"}
-        bounds.buy(read_columns(rows), kinds, distance=distance, delta=1e-6, key=Key.of_seed(0))
+        bounds.buy(
+            Held(read_columns(rows)), kinds, distance=distance, delta=1e-6, key=Key.of_seed(0)
+        )
         return dict(found)
 
     whole, moved = all_of(frame), []
@@ -199,7 +203,9 @@ def test_a_row_moves_what_kinds_are_by_its_distance(monkeypatch: pytest.MonkeyPa
                 return torch.full(shape, drawn)
 
             monkeypatch.setattr(secure, "count_noise", steady)
-            kept = bounds.kinds_of(read_columns(rows), kinds, distance=0.3, key=Key.of_seed(0))
+            kept = bounds.kinds_of(
+                Held(read_columns(rows)), kinds, distance=0.3, key=Key.of_seed(0)
+            )
             assert kept["c"] == "number"
             for name, kind in kept.items():
                 if kind == "category":
@@ -241,7 +247,7 @@ def test_bounds_are_those_of_nearly_all_numbers_and_round() -> None:
     ],
 )
 def test_bounds_of_any_scale(values: Any, low: float, high: float, integer: bool) -> None:
-    cells = read_columns(pd.DataFrame({"x": values}))
+    cells = Held(read_columns(pd.DataFrame({"x": values})))
     key = Key.of_seed(1)
     found = bounds.buy(cells, {"x": "number"}, distance=0.3, delta=1e-6, key=key)["x"]
     assert found.low is not None
@@ -258,8 +264,8 @@ def test_what_one_person_brings_in_shows_in_nothing_bought() -> None:
     order = Order.of(["age", "ward"], None, None, 1.0, 1e-5, Counts())
     differ, low = 0, 0
     for seed in range(60):
-        with_it = order.bought(pd.concat([frame, one]), Key.of_seed(seed)).columns
-        without = order.bought(frame, Key.of_seed(seed)).columns
+        with_it = order.bought(Held(pd.concat([frame, one])), Key.of_seed(seed)).columns
+        without = order.bought(Held(frame), Key.of_seed(seed)).columns
         differ += with_it != without
         assert "hospice" not in (with_it["ward"].levels or ())
         low += with_it["age"].high == 10**9
@@ -281,7 +287,7 @@ def test_names_that_a_file_could_not_tell_apart_do_no_harm() -> None:
 def test_no_more_levels_are_bought_than_a_domain_has() -> None:
     cells = read_columns(pd.DataFrame({"x": [f"n{one % 1100}" for one in range(22_000)]}))
     kinds = {"x": "category"}
-    found = bounds.buy(cells, kinds, distance=9.0, delta=1e-3, key=Key.of_seed(0))["x"]
+    found = bounds.buy(Held(cells), kinds, distance=9.0, delta=1e-3, key=Key.of_seed(0))["x"]
     assert len(found.levels or ()) == 1000
 
 
@@ -409,12 +415,11 @@ def test_a_person_s_names_are_published_with_at_most_its_delta(
 ) -> None:
     """The least noise that lets a name in, by its tail: k names, each k times."""
     least = 1
-    cells = read_columns(pd.DataFrame({"x": ["rare"] * rows}))["x"]
 
     def lets_in(noise: int) -> bool:
         drawn = torch.full((1,), noise)
         monkeypatch.setattr(secure, "count_noise", lambda *_: drawn)
-        return bounds._levels(cells, deviation, delta, Key.of_seed(0), rows) == ("rare",)
+        return bounds._levels({"rare": rows}, deviation, delta, Key.of_seed(0), rows) == ("rare",)
 
     while not lets_in(least):
         least += 1
@@ -427,6 +432,6 @@ def test_noise_alone_makes_no_bound() -> None:
     cells = read_columns(pd.DataFrame({"a": np.tile(np.arange(1.0, 10.0), 200)}))
     kinds = {"a": "number"}
     for seed in range(400):
-        made = bounds.buy(cells, kinds, distance=0.1, delta=1e-6, key=Key.of_seed(seed))["a"]
+        made = bounds.buy(Held(cells), kinds, distance=0.1, delta=1e-6, key=Key.of_seed(seed))["a"]
         assert made.high is not None
         assert made.high <= 10

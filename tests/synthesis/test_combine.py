@@ -11,6 +11,7 @@ from scipy import stats
 
 import bdpvi
 from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets.records import Held
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import WholeNormals
@@ -59,7 +60,7 @@ def test_redrawn_counts_have_the_mean_and_twice_the_noise(deviation: float) -> N
     """Nearly all of it from sampling, and nearly all from noise."""
     random = np.random.default_rng(1)
     codes = random.integers(0, 10, (2000, 2))
-    noisy = count(codes, MeasurementPlan.of(NUMBERS, None, 0.3, Counts()), Key.of_seed(0))
+    noisy = count(Held(codes), MeasurementPlan.of(NUMBERS, None, 0.3, Counts()), Key.of_seed(0))
     made = network(noisy, None, [one.shares for one in NUMBERS.columns.values()], 2, 2**17)
     noisy = replace(noisy, deviations={(0, 1): deviation})
     draws = 2000

@@ -19,8 +19,10 @@ import pytest
 from test_cli import run as main
 from typer.testing import CliRunner
 
-from bdpvi import BudgetExceededError
+from bdpvi import Budget, BudgetExceededError
 from bdpvi.cli import app
+from bdpvi.privacy.book import Entry
+from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import intent
 from bdpvi.synthesis import load
@@ -108,6 +110,25 @@ def test_what_is_wrong_leaves_nothing_behind(people: Path, option: list[str], sa
     assert not (folder / "shared").exists()
     ledger = folder / "people.csv.ledger.jsonl"
     assert not ledger.exists() or not Ledger(ledger).entries()
+
+
+@pytest.mark.parametrize("budget", [Budget(5.0, 3e-5), None])
+def test_what_was_spent_at_a_larger_delta_is_shown(people: Path, budget: Budget | None) -> None:
+    folder = people.parent
+    content = {"source": "law", "columns": {"age": {"low": 0, "high": 110, "integer": True},
+               "sick": {"levels": ["no", "yes"]}}}  # fmt: skip
+    (folder / "s.json").write_text(json.dumps(content), encoding="utf-8")
+    ledger = Ledger.at(folder / "people.csv.ledger.jsonl")
+    ledger.settle(budget=budget)
+    earlier = (SampledGaussian(noise_multiplier=5.0), Threshold(2e-6))  # above synthesize's δ
+    ledger.charge(Entry(kind="release", of="earlier", events=earlier))
+    said = run("synthesize", "--one-row-per-person",
+               "--data", people, "--schema", folder / "s.json", "--epsilon", "1",
+               "--out", folder / "shared", "--drop", "name", "--no-report")  # fmt: skip
+    assert ledger.worst_case(1e-6) is None
+    delta = 1e-5 if budget is None else budget.delta
+    assert f"everything spent on this table: {ledger.worst_case(delta)}\n" in said
+    assert f"at δ = {delta:g}" in said
 
 
 def test_without_a_schema_constants_are_bought_under_the_same_epsilon(

@@ -245,7 +245,7 @@ def test_of_a_person_the_rows_that_are_counted_are_looked_at(
     seen: dict[str, Any] = {}
 
     def counting(codes: Any, *rest: Any) -> Any:
-        seen["counted"] = codes
+        seen["counted"] = codes.part
         return count(codes, *rest)
 
     def evaluating(made: Any, *, train: Any, **rest: Any) -> Any:

@@ -1,0 +1,91 @@
+"""``bdpvi predict``: predictions for the rows of a table by a release."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bdpvi._ground import outputs, store
+from bdpvi._ground.outputs import several
+from bdpvi.commands.engine import Dask, Workers, engine
+from bdpvi.commands.options import (
+    Charset,
+    Decimal,
+    Json,
+    Multiline,
+    Quiet,
+    Separator,
+    Thousands,
+    Unknown,
+)
+
+
+def predict(
+    released: Annotated[Path, typer.Argument(help="File that `bdpvi release` wrote.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="CSV or Parquet file with the raw columns of the training data; or a folder, a "
+            "glob or a URL of such files."
+        ),
+    ],
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id",
+            help="Column that the predictions begin with, as it is in the file; once for every "
+            "column.",
+            show_default=False,
+        ),
+    ] = None,
+    unknown: Unknown = "",
+    separator: Separator = ",",
+    multiline: Multiline = False,
+    charset: Charset = "utf-8",
+    decimal: Decimal = ".",
+    thousands: Thousands = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV or Parquet file for the predictions, by its suffix; default standard output."
+        ),
+    ] = None,
+    workers: Workers = None,
+    dask: Dask = "",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Predict the likelier class of each row of a file, and the probability of the positive class.
+
+    Of several classes each has a column with its probability, and of a model of numbers or counts
+    it is the expected target. The spread is the standard deviation of the positive class's or the
+    likeliest class's probability, or of the expectation, over the released samples: how far the
+    model, its privacy noise included, is unsure. It is blank if there is one sample.
+
+    With --out the table need not fit in memory: each block is read, predicted and written in turn,
+    in order. The predictions are the same to the bit for any number of workers.
+    """
+    from bdpvi.datasets.formats import FileFormat
+    from bdpvi.releases.shared_file import load_release
+    from bdpvi.tables.predictions import Predictions
+
+    file = FileFormat(
+        separator=separator, multiline=multiline, charset=charset, decimal=decimal,
+        thousands=thousands,
+    )  # fmt: skip
+    loaded = load_release(released)
+    with engine(workers, dask) as executor:
+        made = Predictions.of(
+            loaded, data, ids=ids or (), unknown=unknown, file=file, executor=executor,
+            progress=out is not None and not quiet and not as_json,
+        )  # fmt: skip
+        if as_json:
+            frame = made.frame()
+            columns = frame.astype(object).where(frame.notna(), None).to_dict("list")
+            outputs.show(store.json_text({**columns, "receipt": loaded.receipt.to_dict()}))
+        elif out is None:
+            outputs.show(*made.text().splitlines())
+        else:
+            outputs.say(f"Wrote {several(made.write(out), 'prediction')} to {out}")

@@ -1,0 +1,107 @@
+"""The table of a synthesis: rows in memory, or in blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bdpvi._ground.progress import bar
+from bdpvi._ground.types import tell_owner
+from bdpvi.datasets.blocks import LEFT_OUT, Blocks, in_blocks
+from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.looks import Misread
+from bdpvi.datasets.records import Held, Records
+from bdpvi.datasets.schema import Schema, in_file
+from bdpvi.datasets.types import ColumnType
+from bdpvi.privacy.book import ROW
+from bdpvi.releases import persons
+from bdpvi.synthesis.order import Order
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A table.
+
+    Attributes:
+        header: the names of its columns.
+        rows: the rows.
+        file: how it is written, if it is in files.
+    """
+
+    header: list[str]
+    rows: Records[pd.DataFrame]
+    file: FileFormat = field(default_factory=FileFormat)
+
+    @classmethod
+    def of(
+        cls,
+        table: pd.DataFrame | Blocks | str | os.PathLike[str],
+        unit: str,
+        rows_per_unit: int,
+        one_row_per_person: bool,
+        file: FileFormat | None,
+        executor: Executor | None,
+        progress: bool,
+    ) -> Source:
+        """Return the table; arguments as for :func:`bdpvi.synthesize`.
+
+        Raises:
+            ValueError: naming the argument at fault.
+        """
+        path = table.path or table if isinstance(table, Blocks) else table
+        persons.check_said(
+            path, unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person
+        )
+        if isinstance(table, str | os.PathLike | Blocks) or in_blocks(table):
+            check(unit)
+            blocks = table if isinstance(table, Blocks) else Blocks.of(table, file)
+            track = bar if progress else None
+            rows = blocks.records(executor, track=track, what="pass")
+            return cls(list(blocks.header), rows, blocks.file)
+        if executor is not None:
+            raise ValueError("executor: a table in memory needs no workers; leave it out")
+        if file is not None:
+            raise ValueError("file: a table in memory is not read from a file; leave it out")
+        frame = with_text_names(table)
+        return cls(list(frame.columns), Held(frame))
+
+    def schema(self, given: Schema | None) -> Schema | None:
+        """Return a schema with the file's signs."""
+        return given if isinstance(self.rows, Held) else in_file(given, self.header, self.file)
+
+
+def check(unit: str) -> None:
+    """Refuse a unit of several rows for a table in blocks.
+
+    Raises:
+        ValueError: naming the unit.
+    """
+    if unit != ROW:
+        raise ValueError(
+            f"unit={unit!r}: rows of one person may lie in several blocks, so synthesis protects "
+            "a table in blocks row by row; if everybody has one row, say one_row_per_person=True "
+            "(--one-row-per-person)"
+        )
+
+
+def look(rows: Records[pd.DataFrame], order: Order) -> None:
+    """Show the owner what may be read otherwise than meant, by one pass before any charge."""
+    of_domains = {name: one.reading for name, one in order.declared.items()}
+    types = {name: one for name, one in of_domains.items() if one} | dict(order.types)
+    odd, misread = rows.sum(_misread, types, tuple(order.kinds))
+    tell_owner(odd, "line", "it has too few or too many values, or a quote that is not closed")
+    misread.tell()
+
+
+def _misread(
+    frame: pd.DataFrame, types: dict[str, ColumnType], names: Sequence[str]
+) -> tuple[int, Misread]:
+    """Return the number of lines left out of a block, and what is misread."""
+    return int(frame.attrs.get(LEFT_OUT, 0)), Misread.of(frame, types, names)

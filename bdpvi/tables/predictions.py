@@ -1,0 +1,297 @@
+"""Predictions for the rows of a table, block by block: the rows stay where they are."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from bdpvi._ground.outputs import csv_text
+from bdpvi._ground.progress import bar
+from bdpvi._ground.store import claimed
+from bdpvi._ground.types import tell_owner
+from bdpvi.datasets.blocks import LEFT_OUT, Blocks
+from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.columns import as_named, label
+from bdpvi.datasets.encoding import Encoding, said
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.looks import Misread
+from bdpvi.datasets.records import Spread, added
+from bdpvi.datasets.types import ANY, ColumnType
+from bdpvi.models.kinds import OfClasses
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.predictions import class_probabilities
+from bdpvi.releases.released import Release
+
+_AT_ONCE = 1024
+"""Rows predicted at once. Always the same number: a row's last bits vary with it."""
+_PARQUET = (".parquet", ".pq")
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The predictions of a release for each row of a table; :meth:`of` makes them.
+
+    A logistic regression has the columns ``class``, ``probability`` and ``spread``, a model of
+    several classes ``class``, a probability of each class and ``spread``, another one ``expected``
+    and ``spread``. The spread is the standard deviation over the samples, NaN for one sample.
+    Every cell is read by itself and every row predicted by itself: it has the same prediction to
+    the bit in any file, in blocks of any size, and by any number of workers.
+
+    Attributes:
+        release: the release.
+        table: the rows.
+        encoding: how they become features.
+        ids: columns of the table that the predictions begin with, as text.
+        guess: the type by which columns without one are read; None for the usual signs.
+        executor: the workers; None for this process.
+        progress: whether to show a bar.
+    """
+
+    release: Release
+    table: Blocks
+    encoding: Encoding
+    ids: tuple[str, ...] = ()
+    guess: ColumnType | None = None
+    executor: Executor | None = field(default=None, repr=False)
+    progress: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        release: Release,
+        table: Any,
+        *,
+        ids: Sequence[str] = (),
+        unknown: str = "",
+        file: FileFormat | None = None,
+        executor: Executor | None = None,
+        progress: bool = True,
+    ) -> Predictions:
+        """Return the predictions for a table with the raw columns of the training data.
+
+        Args:
+            release: a release of a table with raw columns, such as :func:`bdpvi.load_release`
+                reads.
+            table: a CSV or Parquet file; a folder, a glob or a URL of such files; a Dask data
+                frame; or :class:`~bdpvi.datasets.blocks.Blocks`.
+            ids: columns that the predictions begin with.
+            unknown: ``"refuse"`` or ``"base"``: see
+                :class:`~bdpvi.datasets.encoding.Encoding`; by default that of the release.
+            file: how CSV files are written.
+            executor: workers that read and predict the blocks, as for :func:`bdpvi.private`. They
+                are sent the release.
+            progress: whether to show a bar.
+
+        Raises:
+            ValueError: if the release has no encoding, the table lacks a column, or an argument
+                is invalid. No row is read.
+        """
+        encoding, file = release.encoding, file or FileFormat()
+        if encoding is None:
+            raise ValueError(
+                "release: it does not say how a table becomes features; it was not fitted by "
+                "bdpvi fit"
+            )
+        encoding = replace(encoding, unknown=unknown) if unknown else encoding
+        types = {name: one.in_file(*file.signs) for name, one in encoding.types.items()}
+        blocks = table if isinstance(table, Blocks) else Blocks.of(table, file)
+        guess = None if file.plain else ColumnType(kind=ANY).in_file(*file.signs)
+        made = cls(release, blocks, encoding.typed(types), tuple(ids), guess, executor, progress)
+        made._check_ids()
+        made._of(made._nothing)  # refuses a header that lacks a column
+        return made
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the predictions' columns, ``ids`` first."""
+        return tuple(map(str, self._of(self._nothing)[0]))
+
+    def write(self, out: str | os.PathLike[str]) -> int:
+        """Write the predictions to a new file, complete or not at all; return the number of rows.
+
+        One block after the other is written, in the order of the table, so memory does not grow
+        with it.
+
+        Args:
+            out: a Parquet file (``.parquet``, ``.pq``), or else a CSV file.
+
+        Warns:
+            PrivacyUtilityWarning: as :meth:`frame` does.
+
+        Raises:
+            ValueError: as :meth:`frame` does, or if ``out`` exists or needs pyarrow.
+        """
+        out = Path(out)
+        store = _in_parquet if out.suffix.lower() in _PARQUET else _in_csv
+        with claimed(out) as temporary:
+            return store(self, temporary)
+
+    def text(self) -> str:
+        """Return the predictions as CSV, with a header; all are in memory."""
+        return csv_text(self._of(self._nothing)[0]) + "".join(text for text, _ in self._each(_rows))
+
+    def frame(self) -> pd.DataFrame:
+        """Return the predictions; all are in memory.
+
+        Warns:
+            PrivacyUtilityWarning: for the owner, about lines left out, cells that do not fit the
+                type of their column, and unknown values that count as their column's mean.
+
+        Raises:
+            ValueError: naming the block and its column: a value is unknown, unless ``unknown``
+                says how to treat it; or a block cannot be read, or has changed.
+        """
+        parts = chain.from_iterable(frames for frames, _ in self._each(_listed))
+        return pd.concat([self._of(self._nothing)[0], *parts], ignore_index=True)
+
+    @property
+    def _nothing(self) -> pd.DataFrame:
+        return pd.DataFrame({name: pd.Series(dtype=object) for name in self.table.header})
+
+    def _check_ids(self) -> None:
+        path = self.table.path or "the table"
+        taken = {*_columns(self.release, torch.zeros(0, len(self.encoding.feature_names)))}
+        for name in self.ids:
+            if name not in self.table.header:
+                raise ValueError(f"id={name!r} is not a column of {path}")
+            if name in {*taken, "receipt"}:
+                raise ValueError(
+                    f"id={name!r} is a column of the predictions too; rename it in {path}"
+                )
+
+    def _each(self, form: Callable[[pd.DataFrame], S]) -> Iterator[tuple[S, int]]:
+        """Yield each block's predictions in a form, and their number; then tell the owner."""
+        track = bar if self.progress else None
+        rows: Spread[pd.DataFrame] = Spread(
+            self.table.parts, executor=self.executor, track=track, what="predictions"
+        )
+        sent = replace(self, table=replace(self.table, parts=()), executor=None)
+        total: tuple[Any, ...] = ()
+        for made, *found in rows.each(_block, sent, form):
+            total = added(total, tuple(found)) if total else tuple(found)
+            yield made, found[0]  # type: ignore[misc]
+        _, odd, unknown, misread = total
+        tell_owner(odd, "line", "it has too few or too many values, or a quote that is not closed")
+        misread.tell()
+        if unknown := {name: count for name, count in unknown.items() if count}:
+            words = f"not known, taken for the column's mean: {said(unknown)}"
+            warnings.warn(words, UserWarning, stacklevel=3)
+
+    def _of(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
+        """Return the predictions for some rows, and the number of unknown values by column."""
+        encoding = self.encoding
+        if encoding.unknown == "other":  # each cell is read by itself anyway
+            guesses = {} if self.guess is None else dict.fromkeys(frame.columns, self.guess)
+            features, unknown = encoding.typed({**guesses, **encoding.types}).counted(frame)
+        else:
+            there = [one for one in encoding.columns if one.type is None and one.name in frame]
+            read = {one.name: as_named(one, frame[one.name], self.guess) for one in there}
+            features, unknown = encoding.counted(frame.assign(**read))
+        parts = [_columns(self.release, part) for part in features.split(_AT_ONCE)]
+        ids = {name: frame[name].map(_as_text).reset_index(drop=True) for name in self.ids}
+        each = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
+        return pd.DataFrame({**ids, **each}), unknown
+
+
+def _block(
+    frame: pd.DataFrame, asked: Predictions, form: Callable[[pd.DataFrame], S]
+) -> tuple[S, int, int, dict[str, int], Misread]:
+    """Return predictions in a form, rows, lines left out, unknown cells by column, and others."""
+    made, unknown = asked._of(frame)
+    misread = Misread.of(frame, asked.encoding.types)
+    return form(made), len(frame), int(frame.attrs.get(LEFT_OUT, 0)), unknown, misread
+
+
+def _rows(frame: pd.DataFrame) -> str:
+    """Return predictions as CSV without the header, which is one line."""
+    return csv_text(frame).partition("\n")[2]
+
+
+def _listed(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    return [frame]
+
+
+def _in_csv(made: Predictions, path: Path) -> int:
+    number = 0
+    with path.open("wb") as file:
+        file.write(csv_text(made._of(made._nothing)[0]).encode())
+        for text, rows in made._each(_rows):
+            file.write(text.encode())
+            number += rows
+    return number
+
+
+def _in_parquet(made: Predictions, path: Path) -> int:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ValueError(
+            "out: a Parquet file needs pyarrow: pip install 'bdpvi[stream]'; or give a .csv file"
+        ) from error
+    header, number = made._of(made._nothing)[0], 0
+    kinds = {
+        name: pyarrow.float64() if one.dtype.kind == "f" else pyarrow.string()
+        for name, one in header.items()
+    }
+    schema = pyarrow.schema(kinds)
+    with parquet.ParquetWriter(path, schema) as file:
+        for frames, rows in made._each(_listed):
+            frame = pd.concat(frames, ignore_index=True)
+            file.write_table(pyarrow.Table.from_pandas(frame, schema, preserve_index=False))
+            number += rows
+    return number
+
+
+def _as_text(value: object) -> str | None:
+    """Return a cell of an identifier: text as it is, a whole number without a fraction."""
+    if isinstance(value, str):
+        return value
+    return None if read_cell(value)[2] else label(value)
+
+
+def _columns(release: Release, features: Tensor) -> dict[str, Any]:
+    """Return the predictions of at most :data:`_AT_ONCE` rows, (n, d), by column name."""
+    rows = len(features)
+    features = F.pad(features, (0, 0, 0, _AT_ONCE - rows))
+    target = release.preprocessing.get("target")
+    names = target if isinstance(target, dict) else {}
+    made: dict[str, Any]
+    if isinstance(release.model, OfClasses):
+        labels = np.array(names.get("classes", range(release.model.classes)), dtype=str)
+        every = class_probabilities(release.model, release.latents, features).numpy()
+        likeliest = every.mean(0).argmax(1)
+        chosen = np.take_along_axis(every, likeliest[None, :, None], 2)[..., 0]
+        each = {
+            f"probability of {label}": p for label, p in zip(labels, every.mean(0).T, strict=True)
+        }
+        made = {"class": labels[likeliest], **each, "spread": _spread(chosen)}
+    else:
+        draws = release.predict_draws(features).numpy()
+        mean = draws.mean(0)
+        made = {"expected": mean}
+        if isinstance(release.model, BayesianLogisticRegression):
+            yes, no = names.get("positive", "1"), names.get("negative", "0")
+            made = {"class": np.where(mean > 0.5, yes, no), "probability": mean}
+        made["spread"] = _spread(draws)
+    return {name: one[:rows] for name, one in made.items()}
+
+
+def _spread(draws: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the standard deviation of each record's values, (k, N), NaN for one sample, (N,)."""
+    return draws.std(0, ddof=1) if len(draws) > 1 else np.full(draws.shape[1], np.nan)

@@ -1,0 +1,265 @@
+"""``bdpvi.synthesize`` of a table in blocks: the release of the same table in memory."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import secrets
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_cli import run
+
+import bdpvi
+from bdpvi import Ledger
+from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets.blocks import Blocks
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.types import ColumnType
+from bdpvi.noise.keys import Key
+from bdpvi.releases.transaction import Transaction
+from bdpvi.synthesis import Counts, Synthetic, load
+
+ROWS, SECRET = 3_000, Key(bytes(range(32)))
+DECLARED = Schema(
+    {"dose": Domain(low=0, high=3)}, "By law.", types={"ward": ColumnType(kind="code")}
+)
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # for the owner
+
+
+def patients() -> pd.DataFrame:
+    """Return a table with blanks, texts among numbers, codes, and a value far off."""
+    generator = np.random.default_rng(3)
+    age = generator.normal(50, 12, ROWS)
+    frame = pd.DataFrame({"age": age, "dose": generator.normal(2, 1, ROWS).round(2)})
+    frame["sex"] = generator.choice(["F", "M", ""], ROWS)
+    frame["ward"] = generator.choice(["01", "1", "007"], ROWS)
+    frame["mixed"] = generator.choice(["7", "7.0", "x", "1e3"], ROWS)
+    frame["sick"] = np.where(generator.random(ROWS) < 1 / (1 + np.exp(5 - age / 10)), "yes", "no")
+    frame.loc[1, "age"], frame.loc[2, "age"] = np.nan, 1e9
+    return frame
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the table as a file, and as a folder of files; keys are known."""
+    frame = patients()
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    (tmp_path / "parts").mkdir()
+    for number, start in enumerate(range(0, ROWS, 1_000)):
+        part = frame[start : start + 1_000]
+        part.to_parquet(tmp_path / "parts" / f"{number}.parquet", index=False, row_group_size=400)
+    monkeypatch.setattr(Transaction, "_key", lambda work, _, one: SECRET.child(one.purpose))
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
+    return tmp_path
+
+
+def made(table: Any, **more: Any) -> Synthetic:
+    given: dict[str, Any] = {"epsilon": 2.0, "target": "sick", "one_row_per_person": True}
+    settings = Counts(categorical=("mixed",), also=(("sex", "ward", "sick"),))
+    if not isinstance(table, pd.DataFrame):
+        given["progress"] = False
+    short = {"sex": Domain(levels=("F", "M")), "sick": Domain(levels=("no", "yes"))}
+    schema = Schema({**DECLARED.columns, **short, "ward": Domain(levels=("01", "1"))}, "By law.")
+    return bdpvi.synthesize(table, **{"schema": schema, "settings": settings, **given, **more})
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "declared": {},
+    "estimated": {"schema": None, "settings": None},
+    "typed": {"schema": DECLARED, "settings": Counts(categorical=("mixed",))},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_table_in_blocks_has_the_release_of_the_table(name: str, folder: Path) -> None:
+    whole = made(patients(), **OPTIONS[name]).to_bytes()
+    for table in (
+        folder / "parts",
+        folder / "all.csv",
+        Blocks.of(folder / "all.csv", size=20_000),
+        Blocks.of(folder / "parts" / "*.parquet"),
+    ):
+        assert made(table, **OPTIONS[name]).to_bytes() == whole
+
+
+def test_the_owner_is_told_the_same(folder: Path) -> None:
+    def told(table: Any) -> set[str]:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            made(table)
+        return {str(one.message) for one in said}
+
+    words = told(patients())
+    assert words == told(folder / "parts")
+    assert any("values out of range and clamped" in one for one in words)
+    assert any("no level, such as" in one for one in words)
+
+
+def test_commas_in_several_blocks_are_told_of_once(tmp_path: Path) -> None:
+    for name in "ab":
+        rows = "\n".join(["70;5,x", "81;0,y"] * 500).replace(",", "|").replace(";", ",")
+        (tmp_path / f"{name}.csv").write_text(f"kg|sex\n{rows}\n")
+    with pytest.warns(UserWarning, match="2000 of 2000 cells are numbers with a comma"):
+        made(tmp_path, file=FileFormat(separator="|"), schema=None, settings=None, target=None)
+    file = FileFormat(separator="|", decimal=",")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = made(tmp_path, file=file, schema=None, settings=None, target=None)
+    assert not any("comma" in str(one.message) for one in said)
+    assert "," in "".join(found.receipt.declared.values())
+    assert found.schema.columns["kg"].bounds is not None
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing_and_see_no_key(folder: Path, workers: int) -> None:
+    here = made(folder / "parts", schema=None, settings=None).to_bytes()
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        found = made(folder / "parts", schema=None, settings=None, executor=Seen(pool))
+    assert found.to_bytes() == here
+
+
+class Seen(Executor):
+    """Workers that are handed no key and no noise."""
+
+    def __init__(self, pool: Executor) -> None:
+        self.pool = pool
+
+    def submit(self, f: Any, /, *given: Any, **named: Any) -> Future[Any]:
+        """Hand work in."""
+        sent = pickle.dumps((f, given, named))
+        assert b"bdpvi.noise" not in sent
+        assert SECRET.secret not in sent
+        return self.pool.submit(f, *given, **named)
+
+
+class Dying(Executor):
+    """This process, until a number of blocks is done; then a block cannot be read."""
+
+    def __init__(self, blocks: float) -> None:
+        self.left, self.done = blocks, 0
+
+    def submit(self, f: Any, /, *given: Any, **named: Any) -> Future[Any]:
+        """Do the work at once."""
+        future: Future[Any] = Future()
+        self.left -= 1
+        self.done += 1
+        if self.left < 0:
+            future.set_exception(OSError("disk lost"))
+        else:
+            future.set_result(f(*given, **named))
+        return future
+
+
+def test_a_block_that_is_lost_is_named_and_the_same_call_goes_on(folder: Path) -> None:
+    """In each of the six passes: before the charge, then after it; it is charged once."""
+    options: dict[str, Any] = {"schema": None, "settings": None}
+    whole, all_of_them = made(folder / "parts", **options).to_bytes(), Dying(math.inf)
+    made(folder / "parts", executor=all_of_them, **options)
+    blocks = len(Blocks.of(folder / "parts").parts)
+    assert all_of_them.done == 6 * blocks
+    for passes in range(6):
+        ledger = Ledger()
+        work = Transaction(ledger, SECRET, alone=True)
+        lost = Dying(passes * blocks + 2)
+        with pytest.raises(ValueError, match=r"parts/\d\.parquet.*: disk lost"):
+            made(folder / "parts", work=work, executor=lost, **options)
+        assert len(ledger.entries()) == (passes > 0)
+        assert made(folder / "parts", work=work, **options).to_bytes() == whole
+        assert len(ledger.entries()) == 1
+
+
+def refused(**more: Any) -> Callable[[Path], Any]:
+    return lambda path: made(path / "parts", ledger=Ledger(path / "ledger.jsonl"), **more)
+
+
+REFUSED: dict[str, Callable[[Path], Any]] = {
+    "unit='sex': rows of one person": refused(
+        settings=Counts(unit="sex"), schema=None, one_row_per_person=False
+    ),
+    "the rows of .* may be of the same persons": refused(one_row_per_person=False),
+    "target='ill' must be a column": refused(target="ill"),
+    "schema: its column 'pay' must be": refused(
+        schema=Schema({"pay": Domain(low=0, high=1)}, "By law.")
+    ),
+    "executor: a table in memory": lambda _: made(patients(), executor=Dying(1)),
+    "file: a table in memory": lambda _: made(patients(), file=FileFormat()),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_is_wrong_is_refused_before_any_charge(message: str, folder: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        REFUSED[message](folder)
+    assert not (folder / "ledger.jsonl").exists()
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
+def test_dask_workers_make_the_same_release(folder: Path) -> None:
+    distributed = pytest.importorskip("distributed")
+    dataframe = pytest.importorskip("dask.dataframe")
+    here = made(folder / "parts").to_bytes()
+    local = {"n_workers": 2, "threads_per_worker": 1, "processes": False}
+    with distributed.Client(dashboard_address=None, set_as_default=False, **local) as client:
+        table = dataframe.read_parquet(folder / "parts")
+        for one in (folder / "parts", table):
+            assert made(one, executor=client.get_executor()).to_bytes() == here
+
+
+def command(folder: Path, name: str, *more: object) -> list[object]:
+    return [
+        "synthesize", "--data", folder / "parts", "--target", "sick", "--epsilon", 2, "--drop",
+        "mixed", "--one-row-per-person", "--quiet", "--out", folder / name, *more,
+    ]  # fmt: skip
+
+
+def test_the_command_reads_blocks_by_workers(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = []
+    for name, more in {"a": (), "b": ("--workers", 2)}.items():
+        ledger = ("--ledger", folder / f"{name}.jsonl")
+        assert run(*command(folder, name, *ledger, *more)) == 0
+        assert "No report for the owner: the table is in blocks" in capsys.readouterr().out
+        files.append((folder / name / "synthetic.json").read_bytes())
+        assert (
+            len(pd.read_csv(folder / name / "synthetic.csv"))
+            == load(folder / name / "synthetic.json").rows
+        )
+    assert files[0] == files[1]
+    assert load(folder / "a" / "synthetic.json").receipt.declared["columns dropped"] == "1"
+    for more, said in (
+        (("--workers", 1, "--dask", "tcp://127.0.0.1:1"), "both given; give one"),
+        (("--workers", 0), "workers must be"),
+        (("--groups", "sex"), "leave --groups out"),
+        (("--drop", "ill"), "drop='ill' must be a column"),
+        (("--unit", "sex"), "unit='sex'"),
+    ):
+        assert run(*command(folder, "no", *more)) == 2
+        assert said in capsys.readouterr().err
+    assert not (folder / "parts.ledger.jsonl").exists()
+
+
+def test_the_same_command_goes_on_after_a_lost_block(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("bdpvi.synthesis.released.count", lambda *_: lost())
+        assert run(*command(folder, "out")) == 2
+    assert "ε was charged to" in capsys.readouterr().err
+    assert run(*command(folder, "out")) == 0
+    assert len(Ledger.at(folder / "parts.ledger.jsonl").entries()) == 1
+    patients()[:7].to_parquet(folder / "parts" / "2.parquet", index=False)
+    assert run(*command(folder, "out")) == 2
+    assert "with another table" in capsys.readouterr().err
+
+
+def lost() -> None:
+    raise ValueError("parts/1.parquet: disk lost")
