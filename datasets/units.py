@@ -20,7 +20,7 @@ _BITS = 10_000
 """Larger whole numbers have more digits than Python writes."""
 
 _INEXACT = 2**53
-"""From here on two whole numbers can be one number of 64 bits with decimals."""
+"""From here on two whole numbers can be one number with a decimal point, of 64 bits."""
 
 
 def without_unit(header: Sequence[str], unit: str) -> list[str]:

@@ -46,7 +46,8 @@ from bdpvi.bayesian.mode.route import Mode
 from bdpvi.cli import app
 from bdpvi.commands import synthesize
 from bdpvi.commands.options import WholeTable
-from bdpvi.datasets import constants_of, from_frame
+from bdpvi.datasets import constants_of, from_frame, partition
+from bdpvi.datasets.blocks import ROWS, Blocks
 from bdpvi.datasets.dataset import People
 from bdpvi.datasets.schema import Domain, Schema
 from bdpvi.datasets.types import ColumnType
@@ -132,6 +133,21 @@ def in_folder(folder: Path, url: bool = False, **more: Any) -> Any:
     FRAME.to_csv(folder / "parts" / "a.csv", index=False)
     path = folder / "parts"
     return private(f"file://{path}" if url else path, constants=PUBLIC, **more)
+
+
+def of_visits(folder: Path, name: str) -> Any:
+    """Read two rows of everybody, from a file in which they lie apart or from another table."""
+    twice = pd.concat([FRAME.assign(who=[f"p{n}" for n in range(len(FRAME))])] * 2)
+    twice.to_csv(folder / "visits.csv", index=False)
+    table = Blocks.of(folder / name, size=2_000)
+    return private(table, constants=PUBLIC, unit="who", rows_per_unit=2, ledger=Ledger())
+
+
+def partitioned(folder: Path, rows: int) -> Any:
+    """Partition a table with so many rows of one person."""
+    folder.mkdir()
+    pd.DataFrame({"who": ["ada"] * rows + ["bob"]}).to_parquet(folder / "a.parquet")
+    return partition(folder / "a.parquet", by="who", out=folder / "out", progress=False)
 
 
 def rounds(**more: Any) -> Rounds:
@@ -878,9 +894,16 @@ CASES: dict[str, Case] = {
         lambda: in_folder(t, url=True, one_row_per_person=True),
         lambda: in_folder(t, url=True, one_row_per_person=True, ledger=t / "a.jsonl"),
     ),
-    "tables/spread: say one_row_per_person": lambda t: (
-        lambda: in_folder(t, unit="age", rows_per_unit=2),
-        lambda: in_folder(t, one_row_per_person=True),
+    "tables/spread: `bdpvi partition": lambda t: (
+        lambda: of_visits(t, "visits.csv"),
+        lambda: (
+            run("partition", t / "visits.csv", "--by", "who", "--out", t / "parts"),
+            of_visits(t, "parts"),
+        ),
+    ),
+    "datasets/buckets: leave out those": lambda t: (
+        lambda: partitioned(t / "a", ROWS + 1),
+        lambda: partitioned(t / "b", ROWS),
     ),
     "datasets/dataset: number the records": lambda t: (
         lambda: Dataset(*TABLE, torch.arange(60) + 2**40),

@@ -181,7 +181,7 @@ REFUSED: dict[str, Callable[[Path], Any]] = {
     "from_data=True: of a table in blocks": refused(from_data=True),
     "guarantee=.*: of a table in blocks": refused(guarantee=bdpvi.BayesianDP()),
     "target='ill' must be a column of the table once": refused(target="ill"),
-    "unit='sex': rows of one person": lambda path: bdpvi.private(
+    "unit='sex': rows of one person lie in several blocks": lambda path: bdpvi.private(
         path / "parts", target="sick", positive="yes", epsilon=1.0, unit="sex", rows_per_unit=2
     ),
     "the rows of .* may be of the same persons": lambda path: bdpvi.private(
