@@ -39,12 +39,13 @@ class FirstRows:
     left_out: int = 0
 
     @classmethod
-    def of(cls, blocks: Blocks, most: int = MOST) -> FirstRows:
-        """Return the first rows, at most ``most``; only their blocks are read.
+    def of(cls, blocks: Blocks, most: int | None = None) -> FirstRows:
+        """Return the first rows, at most ``most``, by default :data:`MOST`; no more is read.
 
         Raises:
             ValueError: naming a block that cannot be read.
         """
+        most = MOST if most is None else most
         parts: list[pd.DataFrame] = []
         read = rows = 0
         for found in blocks.records().each(_listed):

@@ -143,8 +143,15 @@ class Column:
             counts: its cells, by how they are read.
             labels: its cells with each label, none if these are too many.
         """
-        levels = {"levels": len(labels)} if labels else {}
-        look = replace(self.look, **counts, **levels)
+        numbers, names, blank, unread = (counts[how] for how in READ)
+        look = replace(
+            self.look,
+            numbers=numbers,
+            names=names,
+            blank=blank,
+            unread=unread,
+            levels=len(labels) or self.look.levels,
+        )
         return replace(self, look=look, labels=labels or self.labels)
 
 

@@ -15,8 +15,7 @@ import pandas as pd
 import pytest
 
 from bdpvi._ground.types import PrivacyUtilityWarning
-from bdpvi.datasets import constants_of
-from bdpvi.datasets.first_rows import FirstRows
+from bdpvi.datasets import constants_of, first_rows
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import date_formats, numbers_in, seems, shapes, sign_options
 from bdpvi.datasets.schema import Schema
@@ -278,19 +277,19 @@ def test_a_long_table_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.M
     seen_at_once = seen(texts, Asked(**given))
     assert replace(whole, file=seen_at_once.file) == seen_at_once
 
-    monkeypatch.setattr(FirstRows.of.__func__, "__defaults__", (100,))
+    monkeypatch.setattr(first_rows, "MOST", 100)
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
     with pool, pytest.warns(PrivacyUtilityWarning, match="1 line left out"):
-        part = look(tmp_path / "t", executor=pool, **given)
-    assert part.first == 100
-    assert "from its first 100 rows" in str(part)
-    assert part.target == whole.target
-    for one, other in zip(part.columns, whole.columns, strict=True):
+        some = look(tmp_path / "t", executor=pool, **given)
+    assert some.first == 100
+    assert "from its first 100 rows" in str(some)
+    assert some.target == whole.target
+    for one, other in zip(some.columns, whole.columns, strict=True):
         cells = ("numbers", "names", "blank", "unread")
         assert [getattr(one, name) for name in cells] == [getattr(other, name) for name in cells]
-    assert part.columns[1].unread == 2
-    assert part.columns[3].levels == 3  # it varies, though not in the first rows
-    assert options(part) == options(whole)
+    assert some.columns[1].unread == 2
+    assert some.columns[3].levels == 3  # it varies, though not in the first rows
+    assert options(some) == options(whole)
 
 
 def test_a_wrong_option_is_refused_before_all_is_read(tmp_path: Path) -> None:
