@@ -131,11 +131,13 @@ class RowGroup:
         from pyarrow import parquet
 
         with self.file.open() as opened, parquet.ParquetFile(opened, pre_buffer=False) as file:
-            none = True
+            none, begin = True, 0
             groups = [] if self.group is None else [self.group]
             for batch in file.iter_batches(ROWS, row_groups=groups, use_threads=False):
-                none = False
-                yield with_text_names(batch.to_pandas(use_threads=False))[list(self.header)]
+                made = with_text_names(batch.to_pandas(use_threads=False))[list(self.header)]
+                none, end = False, begin + len(made)
+                yield made.set_axis(pd.RangeIndex(begin, end))
+                begin = end
             if none:
                 empty = file.schema_arrow.empty_table().to_pandas()
                 yield with_text_names(empty)[list(self.header)]

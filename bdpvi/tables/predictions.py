@@ -243,7 +243,7 @@ def _in_parquet(made: Predictions, path: Path) -> int:
         from pyarrow import parquet
     except ImportError as error:
         raise ValueError(
-            "out: a Parquet file needs pyarrow: pip install 'bdpvi[stream]'; or give a .csv file"
+            "out: a Parquet file needs pyarrow: pip install 'bdpvi[stream]'"
         ) from error
     header, number = made._of(made._nothing)[0], 0
     kinds = {
