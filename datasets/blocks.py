@@ -128,8 +128,12 @@ class RowGroup:
 
     def read(self) -> Iterator[pd.DataFrame]:
         """Yield the rows, at most :data:`ROWS` at a time."""
+        begin = 0
         for batch in self.batches():
-            yield with_text_names(batch.to_pandas(use_threads=False))[list(self.header)]
+            made = with_text_names(batch.to_pandas(use_threads=False))[list(self.header)]
+            end = begin + len(made)
+            yield made.set_axis(pd.RangeIndex(begin, end))
+            begin = end
 
     def batches(self) -> Iterator[Any]:
         """Yield the rows as record batches of pyarrow, at least one, which may be empty."""

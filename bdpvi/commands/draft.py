@@ -28,7 +28,13 @@ Categorical = Annotated[
 
 
 def schema(
-    data: Annotated[Path, typer.Argument(help="A CSV or Parquet file.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="A CSV or Parquet file; or a folder, a glob or a URL of such files, whose first "
+            "200,000 rows are read."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="New file for the schema.")],
     drop: Drop = None,
     categorical: Categorical = None,
@@ -45,7 +51,10 @@ def schema(
     Identifiers, free text, and dates without --date-format are listed under "left_out", with the
     reason. Keep the draft secret until then. The same file is that of --types.
     """
+    from bdpvi._ground.types import tell_owner
+    from bdpvi.datasets.blocks import Blocks, in_blocks
     from bdpvi.datasets.encoding import with_text_names
+    from bdpvi.datasets.first_rows import ODD, FirstRows
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.reading import read_table
     from bdpvi.datasets.schema import measured
@@ -54,13 +63,21 @@ def schema(
         separator=separator, multiline=multiline, charset=charset, decimal=decimal,
         thousands=thousands, date_format=date_format,
     )  # fmt: skip
-    frame = with_text_names(read_table(data, text=True, **vars(file)))
+    said = ""
+    if in_blocks(data):
+        first = FirstRows.of(Blocks.of(data, file))
+        frame = first.frame
+        tell_owner(first.left_out, "line", ODD)
+        said = "" if first.whole else f"the draft is of the first {len(frame)} rows"
+    else:
+        frame = with_text_names(read_table(data, text=True, **vars(file)))
     source = "Write here where these bounds are from."
     drafted = measured(without(frame, drop), source, categorical or (), file)
     drafted.save(out)
     outputs.say(
         f"{out}: {several(len(drafted.columns), 'column')}, all with bounds or levels read from "
         "the rows; replace these by public ones",
+        *filter(None, [said]),
         *(f"  left out: {why}" for why in drafted.left_out.values()),
     )
 

@@ -3,52 +3,64 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import fields, replace
 from typing import Any
 
 import pandas as pd
 
-from bdpvi._ground.types import TooFewRecordsError
+from bdpvi._ground.progress import bar
+from bdpvi._ground.types import TooFewRecordsError, tell_owner
+from bdpvi.datasets.blocks import Blocks, files_of, in_blocks, is_dask
 from bdpvi.datasets.bought import UNDECLARED
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.first_rows import ODD, FirstRows
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, numbers_in, seems, sign_options
-from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier
 from bdpvi.datasets.reading import read_table
+from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.types import BOOLEAN, NUMBERS, UNUSED, ColumnType
 from bdpvi.privacy.book import ROW
 from bdpvi.regression.objective_plan import FEWEST, MOST
 from bdpvi.tables.encoded import check, price_of
-from bdpvi.tables.looks import Finding, PersonsLook, Price, TableLook, TargetLook
+from bdpvi.tables.looks import Finding, Price, TableLook, TargetLook
+from bdpvi.tables.persons_look import persons_of
 from bdpvi.tables.pipeline import Pipeline, Remaining
-from bdpvi.tables.sheet import FEW, Asked, Column
+from bdpvi.tables.sheet import FEW, Asked, Column, Totals, totals
 
 _ODD = 3
 """Most texts among numbers that may be declared to be blanks."""
 _MIXED = 0.05
 """Smallest fraction of a column's cells that is worth a line."""
-_PEOPLE = frozenset({"patient", "person", "subject", "customer", "client", "member", "user"})
 _YES = ColumnType(kind="boolean")
 _ANY = ColumnType(kind="any")
 
 
 def look(
-    path: str | os.PathLike[str],
+    path: Any,
     *,
     types: Schema | str | os.PathLike[str] | None = None,
+    executor: Executor | None = None,
+    progress: bool = False,
     **options: Any,
 ) -> TableLook:
-    """Look at a table in a file, for its owner only; nothing is charged, and no file is written.
+    """Look at a table, for its owner only; nothing is charged, and no file is written.
+
+    A table in blocks need not fit in memory: its cells are counted block by block, and what needs
+    rows in memory is a look at its first 200,000.
 
     Args:
-        path: a CSV or Parquet file.
+        path: a CSV or Parquet file; or a table in blocks: a folder, a glob or a URL of such files,
+            a Dask data frame, or :class:`~bdpvi.datasets.blocks.Blocks`.
         types: declared types of columns, or the file with them.
+        executor: workers that count the cells, as for :func:`bdpvi.private`; with it a file is
+            read in blocks too.
+        progress: whether to show a bar of the blocks.
         options: arguments of :func:`bdpvi.private` that say how the file is read, who is protected
             and what is asked: ``separator``, ``decimal``, ``thousands``, ``charset``,
             ``date_format``, ``multiline``, ``target``, ``positive``, ``drop``, ``categorical``,
@@ -71,13 +83,53 @@ def look(
     given = {name: one for name, one in options.items() if name not in names}
     if types is not None and not isinstance(types, Schema):
         types = Schema.load(types)
-    asked, seeming = Asked(types=types, **given), seems(path, file)
-    found = seen(read_table(path, text=True, least=0, **vars(seeming)), asked, seeming)
+    asked = Asked(types=types, **given)
+    if executor is None and not in_blocks(path):
+        seeming = seems(path, file)
+        found = seen(read_table(path, text=True, least=0, **vars(seeming)), asked, seeming)
+    else:
+        seeming = _seems(path, file)
+        blocks = path if isinstance(path, Blocks) else Blocks.of(path, seeming)
+        rows = blocks.records(executor, track=bar if progress else None, what="counts")
+        found = _seen(FirstRows.of(blocks), rows, asked, seeming)
     return replace(found, findings=(*_of_file(file, seeming), *found.findings))
 
 
-def seen(frame: pd.DataFrame, asked: Asked, file: FileFormat | None = None) -> TableLook:
+def _seems(table: Any, file: FileFormat) -> FileFormat:
+    """Return the format that the first file of a table in blocks seems to have."""
+    if isinstance(table, Blocks) or is_dask(table) or "://" in os.fspath(table):
+        return file
+    return seems(files_of(os.fspath(table))[0], file)
+
+
+def _seen(
+    first: FirstRows, rows: Records[pd.DataFrame], asked: Asked, file: FileFormat
+) -> TableLook:
+    """Return the look at a table by its first rows, and by counts of all."""
+    header = list(first.frame.columns)
+    if first.whole:
+        tell_owner(first.left_out, "line", ODD)
+        return seen(first.frame, asked, file)
+    _check(header, asked)
+    numbers = tuple(name for name, kind in asked.public.items() if kind in NUMBERS)
+    counted = rows.sum(totals, _types(header, asked, file), numbers)
+    tell_owner(counted[1], "line", ODD)
+    return replace(seen(first.frame, asked, file, counted), first=len(first.frame))
+
+
+def seen(
+    frame: pd.DataFrame,
+    asked: Asked,
+    file: FileFormat | None = None,
+    counted: Totals | None = None,
+) -> TableLook:
     """Return the look at a raw table of texts by the options.
+
+    Args:
+        frame: the table, or its first rows.
+        asked: the options.
+        file: how its file is written.
+        counted: what is counted of the whole table, if the rows are its first ones.
 
     >>> frame = pd.DataFrame({"kg": ["70,5", "81,0"] * 9, "sick": ["yes", "no"] * 9})
     >>> found = seen(frame, Asked(target="sick", positive="yes", one_row_per_person=True))
@@ -87,6 +139,37 @@ def seen(frame: pd.DataFrame, asked: Asked, file: FileFormat | None = None) -> T
     """
     file, frame = file or FileFormat(), with_text_names(frame)
     header = list(frame.columns)
+    _check(header, asked)
+    types = _types(header, asked, file)
+    sheet = {name: Column.of(frame[name], types.get(name), asked) for name in header}
+    rows = len(frame)
+    if counted is not None:
+        rows, _, cells, labels, many = counted
+        sheet = {n: c.in_all(cells[n], {} if many[n] else labels[n]) for n, c in sheet.items()}
+    features = {name: one for name, one in sheet.items() if name not in (*asked.drop, asked.unit)}
+    features = {n: one for n, one in features.items() if one.look.kind not in UNUSED or one.free}
+    target: TargetLook | None = None
+    of_target: list[Finding] = []
+    if asked.target:
+        target, of_target = _target(sheet[asked.target], asked, file)
+    signs = _signs(features, file)
+    persons, of_persons = persons_of({n: c for n, c in sheet.items() if n not in signs}, asked)
+    known = {asked.target, *signs, *(one.name for one in persons)}
+    found = [
+        *(f for some in signs.values() for f in some),
+        *(f for n, one in features.items() if n not in known for f in _of_column(one, file)),
+        *of_target,
+        *of_persons,
+    ]
+    price, of_price = _price(sheet, rows, asked, file)
+    return TableLook(
+        rows, file, tuple(one.look for one in sheet.values()), (*found, *of_price),
+        target, persons, price,
+    )  # fmt: skip
+
+
+def _check(header: Sequence[str], asked: Asked) -> None:
+    """Refuse options that name no column."""
     for name, columns in (
         ("target", [asked.target] if asked.target else []), ("drop", asked.drop),
         ("categorical", asked.categorical), ("numeric", asked.numeric),
@@ -97,30 +180,14 @@ def seen(frame: pd.DataFrame, asked: Asked, file: FileFormat | None = None) -> T
                 raise ValueError(
                     f"{name}={one!r} must be a column of the table once, there are {count}"
                 )
+
+
+def _types(header: Sequence[str], asked: Asked, file: FileFormat) -> dict[str, ColumnType]:
+    """Return the types by which columns are read; a column of persons is one of codes."""
     types = asked.read_by(header, file)
     if asked.unit != ROW and types.get(asked.unit, _ANY).kind == _ANY.kind:
         types = {**types, asked.unit: ColumnType(kind="code")}
-    sheet = {name: Column.of(frame[name], types.get(name), asked) for name in header}
-    features = {name: one for name, one in sheet.items() if name not in (*asked.drop, asked.unit)}
-    features = {n: one for n, one in features.items() if one.look.kind not in UNUSED or one.free}
-    target: TargetLook | None = None
-    of_target: list[Finding] = []
-    if asked.target:
-        target, of_target = _target(sheet[asked.target], asked, file)
-    signs = _signs(features, file)
-    persons, of_persons = _persons({n: c for n, c in sheet.items() if n not in signs}, asked)
-    known = {asked.target, *signs, *(one.name for one in persons)}
-    found = [
-        *(f for some in signs.values() for f in some),
-        *(f for n, one in features.items() if n not in known for f in _of_column(one, file)),
-        *of_target,
-        *of_persons,
-    ]
-    price, of_price = _price(sheet, len(frame), asked, file)
-    return TableLook(
-        len(frame), file, tuple(one.look for one in sheet.values()), (*found, *of_price),
-        target, persons, price,
-    )  # fmt: skip
+    return types
 
 
 def _of_file(given: FileFormat, seeming: FileFormat) -> Iterator[Finding]:
@@ -156,7 +223,8 @@ def _signs(columns: Mapping[str, Column], file: FileFormat) -> dict[str, list[Fi
         words = _share(name, look.numbers / look.filled)
         found[name] = [Finding(words, option, costly=2 * look.numbers <= look.filled)]
         odd = _odd(columns[name].tally, signs)
-        if odd and numbers_in(shapes, *signs) <= (1 - _MIXED) * look.filled:
+        cells = sum(columns[name].tally.values())
+        if odd and numbers_in(shapes, *signs) <= (1 - _MIXED) * cells:
             entry = {} if of_file else entry
             option = _typed(name, {"kind": "number", **entry, "blank": odd})
             found[name].append(Finding(f"column {name!r} has {odd[0]!r} among its numbers", option))
@@ -176,9 +244,10 @@ def _of_column(one: Column, file: FileFormat) -> Iterator[Finding]:
     """Yield what is to be said of a feature, but for the signs of its numbers."""
     look, name = one.look, one.look.name
     named, drop = f"column {name!r}", f"--drop {shlex.quote(name)}"
+    cells = sum(one.labels.values())
     if new := _undeclared(one):
         words = f"{named}: {new[1]} cells have values that are not declared, such as {new[0]!r}"
-        yield Finding(words, "add them to levels or spellings in --types", 2 * new[1] > look.filled)
+        yield Finding(words, "add them to levels or spellings in --types", 2 * new[1] > cells)
     elif not look.filled:
         yield Finding(f"{named} is blank in every row", drop, costly=look.declared)
     elif look.levels == 1 and not look.unread:
@@ -189,7 +258,7 @@ def _of_column(one: Column, file: FileFormat) -> Iterator[Finding]:
         option = _typed(name, {"kind": "date", **known}) + both
         yield Finding(f"{named} has days, which are read as names", f"{option}, or {drop}")
     elif one.free and look.kind in ("identifier", "text"):
-        what = f"{named} has {look.levels} different values in {look.filled} cells"
+        what = f"{named} has {look.levels} different values in {cells} cells"
         yield Finding(f"{what}, and looks like {_A[look.kind]}", drop)
     elif one.codes is not None:
         code, number = one.codes
@@ -283,58 +352,6 @@ def _alike(label: str, positive: str) -> bool:
     """Return whether a value seems to be another spelling of the positive one."""
     both = [_YES.read(text)[1] for text in (label, positive)]
     return label.casefold() == positive.casefold() or both == [BOOLEAN[1]] * 2
-
-
-def _persons(
-    sheet: Mapping[str, Column], asked: Asked
-) -> tuple[tuple[PersonsLook, ...], list[Finding]]:
-    """Return the columns that may name persons, and what should be said about them."""
-    if asked.unit != ROW:
-        unit = _repeats(sheet[asked.unit])
-        few = Finding(
-            f"{unit}. The noise grows with --rows-per-unit {asked.rows_per_unit}",
-            f"--rows-per-unit {unit.most}",
-        )
-        return (unit,), [few] * (asked.rows_per_unit > unit.most > 0)
-    named, others = [], []
-    for name, one in sheet.items():
-        found = _repeats(one)
-        if name == asked.target or one.look.kind == "date" or found.most <= 1:
-            continue
-        parts = {word.lower() for word in name.replace("-", "_").split("_")}
-        if called_identifier(name) or (parts & _PEOPLE and found.persons > FEW):
-            named.append(found)
-        elif one.free and name not in asked.drop and _like_persons(one, found):
-            others.append(found)
-    shown = (*named, *([] if asked.one_row_per_person else others))
-    if not shown and not asked.one_row_per_person:
-        words = "nothing looks like a person with several rows. If everybody has one"
-        return (), [Finding(words, "--one-row-per-person")]
-    return shown, [
-        Finding(
-            f"{one}. If it names persons, protect all rows of a person",
-            f"--unit {shlex.quote(one.name)} --rows-per-unit {one.usual}",
-            costly=bool(named),
-        )
-        for one in (named or shown[:1])
-    ]
-
-
-def _repeats(one: Column) -> PersonsLook:
-    """Return how often the values of a column repeat."""
-    sizes = sorted(one.labels.values())
-    half, usual, most = (
-        sizes[math.ceil(q * len(sizes)) - 1] if sizes else 0 for q in (0.5, 0.95, 1.0)
-    )
-    return PersonsLook(one.look.name, len(sizes), half, usual, most, sum(sizes))
-
-
-def _like_persons(one: Column, found: PersonsLook) -> bool:
-    """Return whether a column that is not called an identifier repeats like persons."""
-    digits = {len(label) for label in one.labels if label.isdigit()}
-    coded = one.look.numbers and len(digits) == 1 and min(digits) >= 6
-    many = found.persons > MOST_CATEGORIES and 10 * found.persons >= found.rows
-    return many and (one.look.kind in ("code", "text", "category") or bool(coded))
 
 
 def _price(

@@ -163,6 +163,7 @@ class TableLook:
         target: the values of the target, if one was named.
         persons: columns that may name persons, best first.
         price: what ε pays for, if it was given with the target.
+        first: number of first rows that all but the counts of cells is from; 0 if it is from all.
     """
 
     rows: int
@@ -172,6 +173,7 @@ class TableLook:
     target: TargetLook | None = None
     persons: tuple[PersonsLook, ...] = ()
     price: Price | None = field(default=None)
+    first: int = 0
 
     @property
     def costly(self) -> bool:
@@ -191,7 +193,12 @@ class TableLook:
         file = self.file
         looks = f"The file looks like charset {file.charset}, separator {file.separator!r}"
         more = [one for one in (self.target, *self.persons, self.price) if one is not None]
-        return looks, *(f"  {one}" for one in self.columns), *map(str, more), *self.short
+        part = (
+            f"Cells and rows are counted in the whole table; kinds, many values, persons and "
+            f"findings are from its first {self.first} rows",
+        )
+        columns = (f"  {one}" for one in self.columns)
+        return looks, *part[: bool(self.first)], *columns, *map(str, more), *self.short
 
     def __str__(self) -> str:
         return "\n".join(self.lines)

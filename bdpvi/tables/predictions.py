@@ -26,6 +26,7 @@ from bdpvi.datasets.blocks import LEFT_OUT, Blocks
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.columns import as_named, label
 from bdpvi.datasets.encoding import Encoding, said
+from bdpvi.datasets.first_rows import ODD
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import Misread
 from bdpvi.datasets.records import Spread, added
@@ -186,7 +187,7 @@ class Predictions:
             total = added(total, tuple(found)) if total else tuple(found)
             yield made, found[0]  # type: ignore[misc]
         _, odd, unknown, misread = total
-        tell_owner(odd, "line", "it has too few or too many values, or a quote that is not closed")
+        tell_owner(odd, "line", ODD)
         misread.tell()
         if unknown := {name: count for name, count in unknown.items() if count}:
             words = f"not known, taken for the column's mean: {said(unknown)}"
@@ -242,7 +243,7 @@ def _in_parquet(made: Predictions, path: Path) -> int:
         from pyarrow import parquet
     except ImportError as error:
         raise ValueError(
-            "out: a Parquet file needs pyarrow: pip install 'bdpvi[stream]'; or give a .csv file"
+            "out: a Parquet file needs pyarrow: pip install 'bdpvi[stream]'"
         ) from error
     header, number = made._of(made._nothing)[0], 0
     kinds = {

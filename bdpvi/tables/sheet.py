@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
+from bdpvi.datasets.blocks import LEFT_OUT
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formats import FileFormat
@@ -24,6 +25,10 @@ from bdpvi.tables.looks import ColumnLook
 FEW = 10
 """A column with at most this number of values names nobody."""
 _NEARLY_ALL = 0.95
+_LABELS = 1000
+"""Most labels of a block that are counted."""
+READ = ("numbers", "names", "blank", "unread")
+"""How a cell is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,20 +114,17 @@ class Column:
         number = declared in NUMBERS
         filled: dict[object, int] = {}
         labels: Counter[str] = Counter()
-        counts = dict.fromkeys(("numbers", "names", "blank", "unread"), 0)
+        counts = dict.fromkeys(READ, 0)
         whole, codes = True, None
-        for value, count in _tally(values).items():
-            one, label, blank = read_cell(value, type)
-            if blank and (type is None or type.fits(value)):
-                counts["blank"] += count
+        for value, count, one, label, how in _each(values, type, number):
+            counts[how] += count
+            if how == "blank":
                 continue
             filled[value] = count
-            read = math.isfinite(one)
-            if blank or (number and not read):
-                counts["unread"] += count
+            if how == "unread":
                 continue
-            counts["numbers" if read else "names"] += count
             labels[label] += count
+            read = how == "numbers"
             whole = whole and (not read or one.is_integer())
             if read and codes is None and isinstance(value, str) and _coded(value.strip()):
                 codes = (value.strip(), label)
@@ -133,6 +135,68 @@ class Column:
             kind = "date" if dates else _drafted(look, labels, values, whole, codes is not None)
             look = replace(look, kind=kind)
         return cls(look, filled, labels, not declared, dates, type, None if number else codes)
+
+    def in_all(self, counts: Mapping[str, int], labels: Mapping[str, int]) -> Column:
+        """Return the column of a longer table, whose first rows it has.
+
+        Args:
+            counts: its cells, by how they are read.
+            labels: its cells with each label, none if these are too many.
+        """
+        numbers, names, blank, unread = (counts[how] for how in READ)
+        look = replace(
+            self.look,
+            numbers=numbers,
+            names=names,
+            blank=blank,
+            unread=unread,
+            levels=len(labels) or self.look.levels,
+        )
+        return replace(self, look=look, labels=labels or self.labels)
+
+
+Totals = tuple[int, int, dict[str, dict[str, int]], dict[str, dict[str, int]], dict[str, int]]
+"""Numbers of rows and of lines left out; by column the cells, by how they are read, those with each
+label, and the number of blocks that have too many labels to count."""
+
+
+def totals(frame: pd.DataFrame, types: Mapping[str, ColumnType], numbers: Sequence[str]) -> Totals:
+    """Return what is counted of some rows; the sum over blocks counts all rows.
+
+    Args:
+        frame: the rows.
+        types: the types by which columns are read.
+        numbers: columns that are declared to be numbers.
+    """
+    cells: dict[str, dict[str, int]] = {}
+    labels: dict[str, dict[str, int]] = {}
+    for name, values in frame.items():
+        found = cells[str(name)] = dict.fromkeys(READ, 0)
+        named: Counter[str] = Counter()
+        for _, count, _, label, how in _each(values, types.get(str(name)), name in numbers):
+            found[how] += count
+            if how in READ[:2]:
+                named[label] += count
+        labels[str(name)] = dict(named)
+    many = {name: int(len(some) > _LABELS) for name, some in labels.items()}
+    few = {name: {} if many[name] else some for name, some in labels.items()}
+    return len(frame), int(frame.attrs.get(LEFT_OUT, 0)), cells, few, many
+
+
+def _each(
+    values: pd.Series[Any], type: ColumnType | None, number: bool
+) -> Iterator[tuple[object, int, float, str, str]]:
+    """Yield each value, its number of cells, its number and its label, and how it is read."""
+    for value, count in _tally(values).items():
+        one, label, blank = read_cell(value, type)
+        read = math.isfinite(one)
+        if blank and (type is None or type.fits(value)):
+            how = "blank"
+        elif blank or (number and not read):
+            how = "unread"
+        else:
+            how = "numbers" if read else "names"
+        yield value, count, one, label, how
 
 
 def _tally(values: pd.Series[Any]) -> Tally:

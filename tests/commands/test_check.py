@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from bdpvi.cli import app
 from bdpvi.commands import check
+from bdpvi.datasets import first_rows
 
 SIZE = 4000
 TYPES = {
@@ -123,3 +124,25 @@ def test_synthesize_begins_with_a_look(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert done.stderr.startswith("For the owner only: 1800 rows, 2 columns; 1 finding")
     assert done.stderr.count("--decimal ,") == 1
+
+
+def test_a_folder_is_looked_at_and_drafted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "t").mkdir()
+    for name, first in (("a", 10), ("b", 40)):
+        rows = [f"{age},{'FM'[age % 2]},{'yes' if age % 3 else 'no'}" for age in range(first, 60)]
+        (tmp_path / "t" / f"{name}.csv").write_text("\n".join(["age,sex,sick", *rows]))
+    asked = ("--target", "sick", "--positive", "yes", "--one-row-per-person")
+    done = run("check", tmp_path / "t", *asked, "--workers", 1)
+    assert done.exit_code == 0
+    assert "70 rows, 3 columns; nothing found" in done.stdout
+    assert "first" not in done.stdout.replace("first release", "")
+    assert str(tmp_path / "t.ledger.jsonl") in done.stdout
+    monkeypatch.setattr(first_rows, "MOST", 60)
+    done = run("check", f"{tmp_path}/t/*.csv", *asked)
+    assert "70 rows, 3 columns" in done.stdout
+    assert "findings are from its first 60 rows" in done.stdout
+    done = run("schema", tmp_path / "t", "--out", tmp_path / "s.json")
+    assert done.exit_code == 0
+    assert "the draft is of the first 60 rows" in done.stdout
+    columns = json.loads((tmp_path / "s.json").read_text("utf-8"))["columns"]
+    assert (columns["age"]["low"], columns["age"]["high"]) == (10, 60)  # rounded

@@ -69,6 +69,20 @@ def test_row_groups_are_blocks_and_columns_are_by_name(tmp_path: Path) -> None:
         assert rows_of(blocks).astype({"sex": object}).equals(frame.astype({"sex": object}))
 
 
+def test_rows_are_numbered_and_names_are_printable_in_each_block(tmp_path: Path) -> None:
+    rows = 20_000
+    frame = pd.DataFrame({"a\x07": range(rows)})
+    frame.to_parquet(tmp_path / "a.parquet")
+    frame[:9].to_csv(tmp_path / "a.csv", index=False)
+    (block,) = Blocks.of(tmp_path / "a.parquet").parts
+    parts = list(block.read())
+    assert len(parts) == 2
+    assert [*chain.from_iterable(part.index for part in parts)] == [*range(rows)]
+    for name in ("a.csv", "a.parquet"):
+        assert Blocks.of(tmp_path / name).header == ("a\ufffd",)
+    assert rows_of(Blocks.of(tmp_path / "a.csv"))["a\ufffd"].tolist() == [*map(str, range(9))]
+
+
 def test_a_table_without_rows_is_one(tmp_path: Path) -> None:
     frame = pd.DataFrame({"age": [1.0]})[:0]
     frame.to_parquet(tmp_path / "a.parquet", index=False)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bdpvi.datasets import constants_of
+from bdpvi._ground.types import PrivacyUtilityWarning
+from bdpvi.datasets import constants_of, first_rows
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import date_formats, numbers_in, seems, shapes, sign_options
 from bdpvi.datasets.schema import Schema
@@ -248,3 +252,47 @@ def test_a_large_file_is_read_in_a_few_seconds(tmp_path: Path) -> None:
     assert time.process_time() - start < 10
     assert (found.rows, options(found)) == (rows, ["--drop nr"])
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_long_table_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random, rows = np.random.default_rng(0), 900
+    frame = pd.DataFrame({"who": range(rows), "kg": random.normal(70, 9, rows).round(1)})
+    frame["sick"] = random.choice(["yes", "no"], rows)
+    frame["year"] = np.repeat(["2022", "2023", "2024"], rows // 3)
+    frame["note"] = ["", *["late"] * (rows - 1)]
+    texts = frame.astype(str)
+    texts.loc[[5, 700], "kg"] = "heavy"
+    texts.loc[rows - 1, "sick"] = "Yes"
+    (tmp_path / "t").mkdir()
+    for year, part in texts.groupby("year"):
+        part.to_csv(tmp_path / "t" / f"{year}.csv", index=False)
+    with (tmp_path / "t" / "2024.csv").open("a") as file:
+        file.write("1,2\n")
+    declared = types("kg", kind="number")
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "types": declared}
+    given |= {"one_row_per_person": True}
+    with pytest.warns(PrivacyUtilityWarning, match="1 line left out"):
+        whole = look(tmp_path / "t", **given)
+    assert (whole.first, whole.rows) == (0, rows)
+    seen_at_once = seen(texts, Asked(**given))
+    assert replace(whole, file=seen_at_once.file) == seen_at_once
+
+    monkeypatch.setattr(first_rows, "MOST", 100)
+    pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+    with pool, pytest.warns(PrivacyUtilityWarning, match="1 line left out"):
+        some = look(tmp_path / "t", executor=pool, **given)
+    assert some.first == 100
+    assert "from its first 100 rows" in str(some)
+    assert some.target == whole.target
+    for one, other in zip(some.columns, whole.columns, strict=True):
+        cells = ("numbers", "names", "blank", "unread")
+        assert [getattr(one, name) for name in cells] == [getattr(other, name) for name in cells]
+    assert some.columns[1].unread == 2
+    assert some.columns[3].levels == 3  # it varies, though not in the first rows
+    assert options(some) == options(whole)
+
+
+def test_a_wrong_option_is_refused_before_all_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("age\n1\n")
+    with pytest.raises(ValueError, match="target='sick' must be a column"):
+        look(f"{tmp_path}/*.csv", target="sick")
