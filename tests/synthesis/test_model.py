@@ -10,6 +10,7 @@ from scipy.optimize import bisect, minimize_scalar
 from sklearn.tree import DecisionTreeClassifier
 
 from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
 from bdpvi.synthesis.counts import Counts, MeasurementPlan, NoisyCounts, count, merged
 from bdpvi.synthesis.margins import by_pairs, margins, projected, raked, shrunk_cells, shrunk_values
@@ -187,7 +188,7 @@ def rows_of(
 ) -> np.ndarray:
     chosen = Counts(**settings)  # type: ignore[arg-type]
     plan = MeasurementPlan.of(schema, target, distance, chosen)
-    noisy = count(codes, plan, Key.of_seed(7))
+    noisy = count(Held(codes), plan, Key.of_seed(7))
     shares = [one.shares for one in schema.columns.values()]
     made = network(noisy, target, shares, chosen.parents, chosen.cells)
     return made.sample(len(codes), np.random.default_rng(8))
@@ -215,7 +216,7 @@ def test_the_pairs_of_a_network_are_the_noisy_pairs(target: int | None) -> None:
     """A chain's neighbours lie in one clique: their tables are those that were counted."""
     codes = known_network(40_000)
     plan = MeasurementPlan.of(CHAIN, target, NOISELESS, Counts())
-    noisy = count(codes, plan, Key.of_seed(1))
+    noisy = count(Held(codes), plan, Key.of_seed(1))
     made = network(noisy, target, [one.shares for one in CHAIN.columns.values()], 2, 2**17)
     seen = 0
     for node in made.nodes:
