@@ -1,6 +1,7 @@
-"""Time and memory of `bdpvi.private` for a table in blocks, by the number of workers.
+"""Time and memory of a release of a table in blocks, by the number of workers.
 
-The table has 20 columns: 16 numbers, 4 categories of five names each, and a yes/no target. It is
+The route is `private` or `synthesize`, with bounds and levels estimated privately. The table has 16
+numbers, or as many as --numbers says, 4 categories of five names each, and a yes/no target. It is
 written once, as Parquet files with row groups of 131,072 rows. Memory is the peak of each process.
 The releases must be equal to the bit.
 """
@@ -18,6 +19,7 @@ from importlib import import_module
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -28,32 +30,34 @@ from printed import command
 import bdpvi
 from bdpvi.datasets.blocks import Blocks
 from bdpvi.noise.keys import Key
+from bdpvi.releases.transaction import Transaction
 
 GROUP = 1 << 17
 FILE = 8 * GROUP
 NUMBERS, CATEGORIES = 16, 4
+ROUTES = ("private", "synthesize")
 
 
-def rows_of(number: int, rows: int) -> pd.DataFrame:
+def rows_of(number: int, rows: int, numbers: int = NUMBERS) -> pd.DataFrame:
     """Return the rows of one file, a function of its number."""
     generator = np.random.default_rng(number)
-    x = generator.normal(size=(rows, NUMBERS))
+    x = generator.normal(size=(rows, numbers))
     levels = generator.integers(0, 5, size=(rows, CATEGORIES))
     logit = x[:, :4] @ [1.0, -0.5, 0.25, 0.1] + 0.3 * levels[:, 0] - 1
-    frame = pd.DataFrame(x * 12 + 50, columns=[f"x{j}" for j in range(NUMBERS)])
+    frame = pd.DataFrame(x * 12 + 50, columns=[f"x{j}" for j in range(numbers)])
     for j in range(CATEGORIES):
         frame[f"c{j}"] = np.array(list("abcde"))[levels[:, j]]
     frame["sick"] = np.where(generator.random(rows) < 1 / (1 + np.exp(-logit)), "yes", "no")
     return frame
 
 
-def written(folder: Path, rows: int) -> None:
+def written(folder: Path, rows: int, numbers: int) -> None:
     """Write the table unless it is there."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, start in enumerate(range(0, rows, FILE)):
         file = folder / f"{number:04d}.parquet"
         if not file.exists():
-            made = rows_of(number, min(FILE, rows - start))
+            made = rows_of(number, min(FILE, rows - start), numbers)
             made.to_parquet(file, index=False, row_group_size=GROUP)
 
 
@@ -69,21 +73,32 @@ def peak(_: int) -> float:
     return mebibytes()
 
 
-def runs(folder: Path, most: int) -> Iterator[tuple[int, float, float, torch.Tensor]]:
+def released(route: str, folder: Path, pool: ProcessPoolExecutor | None) -> bytes:
+    """Return a release."""
+    given: dict[str, Any] = {"target": "sick", "epsilon": 1.0, "one_row_per_person": True}
+    given |= {"ledger": bdpvi.Ledger(), "executor": pool, "progress": False}
+    with (
+        mock.patch.object(Key, "fresh", staticmethod(lambda: Key.of_seed(0))),
+        mock.patch.object(Transaction, "_key", lambda work, _, one: work.secret.child(one.purpose)),
+    ):
+        if route == "synthesize":
+            made = bdpvi.synthesize(folder, **given)
+            return b"".join(one.tobytes() for one in made.counts.joint.values())
+        made = bdpvi.private(folder, positive="yes", **given)
+        return made.samples.numpy().tobytes()
+
+
+def runs(route: str, folder: Path, most: int) -> Iterator[tuple[int, float, float, bytes]]:
     """Yield workers (0 for this process alone), seconds, MiB of the largest, and the release."""
     for workers in range(most + 1):
         pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn")) if workers else None
         if pool is not None:
             list(pool.map(peak, range(2 * workers)))  # they start before the clock does
         start = time.perf_counter()
-        with mock.patch.object(Key, "fresh", staticmethod(lambda: Key.of_seed(0))):
-            made = bdpvi.private(
-                folder, target="sick", positive="yes", epsilon=1.0, one_row_per_person=True,
-                ledger=bdpvi.Ledger(), executor=pool, progress=False,
-            )  # fmt: skip
+        made = released(route, folder, pool)
         seconds = time.perf_counter() - start
         memory = max(pool.map(peak, range(2 * workers))) if pool is not None else mebibytes()
-        yield workers, seconds, memory, made.samples
+        yield workers, seconds, memory, made
         if pool is not None:
             pool.shutdown()
 
@@ -93,8 +108,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="for the table, which is written once")
     parser.add_argument("--rows", type=float, default=2e6)
     parser.add_argument("--workers", type=int, default=2, help="the most workers")
+    parser.add_argument("--route", choices=ROUTES, default=ROUTES[0])
+    parser.add_argument(
+        "--numbers", type=int, default=NUMBERS, help="columns of numbers, at least 4"
+    )
     given = parser.parse_args()
-    writer = get_context("spawn").Process(target=written, args=(given.folder, int(given.rows)))
+    asked = (given.folder, int(given.rows), given.numbers)
+    writer = get_context("spawn").Process(target=written, args=asked)
     writer.start()  # in a process of its own, whose memory does not count
     writer.join()
     print(command())
@@ -107,11 +127,11 @@ def main() -> None:
     print("| workers | seconds | MiB, caller | MiB, largest worker | equal to the bit |")
     print("| --- " * 5 + "|")
     first = None
-    for workers, seconds, worker, found in runs(given.folder, given.workers):
+    for workers, seconds, worker, found in runs(given.route, given.folder, given.workers):
         first = found if first is None else first
         print(
             f"| {workers} | {seconds:.1f} | {mebibytes():.0f} | {worker:.0f} | "
-            f"{'yes' if torch.equal(found, first) else 'NO'} |",
+            f"{'yes' if found == first else 'NO'} |",
             flush=True,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -199,18 +199,18 @@ def synthesize(
     if not no_report:
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
     track = progress.silent if quiet or as_json else progress.bar
-    people = TableArguments(data=data).ledger(ledger)
-    assert people is not None  # it is a file, not a public table
-    if budget is None and people.budget is None and not people.entries():
-        budget = epsilon
     more = [one for name, one in file.declared.items() if name != "separator"]
     lines = (separator, *["multiline"] * multiline, *more)
     options = repr((given, sorted(drop or ()), lines, None if no_report else test_fraction))
     price = {"epsilon": epsilon, "delta": delta}
-    with (
-        engine(workers, dask) as executor,
-        begun(where.secret, digest_of(blocks or data, executor), people, options, price) as intent,
-    ):
+    with engine(workers, dask) as executor, ExitStack() as stack:
+        digest = digest_of(blocks or data, executor)
+        people = TableArguments(data=data).ledger(ledger)
+        assert people is not None  # it is a file, not a public table
+        if budget is None and people.budget is None and not people.entries():
+            budget = epsilon
+        work = begun(where.secret, digest, people, options, price)
+        intent = stack.enter_context(work)
         people.settle(budget=None if budget is None else bdpvi.Budget(budget, delta))
 
         def counted_with_noise() -> bytes:

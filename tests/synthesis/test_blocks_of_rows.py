@@ -238,20 +238,30 @@ def test_the_command_reads_blocks_by_workers(
     for more, said in (
         (("--workers", 1, "--dask", "tcp://127.0.0.1:1"), "both given; give one"),
         (("--workers", 0), "workers must be"),
-        (("--groups", "sex"), "leave --groups out"),
         (("--drop", "ill"), "drop='ill' must be a column"),
-        (("--unit", "sex"), "unit='sex'"),
     ):
         assert run(*command(folder, "no", *more)) == 2
         assert said in capsys.readouterr().err
     assert not (folder / "parts.ledger.jsonl").exists()
 
 
+def test_what_needs_rows_in_memory_is_left_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = command(folder, "out")
+    assert run(*given, "--groups", "sex") == 2
+    assert "leave --groups out" in capsys.readouterr().err
+    assert run(*[one for one in given if one != "--one-row-per-person"], "--unit", "sex") == 2
+    assert "say one_row_per_person=True (--one-row-per-person)" in capsys.readouterr().err
+    assert not (folder / "parts.ledger.jsonl").exists()
+    assert run(*given) == 0
+
+
 def test_the_same_command_goes_on_after_a_lost_block(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("bdpvi.synthesis.released.count", lambda *_: lost())
+        patch.setattr("bdpvi.synthesis.released.count", lost)
         assert run(*command(folder, "out")) == 2
     assert "ε was charged to" in capsys.readouterr().err
     assert run(*command(folder, "out")) == 0
@@ -261,5 +271,5 @@ def test_the_same_command_goes_on_after_a_lost_block(
     assert "with another table" in capsys.readouterr().err
 
 
-def lost() -> None:
+def lost(*_: object) -> None:
     raise ValueError("parts/1.parquet: disk lost")
