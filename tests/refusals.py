@@ -229,6 +229,11 @@ def run(*arguments: object) -> None:
         raise done.exception
 
 
+def split_and_released(t: Path) -> Any:
+    run("partition", t / "visits.csv", "--by", "who", "--out", t / "parts")
+    return of_visits(t, "parts")
+
+
 WIDE = BayesianLogisticRegression(prior_scale=10.0)
 secret = cache(lambda model, guide: fitted(model, guide, neighbours=Optimum()))
 
@@ -896,10 +901,7 @@ CASES: dict[str, Case] = {
     ),
     "tables/spread: `bdpvi partition": lambda t: (
         lambda: of_visits(t, "visits.csv"),
-        lambda: (
-            run("partition", t / "visits.csv", "--by", "who", "--out", t / "parts"),
-            of_visits(t, "parts"),
-        ),
+        lambda: split_and_released(t),
     ),
     "datasets/buckets: leave out those": lambda t: (
         lambda: partitioned(t / "a", ROWS + 1),
