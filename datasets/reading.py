@@ -64,7 +64,7 @@ def read_table(
     """
     given = FileFormat(**file)
     if Path(path).suffix.lower() in _PARQUET:
-        return _parquet(path, least)
+        return _parquet(path, least, written)
     _separator(given.separator)  # refused before the file is opened
     with open(path, "rb") as opened:
         frame, odd = read_opened(opened, str(path), given, text=text, written=written)
@@ -193,7 +193,10 @@ def _more(file: Bytes) -> bytes:
     return found
 
 
-def _parquet(path: str | os.PathLike[str], least: int) -> pd.DataFrame:
+def _parquet(
+    path: str | os.PathLike[str], least: int, written: Collection[str] = ()
+) -> pd.DataFrame:
+    """Return the rows; whole numbers beside blanks stay exact in columns of ``written``."""
     if importlib.util.find_spec("pyarrow") is None:
         raise ValueError(
             f"{path} is a Parquet file, which needs pyarrow: pip install 'bdpvi[stream]'"
@@ -202,11 +205,25 @@ def _parquet(path: str | os.PathLike[str], least: int) -> pd.DataFrame:
         pass  # an OSError, as for a CSV file
     try:
         frame = pd.read_parquet(path, engine="pyarrow")
+        rounded = [name for name in frame if name in written and frame[name].dtype.kind == "f"]
+        for name, exact in _whole_numbers(path, rounded).items():
+            frame[name] = pd.Series(exact, index=frame.index, dtype=object)
     except Exception as error:  # a damaged file can raise anything in pyarrow or pandas
         raise ValueError(f"{path} is not a readable Parquet file: {error}") from error
     if len(frame) < least:
         raise ValueError(f"{path} has no rows")
     return frame
+
+
+def _whole_numbers(path: str | os.PathLike[str], names: list[str]) -> dict[str, list[int | None]]:
+    """Return those of these columns that are whole numbers; pandas rounds them beside blanks."""
+    if not names:
+        return {}
+    from pyarrow import parquet, types
+
+    table = parquet.read_table(path, columns=names)
+    whole = [one.name for one in table.schema if types.is_integer(one.type)]
+    return {name: table[name].to_pylist() for name in whole}
 
 
 def _names(line: str, path: str, separator: str) -> list[str]:

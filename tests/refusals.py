@@ -139,6 +139,8 @@ def of_visits(folder: Path, name: str) -> Any:
     """Read two rows of everybody, from a file in which they lie apart or from another table."""
     twice = pd.concat([FRAME.assign(who=[f"p{n}" for n in range(len(FRAME))])] * 2)
     twice.to_csv(folder / "visits.csv", index=False)
+    if name == "parts":
+        run("partition", folder / "visits.csv", "--by", "who", "--out", folder / name)
     table = Blocks.of(folder / name, size=2_000)
     return private(table, constants=PUBLIC, unit="who", rows_per_unit=2, ledger=Ledger())
 
@@ -227,11 +229,6 @@ def run(*arguments: object) -> None:
     done = CliRunner().invoke(app, [str(one) for one in arguments])
     if done.exception is not None:
         raise done.exception
-
-
-def split_and_released(t: Path) -> Any:
-    run("partition", t / "visits.csv", "--by", "who", "--out", t / "parts")
-    return of_visits(t, "parts")
 
 
 WIDE = BayesianLogisticRegression(prior_scale=10.0)
@@ -901,7 +898,7 @@ CASES: dict[str, Case] = {
     ),
     "tables/spread: `bdpvi partition": lambda t: (
         lambda: of_visits(t, "visits.csv"),
-        lambda: split_and_released(t),
+        lambda: of_visits(t, "parts"),
     ),
     "datasets/buckets: leave out those": lambda t: (
         lambda: partitioned(t / "a", ROWS + 1),

@@ -121,3 +121,13 @@ def test_categories_of_a_file_keep_their_zeros(
 def test_a_number_of_a_frame_is_one_person_however_it_is_held() -> None:
     found = persons_of(pd.Series([7, 7.0, np.int64(7), "7", None, "NA"], dtype=object))
     assert found.tolist() == ["7"] * 4 + ["", ""]
+
+
+def test_whole_numbers_beside_blanks_in_parquet_stay_exact(tmp_path: Path) -> None:
+    """Pandas reads such a column as floats, and 2⁵³ and 2⁵³ + 1 would be one person."""
+    many = [2**53, 2**53 + 1, None, 7]
+    frame = pd.DataFrame({"who": pd.array(many, dtype="Int64"), "age": [30.0, 40.0, 50.0, None]})
+    frame.to_parquet(tmp_path / "visits.parquet")
+    found = read_table(tmp_path / "visits.parquet", written=["who"])
+    assert persons_of(found["who"]).tolist() == [str(2**53), str(2**53 + 1), "", "7"]
+    assert found["age"].dtype.kind == "f"
