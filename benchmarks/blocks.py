@@ -84,8 +84,8 @@ def released(route: str, folder: Path, pool: ProcessPoolExecutor | None) -> byte
         if route == "synthesize":
             made = bdpvi.synthesize(folder, **given)
             return b"".join(one.tobytes() for one in made.counts.joint.values())
-        made = bdpvi.private(folder, positive="yes", **given)
-        return made.samples.numpy().tobytes()
+        draws = bdpvi.private(folder, positive="yes", **given).samples
+        return bytes(draws.numpy().tobytes())
 
 
 def runs(route: str, folder: Path, most: int) -> Iterator[tuple[int, float, float, bytes]]:
