@@ -82,10 +82,10 @@ def released(route: str, folder: Path, pool: ProcessPoolExecutor | None) -> byte
         mock.patch.object(Transaction, "_key", lambda work, _, one: work.secret.child(one.purpose)),
     ):
         if route == "synthesize":
-            made = bdpvi.synthesize(folder, **given)
-            return b"".join(one.tobytes() for one in made.counts.joint.values())
-        draws = bdpvi.private(folder, positive="yes", **given).samples
-        return bytes(draws.numpy().tobytes())
+            table = bdpvi.synthesize(folder, **given)
+            return b"".join(one.tobytes() for one in table.counts.joint.values())
+        made = bdpvi.private(folder, positive="yes", **given)
+        return bytes(made.samples.numpy().tobytes())
 
 
 def runs(route: str, folder: Path, most: int) -> Iterator[tuple[int, float, float, bytes]]:
