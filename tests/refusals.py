@@ -46,7 +46,7 @@ from bdpvi.bayesian.mode.route import Mode
 from bdpvi.cli import app
 from bdpvi.commands import synthesize
 from bdpvi.commands.options import WholeTable
-from bdpvi.datasets import constants_of, from_frame, partition
+from bdpvi.datasets import constants_of, from_blocks, from_frame, partition
 from bdpvi.datasets.blocks import ROWS, Blocks
 from bdpvi.datasets.dataset import People
 from bdpvi.datasets.schema import Domain, Schema
@@ -133,6 +133,14 @@ def in_folder(folder: Path, url: bool = False, **more: Any) -> Any:
     FRAME.to_csv(folder / "parts" / "a.csv", index=False)
     path = folder / "parts"
     return private(f"file://{path}" if url else path, constants=PUBLIC, **more)
+
+
+def in_blocks(folder: Path, training: Training | None = None, **options: Any) -> Any:
+    """Fit the table from a file in blocks."""
+    FRAME.to_csv(folder / "a.csv", index=False)
+    given = {"constants": PUBLIC, "positive": "yes", "progress": False, **options}
+    data = from_blocks(folder / "a.csv", "sick", **given)
+    return bdpvi.fit(LOOSE, guides.Laplace(LOOSE), data, training=training, progress=False)
 
 
 def of_visits(folder: Path, name: str) -> Any:
@@ -899,6 +907,14 @@ CASES: dict[str, Case] = {
     "tables/spread: `bdpvi partition": lambda t: (
         lambda: of_visits(t, "visits.csv"),
         lambda: of_visits(t, "parts"),
+    ),
+    "bayesian/fit: leave rate and optim out": lambda t: (
+        lambda: in_blocks(t, Training(rate=0.5)),
+        lambda: in_blocks(t, Training(steps=5)),
+    ),
+    "datasets/block_tables: give an Encoding": lambda t: (
+        lambda: in_blocks(t, constants=None),
+        lambda: in_blocks(t),
     ),
     "datasets/buckets: leave out those": lambda t: (
         lambda: partitioned(t / "a", ROWS + 1),

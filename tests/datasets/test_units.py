@@ -12,6 +12,7 @@ import pytest
 from test_cli import run
 
 from bdpvi.datasets import Schema, from_csv
+from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.noise.keys import Key
