@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyro
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from simulated import logistic_data
 
@@ -20,10 +21,12 @@ UCI = Path(__file__).parents[1].parent / "shared" / "data" / "uci"
 
 
 @pytest.fixture(autouse=True)
-def _clean_pyro() -> Iterator[None]:
-    """Every test starts without parameters, and leaves none."""
+def _clean() -> Iterator[None]:
+    """Every test starts without parameters, and leaves none, nor another number of threads."""
     pyro.clear_param_store()
+    threads = torch.get_num_threads()
     yield
+    assert torch.get_num_threads() == threads
     assert not dict(pyro.get_param_store().items()), "a call left parameters in Pyro's store"
 
 

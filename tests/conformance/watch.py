@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from bdpvi.privacy.book import Book, follow
 from bdpvi.releases import transaction
 from bdpvi.releases.transaction import Plan, Transaction, seal
 
+_LONGEST = 120
+"""Seconds that a work in a process may take."""
 COINS = ("held out", "folds", "panel", "work", "split")
 """Labels of keys whose coins choose rows or name a work: no noise, and nothing to pay for."""
 
@@ -239,6 +242,7 @@ def killed(work: Callable[[], object], when: int | Callable[[int], bool]) -> boo
     process = os.fork()
     if process == 0:
         code = 3
+        signal.alarm(_LONGEST)  # a lock that another thread held at the fork is never released
         try:
             with events(lambda now: os._exit(9) if dies(now) else None):
                 work()
