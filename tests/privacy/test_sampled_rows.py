@@ -83,6 +83,7 @@ def test_one_step_against_quadrature(run: SampledGaussian) -> None:
             assert found <= 1.01 * truth + 1e-12
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("run", STEPS)
 def test_many_steps_against_a_convolution(run: SampledGaussian) -> None:
     steps = 12

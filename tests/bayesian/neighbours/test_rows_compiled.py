@@ -239,11 +239,12 @@ def test_threads_give_the_same_bits(
     guide: type[GaussianGuide], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = logistic_data(700, 3).to("cpu", dtype)
-    p = problem(data, guide)
+    p, threads = problem(data, guide), torch.get_num_threads()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     alone = train_rows(p, RowFits("remove", data, -1.0))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     both = train_rows(p, RowFits("remove", data, -1.0))
+    torch.set_num_threads(threads)
     assert all(torch.equal(both[name], value) for name, value in alone.items())
 
 
