@@ -78,7 +78,7 @@ def test_public_tables_are_certified_or_say_why_not(
 
 
 @pytest.mark.whole
-def test_the_cluster_releases_a_model_and_a_certificate(tmp_path: Path) -> None:
+def test_the_cluster_releases_a_model_synthetic_rows_and_a_certificate(tmp_path: Path) -> None:
     pytest.importorskip("distributed")
     example = EXAMPLES / "larger" / "dask_cluster.py"
     ran = subprocess.run(
@@ -90,4 +90,5 @@ def test_the_cluster_releases_a_model_and_a_certificate(tmp_path: Path) -> None:
     )
     assert "worst-case DP ε = 1 (target)" in ran.stdout
     assert "certified" in ran.stdout
+    assert (tmp_path / "made" / "synthetic.csv").exists()
     assert (tmp_path / "made" / "model" / "release.json").exists()

@@ -32,6 +32,15 @@ PUBLIC = datasets.constants_of(
         "kind": ["a", "b", "c", "d"],
     }
 )
+SCHEMA = datasets.Schema(
+    {
+        "age": datasets.Domain(low=18, high=100),
+        "visits": datasets.Domain(low=0, high=40, integer=True),
+        "kind": datasets.Domain(levels=("a", "b", "c", "d")),
+        "sick": datasets.Domain(levels=("no", "yes")),
+    },
+    source="The claims handbook.",
+)
 
 
 def write(folder: Path, number: int, rows: int) -> None:
@@ -85,6 +94,12 @@ def main() -> None:
             ledger=ledger, one_row_per_person=True, out=given.folder / "model", **whole,
         )  # fmt: skip
         tell(f"model: {release.receipt}")
+        shared = bdpvi.synthesize(
+            table, SCHEMA, "sick", epsilon=1.0, delta=DELTA, ledger=ledger,
+            one_row_per_person=True, **whole,
+        )  # fmt: skip
+        shared.sample(1000).to_csv(given.folder / "synthetic.csv", index=False)
+        tell(f"synthetic rows: {shared.receipt}")
         data = datasets.from_blocks(table, "sick", positive="yes", constants=PUBLIC, **whole)
         model = bdpvi.BayesianLogisticRegression()
         fit = bdpvi.fit(model, guides.Laplace(model), data, ledger=ledger, progress=False)

@@ -84,7 +84,10 @@ def test_one_step_against_quadrature(run: SampledGaussian) -> None:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("run", STEPS)
+@pytest.mark.parametrize(
+    "run",
+    [pytest.param(one, marks=[] if one.rows == 3 else pytest.mark.slow) for one in STEPS],
+)
 def test_many_steps_against_a_convolution(run: SampledGaussian) -> None:
     steps = 12
     found = worst_case([replace(run, steps=steps)], 1e-5)
