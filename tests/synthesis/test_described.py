@@ -34,7 +34,7 @@ def test_it_says_what_the_noisy_counts_say() -> None:
     assert "smokes: code of 2 levels, declared" in lines
     line = next(one for one in lines if one.startswith("  quantiles"))
     found = [float(one) for one in re.findall(r"%: (\d+)", line)]
-    assert found == pytest.approx(np.quantile(age, [0.05, 0.25, 0.5, 0.75, 0.95]), abs=1.5)
+    assert found == pytest.approx(np.quantile(age, [0.05, 0.25, 0.5, 0.75, 0.95]), abs=4)
     share, half = re.findall(r"[\d.]+", next(one for one in lines if one.startswith("  never")))
     assert float(half) == pytest.approx(
         100 * 1.96 * made.counts.deviation / 20_000, rel=0.1
