@@ -75,6 +75,8 @@ def predict(
         separator=separator, multiline=multiline, charset=charset, decimal=decimal,
         thousands=thousands,
     )  # fmt: skip
+    if out is not None and not as_json and not store.nothing_at(out):
+        raise ValueError(f"{str(out)!r} exists already; nothing is overwritten")
     loaded = load_release(released)
     with engine(workers, dask) as executor:
         made = Predictions.of(

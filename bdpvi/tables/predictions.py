@@ -166,7 +166,8 @@ class Predictions:
 
     def _check_ids(self) -> None:
         path = self.table.path or "the table"
-        taken = {*_columns(self.release, torch.zeros(0, len(self.encoding.feature_names)))}
+        none = torch.zeros(0, len(self.encoding.feature_names), dtype=torch.float64)
+        taken = {*_columns(self.release, none)}
         for name in self.ids:
             if name not in self.table.header:
                 raise ValueError(f"id={name!r} is not a column of {path}")

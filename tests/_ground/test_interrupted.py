@@ -386,7 +386,7 @@ STOPPED = {
     ),
     "cost": ("bdpvi.bayesian.releases.cost", ["{fit}"]),
     "predict": (
-        "bdpvi.datasets.reading.read_table",
+        "bdpvi.tables.predictions.Blocks.of",
         ["{release}", "--data", "{new}", "--out", "{new}"],
     ),
     "ledger show": ("bdpvi.bayesian.storage.open_ledger", ["{fit}"]),

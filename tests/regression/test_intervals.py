@@ -98,7 +98,7 @@ def test_a_budget_refuses_and_a_charge_comes_first(monkeypatch: pytest.MonkeyPat
         assert len(ledger.entries()) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bdpvi.regression.score_release.measure", interrupted)
+    monkeypatch.setattr("bdpvi.regression.score_release.measured", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit_private(MODEL, data, epsilon=0.5, route=NoisyScores(rows=4000), ledger=ledger)
     with pytest.raises(ValueError, match=r"epsilon=0\.5 cannot be reached .* 1 charge made"):
