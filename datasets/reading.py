@@ -205,7 +205,8 @@ def _parquet(
         pass  # an OSError, as for a CSV file
     try:
         frame = pd.read_parquet(path, engine="pyarrow")
-        rounded = [name for name in frame if name in written and frame[name].dtype.kind == "f"]
+        there = frame.columns
+        rounded = [name for name in written if name in there and frame[name].dtype.kind == "f"]
         for name, exact in _whole_numbers(path, rounded).items():
             frame[name] = pd.Series(exact, index=frame.index, dtype=object)
     except Exception as error:  # a damaged file can raise anything in pyarrow or pandas
