@@ -334,7 +334,9 @@ def test_private_for_intervals_goes_on_and_pays_nothing_twice(tmp_path: Path) ->
     assert summary.reliable
     assert age.name == "age"
     assert abs(age.mean / age.scale - 1 / 15) < 5 * (age.sd or 0.0) / age.scale
-    assert [one.note for one in summary.coefficients if one.name == "kind=a"] == ["base level"]
+    bases = [one.name for one in summary.coefficients if one.note == "base level"]
+    assert len(bases) == 1  # the level with the largest noisy count
+    assert bases[0].startswith("kind=")
     entries = len(ledger.entries())
     (tmp_path / "one" / "release.json").unlink()  # as if it had been interrupted before
     again = bdpvi.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
