@@ -22,7 +22,7 @@ from bdpvi._ground import progress as shown
 from bdpvi._ground import store
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets import blocks
-from bdpvi.datasets.blocks import LEFT_OUT, Blocks, Lines, RowGroup, is_dask
+from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks, Lines, RowGroup, is_dask
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.schema import Schema, in_file
@@ -189,9 +189,7 @@ class _Work:
                 hashes = pa.array(self._hashes(made, place))
                 place += len(made)
                 yield from made.append_column("", hashes).combine_chunks().to_batches()
-        tell_owner(
-            left_out, "line", "it has too few or too many values, or a quote that is not closed"
-        )
+        tell_owner(left_out, "line", ODD)
 
     def _hashes(self, rows: Any, place: int) -> NDArray[np.uint64]:
         """Return the hash of each row's person, (N,); rows without one are spread evenly."""

@@ -11,8 +11,6 @@ from bdpvi.datasets.blocks import LEFT_OUT, Blocks
 
 MOST = 200_000
 """Most rows that are looked at in memory."""
-ODD = "it has too few or too many values, or a quote that is not closed"
-"""Why a line is left out."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -123,7 +123,7 @@ def tell_of_others(count: int, unit: str, rows: int) -> None:
 
 
 @dataclass(frozen=True)
-class FirstRows:
+class RowLimit:
     """The rows that are used of a table in which persons have several: the first ones of each.
 
     Attributes:

@@ -52,9 +52,9 @@ def schema(
     reason. Keep the draft secret until then. The same file is that of --types.
     """
     from bdpvi._ground.types import tell_owner
-    from bdpvi.datasets.blocks import Blocks, in_blocks
+    from bdpvi.datasets.blocks import ODD, Blocks, in_blocks
     from bdpvi.datasets.encoding import with_text_names
-    from bdpvi.datasets.first_rows import ODD, FirstRows
+    from bdpvi.datasets.first_rows import FirstRows
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.reading import read_table
     from bdpvi.datasets.schema import measured

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.blocks import LEFT_OUT, Blocks, in_blocks
+from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks, in_blocks
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import Misread
@@ -96,7 +96,7 @@ def look(rows: Records[pd.DataFrame], order: Order) -> None:
     of_domains = {name: one.reading for name, one in order.declared.items()}
     types = {name: one for name, one in of_domains.items() if one} | dict(order.types)
     odd, misread = rows.sum(_misread, types, tuple(order.kinds))
-    tell_owner(odd, "line", "it has too few or too many values, or a quote that is not closed")
+    tell_owner(odd, "line", ODD)
     misread.tell()
 
 

@@ -14,11 +14,11 @@ import pandas as pd
 
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import TooFewRecordsError, tell_owner
-from bdpvi.datasets.blocks import Blocks, files_of, in_blocks, is_dask
+from bdpvi.datasets.blocks import ODD, Blocks, files_of, in_blocks, is_dask
 from bdpvi.datasets.bought import UNDECLARED
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
-from bdpvi.datasets.first_rows import ODD, FirstRows
+from bdpvi.datasets.first_rows import FirstRows
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, numbers_in, seems, sign_options
 from bdpvi.datasets.reading import read_table

@@ -22,11 +22,10 @@ from bdpvi._ground.outputs import csv_text
 from bdpvi._ground.progress import bar
 from bdpvi._ground.store import claimed
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.blocks import LEFT_OUT, Blocks
+from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.columns import as_named, label
 from bdpvi.datasets.encoding import Encoding, said
-from bdpvi.datasets.first_rows import ODD
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import Misread
 from bdpvi.datasets.records import Spread, added

@@ -33,7 +33,7 @@ from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.records import Held, Records
 from bdpvi.datasets.schema import in_file
 from bdpvi.datasets.tables import dataset_from_frame
-from bdpvi.datasets.units import FirstRows, at_most, without_unit
+from bdpvi.datasets.units import RowLimit, at_most, without_unit
 from bdpvi.privacy.book import ROW, checked
 from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.ledger import Ledger
@@ -284,7 +284,7 @@ class Work:
     file: FileFormat = field(default_factory=FileFormat)
     where: Places | None = None
     executor: Executor | None = None
-    limit: FirstRows | None = None
+    limit: RowLimit | None = None
 
     @classmethod
     def of(
@@ -671,11 +671,11 @@ def _read(
 
 def _first_rows(
     table: Blocks, types: Schema | None, people: People
-) -> tuple[FirstRows, Schema | None]:
+) -> tuple[RowLimit, Schema | None]:
     """Return the rows used of each person of a table in blocks, and the other columns' types."""
     without_unit(table.header, people.unit)
     type_, rest = (None, None) if types is None else types.of_unit(people.unit)
-    return FirstRows(people.unit, people.rows_per_unit, type_), rest
+    return RowLimit(people.unit, people.rows_per_unit, type_), rest
 
 
 def _of_persons(

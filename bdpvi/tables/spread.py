@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.guarantees import WORST_CASE
-from bdpvi.datasets.blocks import LEFT_OUT, Blocks
+from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.looks import tell_of_labels
 from bdpvi.datasets.records import Records
-from bdpvi.datasets.units import FirstRows, tell_of_others
+from bdpvi.datasets.units import RowLimit, tell_of_others
 from bdpvi.tables.encoded import WITHOUT, usable
 from bdpvi.tables.pipeline import Pipeline
 
@@ -69,7 +69,7 @@ class Persons:
         return not (ordered[1:] == ordered[:-1]).any()
 
 
-def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: FirstRows | None = None) -> int:
+def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: RowLimit | None = None) -> int:
     """Return the number of rows that are used; tell the owner about the others and the target.
 
     It is the first pass over the table, before anything is charged.
@@ -93,14 +93,14 @@ def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: FirstRows | N
             )
         tell_of_others(more, limit.unit, limit.rows)
     tell_owner(left_out, "row", WITHOUT)
-    tell_owner(odd, "line", "it has too few or too many values, or a quote that is not closed")
+    tell_owner(odd, "line", ODD)
     if pipeline.model is None:
         tell_of_labels(pipeline.target, labels, pipeline.positive_label)
     return int(used)
 
 
 def _facts(
-    whole: pd.DataFrame, pipeline: Pipeline, limit: FirstRows | None
+    whole: pd.DataFrame, pipeline: Pipeline, limit: RowLimit | None
 ) -> tuple[int, int, int, dict[str, int], int, Persons]:
     """Return rows in use, others of them, lines left out, and counts of the target's labels; then
     rows that a person has too many, and the persons."""
