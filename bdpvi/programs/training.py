@@ -130,8 +130,7 @@ class SuitedDPVI(Settings):
         start = {name: value.clone() for name, value in holder.state_dict().items()}
         given = {one.name: getattr(settings, one.name) for one in fields(Settings)}
         made = cls(**given, guide=guide, size=0, start=start)
-        x, _ = made._arguments(model, data).leaves
-        with isolated(x), on(HOST):
+        with isolated(made._like(model, data)), on(HOST):
             program = made._read(model, data)
             moments(program)  # refuse before any charge
             return replace(made, size=program.size)
@@ -213,15 +212,15 @@ class SuitedDPVI(Settings):
             n.removeprefix("of "): v.to(here) for n, v in found.items() if n.startswith("of ")
         }
         Holder(modules_of(model)).load_state_dict(parameters, strict=False)  # on a return too
-        return self._trained(found, parameters, model, records.x, key)
+        return self._trained(found, parameters, model, records, key)
 
     def _train(
         self, model: Model, data: Dataset, plan: DPVIPlan, key: Key, kept: KeptState | None
     ) -> dict[str, Tensor]:
         """Return the latents' mean and covariance, and the model's parameters."""
         Holder(modules_of(model, self.guide)).load_state_dict(self.start)
-        like, start = self._arguments(model, data).leaves[0], int(key.child("start"))
-        with isolated(like, seed=start % 2**63), on(HOST):
+        start = int(key.child("start"))
+        with isolated(self._like(model, data), seed=start % 2**63), on(HOST):
             program = self._read(model, data)
             mechanism = NoisySum(
                 rate=plan.drawn.rate,
@@ -261,7 +260,7 @@ class SuitedDPVI(Settings):
         found: dict[str, Tensor],
         parameters: dict[str, Tensor],
         model: Model,
-        like: Tensor,
+        data: Dataset,
         key: Key,
     ) -> Trained:
         mean, spread = found["mean"], found["covariance"]
@@ -277,27 +276,31 @@ class SuitedDPVI(Settings):
             covariance=tuple(map(tuple, ((spread + spread.mT) / 2).tolist())) if whole else (),
             sites=sites,
             measured=tuple(found["measured"].tolist()),
+            features="" if data.x.is_floating_point() else str(data.x.dtype).split(".")[1],
         )
-        flat = guide.draws(self.draws, key.child("draws")).to(like)
+        flat = guide.draws(self.draws, key.child("draws")).to(_like(data))
         trained = TrainedModel(model, parameters) if parameters else model
-        latents = guide.latents(trained, flat, like.shape[1])
+        latents = guide.latents(trained, flat, data.x.shape[1])
         return Trained(trained, guide, parameters, flat, latents)
 
     def _arguments(self, model: Model, data: Dataset) -> Arguments:
         """Return x and y, in the type of the modules' weights if there are any."""
+        kind = self._like(model, data).dtype
+        every = [one.to(kind) if one.is_floating_point() else one for one in (data.x, data.y)]
+        return Arguments.of(tuple(every), {})
+
+    def _like(self, model: Model, data: Dataset) -> Tensor:
+        """Return a tensor of the type and device of training."""
         weights = (w for one in modules_of(model, self.guide) for w in one.parameters())
         first = next(weights, None)
-        kind = data.x.dtype if first is None else first.dtype
-        y = data.y.to(kind) if data.y.is_floating_point() else data.y
-        return Arguments.of((data.x.to(kind), y), {})
+        like = _like(data)
+        return like if first is None else like.to(first.dtype)
 
     def _read(self, model: Model, data: Dataset) -> Program:
         """Return the program; with a copy of a Pyro guide, as each is trained once."""
         guide = self.guide
         if isinstance(guide, AutoGuide):
-            made_for = guide._model  # copying drops it in both
-            fresh = copy.deepcopy(guide, {id(one): one for one in modules_of(model)})
-            guide._model = fresh._model = made_for
+            fresh = _copied(guide, {id(one): one for one in modules_of(model)})
             if self.rows is not None and isinstance(fresh, _Usual):
                 # With noise a scale that is too large adapts more slowly than one too small.
                 fresh._init_scale = min(fresh._init_scale, _START / math.sqrt(self.rows))
@@ -347,6 +350,24 @@ def _identified(program: Program, model: Model, features: int) -> Tensor | None:
 
     found: Tensor = torch.block_diag(*map(of_site, program.sites))
     return found
+
+
+def _like(data: Dataset) -> Tensor:
+    """Return a tensor of the type of all latents: the records', unless they are whole numbers."""
+    found = (one for one in (data.x, data.y) if one.is_floating_point())
+    return next(found, torch.empty(0, device=data.x.device))
+
+
+def _copied(guide: AutoGuide, shared: dict[int, Any]) -> Any:
+    """Return a copy of a Pyro guide, for the same model; copying drops that in both."""
+    parts = [one for one in guide.modules() if isinstance(one, AutoGuide)]
+    kept = [(one._model, one.master) for one in parts]
+    made = copy.deepcopy(guide, shared)
+    copies = [one for one in made.modules() if isinstance(one, AutoGuide)]
+    for one, fresh, (model, master) in zip(parts, copies, kept, strict=True):
+        one._model = fresh._model = model
+        one.master = master
+    return made
 
 
 def _described(guide: Any) -> str:

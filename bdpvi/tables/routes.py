@@ -11,7 +11,7 @@ from bdpvi._ground.host import on_host
 from bdpvi.bayesian.fit import fit
 from bdpvi.bayesian.guarantees import Guarantee, WorstCaseDP
 from bdpvi.bayesian.releases import release
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import Dataset, pair
 from bdpvi.guides import Laplace
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -82,9 +82,7 @@ def fit_private(
     validate.epsilon(epsilon)
     validate.probability("delta", delta)
     if not isinstance(data, Dataset):
-        if not (isinstance(data, tuple) and len(data) == 2):
-            raise ValueError(f"data must be a Dataset or a pair (x, y), got {type(data).__name__}")
-        x, y = data
+        x, y = pair(data)
         if isinstance(x, Tensor) and isinstance(y, Tensor):
             data = Dataset(x, y)
         else:
