@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from collections.abc import Mapping
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,15 +45,15 @@ SCHEMA = Schema(
     },
     source="how images are stored",
 )
-MODELS = {
-    "tree, depth 3": (lambda: DecisionTreeClassifier(max_depth=3, random_state=0), 5000),
-    "tree, depth 6": (lambda: DecisionTreeClassifier(max_depth=6, random_state=0), 5000),
-    "naive Bayes": (lambda: GaussianNB(), 5000),
-    "logistic, 50 images": (lambda: LogisticRegression(max_iter=300), 50),
-    "logistic, 5,000 images": (lambda: LogisticRegression(max_iter=300), 5000),
-    "10 neighbours, 300 images": (lambda: KNeighborsClassifier(10), 300),
-    "10 neighbours, 5,000 images": (lambda: KNeighborsClassifier(10), 5000),
-    "network, 5,000 images": (lambda: MLPClassifier((100,), max_iter=30, random_state=0), 5000),
+MODELS: Mapping[str, tuple[Any, int]] = {
+    "tree, depth 3": (DecisionTreeClassifier(max_depth=3, random_state=0), 5000),
+    "tree, depth 6": (DecisionTreeClassifier(max_depth=6, random_state=0), 5000),
+    "naive Bayes": (GaussianNB(), 5000),
+    "logistic, 50 images": (LogisticRegression(max_iter=300), 50),
+    "logistic, 5,000 images": (LogisticRegression(max_iter=300), 5000),
+    "10 neighbours, 300 images": (KNeighborsClassifier(10), 300),
+    "10 neighbours, 5,000 images": (KNeighborsClassifier(10), 5000),
+    "network, 5,000 images": (MLPClassifier((100,), max_iter=30, random_state=0), 5000),
 }
 Array = npt.NDArray[np.float64]
 Digits = npt.NDArray[np.int64]
@@ -80,7 +82,8 @@ def synthetic(x: Array, y: Digits, epsilon: float, seed: int) -> Rows:
         progress=False,
     )  # fmt: skip
     rows = released.sample(rows=len(y))
-    return rows[COLUMNS].to_numpy(float), rows["digit"].str[1:].astype(int).to_numpy()
+    digits: Digits = np.asarray(rows["digit"].str[1:], dtype=np.int64)
+    return np.asarray(rows[COLUMNS], dtype=np.float64), digits
 
 
 def shown(rows: Rows, network: MLPClassifier) -> Array:
@@ -97,7 +100,7 @@ def main() -> None:
     print(command())
     warnings.simplefilter("ignore")  # networks stop before the optimum
     (x, y), (fresh, truth) = (averaged(*part) for part in mnist.load_mnist(given.data))
-    models = {name: make().fit(fresh[:size], truth[:size]) for name, (make, size) in MODELS.items()}
+    models = {name: model.fit(fresh[:size], truth[:size]) for name, (model, size) in MODELS.items()}
     network = models["network, 5,000 images"]
     usual = shown((fresh[5000:7500], truth[5000:7500]), network)
     print("| ε | fours labelled nine | largest excess | label, shown | found |")
@@ -117,13 +120,13 @@ def main() -> None:
     rank(models, x, y, (fresh[7500:], truth[7500:]))
 
 
-def rank(models: dict[str, object], x: Array, y: Digits, real: Rows) -> None:
+def rank(models: Mapping[str, Any], x: Array, y: Digits, real: Rows) -> None:
     """Print scores on synthetic rows and on real ones, and Kendall's rank correlation."""
     tables = {epsilon: synthetic(x, y, epsilon, 0) for epsilon in (0.1, 1.0, 10.0)}
     print("\n| classifier | " + " | ".join(f"ε = {one:g}" for one in tables) + " | real |")
     print("| --- " * (2 + len(tables)) + "|")
     rows = [
-        [float(model.score(*part)) for part in (*tables.values(), real)]  # type: ignore[attr-defined]
+        [float(model.score(*part)) for part in (*tables.values(), real)]
         for model in models.values()
     ]
     for name, scores in zip(models, rows, strict=True):

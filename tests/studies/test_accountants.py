@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, optimize, stats
-from studies import accountants
+from studies import accountants, gaussian
 
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
@@ -54,7 +54,7 @@ def test_it_is_below_the_log_moment_of_the_mixture(order: int) -> None:
 
 
 def test_what_is_called_the_truth_is_at_most_the_epsilon_of_a_step_by_quadrature() -> None:
-    noise, rate = 0.7, accountants.ORDERS_RATE
+    noise, rate = 0.7, gaussian.ORDERS_RATE
 
     def excess(epsilon: float) -> float:
         """Return ∫ (p − e^ε q)⁺ − δ, which begins where p/q = e^ε."""
@@ -63,7 +63,7 @@ def test_what_is_called_the_truth_is_at_most_the_epsilon_of_a_step_by_quadrature
         more = rate * stats.norm.sf(start, 1, noise)
         return (
             float(more + (1 - rate - math.exp(epsilon)) * stats.norm.sf(start, 0, noise))
-            - accountants.DELTA
+            - gaussian.DELTA
         )
 
     true = optimize.brentq(excess, 1e-6, 5, xtol=1e-12)
