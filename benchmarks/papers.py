@@ -14,7 +14,7 @@ PUBLISHED_SMALL = {"abalone": (0.76, 0.5, 0.61), "adult": (0.81, 0.16, 0.2)}
 
 ABOUT_STATUS = """## What of the papers was redone
 
-*Redone* means computed anew here, whatever came out; *not at hand* that the part was not before us,
+*Redone* means computed anew here, whatever came out; *not at hand* that we could not read the part,
 so that nothing is said of it.
 
 """
