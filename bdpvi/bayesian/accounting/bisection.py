@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
+from torch import Tensor
+
 from bdpvi.bayesian.accounting.answer import estimate
 from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.bayesian.accounting.estimators import MeanEstimate
@@ -33,7 +35,7 @@ def bisected(tests: Mapping[str, Test], beta: float) -> tuple[float, dict[str, M
     that fails where it could have passed leads to a larger ε.
 
     Args:
-        tests: by direction, see :func:`tested`.
+        tests: by direction, see :func:`of_bound`.
         beta: the largest allowed number.
 
     Returns:
@@ -71,12 +73,12 @@ def of_mean(deltas: Deltas, beta: float, failure_probability: float) -> Test:
         beta: the largest allowed mean.
         failure_probability: γ of each test.
     """
-    return tested(
+    return of_bound(
         [deltas], beta, lambda fixed, e: estimate(fixed[0], e, betting, failure_probability)
     )
 
 
-def tested(parts: Sequence[Deltas], beta: float, bounded: Bounded) -> Test:
+def of_bound(parts: Sequence[Deltas], beta: float, bounded: Bounded) -> Test:
     """Return the test of a number that is at least each part's mean.
 
     It uses the quicker range if that decides: if even the largest observed δ as the range gives a
@@ -96,11 +98,7 @@ def tested(parts: Sequence[Deltas], beta: float, bounded: Bounded) -> Test:
         deltas = [one.at(epsilon) for one in parts]
 
         def within(uppers: Sequence[float]) -> MeanEstimate:
-            fixed = [
-                replace(one, at=lambda _, d=delta: d, bound=lambda _, u=upper: u)
-                for one, delta, upper in zip(parts, deltas, uppers, strict=True)
-            ]
-            return bounded(fixed, epsilon)
+            return bounded([*map(_fixed, parts, deltas, uppers)], epsilon)
 
         rough = [_range(one.rough or one.bound, epsilon) for one in parts]
         quick = within(rough)
@@ -115,6 +113,10 @@ def tested(parts: Sequence[Deltas], beta: float, bounded: Bounded) -> Test:
         return within([_range(one.bound, epsilon) for one in parts])
 
     return test
+
+
+def _fixed(one: Deltas, delta: Tensor, upper: float) -> Deltas:
+    return replace(one, at=lambda _: delta, bound=lambda _: upper)
 
 
 def _range(bound: Callable[[float], float] | None, epsilon: float) -> float:
