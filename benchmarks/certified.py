@@ -28,6 +28,7 @@ from __future__ import annotations
 import argparse
 import resource
 import time
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 
@@ -40,7 +41,7 @@ from printed import command
 from sklearn.linear_model import LogisticRegression
 
 import bdpvi
-from bdpvi import Dataset, Fit, datasets, guides
+from bdpvi import Dataset, Fit, guides
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.mode.influence import of_any_table
@@ -119,7 +120,7 @@ def table(name: str) -> Table:
         frame = pd.read_csv(name)
         target = frame.pop(frame.columns[-1]).astype(str)
         return split(frame, (target == target.mode()[0]).to_numpy())
-    found = getattr(datasets, f"load_{name}")()
+    found = getattr(import_module(f"bdpvi.datasets.{name}"), f"load_{name}")()
     return (found.train.x, found.train.y, found.test.x, found.test.y)
 
 

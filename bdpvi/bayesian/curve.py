@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,23 +34,18 @@ def draw_groups(cost: Cost, path: Path | str) -> Path:
     figure = Figure(figsize=(6.4, 3.6), dpi=120, layout="constrained")
     axes = figure.subplots()
     axes.plot(*zip(*cost.curve, strict=True), "o-", color="C0")
-    label_shares(axes, cost)
+    label_shares(axes, [share for share, _ in cost.curve], cost.groups[0].delta)
     axes.set_title("For the owner only", fontsize=9, color="0.4", loc="right")
     figure.savefig(path)
     return Path(path)
 
 
-def label_shares(axes: Axes, cost: Cost) -> None:
+def label_shares(axes: Axes, shares: Sequence[float], delta: float) -> None:
     """Label the axes: shares from everybody on the left to the smallest on the right, and ε."""
-    shares = [share for share, _ in cost.curve]
     axes.set_xscale("log")
     axes.invert_xaxis()
     axes.set_xticks(shares, ["everybody" if one == 1 else f"{100 * one:g} %" for one in shares])
     axes.minorticks_off()
     axes.set_ylim(0, None)
-    axes.set(xlabel="every group of at least this share", ylabel=f"ε at δ = {_delta(cost):g}")
+    axes.set(xlabel="every group of at least this share", ylabel=f"ε at δ = {delta:g}")
     axes.grid(alpha=0.3)
-
-
-def _delta(cost: Cost) -> float:
-    return cost.groups[0].delta

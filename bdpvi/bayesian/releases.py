@@ -167,8 +167,8 @@ def cost(
         for_groups_of: share ρ of the population, such as 0.1, or several. A Bayesian ε is a mean
             over everybody and says nothing of minorities; ``groups`` then has an ε for *every*
             group of at least that share, chosen from the data too, with a confidence that it
-            states (:mod:`bdpvi.bayesian.accounting.every_group`). It takes about 1/ρ times the
-            records for the same ε. All shares hold at once.
+            states (:mod:`bdpvi.bayesian.accounting.every_group`). All shares hold at once; small
+            ones need many records.
 
     Raises:
         ValueError: if there is neither a worst case nor a Bayesian ε; it says why. Or if the

@@ -361,7 +361,7 @@ def group_of(cost: bdpvi.Cost) -> Bound:
 
 
 @pytest.mark.usefixtures("closed")
-def test_the_owner_reads_a_curve_from_everybody_to_a_few() -> None:
+def test_the_owner_reads_a_curve_from_everybody_to_a_few(tmp_path: Path) -> None:
     fit, planned = laplace(), Charge(1, 1.0)
     before = bdpvi.cost(fit, for_groups_of=(0.5, 0.2))
     assert before.curve == ((1.0, 0.0), (0.5, 0.0), (0.2, 0.0))
@@ -373,6 +373,10 @@ def test_the_owner_reads_a_curve_from_everybody_to_a_few() -> None:
     everybody = bdpvi.cost(fit, planned=planned, for_groups_of=1)
     assert group_of(everybody).epsilon == pytest.approx(bayes(everybody).epsilon, rel=1e-12)
     assert str(found).count("every-group DP: for every group of at least") == 2
+    assert bdpvi.bayesian.draw_groups(found, tmp_path / "one.png").stat().st_size > 1000
+    with pytest.raises(ValueError, match="cost has no bound for groups"):
+        bdpvi.bayesian.draw_groups(replace(found, groups=()), tmp_path / "two.png")
+    assert not (tmp_path / "two.png").exists()
 
 
 @pytest.mark.usefixtures("closed")
