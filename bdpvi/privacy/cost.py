@@ -412,7 +412,7 @@ class Cost:
         elif bayesian is None:
             parts.append(self.why or "no reference records, so no Bayesian ε")
         else:
-            parts[:0] = [str(one) for one in (self.bayesian, self.typical) if one]
+            parts[:0] = [str(one) for one in (self.typical, self.bayesian) if one]
         return "\n".join(["; ".join(parts), *map(str, self.groups)])
 
     @property
