@@ -203,9 +203,16 @@ class BayesianDP:
         depend on the data.
         """
 
+        if self.shares:  # refuses a share that the records do not support
+            hottest = Charge(draws, _HOTTEST, TemperatureOrigin.DATA)
+            table(fit, hottest, accounting).groups(delta, self.shares)
+
         def suffices(spent: TableCost) -> bool:
             if self.shares:
-                return spent.groups(delta, self.shares)[0].epsilon <= epsilon
+                try:
+                    return spent.groups(delta, self.shares)[0].epsilon <= epsilon
+                except ValueError:  # δ covers no rounding at so low a temperature
+                    return False
             return spent.get_delta(epsilon, near=delta) <= delta
 
         # With only_reliable the highest temperature may be less reliable than a lower one.

@@ -3,9 +3,9 @@
     python examples/models/hierarchical.py --out hierarchical.png
 
 Groups have a plate of their own: their effects are global latents, the number of groups is public,
-and the group of a record is its feature. The figure shows true and released effects. ε is Bayesian, about records like
-these, and protects single records, not a whole group. Samples have a public noise scale, so that
-the fitted spreads leak nothing.
+and the group of a record is its feature. The figure shows true and released effects. ε is about
+typical records, and protects single records, not a whole group. Samples have a public noise scale,
+so that the fitted spreads leak nothing.
 """
 
 from __future__ import annotations
