@@ -4,6 +4,7 @@
         [--delta 1e-5] [--draws 1 10]
     python benchmarks/certified.py --curve adult | --rule | --speed 1e6 20
     python benchmarks/certified.py --sweep [1e3 1e4 1e5 1e6]
+    python benchmarks/certified.py --groups [simulated5_1e4 … adult]
 
 One row a table: N, d, the certified ε of one draw and of ten at temperature 1, the worst-case ε of
 one that holds for all tables, the share of the gain in log score that one draw keeps (mean of 100
@@ -16,7 +17,10 @@ simulated populations the temperature that the rule plans for ε = 0.2 and 1, wh
 certified, the share, and (as an experiment) the least temperature in hindsight. ``--sweep`` takes
 tables of these sizes, 5 and 20 columns, as ``default_release.py`` simulates them: the share there
 is of the truth's own gain. Its last line is how much worse anything ever gets with ten times the
-records or a larger ε. ``--speed N d`` times a table of that size.
+records or a larger ε. ``--speed N d`` times a table of that size. ``--groups`` prints for one draw
+the ε of the mean and of every group of at least some shares. In tables named ``minorityD_N`` a
+twentieth of the records lies elsewhere and behaves otherwise; the last column is the minority's own
+mean of δ at the ε of the mean over everybody.
 """
 
 from __future__ import annotations
@@ -36,12 +40,13 @@ from printed import command
 from sklearn.linear_model import LogisticRegression
 
 import bdpvi
-from bdpvi import Dataset, Fit, datasets, guides
+from bdpvi import Dataset, Fit, guides
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.privacy import mode_draws
+from bdpvi.privacy.book import Charge
 from bdpvi.privacy.events import ModeDraws
 
 NAMES = (
@@ -49,6 +54,9 @@ NAMES = (
     "adult", "abalone", "breast_cancer", "fair",
 )  # fmt: skip
 EPSILONS = (0.2, 1.0)
+SHARES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
+GROUPS = ("simulated5_1e4", "minority5_1e4", "minority5_1e5", "adult")
+MINORITY = 0.05
 POPULATIONS = [
     (d, n, kind)
     for d, n in ((8, 4_000), (5, 20_000), (20, 20_000))
@@ -75,6 +83,22 @@ def simulated(d: int, n: int, kind: str = "usual") -> Table:
     return *draw(n, 0), *draw(8000, 99)
 
 
+def minority(d: int, n: int) -> Table:
+    """Return an exactly logistic table whose first twentieth lies elsewhere, with other weights."""
+    w = np.random.default_rng(d).standard_normal(d)
+    w *= 1.3 / np.linalg.norm(w)
+
+    def draw(rows: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        random = np.random.default_rng(seed)
+        x, few = random.standard_normal((rows, d)), np.arange(rows) < MINORITY * rows
+        x[few, 1] = 2 + 0.3 * x[few, 1]
+        logit = np.where(few, -3 * x[:, 0], x @ w - 0.4)
+        y = random.random(rows) < 1 / (1 + np.exp(-logit))
+        return torch.tensor(x), torch.tensor(y.astype(float))
+
+    return *draw(n, 0), *draw(8000, 99)
+
+
 def split(frame: pd.DataFrame, y: np.ndarray) -> Table:
     """Return four fifths and the rest of a table, in columns of mean 0 and deviation 1."""
     x = pd.get_dummies(frame).astype(float).to_numpy()
@@ -87,9 +111,10 @@ def split(frame: pd.DataFrame, y: np.ndarray) -> Table:
 
 def table(name: str) -> Table:
     """Return a table by its name, or that of a file."""
-    if name.startswith("simulated"):
-        d, n = name.removeprefix("simulated").split("_")
-        return simulated(int(d), int(float(n)))
+    for kind, made in (("simulated", simulated), ("minority", minority)):
+        if name.startswith(kind):
+            d, n = name.removeprefix(kind).split("_")
+            return made(int(d), int(float(n)))
     if name.endswith(".csv"):
         frame = pd.read_csv(name)
         target = frame.pop(frame.columns[-1]).astype(str)
@@ -236,6 +261,21 @@ def rule(delta: float) -> None:
     print(f"certified: {fmean(successes):.0%} of {len(successes)}")
 
 
+def groups(name: str, delta: float) -> None:
+    data = table(name)
+    fit = fitted(data)
+    found = bdpvi.cost(fit, delta=delta, planned=Charge(1, 1.0), for_groups_of=SHARES)
+    (_, mean), *rest = found.curve
+    own = "–"
+    if name.startswith("minority"):
+        account = Account([PosteriorDraws(fit.panels)], fit.accounting)
+        few = fit.panels[0].ids < MINORITY * len(data[0])  # ids are places in the table
+        each = [account.deltas(name, delta).at(mean)[few].mean() for name in account.directions]
+        own = f"{float(max(each)):.1e}"
+    prices = " | ".join(f"{epsilon:.3g}" for _, epsilon in rest)
+    print(f"| {name} | {len(data[0])} | {mean:.3g} | {prices} | {own} |", flush=True)
+
+
 def speed(rows: float, columns: float, delta: float) -> None:
     random = torch.Generator().manual_seed(0)
     x = torch.randn(int(rows), int(columns), generator=random, dtype=torch.float64)
@@ -262,6 +302,7 @@ def main() -> None:
     parser.add_argument("--rule", action="store_true")
     parser.add_argument("--sweep", nargs="*", type=float)
     parser.add_argument("--speed", nargs=2, type=float)
+    parser.add_argument("--groups", nargs="*")
     given = parser.parse_args()
     print(command())
     if given.curve:
@@ -272,6 +313,12 @@ def main() -> None:
         return
     if given.sweep is not None:
         sweep(given.sweep or [1e3, 1e4, 1e5, 1e6], given.delta)
+        return
+    if given.groups is not None:
+        print(f"| table | N | mean | {' | '.join(f'{100 * one:g} %' for one in SHARES)} | its δ |")
+        print("| --- " * (4 + len(SHARES)) + "|")
+        for name in given.groups or GROUPS:
+            groups(name, given.delta)
         return
     if given.speed:
         speed(given.speed[0], given.speed[1], given.delta)

@@ -24,6 +24,7 @@ from bdpvi.bayesian import Accounting, cost_of
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.estimators import student_t
 from bdpvi.bayesian.accounting.reliability import reliable
+from bdpvi.bayesian.curve import label_shares
 from bdpvi.bench.curves import COLOURS, Line, draw, plain_ticks
 from bdpvi.guides import MeanField
 from bdpvi.privacy.gaussian import equal_covariance
@@ -263,6 +264,27 @@ def more_records() -> Figure:
     return figure
 
 
+def groups() -> Figure:
+    """Draw ε of every group of at least a share, as it was printed."""
+    names = {
+        "minority5_1e4": ("10,000 records, one in twenty of a minority", COLOURS[0]),
+        "minority5_1e5": ("100,000 of them", COLOURS[1]),
+        "adult": ("Adult, 39,073 records", COLOURS[2]),
+    }
+    head, _, *rows = printed("certified-groups.txt")
+    shares = [1.0, *(float(cell.removesuffix(" %")) / 100 for cell in head[3:-1])]
+    figure = Figure(figsize=(6.4, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for name, _, *cells in rows:
+        if name in names:
+            label, colour = names[name]
+            axes.plot(shares, [float(one) for one in cells[:-1]], "o-", ms=5, color=colour,
+                      label=label)  # fmt: skip
+    label_shares(axes, shares, DELTA)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
 def style() -> AbstractContextManager[None]:
     """Return the context in which figures look as they do on the site."""
     return mpl.rc_context(
@@ -294,6 +316,7 @@ def main() -> None:
             "epsilon-reliable": reliability(),
             "epsilon-panel": panel(fitted),
             "epsilon-more-records": more_records(),
+            "epsilon-groups": groups(),
             "headline": headline(),
         }
         for name, figure in figures.items():

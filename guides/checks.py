@@ -61,15 +61,15 @@ def check(model: Model, guide: Any, data: Dataset | tuple[Any, Any]) -> None:
     >>> from bdpvi import guides
     >>> def model(x, y=None):
     ...     with pyro.plate("hospitals", 2):
-    ...         effect = pyro.sample("effect", dist.Normal(0.0, 1.0))
+    ...         effect = pyro.sample("effect", dist.Poisson(1.0))
     ...     with pyro.plate("records", len(x)):
     ...         pyro.sample("y", dist.Normal(effect[x[:, 0].long()], 1.0), obs=y)
     >>> data = Dataset(torch.tensor([[0.0], [1.0], [1.0]]), torch.zeros(3))
     >>> check(model, guides.MeanField(model), data)
     Traceback (most recent call last):
         ...
-    bdpvi.models.misfits.MisfitError: model: latent site 'effect' lies in a plate, 'hospitals': \
-take the plate away: .expand([2]).to_event(1) is the same prior
+    bdpvi.models.misfits.MisfitError: model: latent site 'effect' is discrete: sum it out of the \
+likelihood (as in dist.MixtureSameFamily), or make it continuous
     """
     data = data if isinstance(data, Dataset) else Dataset.of(*pair(data))
     require(model, guide, data)

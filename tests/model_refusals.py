@@ -99,10 +99,10 @@ CHECKED: dict[str, tuple[Any, Any]] = {
         W + "with plate('two', 2, dim=-2):\n" + textwrap.indent(seen("(x @ w).expand(2, -1)"), " "),
         W + seen("(x @ w)[:, None].expand(-1, 2)", **PAIRS),
     ),
-    "models/misfits: take the plate away": (
-        "with plate('h', 4): e = sample('e', Normal(x.new_zeros(()), 1.0))\n"
+    "models/misfits: take all of them in every step": (
+        "with plate('h', 4, subsample_size=2): e = sample('e', Normal(x.new_zeros(()), 1.0))\n"
         + seen("x[:, 0] + e[0]"),
-        "e = sample('e', Normal(x.new_zeros(()), 1.0).expand([4]).to_event(1))\n"
+        "with plate('h', 4): e = sample('e', Normal(x.new_zeros(()), 1.0))\n"
         + seen("x[:, 0] + e[0]"),
     ),
     "models/misfits: write pyro": (W + seen("(x @ w)[:, None]", size="len(x), dim=-2"), GOOD),

@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from decimal import ROUND_CEILING, Context
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
@@ -206,3 +207,15 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def two_digits(value: float) -> float:
+    """Return the number rounded up to two digits.
+
+    >>> two_digits(0.12345), two_digits(0.2), two_digits(1234.0), two_digits(0.0)
+    (0.13, 0.2, 1300.0, 0.0)
+    >>> two_digits(0.2000000000001)
+    0.21
+    """
+    # In decimal, as binary products are inexact: never down, and 0.2 stays 0.2.
+    return float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(repr(value)))

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from bdpvi.bayesian.accounting.panel import Panel
     from bdpvi.bayesian.accounting.settings import Accounting
     from bdpvi.bayesian.asked import calibrate
+    from bdpvi.bayesian.curve import draw_groups
     from bdpvi.bayesian.neighbours.route import Add, Remove
     from bdpvi.bayesian.releases import preview
 else:
@@ -20,11 +21,21 @@ else:
             "accounting.settings": ("Accounting",),
             "neighbours.route": ("Add", "Remove"),
             "asked": ("calibrate",),
+            "curve": ("draw_groups",),
             "releases": ("preview",),
         },
     )
 
-__all__ = ["Accounting", "Add", "Panel", "Remove", "calibrate", "cost_of", "preview"]
+__all__ = [
+    "Accounting",
+    "Add",
+    "Panel",
+    "Remove",
+    "calibrate",
+    "cost_of",
+    "draw_groups",
+    "preview",
+]
 
 
 def __dir__() -> list[str]:

@@ -46,7 +46,7 @@ class Asked:
     def limit(self, guarantee: Guarantee) -> Budget | None:
         """Return the limit for a temperature that is not calibrated."""
         fixed = self.temperature is not None or isinstance(self.draws, Charge)
-        fixed = fixed or guarantee.name == guarantees.BAYESIAN
+        fixed = fixed or isinstance(guarantee, BayesianDP)
         return Budget(self.epsilon, self.delta) if fixed and self.epsilon is not None else None
 
     def charge(self, fit: Fit, guarantee: Guarantee) -> Charge:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -130,12 +131,14 @@ def cost_with(
     planned: Charge | None,
     accounting: Accounting | None,
     guarantee: Guarantee | None = None,
+    shares: Sequence[float] = (),
 ) -> Cost:
-    """Return :func:`cost`, with the requested guarantee."""
+    """Return :func:`cost`, with the requested guarantee or shares of groups."""
+    shares = shares or (() if guarantee is None else guarantee.shares)
     kind = None if guarantee is None else Kind(guarantee.name)
     mean = Kind.BAYESIAN if pricing.usual_kind(fit) is not Kind.WORST_CASE else Kind.WORST_CASE
     pricing.check_delta(fit, delta, kind or mean)
-    found = pricing.total(fit, delta, planned, accounting, kind)
+    found = pricing.total(fit, delta, planned, accounting, kind, shares)
     bayesian = found.bayesian
     if bayesian is None or bayesian.evidence is None:
         return found
@@ -149,6 +152,8 @@ _CHEAPER = {
     guarantees.WORST_CASE: "",
     guarantees.BAYESIAN: ". Fewer draws, a higher temperature that is public, more records, fewer "
     "columns or a stronger prior cost less; so does objective perturbation at small ε",
+    guarantees.GROUP: ". Larger groups, fewer draws, a higher temperature that is public, more "
+    "records, fewer columns or a stronger prior cost less",
     guarantees.TYPICAL: ". Fewer draws or a higher temperature cost less",
 }
 """Remedies for an ε that is too large."""
@@ -167,7 +172,8 @@ def _check(
     Its cost at the limit's δ is ``known``, or computed now.
     """
     ledger = fit.ledger
-    total = known or pricing.total(fit, limit.delta, charge, accounting, Kind(guarantee.name))
+    of = (limit.delta, charge, accounting, Kind(guarantee.name), guarantee.shares)
+    total = known or pricing.total(fit, *of)
     price = guarantee.price(total)
     what = f"draws={charge.draws} at temperature={charge.temperature:.6g}"
     if price.epsilon > limit.epsilon:

@@ -1,4 +1,4 @@
-"""The three guarantees of a release, and how each chooses a temperature.
+"""The four guarantees of a release, and how each chooses a temperature.
 
 An outsider may know the temperature. A worst-case guarantee holds only if the temperature follows
 from public numbers; computed from the records' costs, it is one more output that depends on
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn, Protocol
 
+from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import BudgetExceededError
 from bdpvi.bayesian.accounting.settings import Accounting
@@ -36,6 +37,7 @@ from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.left import SPENT
 
 BAYESIAN = Kind.BAYESIAN.value
+GROUP = Kind.GROUP.value
 TYPICAL = Kind.TYPICAL.value
 WORST_CASE = Kind.WORST_CASE.value
 
@@ -46,6 +48,10 @@ class Guarantee(Protocol):
     @property
     def name(self) -> str:
         """Its name in receipts."""
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of the population of which every group is covered; none for other kinds."""
 
     def calibrated(
         self,
@@ -79,6 +85,7 @@ class WorstCaseDP:
     """
 
     name: ClassVar[str] = WORST_CASE
+    shares: ClassVar[tuple[float, ...]] = ()
 
     def calibrated(
         self,
@@ -140,11 +147,30 @@ class BayesianDP:
             :class:`bdpvi.guides.Laplace` then follows from N and the target ε
             (:mod:`bdpvi.bayesian.mode.plan`); without it the temperature is 1. N counts as
             public, and the temperature reveals about two digits of it: declare a round number.
+        for_groups_of: share ρ of the population. The guarantee is then the every-group one, with
+            words of its own: ε holds for each group of at least this share, not only for the mean
+            over everybody, as for :func:`bdpvi.cost`. The temperature is planned for ρN records.
+
+    Raises:
+        ValueError: if ``for_groups_of`` is not in (0, 1].
     """
 
     rows: float | None = None
+    for_groups_of: float | None = None
 
-    name: ClassVar[str] = BAYESIAN
+    def __post_init__(self) -> None:
+        if self.for_groups_of is not None:
+            validate.rate("for_groups_of", self.for_groups_of)
+
+    @property
+    def name(self) -> str:
+        """Its name in receipts."""
+        return BAYESIAN if self.for_groups_of is None else GROUP
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share that was asked for, if any."""
+        return () if self.for_groups_of is None else (self.for_groups_of,)
 
     def planned(self, fit: Fit, draws: int, epsilon: float, delta: float) -> float:
         """Return the temperature of draws for ε, from public numbers only."""
@@ -153,7 +179,7 @@ class BayesianDP:
         return planned_temperature(
             fit.model,
             len(fit.parameters["loc"]),
-            rows=self.rows,
+            rows=self.rows * (self.for_groups_of or 1.0),
             epsilon=epsilon,
             delta=delta,
             draws=draws,
@@ -177,7 +203,16 @@ class BayesianDP:
         depend on the data.
         """
 
+        if self.shares:  # refuses a share that the records do not support
+            hottest = Charge(draws, _HOTTEST, TemperatureOrigin.DATA)
+            table(fit, hottest, accounting).groups(delta, self.shares)
+
         def suffices(spent: TableCost) -> bool:
+            if self.shares:
+                try:
+                    return spent.groups(delta, self.shares)[0].epsilon <= epsilon
+                except ValueError:  # δ covers no rounding at so low a temperature
+                    return False
             return spent.get_delta(epsilon, near=delta) <= delta
 
         # With only_reliable the highest temperature may be less reliable than a lower one.
@@ -190,7 +225,9 @@ class BayesianDP:
         return found
 
     def price(self, total: Cost) -> Bound:
-        """Return the Bayesian guarantee."""
+        """Return the Bayesian or every-group guarantee."""
+        if self.shares:
+            return total.groups[0]
         if total.bayesian is None:
             other = ". Ask for guarantee=WorstCaseDP(), which they have" * bool(total.worst_case)
             raise ValueError(f"guarantee={BAYESIAN}: these releases have none: {total}{other}")
@@ -211,6 +248,7 @@ class TypicalRecord:
     """
 
     name: ClassVar[str] = TYPICAL
+    shares: ClassVar[tuple[float, ...]] = ()
 
     def calibrated(
         self,

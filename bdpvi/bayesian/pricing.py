@@ -1,13 +1,15 @@
-"""The cost of draws from a fit, for each of the three guarantees."""
+"""The cost of draws from a fit, for each of the four guarantees."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.answer import nothing
+from bdpvi.bayesian.accounting.every_group import with_groups
 from bdpvi.bayesian.accounting.kept import RecordLosses, kept
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.table import TableCost
@@ -114,16 +116,18 @@ def total(
     planned: Charge | None = None,
     accounting: Accounting | None = None,
     kind: Kind | None = None,
+    shares: Sequence[float] = (),
 ) -> Cost:
     """Return the cost of everything spent on the table, with ``planned``.
 
-    It includes the typical-record bound if that is the ``kind``, or without one the usual kind.
+    It includes the typical-record bound if that is the ``kind``, or without one the usual kind; and
+    a bound for every group of at least each share.
 
     Raises:
         ValueError: if there is no such guarantee, or none at all.
     """
     if planned is None and not fit.ledger.entries():
-        return nothing(delta, [panel.kind for panel in fit.panels])
+        return nothing(delta, [panel.kind for panel in fit.panels], shares)
     bound, most = worst_case(fit, delta, planned), None
     if (kind or usual_kind(fit)) is Kind.TYPICAL:
         try:
@@ -135,9 +139,11 @@ def total(
         of = (accounting or fit.accounting, *_with(fit, planned))
         found = of_table(fit.ledger, delta, bound, *of)
     except ValueError:
-        if most is None or kind is Kind.BAYESIAN:
+        if most is None or kind in (Kind.BAYESIAN, Kind.GROUP):
             raise
         found = Cost(worst_case=bound)
+    if shares:
+        found = with_groups(found, table(fit, planned, accounting).groups(delta, shares))
     return replace(found, typical=most).each(lambda one: assuming(fit, one))
 
 
@@ -163,7 +169,7 @@ def check_delta(fit: Fit, delta: float, kind: Kind) -> None:
 
     For other guarantees δ holds for each record that they cover.
     """
-    if kind is Kind.BAYESIAN:
+    if kind in (Kind.BAYESIAN, Kind.GROUP):
         validate.mean_delta(delta, fit.records)
 
 

@@ -6,9 +6,9 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from decimal import ROUND_CEILING, Context
 from typing import Any
 
+from bdpvi._ground.outputs import two_digits
 from bdpvi._ground.types import NotCertifiedWarning
 from bdpvi.bayesian.accounting.answer import sampled
 from bdpvi.bayesian.fit import Fit
@@ -48,7 +48,7 @@ def receipt(
     else:
         source, epsilon = COMPUTED, two_digits(bound.epsilon)
     said = bound.public(epsilon)
-    if bound.kind is Kind.BAYESIAN and bound.certified:
+    if bound.certified:
         said = _alike(said, [panel.kind for panel in fit.panels])
     if seeded or fit.experiment:
         said = said.seeded()
@@ -56,6 +56,7 @@ def receipt(
     return Receipt(
         worst_case=said if public else None,
         bayesian=said if bound.kind is Kind.BAYESIAN else None,
+        group=said if bound.kind is Kind.GROUP else None,
         typical=said if bound.kind is Kind.TYPICAL else None,
         about=basis.about(noted),
         source=source,
@@ -76,15 +77,15 @@ def _alike(said: Bound, kinds: Sequence[str]) -> Bound:
 
 
 def check(price: Bound, epsilon: float) -> None:
-    """Refuse a Bayesian ε that is not certified, if a Bayesian guarantee was requested.
+    """Refuse a Bayesian or every-group ε that is not certified, if it was requested.
 
     Raises:
         ValueError: if it is not certified; it says why, and what else is possible.
     """
-    if price.kind is Kind.BAYESIAN and price.doubt:
+    if price.kind in (Kind.BAYESIAN, Kind.GROUP) and price.doubt:
         raise ValueError(
-            f"epsilon={epsilon:g}: the Bayesian ε is {price.mark}. Nothing was charged. Take "
-            "guides.Laplace, or the worst case with a clip and a noise scale, or "
+            f"epsilon={epsilon:g}: the {price.kind.value} ε is {price.mark}. Nothing was charged. "
+            "Take guides.Laplace, or the worst case with a clip and a noise scale, or "
             "guarantee=TypicalRecord(), a guarantee for most records only"
         )
 
@@ -93,7 +94,8 @@ def warn(total: Cost, price: Bound) -> None:
     """Warn if nothing about the release is certified."""
     bayesian = total.bayesian
     what = f"a {price.kind.value} ε"
-    what += f", {price.mark}" if price.kind is Kind.BAYESIAN else ", a guarantee for most records"
+    most = price.kind is Kind.TYPICAL
+    what += ", a guarantee for most records" if most else f", {price.mark}"
     if total.worst_case is None and not (bayesian and bayesian.certified):
         warnings.warn(
             f"the release has no worst-case ε and no certified Bayesian ε: it has {what}. Draws "
@@ -102,15 +104,3 @@ def warn(total: Cost, price: Bound) -> None:
             NotCertifiedWarning,
             stacklevel=2,
         )
-
-
-def two_digits(value: float) -> float:
-    """Return the number rounded up to two digits.
-
-    >>> two_digits(0.12345), two_digits(0.2), two_digits(1234.0), two_digits(0.0)
-    (0.13, 0.2, 1300.0, 0.0)
-    >>> two_digits(0.2000000000001)
-    0.21
-    """
-    # In decimal, as binary products are inexact: never down, and 0.2 stays 0.2.
-    return float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(repr(value)))

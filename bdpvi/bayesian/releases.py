@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from bdpvi._ground import log, validate
 from bdpvi._ground.host import on_host
 from bdpvi.bayesian import guarantees
+from bdpvi.bayesian.accounting.every_group import shares_of
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.asked import SOLVED, Asked, check_solved
 from bdpvi.bayesian.drawing import DrawSamples, cost_with, drawn, unpack
@@ -21,6 +24,11 @@ from bdpvi.releases import receipts
 from bdpvi.releases.refitted import Refitted
 from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Transaction
+
+_NO_GROUPS = (
+    "releases that are solved again for every ε have a worst case, which holds for every group; "
+    "draws from guides.Laplace have a bound for groups"
+)
 
 
 def release(
@@ -143,6 +151,7 @@ def cost(
     delta: float = 1e-5,
     planned: Charge | None = None,
     accounting: Accounting | None = None,
+    for_groups_of: float | Sequence[float] | None = None,
 ) -> Cost:
     """Return the cost of everything spent on the table, with ``planned``. Charges nothing.
 
@@ -155,19 +164,27 @@ def cost(
         delta: δ.
         planned: a further release.
         accounting: as for :func:`release`.
+        for_groups_of: share ρ of the population, such as 0.1, or several. A Bayesian ε is a mean
+            over everybody and says nothing of minorities; ``groups`` then has an ε for *every*
+            group of at least that share, chosen from the data too, with a confidence that it
+            states (:mod:`bdpvi.bayesian.accounting.every_group`). All shares hold at once; small
+            ones need many records.
 
     Raises:
-        ValueError: if there is neither a worst case nor a Bayesian ε; it says why.
+        ValueError: if there is neither a worst case nor a Bayesian ε; it says why. Or if the
+            reference records are too few for a share: it has the smallest that they support.
     """
     validate.probability("delta", delta)
+    shares = shares_of(for_groups_of)
     if not isinstance(fit, Fit):
+        if shares:
+            raise ValueError(f"for_groups_of={for_groups_of}: {_NO_GROUPS}")
         if planned is not None:
             raise ValueError(f"planned={planned}: {SOLVED}")
         with log.step("accounting"):
             return fit.of_records(delta)
-    return cost_with(
-        fit, delta, None if planned is None else fit.ledger.as_it_is(planned), accounting
-    )
+    given = None if planned is None else fit.ledger.as_it_is(planned)
+    return cost_with(fit, delta, given, accounting, shares=shares)
 
 
 @on_host

@@ -80,6 +80,15 @@ Epsilon = Annotated[
     ),
 ]
 
+GroupShares = Annotated[
+    list[float] | None,
+    typer.Option(
+        help="Also the ε of every group of at least this share of the population, such as 0.1; "
+        "once for every share. By default only of the mean over everybody.",
+        show_default=False,
+    ),
+]
+
 
 def release(
     folder: Folder,
@@ -222,11 +231,16 @@ def guarantee_of(name: str) -> Promise | None:
     return found
 
 
-def cost(folder: Folder, delta: Delta = 1e-5, as_json: Json = False) -> None:
+def cost(
+    folder: Folder,
+    delta: Delta = 1e-5,
+    for_groups_of: GroupShares = None,
+    as_json: Json = False,
+) -> None:
     """Say what everything spent on the table of a fit or of a work has cost. For the owner only."""
     from bdpvi.tables import files
 
-    total = files.cost(folder, delta)
+    total = files.cost(folder, delta, for_groups_of)
     if as_json:
         outputs.show(store.json_text(total.to_dict()))
         return

@@ -8,6 +8,13 @@ observes ``y`` inside one ``pyro.plate`` over the given records::
         with pyro.plate("records", len(x)):
             pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
+Latent variables of groups may lie in plates of their own, whose number of groups is fixed::
+
+    with pyro.plate("groups", 8):
+        effect = pyro.sample("effect", dist.Normal(centre, spread))
+
+The group of a record then stands in its features, and the number of groups is public.
+
 It never subsamples: its batch, and the weight of each record in the batch, come from the training
 plan. A record may also have a weight computed from its own row: inside the plate,
 ``poutine.scale(scale=weights)`` with ``weights`` of shape (N,).

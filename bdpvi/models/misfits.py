@@ -206,12 +206,13 @@ def _in_latent(site: Site, x: Tensor, plates: set[str]) -> Iterator[Misfit]:
                 f"sum a record's own variable out of its likelihood, or {summing_out(site)}; if it "
                 f"is the target, {_OBSERVE}",
             )
-        else:
+        elif frame.full_size not in (None, frame.size):
             yield Misfit(
                 name,
-                f"lies in a plate, {frame.name!r}",
-                f"take the plate away: .expand([{frame.size}]).to_event(1) is the same prior",
+                f"lies in a plate, {frame.name!r}, with {frame.size} of {frame.full_size} entries",
+                "take all of them in every step, without subsample_size",
             )
+            return
     if site["fn"].support.is_discrete:
         yield Misfit(
             name,

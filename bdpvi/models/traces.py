@@ -30,6 +30,18 @@ class RecordWeights(Messenger):  # type: ignore[misc]
             msg["scale"] = msg["scale"] * self.weights
 
 
+class GlobalLatents(Messenger):  # type: ignore[misc]
+    """Take latent variables out of their plates: each is one site with one log-density.
+
+    The prior of a plate of groups is then that of ``.to_event``, as guides without plates have it.
+    """
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if not msg["is_observed"] and type(msg["fn"]).__name__ != "_Subsample":
+            msg["fn"] = msg["fn"].to_event(len(msg["fn"].batch_shape))
+            msg["cond_indep_stack"] = ()
+
+
 def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
     """Return the log-likelihood of each record given the latent values, times its weight, (N,)."""
     trace = poutine.trace(poutine.condition(model, data=dict(latents))).get_trace(x, y)
@@ -64,8 +76,9 @@ def predicted(
 
     def one(latent: dict[str, Tensor]) -> Tensor:
         trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
-        sites = [site for site in trace.nodes.values() if site["type"] == "sample"]
-        (target,) = (site for site in sites if per_record(site, x) and not follows(site))
+        sites = {n: site for n, site in trace.nodes.items() if site["type"] == "sample"}
+        own = [site for n, site in sites.items() if n not in latent and per_record(site, x)]
+        (target,) = (site for site in own if not follows(site))
         return of(target["name"], target["fn"])
 
     with pyro.validation_enabled(False), torch.no_grad(), _Means():

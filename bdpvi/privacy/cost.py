@@ -1,4 +1,4 @@
-"""Costs: bounds of four kinds, none of which replaces another."""
+"""Costs: bounds of five kinds, none of which replaces another."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Kind(str, Enum):
     Attributes:
         WORST_CASE: (ε, δ)-differential privacy, which holds for every conceivable record.
         BAYESIAN: for a record drawn from the distribution that the reference records represent.
+        GROUP: for a record drawn from any group of at least a share of that population, however
+            the group was chosen.
         TYPICAL: for most records, each by itself; it does not cover the others.
         PATH: the cost of a random record on the training path that ran: a diagnostic, not a
             guarantee for the algorithm.
@@ -35,6 +37,7 @@ class Kind(str, Enum):
 
     WORST_CASE = "worst-case DP"
     BAYESIAN = "Bayesian DP"
+    GROUP = "every-group DP"
     TYPICAL = "typical-record DP"
     PATH = "on the training path that ran"
 
@@ -120,8 +123,9 @@ class Bound:
         rounding: for a worst case, the total variation between the release and what ε was computed
             for, which δ covers; for other kinds, the part of δ that covers it.
         evidence: the estimate behind it, None if nothing was estimated.
-        share: for a typical-record bound, the share of the population that it covers.
-        confidence: for a typical-record bound, 1 − γ.
+        share: for a typical-record bound, the share of the population that it covers; for an
+            every-group bound, the least share of a group.
+        confidence: for both, 1 − γ.
     """
 
     kind: Kind
@@ -142,16 +146,16 @@ class Bound:
 
     @property
     def certified(self) -> bool:
-        """Whether it is a Bayesian ε that holds for every population.
+        """Whether it is a Bayesian or every-group ε that holds for every population.
 
         Then betting bounds the mean, over the proven range of any conceivable record, or a worst
         case implies it; and no public number was computed from the records.
         """
-        return self.kind is Kind.BAYESIAN and not self.doubt
+        return self.kind in (Kind.BAYESIAN, Kind.GROUP) and not self.doubt
 
     @property
     def doubt(self) -> str:
-        """Why a Bayesian ε is not certified, "" if it is."""
+        """Why a Bayesian or every-group ε is not certified, "" if it is."""
         found = {
             Assumption.SEEDED_EXPERIMENT: "an experiment that follows a seed",
             Assumption.FOUND_FROM_DATA: READ_FROM_RECORDS,
@@ -162,11 +166,16 @@ class Bound:
 
     @property
     def mark(self) -> str:
-        """Whether a Bayesian ε is certified, in words, with the condition if there is one."""
+        """Whether such an ε is certified, in words, with the condition if there is one."""
         if self.doubt:
             return f"not certified: {self.doubt}"
         stand = ", if the table's own records can serve as fresh records"
         return "certified" + stand * (Assumption.LEAVE_ONE_OUT in self.assumptions)
+
+    @property
+    def sure(self) -> str:
+        """The confidence of an every-group bound, in words."""
+        return f"with confidence 1 − {1 - self.confidence:.2g}"
 
     @property
     def neighbours(self) -> str:
@@ -194,7 +203,8 @@ class Bound:
         in both orders every test with false alarms α and misses β has α + β of at least
         2(1 − δ)/(1 + e^ε) (Kairouz, Oh and Viswanath, "The composition theorem for differential
         privacy", ICML 2015, Theorem 2.1). At δ = 0 it is 1/(1 + e^{−ε}), which Triastcyn (EPFL
-        2020, Table 5.2) prints. For a Bayesian guarantee it is a mean over records x′, as δ is.
+        2020, Table 5.2) prints. For a Bayesian guarantee it is a mean over records x′, as δ is; for
+        an every-group guarantee over those of each group.
 
         Raises:
             ValueError: if ε belongs to a training path: it bounds no attack.
@@ -241,6 +251,12 @@ class Bound:
                 f"have at most {number} at δ = {self.delta:g}, with confidence "
                 f"{100 * self.confidence:g} % ({records}each by itself{read})"
             )
+        if self.kind is Kind.GROUP:
+            return (
+                f"{self.kind.value}{given}: for every group of at least {100 * self.share:g} % of "
+                f"the population {number} at δ = {self.delta:g}, a mean over the group, "
+                f"{self.sure} ({records}{self.mark})"
+            )
         why = f": {self.reason}" if self.reason and not (self.certified or self.reliable) else ""
         return (
             f"{self.kind.value}{given} {number} at δ = {self.delta:g} ({records}{self.mark}{why})"
@@ -257,6 +273,15 @@ _MEANING = {
         "drawn from the distribution that the reference {noun}s represent, Pr[S | D] ≤ e^ε Pr[S "
         "| D′] + δ for every set S of outputs and either order of D and D′, where D′ has "
         "{change}. δ is a mean over such {noun}s: a {noun} rarer than δ may be fully exposed"
+    ),
+    Kind.GROUP: (
+        "Every-group differential privacy, not worst-case differential privacy: with confidence 1 "
+        "− {doubt:.2g}, for every group of at least {share:g} % of the population that the "
+        "reference {noun}s represent, whoever belongs to it and even if it was chosen from the "
+        "data, and a {noun} x′ drawn from the group, Pr[S | D] ≤ e^ε Pr[S | D′] + δ for every set "
+        "S of outputs and either order of D and D′, where D′ has {change}. It is a statement about "
+        "this table. δ is a mean over the group: a {noun} rarer than δ within it may be fully "
+        "exposed, and a smaller group is not covered"
     ),
     Kind.TYPICAL: (
         "Typical-record differential privacy, neither worst-case nor Bayesian: with confidence "
@@ -295,7 +320,7 @@ def meaning(
     noun = "person" if "one person" in unit else noun
     worst = kind is Kind.WORST_CASE
     change = f"{unit} {_DONE[relation]}" if worst else _CHANGED[relation]
-    numbers = {"share": 100 * share, "confidence": 100 * confidence}
+    numbers = {"share": 100 * share, "confidence": 100 * confidence, "doubt": 1 - confidence}
     return _MEANING[kind].format(change=change, noun=noun, **numbers)
 
 
@@ -358,6 +383,8 @@ class Cost:
             record, or a number that should be public was computed from the records.
         bayesian: for a record like the reference records; None without any. The worst case implies
             it, and replaces it if no smaller ε is certified.
+        groups: for every group of at least a share of them, one bound for each share that was
+            asked for. They hold at once, with the confidence that they state; the mean's is apart.
         typical: for most records like the reference records, each by itself.
         path: the cost of a random record on the training path that ran. A diagnostic; it never
             replaces one of the others.
@@ -367,6 +394,7 @@ class Cost:
 
     worst_case: Bound | None = None
     bayesian: Bound | None = None
+    groups: tuple[Bound, ...] = ()
     typical: Bound | None = None
     path: Bound | None = None
     exposure: Exposure | None = None
@@ -384,8 +412,15 @@ class Cost:
         elif bayesian is None:
             parts.append(self.why or "no reference records, so no Bayesian ε")
         else:
-            parts[:0] = [str(one) for one in (self.bayesian, self.typical) if one]
-        return "; ".join(parts)
+            parts[:0] = [str(one) for one in (self.typical, self.bayesian) if one]
+        return "\n".join(["; ".join(parts), *map(str, self.groups)])
+
+    @property
+    def curve(self) -> tuple[tuple[float, float], ...]:
+        """Pairs of share ρ and ε, from everybody on average (share 1) to the smallest group."""
+        mean = [] if self.bayesian is None else [(1.0, self.bayesian.epsilon)]
+        found = dict([*mean, *((one.share, one.epsilon) for one in self.groups)])
+        return tuple(sorted(found.items(), reverse=True))
 
     @classmethod
     def of(cls, worst_case: Bound | None) -> Cost | None:
@@ -396,7 +431,8 @@ class Cost:
         """Return the cost with every bound changed."""
         bounds = (self.worst_case, self.bayesian, self.typical, self.path)
         one, two, three, four = (bound and change(bound) for bound in bounds)
-        return replace(self, worst_case=one, bayesian=two, typical=three, path=four)
+        groups = tuple(map(change, self.groups))
+        return replace(self, worst_case=one, bayesian=two, groups=groups, typical=three, path=four)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes as JSON types, equally secret.

@@ -62,7 +62,7 @@ ORIGINS = {
     "receipt.step": "public settings and the temperature",
     **{
         f"receipt.{bound}.{name}": origin
-        for bound in ("worst_case", "bayesian", "typical")
+        for bound in ("worst_case", "bayesian", "group", "typical")
         for name, origin in {
             "kind": "a constant",
             "epsilon": "the target; or from public settings; or, if not certified, from the "
@@ -80,6 +80,8 @@ ORIGINS = {
             "evidence": "empty",
         }.items()
     },
+    "receipt.group.share": "the owner's choice",
+    "receipt.group.confidence": "from δ, or the owner's choice",
     "receipt.typical.share": "from the number of records: one of three constants",
     "receipt.typical.confidence": "a constant",
     "estimate": "the mechanism's output, or null",

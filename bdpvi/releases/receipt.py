@@ -16,12 +16,13 @@ OWNERS = "not published: it is the owner's certificate"
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """A release's guarantee, one of three, in public words and numbers.
+    """A release's guarantee, one of four, in public words and numbers.
 
     Attributes:
         worst_case: bound on everything spent on the table up to and including this release.
         bayesian: bound on all releases from the fit up to this one. Its ε is +∞ if it is certified
             and was no target, as it was then computed from the records.
+        group: the same for every group of at least a share of the population.
         typical: bound on all releases from the fit up to this one, for most records.
         about: what D is, and the source of the preprocessing bounds.
         source: whether ε is a target, was computed from public numbers or from the data, or is not
@@ -42,11 +43,12 @@ class Receipt:
     noise_scale: float | None
     step: float | None
     typical: Bound | None = field(default=None, metadata={"absent": None})
+    group: Bound | None = field(default=None, metadata={"absent": None})
 
     def __post_init__(self) -> None:
-        if (self.worst_case, self.bayesian, self.typical).count(None) != 2:
-            raise ValueError("a receipt has worst_case, bayesian or typical, one of the three")
-        for kind in (Kind.WORST_CASE, Kind.BAYESIAN, Kind.TYPICAL):
+        if (self.worst_case, self.bayesian, self.group, self.typical).count(None) != 3:
+            raise ValueError("a receipt has worst_case, bayesian, group or typical, one of four")
+        for kind in (Kind.WORST_CASE, Kind.BAYESIAN, Kind.GROUP, Kind.TYPICAL):
             name = kind.name.lower()
             one: Bound | None = getattr(self, name)
             if one is not None and one.kind is not kind:
@@ -57,7 +59,7 @@ class Receipt:
     @property
     def bound(self) -> Bound:
         """The guarantee of the release, of whichever kind."""
-        found = self.worst_case or self.bayesian or self.typical
+        found = self.worst_case or self.bayesian or self.group or self.typical
         assert found is not None
         return found
 
@@ -82,6 +84,11 @@ class Receipt:
             number = f"(ε {self.source})"
         if self.bayesian:
             trust = f", {bound.mark}"
+        elif self.group:
+            trust = (
+                f", for every group of at least {100 * bound.share:g} % of the population, a mean "
+                f"over the group, {bound.sure}, {bound.mark}"
+            )
         elif self.typical:
             trust = (
                 f", for at least {100 * bound.share:g} % of the population, each by itself, with "

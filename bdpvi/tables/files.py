@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -84,15 +84,24 @@ def load(folder: Path) -> Fit:
     return storage.load_fit(folder, recipe.model, recipe.made_guide())
 
 
-def cost(folder: Path, delta: float) -> Cost:
+def cost(folder: Path, delta: float, for_groups_of: Sequence[float] | None = None) -> Cost:
     """Return the cost of everything spent on a table, with its release's assumptions.
 
     Args:
         folder: secret folder of a fit or of a work.
         delta: δ.
+        for_groups_of: as for :func:`bdpvi.cost`.
+
+    Raises:
+        ValueError: if shares of groups are given and the folder has no fit.
     """
     if storage.has_fit(folder) or not folder.exists():
-        return releases.cost(load(folder), delta=delta)
+        return releases.cost(load(folder), delta=delta, for_groups_of=for_groups_of)
+    if for_groups_of:
+        raise ValueError(
+            f"for_groups_of={[*for_groups_of]}: {folder} has no fit, and its release a worst case "
+            "alone, which holds for every group"
+        )
     found = storage.open_ledger(folder).worst_case(delta)
     output = intent.output_of(folder / intent.NAME)
     if found and output.exists():

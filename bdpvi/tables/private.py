@@ -476,7 +476,7 @@ class Work:
         encoded.check(self.pipeline, purchase, self.whole)
         if self.bayesian and not purchase.empty:
             raise ValueError(
-                f"guarantee: a {BayesianDP.name} guarantee or a weaker one, requested or implied "
+                f"guarantee: a {BayesianDP().name} guarantee or a weaker one, requested or implied "
                 "by settings without clip and noise_scale, needs public bounds or categories for "
                 "all columns, as privately estimated ones are outputs too; give --constants, or "
                 "leave guarantee and settings out"

@@ -2,10 +2,10 @@
 
     python examples/models/hierarchical.py --out hierarchical.png
 
-Group effects are one vector by .to_event(1), not a plate: they are global latents, and the number
-of groups is public. The figure shows true and released effects. ε is Bayesian, about records like
-these, and protects single records, not a whole group. Samples have a public noise scale, so that
-the fitted spreads leak nothing.
+Groups have a plate of their own: their effects are global latents, the number of groups is public,
+and the group of a record is its feature. The figure shows true and released effects. ε is about
+typical records, and protects single records, not a whole group. Samples have a public noise scale,
+so that the fitted spreads leak nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def model(x: Tensor, y: Tensor | None = None) -> None:
     """Draw the groups' mean, their spread and each one's place in it, and observe the targets."""
     centre = pyro.sample("centre", dist.Normal(x.new_zeros(()), 1.0))
     spread = pyro.sample("spread", dist.HalfNormal(x.new_tensor(1.0)))
-    place = pyro.sample("place", dist.Normal(x.new_zeros(GROUPS), 1.0).to_event(1))
+    with pyro.plate("groups", GROUPS):
+        place = pyro.sample("place", dist.Normal(x.new_zeros(()), 1.0))
     effect = centre + spread * place
     with pyro.plate("records", len(x)):
         pyro.sample("y", dist.Normal(effect[x[:, 0].long()], 1.0), obs=y)

@@ -351,7 +351,8 @@ def fields(value: object, path: str = "") -> list[str]:
 
 
 def test_every_field_of_the_public_file_has_an_origin(fit: bdpvi.Fit, tmp_path: Path) -> None:
-    every: list[Guarantee] = [WorstCaseDP(), BayesianDP(), TypicalRecord()]
+    groups = BayesianDP(for_groups_of=0.5)
+    every: list[Guarantee] = [WorstCaseDP(), BayesianDP(), groups, TypicalRecord()]
     found: set[str] = set()
     for number, guarantee in enumerate(every):
         released = bdpvi.release(fit, epsilon=0.3 + number, guarantee=guarantee)
@@ -404,7 +405,7 @@ def test_an_epsilon_that_was_computed_is_rounded_up_and_says_so(data: Dataset) -
         (lambda c: c["receipt"]["worst_case"].update(epsilon=True), "receipt.worst_case.epsilon"),
         (lambda c: c["receipt"]["worst_case"].pop("delta"), "worst_case.delta is missing"),
         (lambda c: c["receipt"]["worst_case"].update(kind="Bayesian DP"), "worst_case.kind must"),
-        (lambda c: c["receipt"].update(bayesian=c["receipt"]["worst_case"]), "one of the three"),
+        (lambda c: c["receipt"].update(bayesian=c["receipt"]["worst_case"]), "one of four"),
         (lambda c: c.update(feature_names=[1]), "feature_names"),
         (lambda c: c.update(preprocessing=3), "preprocessing"),
     ],

@@ -125,6 +125,9 @@ def test_a_weight_norm_takes_the_clips_place(
     release = bdpvi.load_release(out)
     assert release.receipt.worst_case is not None
     assert release.model == bdpvi.BayesianLogisticRegression(weight_norm=1.2)
+    capsys.readouterr()
+    assert run("cost", tmp_path / "fit", "--for-groups-of", 0.5, "--for-groups-of", 0.4) == 0
+    assert capsys.readouterr().out.count(": for every group of at least") == 2
 
 
 def test_groups_are_named_by_their_features(table: Path, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from bdpvi.bayesian.accounting import estimators, losses
 from bdpvi.bayesian.accounting.answer import (
     AnswerTerms,
     Solution,
-    bisected,
     implied,
     mean_delta,
     settle,
@@ -26,6 +25,7 @@ from bdpvi.bayesian.accounting.answer import (
     tolerated_rate,
 )
 from bdpvi.bayesian.accounting.betting import betting
+from bdpvi.bayesian.accounting.bisection import bisected, of_mean
 from bdpvi.bayesian.accounting.charges import Charged, Charges
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.estimators import Estimator, MeanEstimate
@@ -149,13 +149,13 @@ class Account:
 
     def _estimated(self, delta: float, worst: Bound | None) -> Bound | None:
         """Return the ε estimated from the panel; None if only a worst case exists."""
-        by = self._by_betting if self._bets else self._by_losses
+        by = self._by_betting if self.bets else self._by_losses
         solve = partial(by if self._by_sticks else self._by_order, delta)
-        used = betting if self._bets else self.estimator
+        used = betting if self.bets else self.estimator
         terms = AnswerTerms(
             orders=self.charged.orders,
             estimates=self._estimates,
-            failure_probability=self._gamma(delta),
+            failure_probability=self.gamma(delta),
             conversion=HOCKEY_STICK if self._by_sticks else self.accounting.conversion or CKS,
             estimator=getattr(used, "__name__", repr(used)),
         )
@@ -205,9 +205,9 @@ class Account:
         validate.non_negative("epsilon", epsilon)
         validate.probability("near", near)
         drawn = all(isinstance(event, PosteriorDraws) for event, _ in self.events)
-        if not (self._bets and drawn):  # of draws a range is enough
+        if not (self.bets and drawn):  # of draws a range is enough
             self.charged.need_panel()
-        gamma, estimates = self._gamma(near), self._estimates
+        gamma, estimates = self.gamma(near), self._estimates
         beta = split_delta(near, gamma, estimates)
         # If rounding costs too much at this ε, use a smaller one: its δ also holds here.
         while epsilon > 1 and rounding_delta(self._rounding, epsilon) > beta / 2:
@@ -304,7 +304,7 @@ class Account:
         return self._known is not None
 
     @property
-    def _bets(self) -> bool:
+    def bets(self) -> bool:
         """Whether betting bounds the means."""
         return self._by_sticks and self._known is not None and self._known.ranged
 
@@ -316,22 +316,22 @@ class Account:
     @property
     def _estimates(self) -> int:
         """Number of estimates that could have been the answer's."""
-        if self._bets:
+        if self.bets:
             return TESTS
         each = len(EPSILONS) if self._by_sticks else len(self.charged.orders)
         return len(self.directions) * each
 
-    def _gamma(self, delta: float) -> float:
+    def gamma(self, delta: float) -> float:
         """Return γ of each estimate."""
         if self.accounting.failure_probability is not None:
             return self.accounting.failure_probability
-        return least_failure(delta) if self._bets else SMALL
+        return least_failure(delta) if self.bets else SMALL
 
     def _usable(self, direction: str, delta: float) -> Callable[[Tensor], MeanEstimate]:
         """Return the cost of one direction, infinite where ``only_reliable`` excludes it at δ."""
         if not self.accounting.only_reliable:
             return partial(self.bound, direction)
-        gamma = self._gamma(delta)
+        gamma = self.gamma(delta)
         tolerated = tolerated_rate(delta, gamma, self._estimates)
         return lambda order: supported(self.bound(direction, order), gamma, tolerated)
 
@@ -340,19 +340,19 @@ class Account:
         return solve_by_order(cost, beta, self.charged.orders, self.accounting.conversion or CKS)
 
     def _by_betting(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
-        epsilon, estimates = self._bisected(beta, self._gamma(delta))
+        epsilon, estimates = self._bisected(beta, self.gamma(delta))
         return Solution(epsilon, None, estimates[direction])
 
     def _bisected(self, beta: float, gamma: float) -> tuple[float, dict[str, MeanEstimate]]:
         if (beta, gamma) not in self._found:  # one direction after the other
-            deltas = {name: self.deltas(name, beta) for name in self.directions}
-            self._found[beta, gamma] = bisected(deltas, beta, gamma)
+            tests = {n: of_mean(self.deltas(n, beta), beta, gamma) for n in self.directions}
+            self._found[beta, gamma] = bisected(tests, beta)
         return self._found[beta, gamma]
 
     def _by_losses(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
         deltas = self.deltas(direction, beta)
         epsilon, estimate = smallest_epsilon(
-            deltas, beta, self.estimator, self._gamma(delta), enough
+            deltas, beta, self.estimator, self.gamma(delta), enough
         )
         return Solution(epsilon, None, estimate)
 
@@ -360,7 +360,7 @@ class Account:
         """Return one direction's δ at ε, without the part used by the estimates."""
         if self._by_sticks:
             deltas = self.deltas(direction, rest)
-            return mean_delta(deltas, epsilon, self.estimator, self._gamma(near))
+            return mean_delta(deltas, epsilon, self.estimator, self.gamma(near))
         cost, rule = self._usable(direction, near), self.accounting.conversion or CKS
         found = minimise_delta(
             lambda order: cost(order).log_bound, epsilon, self.charged.orders, rule

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -39,8 +39,6 @@ class Solution(NamedTuple):
 _GAP = 1.2
 """Expected excess of moment bounds over the truth, as a logarithm: a factor of 3 to 4."""
 _GUESSES = 12
-_HOPELESS = 20.0
-"""Quicker bounds are up to about 5 times the truth."""
 
 Solve = Callable[[str, float, float], Solution]
 """Maps a direction, its β, and the ε of another direction to its own ε. It need not look for an ε
@@ -122,79 +120,6 @@ def smallest_epsilon(
     if high == len(EPSILONS):
         return math.inf, at(high - 1)
     return float(EPSILONS[high]), at(high)
-
-
-def bisected(
-    deltas: Mapping[str, Deltas], beta: float, failure_probability: float
-) -> tuple[float, dict[str, MeanEstimate]]:
-    """Return the smallest sufficient ε of :data:`EPSILONS` that a bisection finds, and why.
-
-    At every ε tried, betting tests each direction's E_x′ δ_x′(ε) against β; all must pass. The
-    means decrease in ε. So an answer that is too small requires a wrong pass at an ε on the path
-    that the bisection takes when no test errs. At such an ε some mean exceeds β, and that
-    direction's own test has to err: a probability of at most :data:`TESTS` · γ, with γ that of one
-    test. A quicker bound over conceivable records adds a second test at each ε, and either may
-    pass. A test that fails where it could have passed leads to a larger ε.
-
-    If the mean of the quicker bound exceeds :data:`_HOPELESS` times β, the test fails at once.
-
-    Args:
-        deltas: δ_x′(ε) of every record, by direction, each with a bound over conceivable records.
-        beta: the largest allowed mean.
-        failure_probability: γ of each test.
-
-    Returns:
-        ε, +inf where none suffices; and the estimates there, or at the largest ε.
-    """
-
-    @cache
-    def at(index: int) -> dict[str, MeanEstimate] | None:
-        epsilon, found, last = float(EPSILONS[index]), {}, index == len(EPSILONS) - 1
-        for name, one in deltas.items():
-            quick = None if last or one.guide is None else float(one.guide(epsilon).mean())
-            if quick is not None and quick > _HOPELESS * beta:
-                return None
-            found[name] = _tested(one, epsilon, beta, failure_probability)
-            if not last and float(found[name].log_bound) > math.log(beta):
-                return None
-        return found
-
-    def passes(found: dict[str, MeanEstimate] | None) -> bool:
-        return found is not None and all(
-            float(one.log_bound) <= math.log(beta) for one in found.values()
-        )
-
-    low, high = -1, len(EPSILONS)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(at(middle)) else (middle, high)
-    last = at(min(high, len(EPSILONS) - 1))
-    assert last is not None  # all directions are known at the largest ε
-    return (float(EPSILONS[high]) if high < len(EPSILONS) else math.inf), last
-
-
-def _tested(deltas: Deltas, epsilon: float, beta: float, gamma: float) -> MeanEstimate:
-    """Return the bound on the mean of δ(ε), from the quicker range if that decides the test.
-
-    If even the largest observed δ as the range gives a bound above β, the exact range is not
-    computed.
-    """
-    if deltas.rough is None:
-        return estimate(deltas, epsilon, betting, gamma)
-    delta, rough = deltas.at(epsilon), deltas.rough(epsilon)
-
-    def within(upper: float) -> MeanEstimate:
-        fixed = replace(deltas, at=lambda _: delta, bound=lambda _: upper)
-        return estimate(fixed, epsilon, betting, gamma)
-
-    quick = within(rough)
-    if float(quick.log_bound) <= math.log(beta):
-        return quick
-    seen = min(float(delta.max()), rough) if len(delta) else rough
-    if float(within(seen).log_bound) > math.log(beta):
-        return quick
-    assert deltas.bound is not None
-    return within(deltas.bound(epsilon))
 
 
 def mean_delta(
@@ -386,12 +311,13 @@ def _reliability(
     return trusted, reason if least == direction else f"in direction {least}: {reason}"
 
 
-def nothing(delta: float, kinds: Iterable[str] = ()) -> Cost:
+def nothing(delta: float, kinds: Iterable[str] = (), shares: Iterable[float] = ()) -> Cost:
     """Return the cost before anything was charged: ε = 0.
 
     Args:
         delta: δ.
         kinds: neighbour kinds of the panels, such as "remove"; without one there is no Bayesian ε.
+        shares: shares of the population whose groups have a bound.
 
     >>> print(nothing(1e-5, ["remove"]).bayesian)
     Bayesian DP ε = 0 at δ = 1e-05 (certified)
@@ -399,16 +325,22 @@ def nothing(delta: float, kinds: Iterable[str] = ()) -> Cost:
     free = worst(0.0, delta, NOTHING, distance=0.0)
     relation = relation_of(kinds)
     bayesian = replace(free, kind=Kind.BAYESIAN, relation=relation, reason=NOTHING)
-    return Cost(worst_case=free, bayesian=bayesian if relation else None)
+    groups = tuple(replace(bayesian, kind=Kind.GROUP, share=s, confidence=1.0) for s in shares)
+    return Cost(worst_case=free, bayesian=bayesian if relation else None, groups=groups)
 
 
 def implied(found: Bound | None, by: Bound, relation: str) -> Bound:
-    """Return the Bayesian bound, or the one a worst case implies if no smaller one is certified."""
+    """Return the bound, or the one a worst case implies if no smaller one is certified.
+
+    It is Bayesian, or for every group as ``found`` is.
+    """
     if found is not None and found.certified and found.epsilon <= by.epsilon:
         return found
     return replace(
         by,
-        kind=Kind.BAYESIAN,
+        kind=found.kind if found else Kind.BAYESIAN,
+        share=found.share if found else 0.0,
+        confidence=found.confidence if found else 0.0,
         relation=relation,
         reason="it is the worst-case ε, whose guarantee implies this one; no smaller ε is "
         "certified by this conversion",

@@ -95,6 +95,12 @@ class Charges:
         return min(map(len, self.events[0][0].records.values()), default=0)
 
     @property
+    def reference_records(self) -> int:
+        """Records in the smallest panel, each level of a panel with counts as often as it has."""
+        counts = (self.counted(name).get("counts") for name in self.directions)
+        return min(self.sample_size if one is None else int(one.sum()) for one in counts)
+
+    @property
     def path(self) -> bool:
         """Whether costs were observed on the path of a training run."""
         norms = [event.norms for event, _ in self.events if isinstance(event, SampledGaussian)]

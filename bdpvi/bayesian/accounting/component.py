@@ -18,6 +18,7 @@ from bdpvi._ground.types import Scope
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import nothing
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.every_group import every_group, shares_of, with_groups
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.settings import Accounting
@@ -169,16 +170,23 @@ class BayesianAccountant:
             runs = [_ChargedSteps(**{**vars(one), "kind": self.kind}) for one in runs]
         return Account([*self._draws, *runs], self.accounting)
 
-    def cost(self, delta: float) -> Cost:
+    def cost(self, delta: float, *, for_groups_of: float | Sequence[float] | None = None) -> Cost:
         """Return the joint cost of all charges. Secret, except for a worst case.
 
         Args:
             delta: δ.
+            for_groups_of: as for :func:`bdpvi.cost`.
 
         Raises:
-            ValueError: if δ is too small for the estimates, or no ε is finite.
+            ValueError: if δ is too small for the estimates, no ε is finite, or the reference
+                records support no bound for groups of that share.
         """
-        return self.account.cost(delta) if self._ids is not None else nothing(delta, [self.kind])
+        shares = shares_of(for_groups_of)
+        if self._ids is None:
+            return nothing(delta, [self.kind], shares)
+        account = self.account
+        found = account.cost(delta)
+        return with_groups(found, every_group([account], delta, shares)) if shares else found
 
     def get_epsilon(self, delta: float) -> float:
         """Return the Bayesian ε, which is not a worst-case ε.

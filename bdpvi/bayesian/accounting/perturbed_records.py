@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.bayesian.accounting.answer import bisected
+from bdpvi.bayesian.accounting.bisection import bisected, of_mean
 from bdpvi.bayesian.accounting.losses import Deltas
 from bdpvi.privacy.conversions import TESTS, least_failure, split_delta
 from bdpvi.privacy.events import PerturbedObjective
@@ -80,8 +80,8 @@ def bayesian_epsilon(
 ) -> float:
     """Return ε at ``delta`` of Bayesian DP, for records like the given ones.
 
-    :func:`~bdpvi.bayesian.accounting.betting.betting` bounds the mean of their δ at each ε that a
-    bisection tries (:func:`~bdpvi.bayesian.accounting.answer.bisected`). The bound holds for every
+    :func:`~bdpvi.bayesian.accounting.betting.betting` bounds the mean of their δ at each ε that
+    :func:`~bdpvi.bayesian.accounting.bisection.bisected` tries. The bound holds for every
     distribution if the records are independent draws from it.
 
     Args:
@@ -101,7 +101,7 @@ def bayesian_epsilon(
         beta = rest - rounding_delta(event.rounding, within)
         if not beta > 0:
             return float("inf")
-        found, _ = bisected({"": deltas}, beta, gamma)
+        found, _ = bisected({"": of_mean(deltas, beta, gamma)}, beta)
         if not event.rounding or found <= cap(within):
             return found
         within = found

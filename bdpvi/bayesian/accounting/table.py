@@ -39,6 +39,7 @@ from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import implied
 from bdpvi.bayesian.accounting.charges import Charged
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
+from bdpvi.bayesian.accounting.every_group import every_group
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.kept import RecordLosses, kept
 from bdpvi.bayesian.accounting.panel import Panel
@@ -171,6 +172,20 @@ class TableCost:
             raise ValueError(self.why or f"{_NONE}nothing is known of single records")
         largest = max((typical(one, share) for one in self.accounts), key=lambda b: b.epsilon)
         return replace(largest, epsilon=largest.epsilon + epsilon, delta=delta)
+
+    def groups(self, delta: float, shares: Sequence[float]) -> tuple[Bound, ...]:
+        """Return the ε of every group of at least each share; see :func:`.every_group`.
+
+        A later cohort is a part of the same population: groups may spread over all of them.
+
+        Raises:
+            ValueError: if nothing is known about single records, or as there.
+        """
+        share, epsilon = self._rest(delta)
+        if not self.accounts:
+            raise ValueError(self.why or f"{_NONE}nothing is known of single records")
+        found = every_group(self.accounts, share, shares)
+        return tuple(replace(one, epsilon=one.epsilon + epsilon, delta=delta) for one in found)
 
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
         """Return the Bayesian δ at ``epsilon``; see :meth:`.Account.get_delta`.

@@ -21,7 +21,7 @@ from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.optimisers import adam_factors, decay, fresh
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
-from bdpvi.models.traces import RecordWeights
+from bdpvi.models.traces import GlobalLatents, RecordWeights
 from bdpvi.noise.batches import BatchPlan
 
 
@@ -127,7 +127,7 @@ def run_svi(
         return value
 
     def model(x: Tensor, y: Tensor) -> Any:
-        with RecordWeights(1 / plan.rate):
+        with RecordWeights(1 / plan.rate), GlobalLatents():
             return problem.model(x, y)
 
     losses: list[float] = []

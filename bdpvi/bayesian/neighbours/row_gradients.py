@@ -17,7 +17,7 @@ from bdpvi.bayesian.inference.svi import Problem
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.clipped import likelihood_slope_
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.traces import RecordWeights, log_likelihood
+from bdpvi.models.traces import GlobalLatents, RecordWeights, log_likelihood
 
 Seen = tuple[Tensor, ...]
 """Records in the form that a gradient needs; the first dimension indexes records."""
@@ -134,7 +134,7 @@ class TracedGradient:
         model, guide, rate = self.problem.model, self.problem.guide, self.problem.plan.rate
         values = {name: self.transforms[name](value) for name, value in free.items()}
         q = poutine.trace(poutine.substitute(guide, data=values)).get_trace(x, y)
-        with RecordWeights(1 / rate):
+        with RecordWeights(1 / rate), GlobalLatents():
             p = poutine.trace(poutine.replay(model, trace=q)).get_trace(x, y)
         latents = {name: p.nodes[name]["value"] for name in p.stochastic_nodes if name in q.nodes}
         extra = log_likelihood(model, latents, x_extra[None], y_extra[None]).sum()

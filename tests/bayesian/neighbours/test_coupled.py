@@ -14,13 +14,23 @@ from pyro.optim import SGD, Adam, PyroOptim
 from simulated import logistic_data
 from torch.profiler import ProfilerActivity, profile
 
-from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Training, fit
+from bdpvi import (
+    BayesianLogisticRegression,
+    Coupled,
+    Dataset,
+    NotCertifiedWarning,
+    Training,
+    fit,
+    release,
+)
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian import Add, Remove
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser, isolated, run_svi
 from bdpvi.bayesian.neighbours.row_gradients import Step, TracedGradient
 from bdpvi.bayesian.neighbours.rows import RowFits, row_gradient, train_rows
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.models.contract import Model
+from bdpvi.models.traces import predicted
 from bdpvi.noise.batches import BatchPlan
 
 GUIDES = [MeanField, FullRank]
@@ -171,6 +181,73 @@ def test_any_pyro_model_with_several_latents_and_supports(data: Dataset) -> None
     alone, _ = run_svi(setting(data.without(4)), silent)
     assert rows["loc"].shape == (60, 1 + 3 + 2)
     assert_same({name: value[4] for name, value in rows.items()}, alone, 1e-10)
+
+
+GROUPS = 4
+
+
+def hierarchical(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    """Effects and slopes of groups, in a plate of their own; the first feature is the group."""
+    centre = pyro.sample("centre", dist.Normal(0.0, 1.0))
+    spread = pyro.sample("spread", dist.HalfNormal(1.0))
+    with pyro.plate("groups", GROUPS):
+        effect = pyro.sample("effect", dist.Normal(centre, spread))
+        slope = pyro.sample("slope", dist.LogNormal(0.0, 0.5))
+    at = x[:, 0].long()
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(effect[at] + slope[at] * x[:, 1], 1.0), obs=y)
+
+
+def without_plates(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
+    """The same model, each prior as one event."""
+    centre = pyro.sample("centre", dist.Normal(0.0, 1.0))
+    spread = pyro.sample("spread", dist.HalfNormal(1.0))
+    effect = pyro.sample("effect", dist.Normal(centre, spread).expand([GROUPS]).to_event(1))
+    slope = pyro.sample("slope", dist.LogNormal(0.0, 0.5).expand([GROUPS]).to_event(1))
+    at = x[:, 0].long()
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(effect[at] + slope[at] * x[:, 1], 1.0), obs=y)
+
+
+@pytest.mark.parametrize("guide", [MeanField, FullRank])
+def test_a_record_of_a_group_moves_what_training_without_it_moves(
+    guide: type[GaussianGuide],
+) -> None:
+    plain = logistic_data(60, 1)
+    group = (torch.arange(60) % GROUPS).to(plain.x)
+    data = Dataset(torch.stack([group, plain.x[:, 0]], 1), plain.x[:, 0] + 0.3 * group)
+
+    def setting(model: Model, records: Dataset) -> Problem:
+        plan = BatchPlan(steps=STEPS, rate=0.5, seed=1)
+        return Problem(model, guide(model), records, plan, default_optimiser(STEPS))
+
+    rows = train_rows(setting(hierarchical, data), RowFits("remove", data, -1.0))
+    assert rows["loc"].shape == (60, 2 + 2 * GROUPS)
+    for record in (5, 30):
+        alone, _ = run_svi(setting(hierarchical, data.without(record)), silent)
+        assert_same({name: value[record] for name, value in rows.items()}, alone, 1e-10)
+        flat, _ = run_svi(setting(without_plates, data.without(record)), silent)
+        assert_same(alone, flat, 0)
+    whole, _ = run_svi(setting(hierarchical, data), silent)
+    moved = (rows["loc"][5] - whole["loc"]).abs()  # of group 1: the effects come after two others
+    assert moved.min() > 0  # all coordinates, by the centre and the spread
+    assert moved[2:6].argmax() == 1
+
+
+def test_a_plate_of_groups_is_released_and_predicts() -> None:
+    """Also where there are as many groups as records to predict."""
+    group = torch.arange(80) % GROUPS
+    data = Dataset(torch.stack([group, group / 2], 1).double(), group.double())
+    training = Training(steps=60, seed=None)
+    made = fit(hierarchical, MeanField(hierarchical), data, training=training, progress=False)
+    with pytest.warns(NotCertifiedWarning, match="typical-record DP"):
+        found = release(made, 3, temperature=1e4)
+    assert found.receipt.bound.share == 0.95
+    assert found.latents["effect"].shape == (3, GROUPS)
+    means = predicted(hierarchical, found.latents, data.x[:GROUPS], lambda _, fn: fn.mean)
+    at = data.x[:GROUPS, 0].long()
+    by_hand = found.latents["effect"][:, at] + found.latents["slope"][:, at] * data.x[:GROUPS, 1]
+    torch.testing.assert_close(means, by_hand)
 
 
 def regression(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
