@@ -22,8 +22,13 @@ from bdpvi.regression.perturbed_objective import Signed, SummedObjective, minima
 COUNT = 0.01
 """Share of μ² for the noisy number of records, if the owner declares none."""
 
+SHRUNK = (
+    "Few of {columns:,} columns stand out from the noise: weights were shrunk after it was added"
+)
+"""What a receipt says of weights that :mod:`bdpvi.regression.few_columns` has changed."""
+
 if TYPE_CHECKING:  # settings need not load the releasing code
-    from bdpvi.releases.route import Allowance
+    from bdpvi.releases.route import Allowance, Solved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,12 +166,21 @@ class ObjectivePerturbation:
         weights = made.weights
         return (weights * lengths).clamp(max=1), (weights * bends).clamp(max=1)
 
-    def draw(self, model: Model, data: Data, plan: ObjectivePlan, key: Key) -> dict[str, Tensor]:
+    def draw(self, model: Model, data: Data, plan: ObjectivePlan, key: Key) -> Solved:
         """Return the weights, {"w": (draws, d)}."""
+        from bdpvi.regression.few_columns import of_few_columns
+        from bdpvi.releases.estimate import Processed
+
         known = self.predicting(model, plan)
         objective = SummedObjective(plan, data.parts.map(signed_design, known, plan))
         minima = minima_of(objective, plan, key)
-        return {"w": minima.to(data.x) if isinstance(data, Dataset) else minima}
+        each = [of_few_columns(plan, one) for one in minima]
+        pairs = zip(each, minima, strict=True)
+        w = torch.stack([one if new is None else new for new, one in pairs])
+        latents = {"w": w.to(data.x) if isinstance(data, Dataset) else w}
+        if all(new is None for new in each):
+            return latents
+        return Processed(latents, SHRUNK.format(columns=plan.facts.columns))
 
 
 def signed_design(
