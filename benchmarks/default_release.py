@@ -148,8 +148,8 @@ def sweep(sizes: list[float], columns: list[int], seeds: int) -> None:
 def wide(seeds: int) -> None:
     """Print shares of the gain of scikit-learn's logistic regression without privacy."""
     rows, columns = WIDE
-    print("| columns that matter, correlation | the truth | ε | minimum | released | shrunk |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("| columns that matter | correlation | the truth | ε | minimum | released | shrunk |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for matter in MATTERING:
         for correlation in CORRELATED:
             tables = [of_few(rows, columns, matter, correlation, seed) for seed in range(seeds)]
@@ -161,7 +161,9 @@ def wide(seeds: int) -> None:
             truth = fmean(gain(t.chance, t.chance) / m for t, m in zip(tables, most, strict=True))
             for epsilon in EPSILONS[1:]:
                 settings = plan(Facts(columns=columns, rows=rows), epsilon=epsilon)
-                before, after, changed = [], [], 0
+                before: list[float] = []
+                after: list[float] = []
+                changed = 0
                 for seed, (t, m) in enumerate(zip(tables, most, strict=True)):
                     minimum = perturbed_minima(settings, t.x, t.y, Key.of_seed(seed))[0]
                     shrunk = of_few_columns(settings, minimum)
@@ -170,7 +172,7 @@ def wide(seeds: int) -> None:
                         w = minimum if w is None else w
                         found.append(gain(predicted(settings, w, t.fresh), t.chance) / m)
                 print(
-                    f"| {matter}, {correlation:g} | {truth:.3f} | {epsilon:g} | {fmean(before):.3f}"
+                    f"| {matter} of {columns} | {correlation:g} | {truth:.3f} | {epsilon:g} | {fmean(before):.3f}"
                     f" | {fmean(after):.3f} | {changed} of {seeds} |",
                     flush=True,
                 )
