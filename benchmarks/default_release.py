@@ -172,8 +172,8 @@ def wide(seeds: int) -> None:
                         w = minimum if w is None else w
                         found.append(gain(predicted(settings, w, t.fresh), t.chance) / m)
                 print(
-                    f"| {matter} of {columns} | {correlation:g} | {truth:.3f} | {epsilon:g} | {fmean(before):.3f}"
-                    f" | {fmean(after):.3f} | {changed} of {seeds} |",
+                    f"| {matter} of {columns} | {correlation:g} | {truth:.3f} | {epsilon:g} | "
+                    f"{fmean(before):.3f} | {fmean(after):.3f} | {changed} of {seeds} |",
                     flush=True,
                 )
 
