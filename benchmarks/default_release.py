@@ -1,7 +1,7 @@
 """Share of logistic regression's gain that objective perturbation keeps, at settings by rule.
 
     python benchmarks/default_release.py [--sizes 1e3 1e4 1e5] [--columns 5 20 60] [--seeds 3]
-        [--tables] [--data FILE ...] [--guide]
+        [--tables] [--data FILE ...] [--guide] [--wide]
 
 Simulated tables are exactly logistic: features correlated .5^|i − j|, a logit of standard deviation
 1.5 and intercept −.5. The share is that of the truth's gain in expected log score over the base
@@ -9,7 +9,10 @@ rate, on 20,000 fresh rows whose chances are known. On published tables it is th
 logistic regression, without privacy, on held-out rows. One draw a release, δ = 1e-5, constants
 public, N declared as it is. Nothing is tuned. Adult and Abalone are found as ``bdpvi compare``
 finds them; of a FILE the last column is the target. ``--guide`` takes draws from a full-rank guide
-at recommended settings, on simulated tables, with N declared and without.
+at recommended settings, on simulated tables, with N declared and without. ``--wide`` simulates
+5,000 rows of 300 columns of which 5, 30 or all matter, and compares minima as they come from the
+search with released weights, which are shrunk where few columns stand out
+(:mod:`bdpvi.regression.few_columns`).
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.datasets import Split
 from bdpvi.guides import FullRank
 from bdpvi.noise.keys import Key
+from bdpvi.regression.few_columns import of_few_columns
 from bdpvi.regression.objective_plan import Facts, ObjectivePlan, plan
 from bdpvi.regression.perturbed_objective import perturbed_minima
 
@@ -40,6 +44,10 @@ EPSILONS = (0.05, 0.2, 1.0)
 SIZES = (1e3, 1e4, 1e5)
 COLUMNS = (5, 20, 60)
 FRESH = 20_000
+WIDE = (5_000, 300)
+"""Rows and columns of a wide table."""
+MATTERING = (5, 30, 300)
+CORRELATED = (0.0, 0.5, 0.8)
 
 
 @dataclass(frozen=True)
@@ -55,13 +63,27 @@ class Simulated:
 
 def simulated(rows: int, columns: int, seed: int) -> Simulated:
     """Return a table; the truth depends on the number of columns alone."""
-    generator = torch.Generator().manual_seed(1000 + seed)
+    generator = torch.Generator().manual_seed(100 + columns)
+    truth = torch.randn(columns, generator=generator, dtype=torch.float64)
+    return of_truth(rows, truth, 0.5, torch.Generator().manual_seed(1000 + seed))
+
+
+def of_few(rows: int, columns: int, matter: int, correlation: float, seed: int) -> Simulated:
+    """Return a table of which some columns matter equally, or all by normal weights."""
+    generator = torch.Generator().manual_seed(2000 + seed)
+    truth = torch.randn(columns, generator=generator, dtype=torch.float64)
+    order = torch.randperm(columns, generator=generator)
+    if matter < columns:
+        truth = torch.where(order < matter, truth.sign(), 0.0)
+    return of_truth(rows, truth, correlation, generator)
+
+
+def of_truth(rows: int, truth: Tensor, correlation: float, generator: torch.Generator) -> Simulated:
+    """Return a table; the weights are scaled to logits of standard deviation 1.5."""
+    columns = len(truth)
     place = torch.arange(columns)
-    spread = 0.5 ** (place[:, None] - place).abs().double()
-    truth = torch.randn(
-        columns, generator=torch.Generator().manual_seed(100 + columns), dtype=torch.float64
-    )
-    truth *= 1.5 / float((truth @ spread @ truth).sqrt())
+    spread = correlation ** (place[:, None] - place).abs().double()
+    truth = truth * (1.5 / float((truth @ spread @ truth).sqrt()))
     factor = torch.linalg.cholesky(spread)
     x, fresh = (
         torch.randn(n, columns, generator=generator, dtype=torch.float64) @ factor.T
@@ -71,6 +93,13 @@ def simulated(rows: int, columns: int, seed: int) -> Simulated:
     y = torch.rand(rows, generator=generator, dtype=torch.float64) < chance
     whole = torch.cat([truth, torch.tensor([-0.5]).double()])
     return Simulated(x, y.double(), fresh, torch.sigmoid(fresh @ truth - 0.5), whole)
+
+
+def released(settings: ObjectivePlan, x: Tensor, y: Tensor, seed: int) -> Tensor:
+    """Return weights as a release has them."""
+    minimum = perturbed_minima(settings, x, y, Key.of_seed(seed))[0]
+    shrunk = of_few_columns(settings, minimum)
+    return minimum if shrunk is None else shrunk
 
 
 def predicted(settings: ObjectivePlan, w: Tensor, x: Tensor) -> Tensor:
@@ -97,10 +126,7 @@ def sweep(sizes: list[float], columns: list[int], seeds: int) -> None:
             shares, errors, start = [], [], time.process_time()
             for epsilon in EPSILONS:
                 settings = plan(Facts(columns=d, rows=n), epsilon=epsilon)
-                found = [
-                    (t, perturbed_minima(settings, t.x, t.y, Key.of_seed(seed))[0])
-                    for seed, t in enumerate(tables)
-                ]
+                found = [(t, released(settings, t.x, t.y, seed)) for seed, t in enumerate(tables)]
                 shares.append(
                     fmean(
                         gain(predicted(settings, w, t.fresh), t.chance) / gain(t.chance, t.chance)
@@ -117,6 +143,39 @@ def sweep(sizes: list[float], columns: list[int], seeds: int) -> None:
                 + f" | {used:.2f} |",
                 flush=True,
             )
+
+
+def wide(seeds: int) -> None:
+    """Print shares of the gain of scikit-learn's logistic regression without privacy."""
+    rows, columns = WIDE
+    print("| columns that matter | correlation | the truth | ε | minimum | released | shrunk |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for matter in MATTERING:
+        for correlation in CORRELATED:
+            tables = [of_few(rows, columns, matter, correlation, seed) for seed in range(seeds)]
+            most = []
+            for t in tables:
+                usual = LogisticRegression(max_iter=10_000).fit(t.x.numpy(), t.y.numpy())
+                free = torch.from_numpy(usual.predict_proba(t.fresh.numpy())[:, 1])
+                most.append(gain(free, t.chance))
+            truth = fmean(gain(t.chance, t.chance) / m for t, m in zip(tables, most, strict=True))
+            for epsilon in EPSILONS[1:]:
+                settings = plan(Facts(columns=columns, rows=rows), epsilon=epsilon)
+                before: list[float] = []
+                after: list[float] = []
+                changed = 0
+                for seed, (t, m) in enumerate(zip(tables, most, strict=True)):
+                    minimum = perturbed_minima(settings, t.x, t.y, Key.of_seed(seed))[0]
+                    shrunk = of_few_columns(settings, minimum)
+                    changed += shrunk is not None
+                    for found, w in ((before, minimum), (after, shrunk)):
+                        w = minimum if w is None else w
+                        found.append(gain(predicted(settings, w, t.fresh), t.chance) / m)
+                print(
+                    f"| {matter} of {columns} | {correlation:g} | {truth:.3f} | {epsilon:g} | "
+                    f"{fmean(before):.3f} | {fmean(after):.3f} | {changed} of {seeds} |",
+                    flush=True,
+                )
 
 
 def of_guides(sizes: list[float], columns: list[int]) -> None:
@@ -170,9 +229,7 @@ def tables(files: list[Path], seeds: int) -> None:
             each = [
                 (
                     gain(
-                        predicted(
-                            settings, perturbed_minima(settings, x, y, Key.of_seed(s))[0], test.x
-                        ),
+                        predicted(settings, released(settings, x, y, s), test.x),
                         p,
                     )
                     - base
@@ -198,12 +255,15 @@ def main() -> None:
     parser.add_argument("--columns", type=int, nargs="*", default=COLUMNS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--guide", action="store_true")
+    parser.add_argument("--wide", action="store_true")
     parser.add_argument("--tables", action="store_true")
     parser.add_argument("--data", type=Path, nargs="*", default=[], metavar="FILE")
     chosen = parser.parse_args()
     print(command())
     if chosen.tables or chosen.data:
         tables(chosen.data, chosen.seeds)
+    elif chosen.wide:
+        wide(chosen.seeds)
     elif chosen.guide:
         of_guides(chosen.sizes, chosen.columns)
     else:

@@ -139,6 +139,19 @@ class Encoding:
         )
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """Column numbers of the features that are standardised numbers, in order.
+
+        >>> from bdpvi.datasets.columns import Numeric
+        >>> age = Numeric("age", 40.0, 10.0)
+        >>> Encoding((OneHot("sex", ("F", "M")), age), "By law.", unknown="other").numbers
+        (4,)
+        """
+        ends = [0, *accumulate(len(self._features(one)) for one in self.columns)]
+        kinds = zip(self.columns, ends, strict=False)
+        return tuple(place for one, place in kinds if not isinstance(one, OneHot | Hashed))
+
+    @property
     def scales(self) -> tuple[tuple[float, float], ...]:
         """Centre and scale of the number behind each feature, (d, 2); 0 and 1 where there is none.
 

@@ -22,8 +22,11 @@ from bdpvi.regression.perturbed_objective import Signed, SummedObjective, minima
 COUNT = 0.01
 """Share of μ² for the noisy number of records, if the owner declares none."""
 
+SHRUNK = "Few columns stand out from the noise: weights of numbers were shrunk after it was added"
+"""What a receipt says of weights that :mod:`bdpvi.regression.few_columns` has changed."""
+
 if TYPE_CHECKING:  # settings need not load the releasing code
-    from bdpvi.releases.route import Allowance
+    from bdpvi.releases.route import Allowance, Solved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,8 @@ class ObjectivePerturbation:
         rule: parameters of the rule.
         counted: whether ``rows`` is a noisy count instead of declared.
         class_weights: public weights of records of class 0 and 1; only their ratio matters.
+        numbers: the features that are standardised numbers, of which few may matter
+            (:mod:`bdpvi.regression.few_columns`); by default as the data's encoding says.
 
     Raises:
         ValueError: if a number is out of range.
@@ -55,11 +60,14 @@ class ObjectivePerturbation:
     rule: Rule = field(default_factory=Rule)
     counted: bool = False
     class_weights: tuple[float, float] = (1.0, 1.0)
+    numbers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for one in self.class_weights:
             validate.positive("class_weights", one)
         validate.positive_int("draws", self.draws)
+        for place in self.numbers or ():
+            validate.positive_int("numbers", place, least=0)
         Facts(columns=1, rows=self.rows, sources=self.sources)
 
     def suited(self, model: Model, data: Data, guide: object) -> ObjectivePerturbation:
@@ -85,9 +93,12 @@ class ObjectivePerturbation:
         from bdpvi.datasets.encoding import Encoding  # late: settings need no table
 
         encoding: Any = data.preprocessing.get("encoding")
-        if encoding is None or self.sources is not None:
+        if encoding is None:
             return self
-        return replace(self, sources=len(Encoding.from_dict(encoding).columns))
+        known = Encoding.from_dict(encoding)
+        sources = len(known.columns) if self.sources is None else self.sources
+        numbers = known.numbers if self.numbers is None else self.numbers
+        return replace(self, sources=sources, numbers=numbers)
 
     @property
     def count(self) -> float:
@@ -106,6 +117,12 @@ class ObjectivePerturbation:
         """Return the settings; see :class:`~bdpvi.releases.route.Route`."""
         assert isinstance(model, BayesianLogisticRegression)
         weights = model.design(torch.zeros(1, features)).shape[1]
+        last = max(self.numbers or (0,))
+        if last >= features:
+            raise ValueError(
+                f"numbers has {last}, but the last of {features} features is the "
+                f"number {features - 1}"
+            )
         facts = Facts(
             columns=weights - bool(model.intercept),
             rows=self.rows,
@@ -161,12 +178,21 @@ class ObjectivePerturbation:
         weights = made.weights
         return (weights * lengths).clamp(max=1), (weights * bends).clamp(max=1)
 
-    def draw(self, model: Model, data: Data, plan: ObjectivePlan, key: Key) -> dict[str, Tensor]:
+    def draw(self, model: Model, data: Data, plan: ObjectivePlan, key: Key) -> Solved:
         """Return the weights, {"w": (draws, d)}."""
+        from bdpvi.regression.few_columns import of_few_columns
+        from bdpvi.releases.estimate import Processed
+
         known = self.predicting(model, plan)
         objective = SummedObjective(plan, data.parts.map(signed_design, known, plan))
         minima = minima_of(objective, plan, key)
-        return {"w": minima.to(data.x) if isinstance(data, Dataset) else minima}
+        each = [of_few_columns(plan, one, self.numbers) for one in minima]
+        pairs = zip(each, minima, strict=True)
+        w = torch.stack([one if new is None else new for new, one in pairs])
+        latents = {"w": w.to(data.x) if isinstance(data, Dataset) else w}
+        if all(new is None for new in each):
+            return latents
+        return Processed(latents, SHRUNK)
 
 
 def signed_design(

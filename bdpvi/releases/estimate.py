@@ -237,3 +237,15 @@ class Drawn(NamedTuple):
 
     estimate: Estimate
     rounds: tuple[SampledGaussian, ...] = ()
+
+
+class Processed(NamedTuple):
+    """Latent variables that were processed after the noise was added, from public numbers. Public.
+
+    Attributes:
+        latents: as released, each (k, ...).
+        said: what was done, in a sentence for the receipt.
+    """
+
+    latents: Mapping[str, Tensor]
+    said: str

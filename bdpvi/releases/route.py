@@ -16,7 +16,7 @@ from bdpvi.privacy.book import Book, Priced
 from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.solve import smallest
-from bdpvi.releases.estimate import Drawn, Trained
+from bdpvi.releases.estimate import Drawn, Processed, Trained
 from bdpvi.releases.transaction import Before
 
 if TYPE_CHECKING:
@@ -107,13 +107,13 @@ class Allowance(NamedTuple):
     rows: int = 1
 
 
-Solved = Mapping[str, Tensor] | Drawn | Trained
+Solved = Mapping[str, Tensor] | Processed | Drawn | Trained
 """Output of a route: latent variables, each (k, ...), or their posterior."""
 
 
 def latents_of(drawn: Solved, draws: int, key: Key) -> dict[str, Tensor]:
     """Return the latent variables of a route's output; ``draws`` of them from a posterior."""
-    if isinstance(drawn, Trained):
+    if isinstance(drawn, Processed | Trained):
         return dict(drawn.latents)
     if isinstance(drawn, Drawn):
         return drawn.estimate.draws(draws, key.child("draws"))

@@ -33,7 +33,7 @@ from bdpvi.privacy.events import PerturbedObjective, SampledGaussian, Threshold
 from bdpvi.privacy.evidence import Diagnostics, Evidence
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import basis, transaction
-from bdpvi.releases.estimate import Drawn, Trained
+from bdpvi.releases.estimate import Drawn, Processed, Trained
 from bdpvi.releases.mechanisms import CountRows, Solve
 from bdpvi.releases.receipt import AIMED, Receipt
 from bdpvi.releases.released import Release, flat
@@ -226,7 +226,9 @@ class Prepared:
         if isinstance(drawn, Drawn) and drawn.rounds:
             total = replace(total, path=cost_of(drawn.rounds, delta).path)
         noted = basis.published(self.preprocessing, work.counted().entries)
-        made = self._released(latents, route, plan, total, epsilon, noted, work.secret.experiment)
+        after = drawn.said if isinstance(drawn, Processed) else ""
+        seeded = work.secret.experiment
+        made = self._released(latents, route, plan, total, epsilon, noted, after, seeded)
         if isinstance(drawn, Trained):
             return replace(
                 made,
@@ -283,6 +285,7 @@ class Prepared:
         total: Cost,
         epsilon: float,
         noted: Mapping[str, Any],
+        after: str,
         seeded: bool,
     ) -> Release:
         assert total.worst_case is not None  # a release without one is not planned
@@ -292,7 +295,7 @@ class Prepared:
             latents=latents,
             receipt=Receipt(
                 worst_case=worst.seeded() if seeded else worst,
-                about=sentences(basis.about(noted), route.said(plan.settings)),
+                about=sentences(basis.about(noted), route.said(plan.settings), after),
                 source=AIMED,
                 draws=route.draws,
                 temperature=None,
