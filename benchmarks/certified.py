@@ -40,7 +40,7 @@ from printed import command
 from sklearn.linear_model import LogisticRegression
 
 import bdpvi
-from bdpvi import Dataset, Fit, guides
+from bdpvi import Dataset, Fit, datasets, guides
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.mode.influence import of_any_table
