@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 from pyro.optim import PyroOptim
+from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.checkpoint import sealed, understood, unsealed
@@ -21,12 +22,14 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import require_same
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.guide import check_steps
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import BlockData, Dataset
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.descent import Clip, Descent
+from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
+from bdpvi.programs.sources import Batch, source_of
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.steps import Steps
 
@@ -160,11 +163,11 @@ class PrivateSVI:
         program = descent.program
         with drawing(HOST), torch.no_grad():
             draw = program.draw()
-            pieces = torch.arange(program.arguments.length).split(1024)
             each = [
                 float(found.double().sum())
-                for one in pieces
-                for _, found in by_halves(partial(program.losses_at, draw), one)
+                for some in program.arguments.every()
+                for one in some.positions.split(1024)
+                for _, found in by_halves(partial(_losses, program, draw, some), one)
                 if found is not None
             ]
         return float(draw.public) + math.fsum(each)
@@ -252,10 +255,15 @@ class PrivateSVI:
     def _begun(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Descent, Steps]:
         """Return descent and steps, created from these arguments in the first call."""
         ledger = self._ledger
-        if len(args) == 1 and isinstance(args[0], Dataset):
-            ledger = args[0].ledger if ledger is None else ledger
-            args = (args[0].x, args[0].y)
-        arguments = Arguments.of(args, kwargs)
+        given = args[0] if len(args) == 1 and isinstance(args[0], Dataset | BlockData) else None
+        if given is not None:
+            ledger = given.ledger if ledger is None else ledger
+        if isinstance(given, Dataset):
+            args = (given.x, given.y)
+        if isinstance(given, BlockData):
+            arguments = Arguments.of_source(source_of(given, given.like))
+        else:
+            arguments = Arguments.of(args, kwargs)
         if self._descent is not None and self._charged is not None:
             self._descent.program.arguments.check_same(arguments)
             return self._descent, self._charged
@@ -274,3 +282,7 @@ class PrivateSVI:
     def __repr__(self) -> str:
         kind = "" if self._mechanism.seed is None else ", seeded: no guarantee"
         return f"PrivateSVI({several(self.steps, 'step')}{kind})"
+
+
+def _losses(program: Program, draw: Draw, batch: Batch, positions: Tensor) -> Tensor:
+    return program.record_losses(draw, batch.read(positions))
