@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,8 +14,10 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget, tell_owner
-from bdpvi.datasets.items import Items
 from bdpvi.datasets.records import Held, Records, Spread
+
+if TYPE_CHECKING:
+    from bdpvi.datasets.items import Items
 
 _IDS = 2**28
 
@@ -274,6 +276,8 @@ class BlockData:
         >>> len(data), data.feature_names, data.parts.sum(lambda part: int(part[0].sum()))
         (5, ('x0', 'x1'), 10)
         """
+        from bdpvi.datasets.items import Items  # late: few records are read by index
+
         items = Items.of(source)
         if len(items.like) != 2 or items.like[0].ndim != 2:
             shapes = ", ".join(str(tuple(one.shape[1:])) for one in items.like)

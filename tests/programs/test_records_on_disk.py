@@ -27,6 +27,7 @@ from bdpvi import DPVI, BayesianLogisticRegression, Dataset, Ledger, PrivateSVI,
 from bdpvi.bayesian.guarantees import BayesianDP
 from bdpvi.datasets import constants_of
 from bdpvi.datasets.dataset import BlockData, People
+from bdpvi.datasets.records import Spread
 from bdpvi.noise.keys import Key
 from bdpvi.programs import sources
 from bdpvi.programs.sources import Windows
@@ -110,6 +111,8 @@ def test_training_on_blocks_is_that_in_memory_to_the_bit(
     rows: pd.DataFrame, tmp_path: Path, what: str, cuts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def trained(data: Any) -> Tensor:
+        made: Any
+        own: Any
         made, own = {
             "latents of records": (model, guide),
             "network": (Network(), None),
@@ -123,7 +126,8 @@ def test_training_on_blocks_is_that_in_memory_to_the_bit(
     assert torch.equal(trained(blocks), expected)
     with ThreadPoolExecutor(2) as pool:
         monkeypatch.setattr(sources, "BYTES", 3 * 200 * 3 * 8)  # three batches at a time
-        parts = replace(blocks.parts, executor=pool)  # type: ignore[type-var]
+        assert isinstance(blocks.parts, Spread)
+        parts = replace(blocks.parts, executor=pool)
         spread = replace(blocks, parts=parts, people=People())
         assert torch.equal(trained(spread), expected)
 
@@ -206,8 +210,14 @@ def test_private_svi_takes_them(rows: pd.DataFrame, tmp_path: Path, kind: str) -
         pyro.clear_param_store()
         torch.manual_seed(0)
         svi = PrivateSVI(
-            *(model, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO()),
-            **{"clip": 1.0, "noise_multiplier": 1.0, "rate": 0.1, "seed": 3},
+            model,
+            guide,
+            pyro.optim.Adam({"lr": 0.05}),
+            Trace_ELBO(),
+            clip=1.0,
+            noise_multiplier=1.0,
+            rate=0.1,
+            seed=3,
         )
         for _ in range(12):
             svi.step(given)
