@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
+from bdpvi._ground.halving import by_halves
 from bdpvi._ground.outputs import several
 
 _AT_ONCE = 1024
@@ -106,8 +107,10 @@ class ItemRange:
         return f"{several(self.stop - self.start, 'record')} from index {self.start}"
 
     def read(self) -> Iterator[tuple[Tensor, ...]]:
-        """Yield those without a number that is not finite."""
-        rows = self.items.rows(torch.arange(self.start, self.stop))
+        """Yield those that can be read, without a number that is not finite."""
+        tried = by_halves(self.items.rows, torch.arange(self.start, self.stop))
+        found = [one for _, one in tried if one is not None]
+        rows = tuple(map(torch.cat, zip(*found, strict=True))) or self.items.rows(torch.arange(0))
         good = torch.ones(len(rows[0]), dtype=torch.bool)
         for one in rows:
             good &= one.isfinite().reshape(len(one), -1).all(1)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bdpvi.datasets.dataset import BlockData
 from bdpvi.datasets.items import Items
+from bdpvi.datasets.records import Spread
 from bdpvi.releases.noisy_sum import NoisySum
 
 Rows = tuple[Tensor, ...]
@@ -26,6 +27,8 @@ BYTES = 1 << 28
 """Memory for the batches of one pass; a batch may be larger, and is then read alone."""
 _STEPS = 1000
 """Most steps whose batches are read in one pass."""
+_AHEAD = 4
+"""Most blocks from workers that are in memory."""
 
 
 class Batch(NamedTuple):
@@ -73,8 +76,8 @@ class Windows:
         if step not in self._held:
             self._held = {}
             size = sum(one.numel() * one.element_size() for one in self.like)
-            each = mechanism.rate * len(self.data) * size
-            self._read(mechanism, range(step, step + min(max(int(BYTES / each), 1), _STEPS)))
+            most = int(BYTES / (size * max(mechanism.rate * len(self.data), 1)))
+            self._read(mechanism, range(step, step + min(max(most, 1), _STEPS)))
         pieces = self._held.pop(step)
         return Batch.of(tuple(map(torch.cat, zip(*pieces, strict=True))))
 
@@ -106,7 +109,10 @@ class Windows:
             yield Batch.of(tuple(one.to(like) for one, like in zip(part, self.like, strict=True)))
 
     def _parts(self) -> Iterator[Rows]:
-        for block in self.data.parts.each(_Parts.of):
+        parts = self.data.parts
+        if isinstance(parts, Spread):  # whole blocks come back; the bar is that of the steps
+            parts = replace(parts, ahead=_AHEAD, track=None)
+        for block in parts.each(_Parts.of):
             yield from block.parts
 
 

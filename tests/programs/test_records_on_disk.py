@@ -23,7 +23,15 @@ from torch.utils.data import Dataset as Whole
 from torch.utils.data import TensorDataset
 
 import bdpvi
-from bdpvi import DPVI, BayesianLogisticRegression, Dataset, Ledger, PrivateSVI, datasets
+from bdpvi import (
+    DPVI,
+    BayesianLogisticRegression,
+    Dataset,
+    Ledger,
+    PrivacyUtilityWarning,
+    PrivateSVI,
+    datasets,
+)
 from bdpvi.bayesian.guarantees import BayesianDP
 from bdpvi.datasets import constants_of
 from bdpvi.datasets.dataset import BlockData, People
@@ -158,6 +166,15 @@ class Read(Whole[tuple[Tensor, Tensor]]):
         return self.x[at], self.y[at]
 
 
+class Damaged(Read):
+    """Records of which one cannot be read, and one has another shape."""
+
+    def __getitem__(self, at: int) -> tuple[Tensor, Tensor]:
+        if at == 17:
+            raise OSError("damaged")
+        return (self.x[at][:1] if at == 1100 else self.x[at]), self.y[at]
+
+
 class Plain:
     """A sequence that is no torch Dataset."""
 
@@ -199,6 +216,17 @@ def test_a_record_that_the_model_cannot_have_has_no_effect(rows: pd.DataFrame) -
         for given in ((data.x, data.y), (x, torch.cat([data.y, wrong])))
     ]
     torch.testing.assert_close(made[0], made[1], rtol=1e-12, atol=1e-12)  # sums in other order
+
+
+def test_a_record_that_cannot_be_read_has_no_effect(rows: pd.DataFrame) -> None:
+    data = in_memory(rows)
+    damaged = Damaged(data.x, data.y)
+    with pytest.warns(PrivacyUtilityWarning, match="set to zero: [0-9]+ gradients of records"):
+        bdpvi.fit_private(model, damaged, epsilon=1.0, route=QUICK, guide=guide)
+    total = BlockData.of_items(damaged).parts.sum(lambda part: part[0].sum(0))
+    left = torch.ones(len(data)).bool()
+    left[[17, 1100]] = False
+    torch.testing.assert_close(total, data.x[left].sum(0))
 
 
 @pytest.mark.parametrize("kind", ["blocks", "by index"])
