@@ -57,7 +57,7 @@ class PrivateSVI:
         noise_multiplier: z; the sum of the gradients gets noise of standard deviation zC.
         rate: Poisson sampling rate q of the records.
         ledger: the ledger of all charges for these people; by default that of a
-            :class:`bdpvi.Dataset`, otherwise one in memory.
+            :class:`bdpvi.Dataset` or of records in blocks, otherwise one in memory.
         plate: name of the plate over the records, if it is ambiguous.
         seed: None for anything that you share. A number makes an experiment, which is repeatable:
             whoever knows the seed can subtract the noise.
@@ -126,13 +126,15 @@ class PrivateSVI:
 
         Args:
             args, kwargs: the arguments of model and guide, the same in every step: **all** records,
-                as tensors with a row for each, or one torch ``Dataset`` whose items are the
-                arguments. Numbers, strings and modules are public constants.
+                as tensors with a row for each, or one torch ``Dataset`` or another sequence whose
+                items are the arguments, or what :func:`bdpvi.datasets.from_blocks` returns.
+                Numbers, strings and modules are public constants.
 
         Raises:
             BudgetExceededError: if the step would cost more than the ledger's budget has left.
                 Nothing is charged or drawn.
             ValueError: naming the site that cannot be protected and the remedy; nothing is charged.
+                Or naming a block that cannot be read; this step is then charged and lost.
             FloatingPointError: if a parameter is not finite after the step.
 
         Warns:

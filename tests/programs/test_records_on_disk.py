@@ -288,7 +288,10 @@ def test_each_record_is_in_each_batch_by_its_own_coin() -> None:
     assert stats.norm.sf(abs(spread - 1) * math.sqrt(steps / 2)) > 1e-7
 
 
-def test_no_other_block_or_window_changes_the_batches(rows: pd.DataFrame, tmp_path: Path) -> None:
+def test_no_other_block_or_window_changes_the_batches(
+    rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "BYTES", 4.5 * 0.1 * ROWS * 3 * 8)  # four batches
     data = on_disk(rows, tmp_path / "table", 7)
     mechanism = NoisySum(
         rate=0.1, clip=1.0, noise_multiplier=1.0, size=1, records=1, length=len(data), seed=5
@@ -297,6 +300,7 @@ def test_no_other_block_or_window_changes_the_batches(rows: pd.DataFrame, tmp_pa
     windows = Windows(data, data.like)
     for step in (30, 31, 2, 31):  # read again after a return to an earlier step
         batch = windows.batch(mechanism, step)
+        assert len(windows._held) <= 3
         assert torch.equal(batch.read(batch.positions)[0], x[mechanism.batch(step)])
 
 
@@ -417,6 +421,6 @@ def memory() -> Iterator[Any]:
 
 
 def test_memory_does_not_grow_with_the_records(memory: Any) -> None:
-    route = DPVI(rows=1_000_000, steps=6, batch=300, draws=2)
+    route = DPVI(rows=1_000_000, steps=3, batch=200, draws=2)
     bdpvi.fit_private(model, Made(), epsilon=1.0, route=route, guide=guide)
     assert memory() < 6_000_000  # a coin for each record would be 8 MB
