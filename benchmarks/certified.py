@@ -94,7 +94,7 @@ def table(name: str) -> Table:
         frame = pd.read_csv(name)
         target = frame.pop(frame.columns[-1]).astype(str)
         return split(frame, (target == target.mode()[0]).to_numpy())
-    found = getattr(datasets, f"load_{name}")()
+    found = datasets.LOADERS[name.replace("_", "-")]()
     return (found.train.x, found.train.y, found.test.x, found.test.y)
 
 

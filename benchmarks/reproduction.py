@@ -4,6 +4,7 @@
     bdpvi compare --data adult --searched --out adult
     python benchmarks/reproduction.py --abalone abalone --adult adult [--out docs/reproduction.md]
     python benchmarks/reproduction.py --networks    # writes the part on networks alone
+    python benchmarks/reproduction.py --papers      # what was redone; δ = 1e-10; inspection
 
 The raw files are found as ``bdpvi compare`` finds them. DPVI runs with its authors' settings here;
 everything else is read from the two comparisons.
@@ -21,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from papers import markdown, with_papers, with_part
 from published import RenyiAccountant
 from rich.progress import track
 
@@ -35,7 +37,7 @@ from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccounta
 from bdpvi.tables.metrics import accuracy
 
 ICML = "Triastcyn and Faltings, Bayesian Differential Privacy for Machine Learning, ICML 2020"
-FIRST = "its first version, arXiv:1901.09697v2"
+FIRST = "its first version, arXiv:1901.09697v1"
 DPVI = "Jälkö, Dikmen and Honkela, UAI 2017"
 
 # data, published: non-private and private accuracy, ε of the moments accountant, Bayesian ε, that
@@ -245,17 +247,6 @@ def networks() -> str:
     return NETWORKS.format(levels=table("mnist-levels.txt"), last=table("last-layer.txt"))
 
 
-def with_networks(page: str) -> str:
-    """Return a page with its part on networks written anew."""
-    before, rest = page.split(NETWORKS.splitlines()[0], 1)
-    return before + networks() + rest[rest.index("\n## ") :]
-
-
-def markdown(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
-
-
 def number(value: float | None, digits: int = 3) -> str:
     return "—" if value is None or pd.isna(value) else f"{value:.{digits}f}"
 
@@ -418,14 +409,17 @@ def main() -> None:
     parser.add_argument("--abalone", type=Path, help="folder of the comparison")
     parser.add_argument("--adult", type=Path, help="folder of the comparison")
     parser.add_argument("--networks", action="store_true", help="write that part of the page only")
+    parser.add_argument("--papers", action="store_true", help="write the parts of papers.py only")
     parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
     parser.add_argument("--seeds", type=int, default=10)
     options = parser.parse_args()
-    if options.networks:
-        write(options.out, with_networks(options.out.read_text(encoding="utf-8")))
+    if options.networks or options.papers:
+        text = options.out.read_text(encoding="utf-8")
+        text = with_part(text, networks(), "## Federated") if options.networks else text
+        write(options.out, with_papers(text, OUTPUTS) if options.papers else text)
         return
     if options.abalone is None or options.adult is None:
-        parser.error("--abalone and --adult are needed, or --networks")
+        parser.error("--abalone and --adult are needed, or --networks, or --papers")
     folders = {"abalone": options.abalone, "adult": options.adult}
     summaries = {data: pd.read_csv(folder / "summary.csv") for data, folder in folders.items()}
     figures = options.out.parent / "figures"
@@ -433,7 +427,7 @@ def main() -> None:
     for data, folder in folders.items():
         shutil.copyfile(folder / "curve.png", figures / f"{data}.png")
         shutil.copyfile(folder / "headline.png", figures / f"{data}-headline.png")
-    write(options.out, page(summaries, options.seeds))
+    write(options.out, with_papers(page(summaries, options.seeds), OUTPUTS))
 
 
 if __name__ == "__main__":

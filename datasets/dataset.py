@@ -320,6 +320,20 @@ class _Digest:
         return _Digest(hashlib.sha256((self.value + other.value).encode()).hexdigest())
 
 
+def pair(data: object) -> tuple[Any, Any]:
+    """Return features and targets that were given as a pair.
+
+    Raises:
+        ValueError: if they were not.
+    """
+    if not (isinstance(data, tuple) and len(data) == 2):
+        raise ValueError(
+            f"data must be a Dataset, another table of bdpvi or a pair (x, y), got "
+            f"{type(data).__name__}"
+        )
+    return data
+
+
 Data = Dataset | BlockData
 """Encoded records, in memory or in blocks."""
 

@@ -16,18 +16,27 @@ from torch import Tensor
 from bdpvi._ground.host import drawing
 from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import Dataset, pair
 from bdpvi.guides.converted import of
 from bdpvi.models.contract import Model, dimension, unpack
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.misfits import LastSite, Misfit, MisfitError, misfits, mistyped, parameter, split
+from bdpvi.models.misfits import (
+    LastSite,
+    Misfit,
+    MisfitError,
+    follows,
+    misfits,
+    mistyped,
+    parameter,
+    split,
+)
 from bdpvi.models.traces import log_density, log_likelihood, sites
 
 _TRIED = 8
 """Number of records on which a model is tried, together and one by one."""
 
 
-def check(model: Model, guide: Any, data: Dataset) -> None:
+def check(model: Model, guide: Any, data: Dataset | tuple[Any, Any]) -> None:
     """Raise an error that lists all problems of a model and a guide, if there are any.
 
     :func:`bdpvi.fit` does the same first, except for one call of ``pyro.infer.Predictive`` in
@@ -40,7 +49,8 @@ def check(model: Model, guide: Any, data: Dataset) -> None:
     Args:
         model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.
         guide: a guide of :mod:`bdpvi.guides`, or a Pyro guide that :func:`bdpvi.guides.of` accepts.
-        data: the records. Constants in a model must have the dtype of ``x``, float64 by default.
+        data: the records, or a pair (x, y). Constants in a model must have the dtype of ``x``,
+            float64 by default.
 
     Raises:
         MisfitError: a ValueError with one line for each :class:`~bdpvi.models.misfits.Misfit`:
@@ -61,6 +71,7 @@ def check(model: Model, guide: Any, data: Dataset) -> None:
     bdpvi.models.misfits.MisfitError: model: latent site 'effect' lies in a plate, 'hospitals': \
 take the plate away: .expand([2]).to_event(1) is the same prior
     """
+    data = data if isinstance(data, Dataset) else Dataset.of(*pair(data))
     require(model, guide, data)
     with isolated(data.x), torch.no_grad():
         latents = {s["name"]: s["value"] for s in split(_traced(model, data.x, data.y))[0]}
@@ -196,7 +207,7 @@ def _different(
     """Return the sites where record ``i`` has a different log-density alone than with others."""
     found = []
     for name, site in alone.nodes.items():
-        if site["type"] != "sample" or type(site["fn"]).__name__ == "_Subsample":
+        if site["type"] != "sample" or type(site["fn"]).__name__ == "_Subsample" or follows(site):
             continue
         now, there = log_density(site), log_density(together.nodes[name])
         if name not in latents:

@@ -65,6 +65,9 @@ def remedies() -> set[str]:
 
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "programs/test_pyro_features.py::test_indices_in_an_array_are_refused_with_the_remedy": (
+        "programs/reading: hand indices over",
+    ),
     "bayesian/test_one_ledger.py::test_a_cut_or_an_old_ledger_is_noticed": (
         "_ground/chain: Restore the newest",
         "releases/receipts: `bdpvi ledger repair",

@@ -86,7 +86,7 @@ def test_pictures_are_drawn(name: str, prefix: str, tmp_path: Path) -> None:
     places = os.pathsep.join(map(str, (ROOT, ROOT / "benchmarks")))
     subprocess.run(script, check=True, env={**os.environ, "PYTHONPATH": places})
     shown = {path.name for path in (ROOT / "docs" / "figures").glob(f"{prefix}-*.svg")}
-    assert {path.name for path in tmp_path.iterdir()} == shown
+    assert {path.name for path in tmp_path.glob(f"{prefix}-*.svg")} == shown
 
 
 @pytest.mark.parametrize(

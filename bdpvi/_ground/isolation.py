@@ -16,11 +16,13 @@ from bdpvi._ground.host import drawing
 def isolated(like: Tensor, seed: int | None = None) -> Iterator[None]:
     """Use a separate parameter store and random state, and a tensor's default type and device.
 
-    The caller's are restored afterwards. Random numbers come from the host, see :func:`drawing`.
+    Whole numbers, such as indices, leave the default type as it is. The caller's are restored
+    afterwards. Random numbers come from the host, see :func:`drawing`.
     """
     old = torch.get_default_dtype()
     with pyro.get_param_store().scope(), drawing(like.device, seed):
-        torch.set_default_dtype(like.dtype)
+        if like.is_floating_point():
+            torch.set_default_dtype(like.dtype)
         try:
             yield
         finally:

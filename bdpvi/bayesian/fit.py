@@ -31,7 +31,7 @@ from bdpvi.bayesian.neighbours.route import Neighbours
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.stream import over
 from bdpvi.bayesian.optimum.tables import Table
-from bdpvi.datasets.dataset import BlockData, Dataset, People
+from bdpvi.datasets.dataset import BlockData, Dataset, People, pair
 from bdpvi.guides.checks import require
 from bdpvi.models.contract import Model, fitting
 from bdpvi.models.logistic import with_categories
@@ -235,11 +235,7 @@ def fit(
     """
     training = training or Training()
     if not isinstance(data, Dataset | BlockData | Table):
-        if not (isinstance(data, tuple) and len(data) == 2):
-            raise ValueError(
-                f"data must be a Dataset, a Table or a pair (x, y), got {type(data).__name__}"
-            )
-        data = Dataset.of(*data)
+        data = Dataset.of(*pair(data))
     model = with_categories(model, _one_hot(data.preprocessing))
     if isinstance(data, Dataset):
         data = fitting(model, data)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.distributions import Delta, MaskedDistribution
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
@@ -84,13 +85,31 @@ def misfits(trace: poutine.Trace, x: Tensor) -> list[Misfit]:
 
 
 def split(trace: poutine.Trace) -> tuple[list[Site], list[Site]]:
-    """Return the latent and the observed sites of a trace, without plates' own sites."""
+    """Return the latent and the observed sites of a trace.
+
+    Plates' own sites are left out, and so are values that follow from other sites.
+    """
     latent: list[Site] = []
     observed: list[Site] = []
     for site in trace.nodes.values():
-        if site["type"] == "sample" and type(site["fn"]).__name__ != "_Subsample":
+        if site["type"] != "sample" or type(site["fn"]).__name__ == "_Subsample":
+            continue
+        if not follows(site):
             (observed if site["is_observed"] else latent).append(site)
     return latent, observed
+
+
+def follows(site: Site) -> bool:
+    """Whether a sample site observes the value that it has by definition.
+
+    So does ``pyro.deterministic``, and a site that ``poutine.reparam`` has replaced.
+    """
+    fn = site["fn"]
+    while isinstance(fn, MaskedDistribution):
+        fn = fn.base_dist
+    if not (site["is_observed"] and isinstance(fn, Delta) and fn.v is site["value"]):
+        return False
+    return not bool(fn.log_density.any())  # a reparametrisation may weigh its value
 
 
 def parameter(name: str) -> Misfit:

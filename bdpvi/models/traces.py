@@ -15,7 +15,7 @@ from torch.distributions import Transform, biject_to
 from bdpvi._ground.host import drawing
 from bdpvi._ground.isolation import isolated
 from bdpvi.models.contract import Model, Site
-from bdpvi.models.misfits import MisfitError, misfits, per_record, split
+from bdpvi.models.misfits import MisfitError, follows, misfits, per_record, split
 
 
 class RecordWeights(Messenger):  # type: ignore[misc]
@@ -34,7 +34,7 @@ def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Te
     """Return the log-likelihood of each record given the latent values, times its weight, (N,)."""
     trace = poutine.trace(poutine.condition(model, data=dict(latents))).get_trace(x, y)
     sites = [trace.nodes[name] for name in trace.observation_nodes if name not in latents]
-    return torch.stack([log_density(site) for site in sites]).sum(0)
+    return torch.stack([log_density(site) for site in sites if not follows(site)]).sum(0)
 
 
 def log_density(site: Mapping[str, Any]) -> Tensor:
@@ -65,7 +65,7 @@ def predicted(
     def one(latent: dict[str, Tensor]) -> Tensor:
         trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
         sites = [site for site in trace.nodes.values() if site["type"] == "sample"]
-        (target,) = (site for site in sites if per_record(site, x))
+        (target,) = (site for site in sites if per_record(site, x) and not follows(site))
         return of(target["name"], target["fn"])
 
     with pyro.validation_enabled(False), torch.no_grad(), _Means():

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributions import (
     Independent,
     LowRankMultivariateNormal,
+    Multinomial,
     MultivariateNormal,
     Normal,
     TransformedDistribution,
@@ -21,14 +22,25 @@ from torch.distributions import (
 
 
 @contextmanager
-def sums() -> Iterator[None]:
-    """Make sums over enumerated latents use functions that vmap supports."""
-    plain = torch_log.safe_log
+def out_of_place() -> Iterator[None]:
+    """Replace what Pyro and torch compute in place, which vmap does not support."""
+    log, multinomial = torch_log.safe_log, Multinomial.log_prob
     torch_log.safe_log = lambda x: x.clamp(min=torch.finfo(x.dtype).tiny).log()
+    Multinomial.log_prob = _multinomial  # type: ignore[method-assign]
     try:
         yield
     finally:
-        torch_log.safe_log = plain
+        torch_log.safe_log = log
+        Multinomial.log_prob = multinomial  # type: ignore[method-assign]
+
+
+def _multinomial(self: Multinomial, value: Tensor) -> Tensor:
+    """Return the log-probability of counts; a class without any may have probability 0."""
+    logits, value = torch.broadcast_tensors(self.logits, value)
+    ways = torch.lgamma(value.sum(-1) + 1) - torch.lgamma(value + 1).sum(-1)
+    impossible = (value == 0) & (logits == -torch.inf)
+    found: Tensor = ways + (logits.masked_fill(impossible, 0.0) * value).sum(-1)
+    return found
 
 
 @contextmanager

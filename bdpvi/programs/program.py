@@ -33,7 +33,7 @@ from bdpvi.models.contract import Site, parts
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.parameters import Holder, Parameters
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.effects import Reparameterise, plates, sums
+from bdpvi.programs.effects import Reparameterise, out_of_place, plates
 
 Rows = tuple[Tensor, ...]
 
@@ -231,7 +231,7 @@ class Program:
             stack.enter_context(on(self.device))
             stack.enter_context(pyro.validation_enabled(False))
             stack.enter_context(plates(lambda name, *_: name == self.plate))
-            stack.enter_context(sums())
+            stack.enter_context(out_of_place())
             yield
 
 

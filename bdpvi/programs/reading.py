@@ -209,9 +209,14 @@ class _Runs:
 def _failed(name: str, on: str, last: LastSite, error: Exception) -> ValueError:
     first = (str(error).splitlines() or [""])[0]
     place = f", at or after site {last.name!r}" if last.name else ""
+    remedy = (
+        "hand indices over as a torch tensor of whole numbers; arrays and frames become float64"
+        if isinstance(error, IndexError) and "used as indices" in first
+        else "write it so that it runs for a single record, with torch operations alone: no "
+        ".item(), no if on a tensor's value"
+    )
     return ValueError(
-        f"{name} raised {type(error).__name__} on {on}{place} ({first}): write it so that it runs "
-        "for a single record, with torch operations alone: no .item(), no if on a tensor's value. "
+        f"{name} raised {type(error).__name__} on {on}{place} ({first}): {remedy}. "
         "Nothing was charged"
     )
 

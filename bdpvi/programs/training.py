@@ -47,7 +47,7 @@ from bdpvi.programs.moments import moments
 from bdpvi.programs.program import Program
 from bdpvi.programs.reading import read
 from bdpvi.programs.settings import Settings
-from bdpvi.programs.sources import source_of
+from bdpvi.programs.sources import latents_like, source_of, typed
 from bdpvi.regression.objective_plan import rows_said
 from bdpvi.releases.estimate import Gaussian, Trained
 from bdpvi.releases.noisy_sum import NoisySum
@@ -131,8 +131,7 @@ class SuitedDPVI(Settings):
         start = {name: value.clone() for name, value in holder.state_dict().items()}
         given = {one.name: getattr(settings, one.name) for one in fields(Settings)}
         made = cls(**given, guide=guide, size=0, start=start)
-        x, _ = made._arguments(model, data).leaves
-        with isolated(x), on(HOST):
+        with isolated(typed(latents_like(data), model, guide)), on(HOST):
             program = made._read(model, data)
             moments(program)  # refuse before any charge
             return replace(made, size=program.size)
@@ -208,21 +207,20 @@ class SuitedDPVI(Settings):
             folder = Checkpoint(self.checkpoint, begun)
             once, kept = folder.once, folder.begun(name)
         found = once(name, lambda: self._train(model, data, plan, key, kept))
-        like = _typed(data.like[0], model)
-        here = like.device
+        here = data.like[0].device
         parameters = {
             n.removeprefix("of "): v.to(here) for n, v in found.items() if n.startswith("of ")
         }
         Holder(modules_of(model)).load_state_dict(parameters, strict=False)  # on a return too
-        return self._trained(found, parameters, model, like, key)
+        return self._trained(found, parameters, model, data, key)
 
     def _train(
         self, model: Model, data: Data, plan: DPVIPlan, key: Key, kept: KeptState | None
     ) -> dict[str, Tensor]:
         """Return the latents' mean and covariance, and the model's parameters."""
         Holder(modules_of(model, self.guide)).load_state_dict(self.start)
-        like, start = self._arguments(model, data).leaves[0], int(key.child("start"))
-        with isolated(like, seed=start % 2**63), on(HOST):
+        start = int(key.child("start"))
+        with isolated(typed(latents_like(data), model, self.guide), seed=start % 2**63), on(HOST):
             program = self._read(model, data)
             mechanism = NoisySum(
                 rate=plan.drawn.rate,
@@ -263,10 +261,10 @@ class SuitedDPVI(Settings):
         found: dict[str, Tensor],
         parameters: dict[str, Tensor],
         model: Model,
-        like: Tensor,
+        data: Data,
         key: Key,
     ) -> Trained:
-        mean, spread = found["mean"], found["covariance"]
+        mean, spread, kind = found["mean"], found["covariance"], data.like[0].dtype
         whole = spread.ndim == 2
         sites = {
             name.removeprefix("site "): tuple(shape.tolist())
@@ -279,28 +277,27 @@ class SuitedDPVI(Settings):
             covariance=tuple(map(tuple, ((spread + spread.mT) / 2).tolist())) if whole else (),
             sites=sites,
             measured=tuple(found["measured"].tolist()),
+            features="" if kind.is_floating_point else str(kind).split(".")[1],
         )
-        flat = guide.draws(self.draws, key.child("draws")).to(like)
+        flat = guide.draws(self.draws, key.child("draws")).to(typed(latents_like(data), model))
         trained = TrainedModel(model, parameters) if parameters else model
-        latents = guide.latents(trained, flat, like.shape[1])
+        latents = guide.latents(trained, flat, len(data.feature_names))
         return Trained(trained, guide, parameters, flat, latents)
 
     def _arguments(self, model: Model, data: Data) -> Arguments:
         """Return x and y, in the type of the modules' weights if there are any."""
-        x, y = data.like if isinstance(data, BlockData) else (data.x, data.y)
-        x = _typed(x, model, self.guide)
-        typed = (x, y.to(x.dtype) if y.is_floating_point() else y)
+        kind = typed(latents_like(data), model, self.guide).dtype
+        given = data.like if isinstance(data, BlockData) else (data.x, data.y)
+        every = tuple(one.to(kind) if one.is_floating_point() else one for one in given)
         if isinstance(data, BlockData):
-            return Arguments.of_source(source_of(data, typed))
-        return Arguments.of(typed, {})
+            return Arguments.of_source(source_of(data, every))
+        return Arguments.of(every, {})
 
     def _read(self, model: Model, data: Data) -> Program:
         """Return the program; with a copy of a Pyro guide, as each is trained once."""
         guide = self.guide
         if isinstance(guide, AutoGuide):
-            made_for = guide._model  # copying drops it in both
-            fresh = copy.deepcopy(guide, {id(one): one for one in modules_of(model)})
-            guide._model = fresh._model = made_for
+            fresh = _copied(guide, {id(one): one for one in modules_of(model)})
             if self.rows is not None and isinstance(fresh, _Usual):
                 # With noise a scale that is too large adapts more slowly than one too small.
                 fresh._init_scale = min(fresh._init_scale, _START / math.sqrt(self.rows))
@@ -352,11 +349,16 @@ def _identified(program: Program, model: Model, features: int) -> Tensor | None:
     return found
 
 
-def _typed(x: Tensor, *programs: Any) -> Tensor:
-    """Return features in the type of the modules' weights, if there are any."""
-    weights = (weight for one in modules_of(*programs) for weight in one.parameters())
-    first = next(weights, x)
-    return x.to(first.dtype)
+def _copied(guide: AutoGuide, shared: dict[int, Any]) -> Any:
+    """Return a copy of a Pyro guide, for the same model; copying drops that in both."""
+    parts = [one for one in guide.modules() if isinstance(one, AutoGuide)]
+    kept = [(one._model, one.master) for one in parts]
+    made = copy.deepcopy(guide, shared)
+    copies = [one for one in made.modules() if isinstance(one, AutoGuide)]
+    for one, fresh, (model, master) in zip(parts, copies, kept, strict=True):
+        one._model = fresh._model = model
+        one.master = master
+    return made
 
 
 def _described(guide: Any) -> str:

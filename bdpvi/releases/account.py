@@ -127,8 +127,8 @@ class Account:
         """The guarantee of the total in words, and what it says about one person."""
         if self.total is None:
             return (
-                "At least one of these has no worst-case guarantee; its own receipt says which "
-                "guarantee it has"
+                f"At least one of these has no worst-case ε at δ = {self.delta:g}; its own receipt "
+                "says which guarantee it has, and at which δ"
             )
         chance = 100 * self.total.attack_success
         return (

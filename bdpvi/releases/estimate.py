@@ -28,6 +28,7 @@ LEFT_OUT = "left out: too few records have it for this ε"
 """Note on a level that is no coefficient of the model, as noise hides how many records have it."""
 SHARE = 0.5
 """The least share of measured coefficients of a release with reliable intervals."""
+_WHOLE = ("bool", "int16", "int32", "int64", "int8", "uint8")
 REST = 1e-9
 """Negative eigenvalues of a covariance, relative to the largest, that count as rounding."""
 
@@ -113,6 +114,7 @@ class Gaussian:
         sites: shapes of the unconstrained latent variables, in order.
         measured: whether each coordinate is narrower than its prior and not dominated by privacy
             noise, (d,); if it is dominated, its variance is not informative. () means all.
+        features: torch's type of features that are whole numbers, such as "int64"; "" for others.
 
     Raises:
         ValueError: if shapes disagree, or the covariance is invalid.
@@ -127,8 +129,11 @@ class Gaussian:
     covariance: tuple[tuple[float, ...], ...] = ()
     sites: Mapping[str, tuple[int, ...]]
     measured: tuple[bool, ...] = ()
+    features: str = ""
 
     def __post_init__(self) -> None:
+        if self.features:
+            validate.choice("features", self.features, _WHOLE)
         for name, shape in self.sites.items():
             for size in shape:
                 validate.positive_int(f"sites.{name}", size, least=0)
@@ -181,9 +186,13 @@ class Gaussian:
         from bdpvi.models.traces import transforms  # late: it loads Pyro
 
         pieces = flat.split([math.prod(shape) for shape in self.sites.values()], dim=1)
-        maps = transforms(model, flat.new_zeros(1, columns))
+        maps = transforms(model, self.typed(flat.new_zeros(1, columns)))
         named = zip(self.sites.items(), pieces, strict=True)
         return {name: maps[name](one.reshape(-1, *shape)) for (name, shape), one in named}
+
+    def typed(self, x: Tensor) -> Tensor:
+        """Return features in the type in which the model was trained on them."""
+        return x.to(getattr(torch, self.features)) if self.features else x
 
 
 def _shaped(noise: Tensor, covariance: Tensor) -> Tensor:

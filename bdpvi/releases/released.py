@@ -171,7 +171,8 @@ class Release:
                 f"got {tuple(features.shape)}"
             )
         validate.finite("x", features)
-        return features.to(self.samples)
+        features = features.to(self.samples)
+        return features if self.guide is None else self.guide.typed(features)
 
     @on_host
     def to_inference_data(self, x: Tensor | None = None) -> Any:

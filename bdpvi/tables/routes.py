@@ -11,7 +11,7 @@ from bdpvi._ground.host import on_host
 from bdpvi.bayesian.fit import fit
 from bdpvi.bayesian.guarantees import Guarantee, WorstCaseDP
 from bdpvi.bayesian.releases import release
-from bdpvi.datasets.dataset import BlockData, Data, Dataset
+from bdpvi.datasets.dataset import BlockData, Data, Dataset, pair
 from bdpvi.datasets.items import by_index
 from bdpvi.guides import Laplace
 from bdpvi.models.contract import Model
@@ -120,9 +120,7 @@ def _records(data: Any) -> Data:
         return data
     if by_index(data):
         return BlockData.of_items(data)
-    if not (isinstance(data, tuple) and len(data) == 2):
-        raise ValueError(f"data must be a Dataset or a pair (x, y), got {type(data).__name__}")
-    x, y = data
+    x, y = pair(data)
     both = isinstance(x, Tensor) and isinstance(y, Tensor)
     return Dataset(x, y) if both else Dataset.of(x, y)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from studies import composition, coverage, federated, gaussian, generative, networks
+from studies import accountants, composition, coverage, federated, gaussian, generative, networks
 from studies.study import Run
 
 STUDIES: Mapping[str, Run] = {
+    "accountants": accountants.accountants,
     "weibull-clipping": gaussian.weibull_clipping,
     "steps": gaussian.steps,
     "orders": gaussian.orders,

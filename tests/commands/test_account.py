@@ -94,7 +94,7 @@ def test_the_epsilon_of_each_and_of_all() -> None:
     ledger.charge(Entry(kind="draws", of="d", events=None))
     unbounded = Account(ledger.book(), 1e-5)
     assert unbounded.total is None
-    assert "no worst-case guarantee" in "\n".join(unbounded.text())
+    assert "no worst-case ε at δ = 1e-05" in "\n".join(unbounded.text())
 
 
 def test_ledgers_of_earlier_versions_can_be_read(tmp_path: Path) -> None:

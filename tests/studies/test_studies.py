@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import integrate, stats
-from studies import composition, coverage, gaussian, networks
+from studies import accountants, composition, coverage, gaussian, networks
 from studies.catalogue import STUDIES
 from studies.coverage_report import pooled, upper_limit
 from studies.populations import POPULATIONS, Population, gaussian_square, weibull
@@ -39,6 +39,7 @@ def findings(folder: Path) -> dict[str, Finding]:
         patch.setattr(gaussian, "QUANTILES", ((0.5,),))
         patch.setattr(gaussian, "NOISES", (0.7, 1.0))
         patch.setattr(gaussian, "STEPS_NOISES", (1.0, 1.5))
+        patch.setattr(accountants, "GRID", 1e-4)
         patch.setattr(composition, "COMPOSED_STEPS", (1, 3))
         patch.setattr(composition, "COMPOSED_ORDERS", Orders(torch.arange(1, 17)))
         patch.setattr(networks, "CLIPS", (29.0,))
@@ -78,7 +79,9 @@ def test_studies_repeat_bit_for_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["weibull-clipping", "steps", "orders", "composition", "networks"])
+@pytest.mark.parametrize(
+    "name", ["accountants", "weibull-clipping", "steps", "orders", "composition", "networks"]
+)
 def test_no_epsilon_without_its_guarantee(findings: dict[str, Finding], name: str) -> None:
     table = findings[name].table
     assert set(table["guarantee"]) <= {"Bayesian DP", "DP", "DP by PLD", "none"}

@@ -1,0 +1,145 @@
+"""What SVI trains, PrivateSVI trains along the same path: every distribution, guide and handler."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer.autoguide import AutoGuideList, AutoNormal
+from torch import Tensor
+
+import bdpvi
+
+
+def _benchmark() -> ModuleType:
+    folder = Path(__file__).parents[2] / "benchmarks"
+    sys.path.append(str(folder))
+    try:
+        spec = importlib.util.spec_from_file_location("pyro_features", folder / "pyro_features.py")
+        assert spec is not None
+        assert spec.loader is not None
+        found = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = found  # dataclasses look their module up
+        spec.loader.exec_module(found)
+    finally:
+        sys.path.remove(str(folder))
+    return found
+
+
+features = _benchmark()
+ROWS = {f"{row.kind}: {row.name}": row for row in features.rows()}
+OTHERWISE = {
+    "target: StableWithLogProb": features.REFUSED,
+    "target: VonMises3D": features.REFUSED,
+    "handler: condition": features.REFUSED,
+    "reparam: ConjugateReparam": features.REFUSED,
+    "reparam: SplitReparam": features.REFUSED,
+    "guide: AutoGaussian, dense": features.OTHER,
+}
+NOT_BY_SVI = {
+    "site: plate in sequence",
+    "latent: ImproperUniform",
+    "latent: Wishart",
+    "guide: AutoGaussian, funsor",
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_parameters_are_those_of_svi_to_1e_6(name: str) -> None:
+    how, why = features.compared(ROWS[name], steps=3)
+    if how == features.NOT_BY_SVI:
+        assert name in NOT_BY_SVI, why
+    else:
+        assert how == OTHERWISE.get(name, features.AS_SVI), why
+
+
+def test_at_least_95_in_100_features_are_trained() -> None:
+    able = len(ROWS) - len(NOT_BY_SVI)
+    assert able - len(OTHERWISE) >= 0.95 * able
+
+
+N = 3000
+
+
+def private(model: Any, x: Any, y: Any, **given: Any) -> bdpvi.Release:
+    route = bdpvi.DPVI(rows=N, steps=200, progress=False)
+    return bdpvi.fit_private(model, (x, y), epsilon=5.0, route=route, **given)
+
+
+def wards(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(w[x[:, 0]], 0.5), obs=y)
+
+
+def flags(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(torch.where(x[:, 0], w[0], w[1]), 0.5), obs=y)
+
+
+def test_whole_numbers_stay_indices_in_training_draws_and_predictions(tmp_path: Path) -> None:
+    ward = torch.arange(N)[:, None] % 3
+    y = torch.tensor([0.0, 1.0, 1.5])[ward[:, 0]] + 0.1 * torch.sin(torch.arange(N))
+    made = private(wards, ward, y)
+    means = torch.tensor([0.0, 1.0, 1.5])
+    assert torch.allclose(made.predict_mean(ward[:3]), means, atol=0.15)
+    assert made.with_draws(7).latents["w"].shape == (7, 3)
+    bdpvi.save_release(made, tmp_path / "wards.json")
+    again = bdpvi.load_release(tmp_path / "wards.json", wards)
+    assert torch.allclose(again.predict_mean(ward[:3]).float(), made.predict_mean(ward[:3]))
+    assert again.with_draws(7).latents["w"].shape == (7, 3)
+
+
+def test_boolean_features_stay_conditions() -> None:
+    x = torch.arange(N)[:, None] % 2 == 0
+    y = torch.where(x[:, 0], 1.0, -1.0)
+    made = private(flags, x, y)
+    assert torch.allclose(made.predict_mean(x[:2]), torch.tensor([1.0, -1.0]), atol=0.15)
+
+
+def test_indices_in_an_array_are_refused_with_the_remedy() -> None:
+    ledger = bdpvi.Ledger()
+    ward = (torch.arange(N)[:, None] % 3).numpy()
+    with pytest.raises(ValueError, match="hand indices over as a torch tensor of whole numbers"):
+        private(wards, ward, ward[:, 0] * 1.0, ledger=ledger)
+    assert not ledger.book().entries
+    private(wards, torch.from_numpy(ward), torch.from_numpy(ward[:, 0] * 1.0), ledger=ledger)
+
+
+def test_a_guide_in_parts_is_copied_and_stays_as_it_was() -> None:
+    guide = features.in_parts(features.groups)
+    assert isinstance(guide, AutoGuideList)
+    x = torch.sin(torch.arange(2.0 * N)).reshape(N, 2)
+    y = x @ torch.tensor([0.5, -0.5])
+    made = private(features.groups, x, y, guide=guide)
+    found = made.latents["w"].mean(0)
+    assert torch.allclose(found, torch.tensor([0.5, -0.5]), atol=0.2)
+    assert all(part.master() is guide and callable(part.model) for part in guide)
+    assert private(features.groups, x, y, guide=guide).latents.keys() == made.latents.keys()
+
+
+def test_check_takes_a_pair_and_values_that_follow_from_others() -> None:
+    def model(x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
+        pyro.deterministic("difference", w[0] - w[1])
+        with pyro.plate("records", len(x)):
+            mean = pyro.deterministic("mean", x @ w)
+            pyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    torch.manual_seed(0)
+    x = torch.randn(50, 2, dtype=torch.float64)
+    torch.set_default_dtype(torch.float64)
+    try:
+        bdpvi.check(model, AutoNormal(model), (x, x[:, 0]))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with pytest.raises(ValueError, match=r"data must be .* or a pair \(x, y\), got dict"):
+        bdpvi.check(model, AutoNormal(model), {"x": x})  # type: ignore[arg-type]
