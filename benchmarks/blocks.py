@@ -1,9 +1,10 @@
 """Time and memory of a release of a table in blocks, by the number of workers.
 
-The route is `private` or `synthesize`, with bounds and levels estimated privately. The table has 16
-numbers, or as many as --numbers says, 4 categories of five names each, and a yes/no target. It is
-written once, as Parquet files with row groups of 131,072 rows. Memory is the peak of each process.
-The releases must be equal to the bit.
+The route is `private` or `synthesize`, with bounds and levels estimated privately; or `train`, with
+public ones: logistic regression by `fit_private` and `DPVI`, in as many steps as --steps says. The
+table has 16 numbers, or as many as --numbers says, 4 categories of five names each, and a yes/no
+target. It is written once, as Parquet files with row groups of 131,072 rows. Memory is the peak of
+each process. The releases must be equal to the bit.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from bdpvi.releases.transaction import Transaction
 GROUP = 1 << 17
 FILE = 8 * GROUP
 NUMBERS, CATEGORIES = 16, 4
-ROUTES = ("private", "synthesize")
+ROUTES = ("private", "synthesize", "train")
 
 
 def rows_of(number: int, rows: int, numbers: int = NUMBERS) -> pd.DataFrame:
@@ -73,7 +74,28 @@ def peak(_: int) -> float:
     return mebibytes()
 
 
-def released(route: str, folder: Path, pool: ProcessPoolExecutor | None) -> bytes:
+def trained(folder: Path, steps: int, pool: ProcessPoolExecutor | None) -> bytes:
+    """Return the draws of a training."""
+    table = Blocks.of(folder)
+    columns = [name for name in table.header if name != "sick"]
+    bounds: dict[str, Any] = {
+        name: list("abcde") if name[0] == "c" else [0, 100] for name in columns
+    }
+    data = bdpvi.datasets.from_blocks(
+        table,
+        "sick",
+        positive="yes",
+        constants=bdpvi.datasets.constants_of({"source": "Made up.", **bounds}),
+        executor=pool,
+        progress=False,
+    )
+    model = bdpvi.BayesianLogisticRegression.unweighted(intercept=True)
+    route = bdpvi.DPVI(rows=len(data), steps=steps)
+    made = bdpvi.fit_private(model, data, epsilon=1.0, route=route, ledger=bdpvi.Ledger())
+    return bytes(made.samples.numpy().tobytes())
+
+
+def released(route: str, folder: Path, steps: int, pool: ProcessPoolExecutor | None) -> bytes:
     """Return a release."""
     given: dict[str, Any] = {"target": "sick", "epsilon": 1.0, "one_row_per_person": True}
     given |= {"ledger": bdpvi.Ledger(), "executor": pool, "progress": False}
@@ -81,6 +103,8 @@ def released(route: str, folder: Path, pool: ProcessPoolExecutor | None) -> byte
         mock.patch.object(Key, "fresh", staticmethod(lambda: Key.of_seed(0))),
         mock.patch.object(Transaction, "_key", lambda work, _, one: work.secret.child(one.purpose)),
     ):
+        if route == "train":
+            return trained(folder, steps, pool)
         if route == "synthesize":
             table = bdpvi.synthesize(folder, **given)
             return b"".join(one.tobytes() for one in table.counts.joint.values())
@@ -88,14 +112,16 @@ def released(route: str, folder: Path, pool: ProcessPoolExecutor | None) -> byte
         return bytes(made.samples.numpy().tobytes())
 
 
-def runs(route: str, folder: Path, most: int) -> Iterator[tuple[int, float, float, bytes]]:
+def runs(
+    route: str, folder: Path, steps: int, most: int
+) -> Iterator[tuple[int, float, float, bytes]]:
     """Yield workers (0 for this process alone), seconds, MiB of the largest, and the release."""
     for workers in range(most + 1):
         pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn")) if workers else None
         if pool is not None:
             list(pool.map(peak, range(2 * workers)))  # they start before the clock does
         start = time.perf_counter()
-        made = released(route, folder, pool)
+        made = released(route, folder, steps, pool)
         seconds = time.perf_counter() - start
         memory = max(pool.map(peak, range(2 * workers))) if pool is not None else mebibytes()
         yield workers, seconds, memory, made
@@ -109,6 +135,7 @@ def main() -> None:
     parser.add_argument("--rows", type=float, default=2e6)
     parser.add_argument("--workers", type=int, default=2, help="the most workers")
     parser.add_argument("--route", choices=ROUTES, default=ROUTES[0])
+    parser.add_argument("--steps", type=int, default=1000, help="of a training")
     parser.add_argument(
         "--numbers", type=int, default=NUMBERS, help="columns of numbers, at least 4"
     )
@@ -127,7 +154,9 @@ def main() -> None:
     print("| workers | seconds | MiB, caller | MiB, largest worker | equal to the bit |")
     print("| --- " * 5 + "|")
     first = None
-    for workers, seconds, worker, found in runs(given.route, given.folder, given.workers):
+    for workers, seconds, worker, found in runs(
+        given.route, given.folder, given.steps, given.workers
+    ):
         first = found if first is None else first
         print(
             f"| {workers} | {seconds:.1f} | {mebibytes():.0f} | {worker:.0f} | "

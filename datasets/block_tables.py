@@ -65,6 +65,11 @@ def from_blocks(
     """
     given = {one.name: options.pop(one.name) for one in fields(FileFormat) if one.name in options}
     file = replace(file or FileFormat(), **given)
+    if options.get("unit") is not None:
+        raise ValueError(
+            f"unit={options['unit']!r}: each row is a record here; bdpvi.private takes a table in "
+            "blocks with several rows of a person"
+        )
     if options.get("constants") is None:
         raise ValueError(
             "constants: a table in blocks is encoded by public preprocessing; give an Encoding, as "

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,10 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget, tell_owner
-from bdpvi.datasets.records import Held, Records
+from bdpvi.datasets.records import Held, Records, Spread
+
+if TYPE_CHECKING:
+    from bdpvi.datasets.items import Items
 
 _IDS = 2**28
 
@@ -187,6 +190,11 @@ class Dataset:
         """Features and targets, to be summed."""
         return Held((self.x, self.y))
 
+    @property
+    def like(self) -> tuple[Tensor, Tensor]:
+        """Features and target of one record of ones, which is nobody's."""
+        return self.x.new_ones(1, self.x.shape[1]), self.y.new_ones(1, *self.y.shape[1:])
+
     def select(self, index: Tensor) -> Dataset:
         """Return the records at ``index`` (positions or a boolean mask), with their ids."""
         return replace(self, x=self.x[index], y=self.y[index], ids=self.ids[index])
@@ -222,12 +230,13 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class BlockData:
-    """Encoded records of a table in blocks: as a :class:`Dataset`, but only sums are known.
+    """Encoded records of a table in blocks: as a :class:`Dataset`, but only a block is in memory.
 
     Attributes:
         parts: the records, each part features (n, d) and targets (n,).
         records: N.
         feature_names, name, preprocessing, people: as of a :class:`Dataset`.
+        items: the same records by index, if they are read by it; see :mod:`bdpvi.datasets.items`.
     """
 
     parts: Records[tuple[Tensor, Tensor]] = field(repr=False)
@@ -236,14 +245,58 @@ class BlockData:
     name: str
     preprocessing: Mapping[str, Any]
     people: People = field(repr=False)
+    items: Items | None = field(default=None, repr=False)
 
     @property
     def ledger(self) -> Any:
         """As of a :class:`Dataset`."""
         return self.people.ledger
 
+    @property
+    def like(self) -> tuple[Tensor, Tensor]:
+        """As of a :class:`Dataset`."""
+        if self.items is not None:
+            x, y = self.items.like
+            return x, y
+        one = torch.ones(1, len(self.feature_names), dtype=torch.float64)
+        return one, torch.ones(1, dtype=torch.float64)
+
     def __len__(self) -> int:
         return self.records
+
+    @classmethod
+    def of_items(cls, source: Any, name: str = "data") -> BlockData:
+        """Return records that are read by index, each features (d,) and a target.
+
+        Raises:
+            ValueError: if an item is no such pair; the first is looked at.
+
+        >>> from torch.utils.data import TensorDataset
+        >>> data = BlockData.of_items(TensorDataset(torch.ones(5, 2), torch.ones(5)))
+        >>> len(data), data.feature_names, data.parts.sum(lambda part: int(part[0].sum()))
+        (5, ('x0', 'x1'), 10)
+        """
+        from bdpvi.datasets.items import Items  # late: few records are read by index
+
+        items = Items.of(source)
+        if len(items.like) != 2 or items.like[0].ndim != 2:
+            shapes = ", ".join(str(tuple(one.shape[1:])) for one in items.like)
+            raise ValueError(
+                f"data has records of the shapes {shapes}; make each a pair (x, y) of features "
+                "(d,) and a target"
+            )
+        names = tuple(f"x{j}" for j in range(items.like[0].shape[1]))
+        return cls(Spread(items.blocks), len(items), names, name, {}, People(), items)
+
+    def taking(self, takes: Callable[..., Tensor] | None) -> BlockData:
+        """Return records by index without those that ``takes(x, y)`` refuses when they are read.
+
+        The records of blocks are those that the encoding accepts.
+        """
+        if self.items is None or takes is None:
+            return self
+        items = replace(self.items, takes=takes)
+        return replace(self, items=items, parts=Spread(items.blocks))
 
     def fingerprint(self) -> str:
         """Return a SHA-256 digest of the records, by one pass. Not for publication."""
@@ -283,6 +336,11 @@ def pair(data: object) -> tuple[Any, Any]:
 
 Data = Dataset | BlockData
 """Encoded records, in memory or in blocks."""
+
+
+def shown(data: Data) -> Dataset:
+    """Return the records for a check of their form: of those in blocks a record of ones."""
+    return data if isinstance(data, Dataset) else Dataset(*data.like)
 
 
 def in_memory(data: Data) -> Dataset:

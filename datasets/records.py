@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # settings need not load bars
 T = TypeVar("T")
 S = TypeVar("S")
 _AHEAD = 32
-"""Number of blocks handed to an executor at once: what is in memory does not grow with blocks."""
 
 
 class Block(Protocol):
@@ -78,6 +77,8 @@ class Spread(Generic[T]):
         executor: the workers; None for this process.
         track: shows the progress of every sum; None for nothing.
         what: what the sums are for, for the progress bar.
+        ahead: number of blocks handed to an executor at once: what is in memory does not grow with
+            blocks.
 
     Raises:
         ValueError: naming the block that cannot be read, or has changed, or on which a function
@@ -98,6 +99,7 @@ class Spread(Generic[T]):
     executor: Executor | None = None
     track: Track[Any] | None = field(default=None, repr=False)
     what: str = "blocks"
+    ahead: int = _AHEAD
 
     @property
     def blocks(self) -> int:
@@ -130,7 +132,7 @@ class Spread(Generic[T]):
         try:
             for block in turns:
                 waiting.append((block, self._sent(sent, block)))
-                if len(waiting) >= _AHEAD:
+                if len(waiting) >= self.ahead:
                     yield _result(*waiting.popleft())
             while waiting:
                 yield _result(*waiting.popleft())

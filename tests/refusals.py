@@ -22,6 +22,7 @@ from simulated import logistic_data
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset as Whole
+from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 import bdpvi
@@ -48,7 +49,8 @@ from bdpvi.commands import synthesize
 from bdpvi.commands.options import WholeTable
 from bdpvi.datasets import constants_of, from_blocks, from_frame, partition
 from bdpvi.datasets.blocks import ROWS, Blocks
-from bdpvi.datasets.dataset import People
+from bdpvi.datasets.dataset import BlockData, People
+from bdpvi.datasets.items import Items
 from bdpvi.datasets.schema import Domain, Schema
 from bdpvi.datasets.types import ColumnType
 from bdpvi.federated.federated import Federation
@@ -73,6 +75,13 @@ PUBLIC = constants_of({"source": "By law.", "age": [18, 80]})
 LOOSE = BayesianLogisticRegression()
 BOUNDED = BayesianLogisticRegression(clip=0.1, prior_scale=0.1)
 SPLIT: dict[str, Any] = {"rows_per_unit": 2, "unit": "who"}
+
+
+class Named(TensorDataset):
+    """Records with names for their parts."""
+
+    def __getitem__(self, at: int) -> Any:
+        return {"x": self.tensors[0][at], "y": self.tensors[1][at]}
 
 
 class Numbered(Whole[Any]):
@@ -923,5 +932,13 @@ CASES: dict[str, Case] = {
     "datasets/dataset: number the records": lambda t: (
         lambda: Dataset(*TABLE, torch.arange(60) + 2**40),
         lambda: Dataset(*TABLE, torch.arange(60)),
+    ),
+    "datasets/dataset: make each a pair": lambda t: (
+        lambda: BlockData.of_items(TensorDataset(TABLE[0])),
+        lambda: BlockData.of_items(TensorDataset(*TABLE)),
+    ),
+    "datasets/items: make each a tensor": lambda t: (
+        lambda: Items.of(Named(*TABLE)),
+        lambda: Items.of(TensorDataset(*TABLE)),
     ),
 }

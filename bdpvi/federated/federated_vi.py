@@ -62,6 +62,7 @@ from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.descent import Clip, clipped_sum, move
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
+from bdpvi.programs.sources import Batch
 from bdpvi.releases.steps import Steps
 
 
@@ -113,7 +114,8 @@ class Client:
         clip = Clip(bound=rounds.record_clip or _LONGEST)
         with isolated(x, self._plan.noise_seed(round)):
             draw = Draw(point.to(x), {}, x.new_zeros(()))
-            slopes, ignored = clipped_sum(self._program, draw, chosen, clip, clip.bound)
+            batch = Batch(self._program.arguments.rows, chosen)
+            slopes, ignored = clipped_sum(self._program, draw, batch, clip, clip.bound)
         tell_owner(ignored, "record", "its score is not finite")
         total = -clip.bound * slopes
         if rounds.noise_shares is None:

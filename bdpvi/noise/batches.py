@@ -6,6 +6,7 @@ input ξ), so that a fit and its neighbours can share it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -15,6 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi._ground import validate
+
+Coins = Callable[[int], NDArray[np.int64]]
+_AT_ONCE = 1 << 16
+"""Coins tossed at once: they fit in a processor's cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,22 +62,34 @@ class BatchPlan:
         """Return a boolean mask of the records ``ids`` in the batch of ``step``."""
         if self.rate == 1:
             return torch.ones_like(ids, dtype=torch.bool)
-        coins = self._coins(step, int(ids.max()) + 1 if len(ids) else 0)
+        coins = self._stream(step).random(int(ids.max()) + 1 if len(ids) else 0) < self.rate
         return torch.from_numpy(coins).to(ids.device)[ids]
 
     def chosen(self, step: int, limit: int) -> Tensor:
         """Return the ids below ``limit`` that are in the batch of ``step``, in order."""
+        following = self.coins(step)
+        starts = range(0, limit, _AT_ONCE)
+        found = [start + following(min(_AT_ONCE, limit - start)) for start in starts]
+        return torch.from_numpy(np.concatenate(found) if found else np.zeros(0, dtype=np.int64))
+
+    def coins(self, step: int) -> Coins:
+        """Return a function of n: which of the next n ids, from 0, are in the batch of ``step``.
+
+        So the batch of a table that is read in parts is that of the table, whatever the parts.
+
+        >>> plan = BatchPlan(steps=1, rate=0.5, seed=0)
+        >>> following = plan.coins(0)
+        >>> [*following(3), *(3 + following(7))] == plan.chosen(0, 10).tolist()
+        True
+        """
         if self.rate == 1:
-            return torch.arange(limit)
-        return torch.from_numpy(np.flatnonzero(self._coins(step, limit)))
+            return np.arange
+        stream = self._stream(step)
+        return lambda count: np.flatnonzero(stream.random(count) < self.rate)
 
     def noise_seed(self, step: int) -> int:
         """Return the seed of the base noise of step ``step``."""
         return int(self._stream(step, purpose=1).integers(2**63))
-
-    def _coins(self, step: int, limit: int) -> NDArray[np.bool_]:
-        coins: NDArray[np.bool_] = self._stream(step).random(limit) < self.rate
-        return coins
 
     def _stream(self, step: int, purpose: int = 0) -> np.random.Generator:
         return np.random.Generator(

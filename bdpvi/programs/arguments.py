@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
-from torch.utils.data import Dataset, default_collate
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
+from bdpvi.datasets.items import Items, by_index
+from bdpvi.programs.sources import Batch, Rows, Windows, at
+from bdpvi.releases.noisy_sum import NoisySum
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,13 +23,14 @@ class Arguments:
     """The arguments of a step: every tensor has a row for each record.
 
     Numbers, strings, modules and tensors without dimensions are public constants. A torch
-    ``Dataset`` as the only argument is read record by record, so it need not fit in memory.
+    ``Dataset``, another sequence of records or a table in blocks, as the only argument, is read a
+    few records at a time, so it need not fit in memory.
 
     Attributes:
         leaves: the arguments, flattened.
         form: how they are nested, for ``tree_unflatten``.
         sampled: whether each leaf holds records.
-        source: the Dataset, or None.
+        source: what reads them, or None.
         length: N.
 
     >>> found = Arguments.of((torch.zeros(5, 2), torch.ones(5), 3), {})
@@ -39,7 +43,7 @@ class Arguments:
     leaves: tuple[Any, ...]
     form: Any
     sampled: tuple[bool, ...]
-    source: Dataset[Any] | None
+    source: Items | Windows | None
     length: int
 
     @classmethod
@@ -50,16 +54,8 @@ class Arguments:
             ValueError: if no argument has rows, the numbers of rows differ, an argument is of a
                 kind that may hide records, or a Dataset has no length or no record.
         """
-        source = args[0] if len(args) == 1 and isinstance(args[0], Dataset) else None
-        if source is not None:
-            if not hasattr(source, "__len__"):
-                raise ValueError("data: a torch Dataset needs a length, as every record has a coin")
-            length = len(source)
-            if not length:
-                raise ValueError("data has 0 records; at least 1 is needed")
-            first = source[0]
-            args = tuple(first) if isinstance(first, (tuple, list)) else (first,)
-            args = tuple(torch.as_tensor(one)[None] for one in args)
+        if len(args) == 1 and not kwargs and by_index(args[0]):
+            return cls.of_source(Items.of(args[0]))
         for place, one in enumerate(args):
             _check_kind(place, one)
         for name, one in kwargs.items():
@@ -76,11 +72,18 @@ class Arguments:
                 "attribute of the model, or bind it by functools.partial"
             )
         sampled = tuple(isinstance(v, Tensor) and v.ndim > 0 for v in leaves)
-        return cls(tuple(leaves), form, sampled, source, rows if source is None else length)
+        return cls(tuple(leaves), form, sampled, None, rows)
+
+    @classmethod
+    def of_source(cls, source: Items | Windows) -> Arguments:
+        """Return the arguments of records that are not in memory."""
+        leaves, form = tree_flatten((source.like, {}))
+        length = len(source.data) if isinstance(source, Windows) else len(source)
+        return cls(tuple(leaves), form, (True,) * len(leaves), source, length)
 
     @property
     def tables(self) -> tuple[Tensor, ...]:
-        """The leaves that hold records; for a Dataset, its first record."""
+        """The leaves that hold records; if they are not in memory, a record of ones."""
         return tuple(one for one, of in zip(self.leaves, self.sampled, strict=True) if of)
 
     @property
@@ -88,21 +91,24 @@ class Arguments:
         """Where the records are."""
         return self.tables[0].device
 
-    def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
-        """Return the records at these positions, (B, ...) for each leaf that holds records."""
-        if self.source is None:
-            return tuple(one[positions.to(one.device)] for one in self.tables)
-        if not len(positions):
-            return tuple(torch.zeros_like(one)[:0] for one in self.stand_in)
-        read = []
-        for at in positions.tolist():
-            item = self.source[at]
-            read.append(tuple(item) if isinstance(item, (tuple, list)) else (item,))
-        found = tuple(default_collate(read))
-        whole = zip(found, self.stand_in, strict=True)
-        if wrong := [tuple(a.shape[1:]) for a, b in whole if a.shape[1:] != b.shape[1:]]:
-            raise ValueError(f"data has records of the shape {wrong[0]}, and others at first")
-        return found
+    def batch(self, mechanism: NoisySum, step: int) -> Batch:
+        """Return the Poisson batch of a step."""
+        if isinstance(self.source, Windows):
+            return self.source.batch(mechanism, step)
+        return Batch(self.rows, mechanism.batch(step))
+
+    def every(self) -> Iterator[Batch]:
+        """Yield all records, a few at a time."""
+        if isinstance(self.source, Windows):
+            yield from self.source.every()
+        else:
+            yield Batch(self.rows, torch.arange(self.length))
+
+    @property
+    def rows(self) -> Callable[[Tensor], Rows]:
+        """What returns records at positions, (B, ...) for each leaf that holds records."""
+        assert not isinstance(self.source, Windows)
+        return partial(at, self.tables) if self.source is None else self.source.rows
 
     @property
     def stand_in(self) -> tuple[Tensor, ...]:
@@ -141,7 +147,8 @@ class Arguments:
 
     def _places(self) -> list[Any]:
         if self.source is not None:
-            return [id(self.source)]
+            own = self.source
+            return [id(own.data.parts if isinstance(own, Windows) else own.source)]
         return [(one.data_ptr(), one.shape) for one in self.tables]
 
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import HOST, drawing
 from bdpvi.noise.streams import stir
 from bdpvi.programs.program import Draw, Program
+from bdpvi.programs.sources import Batch
 from bdpvi.releases.noisy_sum import BELOW, NoisySum
 
 _AT_A_TIME = 2**24
@@ -101,7 +101,7 @@ class Clip:
 
 
 def clipped_sum(
-    program: Program, draw: Draw, positions: Tensor, clip: Clip, bound: float
+    program: Program, draw: Draw, batch: Batch, clip: Clip, bound: float
 ) -> tuple[Tensor, int]:
     """Return the sum of :meth:`Clip.parts` of these records, and how many gradients were ignored.
 
@@ -110,13 +110,17 @@ def clipped_sum(
     Args:
         program: the program of the records.
         draw: the latents at which to differentiate.
-        positions: of the records, (B,).
+        batch: the records.
         clip, bound: the clipping rule and the current C.
     """
+
+    def gradients(positions: Tensor) -> Tensor:
+        return program.gradients(draw, batch.read(positions)).detach().cpu()
+
     total = torch.zeros(program.size + clip.counts, dtype=torch.float64)
     rows, ignored = max(1, min(_MOST_ROWS, _AT_A_TIME // max(program.size, 1))), 0
-    for piece in positions.split(rows) if len(positions) else ():
-        for part, found in by_halves(partial(program.gradients_at, draw), piece):
+    for piece in batch.positions.split(rows) if len(batch.positions) else ():
+        for part, found in by_halves(gradients, piece):
             if found is None:
                 ignored += len(part)
                 continue
@@ -182,7 +186,7 @@ class Descent:
             draw = program.draw()
             # The parameters may reveal the draw, and with it other draws from the same seed.
             stir(mechanism.key_of("records", number))
-            clip, batch = self.clip, mechanism.batch(number)
+            clip, batch = self.clip, program.arguments.batch(mechanism, number)
             total, ignored = clipped_sum(program, draw, batch, clip, self.bound)
             (noisy,) = mechanism.noisy([total], mechanism.key_of(number))
             gradient = noisy[: program.size] * (self.bound / clip.rest / mechanism.rate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bdpvi.datasets.dataset import Data, in_memory
+from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Model
 from bdpvi.programs.settings import Settings
 
@@ -47,4 +47,4 @@ class DPVI(Settings):
         """
         from bdpvi.programs.training import SuitedDPVI
 
-        return SuitedDPVI.of(self, model, in_memory(data), guide)
+        return SuitedDPVI.of(self, model, data, guide)

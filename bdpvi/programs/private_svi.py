@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 from pyro.optim import PyroOptim
+from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.checkpoint import sealed, understood, unsealed
@@ -21,12 +22,14 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import require_same
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.guide import check_steps
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import BlockData, Dataset
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.descent import Clip, Descent
+from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
+from bdpvi.programs.sources import Batch, source_of
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.steps import Steps
 
@@ -54,7 +57,7 @@ class PrivateSVI:
         noise_multiplier: z; the sum of the gradients gets noise of standard deviation zC.
         rate: Poisson sampling rate q of the records.
         ledger: the ledger of all charges for these people; by default that of a
-            :class:`bdpvi.Dataset`, otherwise one in memory.
+            :class:`bdpvi.Dataset` or of records in blocks, otherwise one in memory.
         plate: name of the plate over the records, if it is ambiguous.
         seed: None for anything that you share. A number makes an experiment, which is repeatable:
             whoever knows the seed can subtract the noise.
@@ -123,13 +126,15 @@ class PrivateSVI:
 
         Args:
             args, kwargs: the arguments of model and guide, the same in every step: **all** records,
-                as tensors with a row for each, or one torch ``Dataset`` whose items are the
-                arguments. Numbers, strings and modules are public constants.
+                as tensors with a row for each, or one torch ``Dataset`` or another sequence whose
+                items are the arguments, or what :func:`bdpvi.datasets.from_blocks` returns.
+                Numbers, strings and modules are public constants.
 
         Raises:
             BudgetExceededError: if the step would cost more than the ledger's budget has left.
                 Nothing is charged or drawn.
             ValueError: naming the site that cannot be protected and the remedy; nothing is charged.
+                Or naming a block that cannot be read; this step is then charged and lost.
             FloatingPointError: if a parameter is not finite after the step.
 
         Warns:
@@ -160,11 +165,11 @@ class PrivateSVI:
         program = descent.program
         with drawing(HOST), torch.no_grad():
             draw = program.draw()
-            pieces = torch.arange(program.arguments.length).split(1024)
             each = [
                 float(found.double().sum())
-                for one in pieces
-                for _, found in by_halves(partial(program.losses_at, draw), one)
+                for some in program.arguments.every()
+                for one in some.positions.split(1024)
+                for _, found in by_halves(partial(_losses, program, draw, some), one)
                 if found is not None
             ]
         return float(draw.public) + math.fsum(each)
@@ -252,10 +257,15 @@ class PrivateSVI:
     def _begun(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Descent, Steps]:
         """Return descent and steps, created from these arguments in the first call."""
         ledger = self._ledger
-        if len(args) == 1 and isinstance(args[0], Dataset):
-            ledger = args[0].ledger if ledger is None else ledger
-            args = (args[0].x, args[0].y)
-        arguments = Arguments.of(args, kwargs)
+        given = args[0] if len(args) == 1 and isinstance(args[0], Dataset | BlockData) else None
+        if given is not None:
+            ledger = given.ledger if ledger is None else ledger
+        if isinstance(given, Dataset):
+            args = (given.x, given.y)
+        if isinstance(given, BlockData):
+            arguments = Arguments.of_source(source_of(given, given.like))
+        else:
+            arguments = Arguments.of(args, kwargs)
         if self._descent is not None and self._charged is not None:
             self._descent.program.arguments.check_same(arguments)
             return self._descent, self._charged
@@ -274,3 +284,7 @@ class PrivateSVI:
     def __repr__(self) -> str:
         kind = "" if self._mechanism.seed is None else ", seeded: no guarantee"
         return f"PrivateSVI({several(self.steps, 'step')}{kind})"
+
+
+def _losses(program: Program, draw: Draw, batch: Batch, positions: Tensor) -> Tensor:
+    return program.record_losses(draw, batch.read(positions))

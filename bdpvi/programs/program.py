@@ -142,14 +142,6 @@ class Program:
         every = [u, *(found[name].reshape(len(u), -1) for name in self.direct)]
         return torch.cat([one.double() for one in every], dim=1)
 
-    def gradients_at(self, draw: Draw, positions: Tensor) -> Tensor:
-        """Return :meth:`gradients` of the records at these positions, (B,), on the CPU."""
-        return self.gradients(draw, self.arguments.rows(positions)).detach().cpu()
-
-    def losses_at(self, draw: Draw, positions: Tensor) -> Tensor:
-        """Return :meth:`record_losses` of the records at these positions, (B,)."""
-        return self.record_losses(draw, self.arguments.rows(positions))
-
     def record_losses(self, draw: Draw, rows: Rows) -> Tensor:
         """Return each record's term of the negative ELBO, (B,). Secret."""
         theta = {name: self.parameters[name] for name in self.direct}

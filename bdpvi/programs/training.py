@@ -31,7 +31,7 @@ from bdpvi.bayesian.inference.fingerprint import described
 from bdpvi.bayesian.inference.guide import check_steps
 from bdpvi.bayesian.inference.optimisers import fused
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.datasets.dataset import Data, Dataset, in_memory
+from bdpvi.datasets.dataset import BlockData, Data, shown
 from bdpvi.models.contract import Model, Site
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of
 from bdpvi.noise import secure
@@ -47,6 +47,7 @@ from bdpvi.programs.moments import moments
 from bdpvi.programs.program import Program
 from bdpvi.programs.reading import read
 from bdpvi.programs.settings import Settings
+from bdpvi.programs.sources import latents_like, source_of, typed
 from bdpvi.regression.objective_plan import rows_said
 from bdpvi.releases.estimate import Gaussian, Trained
 from bdpvi.releases.noisy_sum import NoisySum
@@ -119,25 +120,25 @@ class SuitedDPVI(Settings):
     start: dict[str, Tensor] = field(repr=False)
 
     @classmethod
-    def of(cls, settings: Settings, model: Model, data: Dataset, guide: object) -> SuitedDPVI:
+    def of(cls, settings: Settings, model: Model, data: Data, guide: object) -> SuitedDPVI:
         """Return the route for a model, as :meth:`bdpvi.DPVI.suited`."""
         check_steps(guide)
         own = getattr(model, "check", None)
         if own is not None:
-            own(data)
+            own(shown(data))
         guide = _usual(model) if guide is None else guide
         holder = Holder(modules_of(model, guide))
         start = {name: value.clone() for name, value in holder.state_dict().items()}
         given = {one.name: getattr(settings, one.name) for one in fields(Settings)}
         made = cls(**given, guide=guide, size=0, start=start)
-        with isolated(made._like(model, data)), on(HOST):
+        with isolated(typed(latents_like(data), model, guide)), on(HOST):
             program = made._read(model, data)
             moments(program)  # refuse before any charge
             return replace(made, size=program.size)
 
     def suited(self, model: Model, data: Data, guide: object) -> SuitedDPVI:
         """Return the route for another model; see :meth:`bdpvi.DPVI.suited`."""
-        return SuitedDPVI.of(self, model, in_memory(data), guide)
+        return SuitedDPVI.of(self, model, data, guide)
 
     def plan(self, model: Model, features: int, left: Allowance) -> DPVIPlan:
         """Return the settings, a function of public numbers.
@@ -205,22 +206,21 @@ class SuitedDPVI(Settings):
         if self.checkpoint is not None and begun:  # begun by secret()
             folder = Checkpoint(self.checkpoint, begun)
             once, kept = folder.once, folder.begun(name)
-        records = in_memory(data)
-        found = once(name, lambda: self._train(model, records, plan, key, kept))
-        here = records.x.device
+        found = once(name, lambda: self._train(model, data, plan, key, kept))
+        here = data.like[0].device
         parameters = {
             n.removeprefix("of "): v.to(here) for n, v in found.items() if n.startswith("of ")
         }
         Holder(modules_of(model)).load_state_dict(parameters, strict=False)  # on a return too
-        return self._trained(found, parameters, model, records, key)
+        return self._trained(found, parameters, model, data, key)
 
     def _train(
-        self, model: Model, data: Dataset, plan: DPVIPlan, key: Key, kept: KeptState | None
+        self, model: Model, data: Data, plan: DPVIPlan, key: Key, kept: KeptState | None
     ) -> dict[str, Tensor]:
         """Return the latents' mean and covariance, and the model's parameters."""
         Holder(modules_of(model, self.guide)).load_state_dict(self.start)
         start = int(key.child("start"))
-        with isolated(self._like(model, data), seed=start % 2**63), on(HOST):
+        with isolated(typed(latents_like(data), model, self.guide), seed=start % 2**63), on(HOST):
             program = self._read(model, data)
             mechanism = NoisySum(
                 rate=plan.drawn.rate,
@@ -233,7 +233,8 @@ class SuitedDPVI(Settings):
             )
             optim = fused(default_optimiser(self.steps, lr=self.lr, decay=_DECAY))
             descent = Descent(program, optim, mechanism, plan.clip)
-            course = Course(descent, self.steps, _identified(program, model, data.x.shape[1]))
+            known = _identified(program, model, len(data.feature_names))
+            course = Course(descent, self.steps, known)
             track = bars.bar if self.progress else bars.silent
             course.run(track(range(self.steps), "private fit"), kept)
             if ignored := course.descent.ignored:
@@ -260,10 +261,10 @@ class SuitedDPVI(Settings):
         found: dict[str, Tensor],
         parameters: dict[str, Tensor],
         model: Model,
-        data: Dataset,
+        data: Data,
         key: Key,
     ) -> Trained:
-        mean, spread = found["mean"], found["covariance"]
+        mean, spread, kind = found["mean"], found["covariance"], data.like[0].dtype
         whole = spread.ndim == 2
         sites = {
             name.removeprefix("site "): tuple(shape.tolist())
@@ -276,27 +277,23 @@ class SuitedDPVI(Settings):
             covariance=tuple(map(tuple, ((spread + spread.mT) / 2).tolist())) if whole else (),
             sites=sites,
             measured=tuple(found["measured"].tolist()),
-            features="" if data.x.is_floating_point() else str(data.x.dtype).split(".")[1],
+            features="" if kind.is_floating_point else str(kind).split(".")[1],
         )
-        flat = guide.draws(self.draws, key.child("draws")).to(_like(data))
+        flat = guide.draws(self.draws, key.child("draws")).to(typed(latents_like(data), model))
         trained = TrainedModel(model, parameters) if parameters else model
-        latents = guide.latents(trained, flat, data.x.shape[1])
+        latents = guide.latents(trained, flat, len(data.feature_names))
         return Trained(trained, guide, parameters, flat, latents)
 
-    def _arguments(self, model: Model, data: Dataset) -> Arguments:
+    def _arguments(self, model: Model, data: Data) -> Arguments:
         """Return x and y, in the type of the modules' weights if there are any."""
-        kind = self._like(model, data).dtype
-        every = [one.to(kind) if one.is_floating_point() else one for one in (data.x, data.y)]
-        return Arguments.of(tuple(every), {})
+        kind = typed(latents_like(data), model, self.guide).dtype
+        given = data.like if isinstance(data, BlockData) else (data.x, data.y)
+        every = tuple(one.to(kind) if one.is_floating_point() else one for one in given)
+        if isinstance(data, BlockData):
+            return Arguments.of_source(source_of(data, every))
+        return Arguments.of(every, {})
 
-    def _like(self, model: Model, data: Dataset) -> Tensor:
-        """Return a tensor of the type and device of training."""
-        weights = (w for one in modules_of(model, self.guide) for w in one.parameters())
-        first = next(weights, None)
-        like = _like(data)
-        return like if first is None else like.to(first.dtype)
-
-    def _read(self, model: Model, data: Dataset) -> Program:
+    def _read(self, model: Model, data: Data) -> Program:
         """Return the program; with a copy of a Pyro guide, as each is trained once."""
         guide = self.guide
         if isinstance(guide, AutoGuide):
@@ -308,7 +305,7 @@ class SuitedDPVI(Settings):
         loss = Trace_ELBO() if self.loss is None else self.loss
         return read(model, guide, loss, self._arguments(model, data), self.plate)
 
-    def secret(self, model: Model, data: Dataset, epsilon: float, delta: float) -> Key:
+    def secret(self, model: Model, data: Data, epsilon: float, delta: float) -> Key:
         """Return a key derived from all inputs of a training; begin its checkpoint.
 
         Its random part is stored in the checkpoint: if that is lost, the next call is another
@@ -318,7 +315,7 @@ class SuitedDPVI(Settings):
         settings = replace(self, checkpoint=None, progress=False, loss=None)
         parts = (
             *(settings, type(self.loss).__name__, described(model), _described(self.guide)),
-            *(epsilon, delta, data.fingerprint(), str(data.x.dtype), str(data.y.dtype)),
+            *(epsilon, delta, data.fingerprint(), *(str(one.dtype) for one in data.like)),
             *(torch.__version__, version("bdpvi"), str(Path(self.checkpoint).resolve())),
         )
         run = hashlib.sha256(repr(parts).encode()).hexdigest()
@@ -350,12 +347,6 @@ def _identified(program: Program, model: Model, features: int) -> Tensor | None:
 
     found: Tensor = torch.block_diag(*map(of_site, program.sites))
     return found
-
-
-def _like(data: Dataset) -> Tensor:
-    """Return a tensor of the type of all latents: the records', unless they are whole numbers."""
-    found = (one for one in (data.x, data.y) if one.is_floating_point())
-    return next(found, torch.empty(0, device=data.x.device))
 
 
 def _copied(guide: AutoGuide, shared: dict[int, Any]) -> Any:

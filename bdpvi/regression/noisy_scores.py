@@ -12,7 +12,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import TooFewRecordsError
-from bdpvi.datasets.dataset import Data, Dataset
+from bdpvi.datasets.dataset import Data, Dataset, shown
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
@@ -114,8 +114,7 @@ class NoisyScores:
             )
         if not data.feature_names:
             raise ValueError("x has no columns: a regression needs at least one")
-        if isinstance(data, Dataset):
-            model.check(data)  # type: ignore[attr-defined]
+        model.check(shown(data))  # type: ignore[attr-defined]
         encoding = _encoding(data)
         return replace(self, columns=len(encoding.columns) if encoding else None)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.dataset import Data, Dataset
+from bdpvi.datasets.dataset import Data, Dataset, shown
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
@@ -86,8 +86,7 @@ class ObjectivePerturbation:
                 f"guide={guide!r:.80}: route=ObjectivePerturbation() releases minima and takes no "
                 "guide; leave it out"
             )
-        if isinstance(data, Dataset):
-            model.check(data)
+        model.check(shown(data))
         if not data.feature_names:
             raise ValueError("x has no columns: a prediction needs at least one")
         from bdpvi.datasets.encoding import Encoding  # late: settings need no table

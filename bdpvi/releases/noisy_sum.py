@@ -14,7 +14,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.noise import secure
-from bdpvi.noise.batches import BatchPlan
+from bdpvi.noise.batches import BatchPlan, Coins
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.events import NormCounts, SampledGaussian
@@ -81,6 +81,10 @@ class NoisySum:
     def batch(self, step: int) -> Tensor:
         """Return the positions of the records in the batch of ``step``; may be empty."""
         return self._plan.chosen(step, self.records if self.length is None else self.length)
+
+    def coins(self, step: int) -> Coins:
+        """Return the coins of ``step`` for records in parts: :meth:`.BatchPlan.coins`."""
+        return self._plan.coins(step)
 
     def seed_of(self, step: int) -> int:
         """Return the seed for other randomness in ``step``, such as dropout."""

@@ -79,6 +79,8 @@ class Prepared:
         """
         if isinstance(data, Dataset):
             data = fitting(model, data)
+        else:
+            data = data.taking(getattr(model, "takes", None))
         model = getattr(model, "plain", model)
         data.people.share(ledger)
         return cls(model, data, route.suited(model, data, guide), Kept(data.people))

@@ -11,7 +11,8 @@ from bdpvi._ground.host import on_host
 from bdpvi.bayesian.fit import fit
 from bdpvi.bayesian.guarantees import Guarantee, WorstCaseDP
 from bdpvi.bayesian.releases import release
-from bdpvi.datasets.dataset import Dataset, pair
+from bdpvi.datasets.dataset import BlockData, Data, Dataset, pair
+from bdpvi.datasets.items import by_index
 from bdpvi.guides import Laplace
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -31,7 +32,7 @@ from bdpvi.tables.prepared import Prepared
 @on_host
 def fit_private(
     model: Model,
-    data: Dataset | tuple[object, object],
+    data: Dataset | BlockData | tuple[object, object] | Any,
     *,
     epsilon: float,
     delta: float = 1e-5,
@@ -52,7 +53,9 @@ def fit_private(
             Bayesian guarantee.
         data: the records, encoded with public or private preprocessing; or a pair (x, y) of which
             :meth:`Dataset.of` makes them. One that the model cannot have, such as a label that is
-            no class, is left out, and the owner is told how many.
+            no class, is left out, and the owner is told how many. They need not fit in memory:
+            :func:`bdpvi.datasets.from_blocks` returns records in blocks, and a torch ``Dataset``,
+            or any other sequence of pairs of features (d,) and a target, is read by index.
         epsilon: ε that everything spent on the table may reach, this included.
         delta: δ.
         route: how, such as :class:`ObjectivePerturbation`; None takes the best that the model has.
@@ -81,17 +84,17 @@ def fit_private(
     """
     validate.epsilon(epsilon)
     validate.probability("delta", delta)
-    if not isinstance(data, Dataset):
-        x, y = pair(data)
-        if isinstance(x, Tensor) and isinstance(y, Tensor):
-            data = Dataset(x, y)
-        else:
-            data = Dataset.of(x, y)
+    data = _records(data)
     if guarantee is not None and not isinstance(guarantee, WorstCaseDP):
         if route is not None:
             raise ValueError(
                 f"route={type(route).__name__} has a worst-case guarantee, not {guarantee.name}; "
                 "leave route or guarantee out"
+            )
+        if isinstance(data, BlockData) and data.items is not None:
+            raise ValueError(
+                f"data={type(data.items.source).__name__} is read by index, and a guarantee that "
+                "is not worst-case needs tensors, or records of from_blocks"
             )
         guide = Laplace(model) if guide is None else guide
         fitted = fit(model, guide, data, ledger=ledger, progress=False)
@@ -109,6 +112,17 @@ def fit_private(
         work = Transaction(prepared.ledger, secret, kept=True, what=prepared.what)
         prepared.kept.name = work.name
     return prepared.release(epsilon=epsilon, delta=delta, work=work)
+
+
+def _records(data: Any) -> Data:
+    """Return the records that were given in any form."""
+    if isinstance(data, Dataset | BlockData):
+        return data
+    if by_index(data):
+        return BlockData.of_items(data)
+    x, y = pair(data)
+    both = isinstance(x, Tensor) and isinstance(y, Tensor)
+    return Dataset(x, y) if both else Dataset.of(x, y)
 
 
 def _usual(model: Model) -> Route[Any]:

@@ -58,6 +58,15 @@ FAULTS = (
         },
     ),
     Fault(
+        what="records of several blocks share their coins",
+        caught={
+            "coins-anew-in-each-block": (
+                "tests/programs/test_records_on_disk.py::"
+                "test_no_other_block_or_window_changes_the_batches",
+            ),
+        },
+    ),
+    Fault(
         what="the sum is clipped in place of each record's part",
         caught={"clip-after-the-sum": ("tests/networks/test_gradients.py::test_against_a_loop",)},
     ),

@@ -1,0 +1,149 @@
+"""Batches of records that are tensors in memory, are read by index, or lie in blocks on a disk.
+
+Every step has its own Poisson batch: each record is in it by its own secret coin. The coins follow
+from the mechanism's key, the step and the record's position alone, so that a table has the same
+batches wherever it lies. Of a table in blocks the batches of many steps are read in one pass, as
+many as fit in a public amount of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bdpvi.datasets.dataset import BlockData, Data
+from bdpvi.datasets.items import Items
+from bdpvi.datasets.records import Spread
+from bdpvi.models.parameters import modules_of
+from bdpvi.releases.noisy_sum import NoisySum
+
+Rows = tuple[Tensor, ...]
+BYTES = 1 << 28
+"""Memory for the batches of one pass; a batch may be larger, and is then read alone."""
+_STEPS = 1000
+"""Most steps whose batches are read in one pass."""
+_AHEAD = 4
+"""Most blocks from workers that are in memory."""
+
+
+class Batch(NamedTuple):
+    """Records that are read when they are needed.
+
+    Attributes:
+        read: returns the records at positions, (B, ...) for each tensor of a record.
+        positions: of all records of the batch, (B,).
+    """
+
+    read: Callable[[Tensor], Rows]
+    positions: Tensor
+
+    @classmethod
+    def of(cls, rows: Rows) -> Batch:
+        """Return the batch of these records."""
+        return cls(partial(at, rows), torch.arange(len(rows[0])))
+
+
+def latents_like(data: Data) -> Tensor:
+    """Return a tensor of the type of all latents: the records', unless they are whole numbers."""
+    found = (one for one in data.like if one.is_floating_point())
+    return next(found, torch.empty(0, device=data.like[0].device))
+
+
+def typed(like: Tensor, *programs: Any) -> Tensor:
+    """Return a tensor of the type of the modules' weights, if there are any."""
+    weights = (weight for one in modules_of(*programs) for weight in one.parameters())
+    first = next(weights, like)
+    return like.to(first.dtype)
+
+
+def source_of(data: BlockData, like: Rows) -> Items | Windows:
+    """Return what reads these records, as ``like`` in type and place."""
+    return Windows(data, like) if data.items is None else replace(data.items, like=like)
+
+
+@dataclass(eq=False)
+class Windows:
+    """The batches of records in blocks; those of some steps at a time are in memory.
+
+    Attributes:
+        data: the records.
+        like: a record of ones, of the type and on the device of the batches.
+    """
+
+    data: BlockData
+    like: Rows
+    _held: dict[int, list[Rows]] = field(default_factory=dict, init=False, repr=False)
+
+    def batch(self, mechanism: NoisySum, step: int) -> Batch:
+        """Return the batch of a step, after a pass over the blocks unless it is in memory.
+
+        Raises:
+            ValueError: naming a block that cannot be read, or the table if it has other records
+                than before. The same step has the same batch when the cause is removed.
+        """
+        if step not in self._held:
+            self._held = {}
+            size = sum(one.numel() * one.element_size() for one in self.like)
+            most = int(BYTES / (size * max(mechanism.rate * len(self.data), 1)))
+            self._read(mechanism, range(step, step + min(max(most, 1), _STEPS)))
+        pieces = self._held.pop(step)
+        return Batch.of(tuple(map(torch.cat, zip(*pieces, strict=True))))
+
+    def _read(self, mechanism: NoisySum, steps: range) -> None:
+        """Hold the batches of these steps."""
+        none = tuple(one[:0] for one in self.like)
+        held = {step: [none] for step in steps}
+        coins, found = [mechanism.coins(step) for step in steps], 0
+        for part in self._parts():
+            count = len(part[0])
+            chosen = [following(count) for following in coins]
+            rows = at(part, torch.from_numpy(np.concatenate(chosen)))
+            sizes = [len(one) for one in chosen]
+            each = [one.to(like).split(sizes) for one, like in zip(rows, self.like, strict=True)]
+            for step, size, piece in zip(steps, sizes, zip(*each, strict=True), strict=True):
+                if size:
+                    held[step].append(piece)
+            found += count
+        if found != len(self.data):
+            raise ValueError(
+                f"data: {self.data.name!r} had {len(self.data)} records, and has {found} now; a "
+                "table must stay as it is until training ends"
+            )
+        self._held = held
+
+    def every(self) -> Iterator[Batch]:
+        """Yield all records, a few at a time."""
+        for part in self._parts():
+            yield Batch.of(tuple(one.to(like) for one, like in zip(part, self.like, strict=True)))
+
+    def _parts(self) -> Iterator[Rows]:
+        parts = self.data.parts
+        if isinstance(parts, Spread):  # whole blocks come back; the bar is that of the steps
+            parts = replace(parts, ahead=_AHEAD, track=None)
+        for block in parts.each(_Parts.of):
+            yield from block.parts
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """Records of a block; a sum has those of both, in order."""
+
+    parts: tuple[Rows, ...]
+
+    @classmethod
+    def of(cls, part: Rows) -> _Parts:
+        return cls((part,))
+
+    def __add__(self, other: _Parts) -> _Parts:
+        return _Parts(self.parts + other.parts)
+
+
+def at(rows: Rows, positions: Tensor) -> Rows:
+    """Return the records at these positions, (B, ...) for each tensor of a record."""
+    return tuple(one[positions.to(one.device)] for one in rows)

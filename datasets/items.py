@@ -1,0 +1,126 @@
+"""Records by index: a torch map-style ``Dataset``, or any other sequence of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from bdpvi._ground.halving import by_halves
+from bdpvi._ground.outputs import several
+
+_AT_ONCE = 1024
+"""Records of a block, which is read item by item."""
+_NESTED = (Tensor, np.ndarray, tuple, list, str, bytes, Mapping)
+
+
+def by_index(value: object) -> bool:
+    """Return whether a value is a sequence of records, neither an array nor a frame nor a list.
+
+    >>> by_index([torch.zeros(2)]), by_index(torch.utils.data.TensorDataset(torch.zeros(2, 1)))
+    (False, True)
+    """
+    if isinstance(value, Dataset):
+        return True
+    reads = all(hasattr(type(value), name) for name in ("__len__", "__getitem__"))
+    return reads and not (isinstance(value, _NESTED) or callable(value) or hasattr(value, "loc"))
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Records by index, each a tensor, a number or a tuple of them.
+
+    Attributes:
+        source: has a length, and the same record at an index each time.
+        like: a record of ones, (1, ...) for each tensor of a record.
+        takes: says of records whether a model takes them, (B,); None takes all.
+
+    >>> items = Items.of(torch.utils.data.TensorDataset(torch.zeros(5, 2), torch.arange(5)))
+    >>> len(items), [one.tolist() for one in items.rows(torch.tensor([0, 3]))]
+    (5, [[[0.0, 0.0], [0.0, 0.0]], [0, 3]])
+    """
+
+    source: Any
+    like: tuple[Tensor, ...] = field(repr=False)
+    takes: Callable[..., Tensor] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, source: Any) -> Items:
+        """Return the records of a sequence; its first item is read for shapes and types.
+
+        Raises:
+            ValueError: if it has no length or no record, or an item holds anything but tensors and
+                numbers.
+        """
+        if not hasattr(source, "__len__"):
+            raise ValueError("data: a torch Dataset needs a length, as every record has a coin")
+        if not len(source):
+            raise ValueError("data has 0 records; at least 1 is needed")
+        first = _collated(source, [0])
+        if other := [type(one).__name__ for one in first if not isinstance(one, Tensor)]:
+            raise ValueError(
+                f"data has records with a {other[0]}; make each a tensor, or a tuple of tensors"
+            )
+        return cls(source, tuple(map(torch.ones_like, first)))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Return the records at these positions, (B, ...) each, as ``like`` in type and place.
+
+        Raises:
+            ValueError: if a record has another shape than the first.
+        """
+        if not len(positions):
+            return tuple(one[:0] for one in self.like)
+        found = _collated(self.source, positions.tolist())
+        whole = zip(found, self.like, strict=True)
+        if wrong := [tuple(a.shape[1:]) for a, b in whole if a.shape[1:] != b.shape[1:]]:
+            raise ValueError(f"data has records of the shape {wrong[0]}, and others at first")
+        rows = tuple(a.to(b) for a, b in zip(found, self.like, strict=True))
+        return rows if self.takes is None else _only(rows, self.takes(*rows))
+
+    @property
+    def blocks(self) -> tuple[ItemRange, ...]:
+        """The records in blocks."""
+        starts = range(0, len(self), _AT_ONCE)
+        return tuple(ItemRange(self, at, min(at + _AT_ONCE, len(self))) for at in starts)
+
+
+@dataclass(frozen=True)
+class ItemRange:
+    """Records with indices in a range."""
+
+    items: Items
+    start: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        """The block in words."""
+        return f"{several(self.stop - self.start, 'record')} from index {self.start}"
+
+    def read(self) -> Iterator[tuple[Tensor, ...]]:
+        """Yield those that can be read, without a number that is not finite."""
+        tried = by_halves(self.items.rows, torch.arange(self.start, self.stop))
+        found = [one for _, one in tried if one is not None]
+        rows = tuple(map(torch.cat, zip(*found, strict=True))) or self.items.rows(torch.arange(0))
+        good = torch.ones(len(rows[0]), dtype=torch.bool)
+        for one in rows:
+            good &= one.isfinite().reshape(len(one), -1).all(1)
+        yield _only(rows, good)
+
+
+def _only(rows: tuple[Tensor, ...], good: Tensor) -> tuple[Tensor, ...]:
+    return tuple(one[good] for one in rows)
+
+
+def _collated(source: Any, positions: list[int]) -> tuple[Any, ...]:
+    read = (source[at] for at in positions)
+    return tuple(default_collate([r if isinstance(r, tuple | list) else (r,) for r in read]))
