@@ -240,6 +240,10 @@ def _failed(block: Block, error: BaseException) -> NoReturn:
         raise ValueError(
             f"executor: a worker ended while {block.name} was summed; it may lack memory"
         ) from error
+    if isinstance(error, CancelledError):
+        raise ValueError(
+            f"executor: the sum of {block.name} was cancelled; its scheduler may have ended"
+        ) from error
     words = str(error)
     if isinstance(error, pickle.PicklingError) or "pickle" in words or "serialize" in words:
         raise ValueError(
