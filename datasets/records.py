@@ -50,11 +50,6 @@ class Held(Generic[T]):
 
     part: T
 
-    @property
-    def blocks(self) -> int:
-        """The number of blocks."""
-        return 1
-
     def map(self, f: Callable[..., S], *public: Any) -> Held[S]:
         """Return the records as ``f`` makes them, each part ``f(part, *public)``."""
         return Held(f(self.part, *public))

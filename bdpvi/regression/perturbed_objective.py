@@ -188,7 +188,7 @@ class SummedObjective:
 
     def _derivatives(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the gradient, and of blocks the second derivative, which needs no other pass."""
-        if self.parts.blocks == 1:
+        if isinstance(self.parts, Held):
             return self.gradient(w), None
         pull, bend = self.parts.sum(_both, w, self.k)
         return pull + self.ridge * (w - self.centre), self._bent(bend)
