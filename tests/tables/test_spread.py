@@ -257,7 +257,9 @@ def test_the_command_reads_blocks_by_workers(
         "--one-row-per-person", "--quiet",
     )  # fmt: skip
     assert run("private", *given, "--out", folder / "out", "--workers", 2) == 0
-    assert "worst-case DP ε = 2" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "worst-case DP ε = 2" in said
+    assert "No scores for the owner: the table is in blocks" in said
     assert (folder / "parts.ledger.jsonl").exists()
     with pytest.warns(UserWarning, match="for the owner only"):
         here = private(folder / "parts", out=folder / "other", ledger=folder / "b.jsonl")
