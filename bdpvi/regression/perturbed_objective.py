@@ -50,8 +50,8 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
 
     Raises:
         ValueError: if a shape or a value of y is wrong.
-        FloatingPointError: if rounding keeps a search from its tolerance, as may happen with more
-            than about 1e8 rows.
+        FloatingPointError: if rounding keeps a search from its tolerance, as may happen where the
+            settings are for far fewer rows.
 
     >>> from bdpvi.regression.objective_plan import Facts, plan
     >>> x = torch.linspace(-1, 1, 1000, dtype=torch.float64)[:, None]
