@@ -104,6 +104,10 @@ class Spread(Generic[T]):
         made: Any = replace(self, steps=(*self.steps, (f, public)))
         return made  # type: ignore[no-any-return]
 
+    def thinned(self, step: int) -> Spread[T]:
+        """Return the records of every ``step``-th block."""
+        return replace(self, parts=self.parts[::step])
+
     def sum(self, f: Callable[..., S], *public: Any) -> S:
         """Do :meth:`Held.sum`."""
         return in_pairs(self.each(f, *public))  # type: ignore[no-any-return]
