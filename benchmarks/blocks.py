@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import platform
 import resource
+import secrets
 import time
 import warnings
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ LIMITS = {"private": (300.0, 1536), "synthesize": (600.0, 1536), "fit": (360.0, 
 FULL, SPEED_UP = 2e7, 1.7
 """Rows of the limits, and the least gain of two workers over one."""
 LEVELS = list("abcde")
+KEY = Key.of_seed(0)
 _FEW = 20_000
 
 
@@ -102,8 +104,9 @@ def released(route: str, folder: Path, pool: ProcessPoolExecutor | None) -> byte
     given: dict[str, Any] = {"target": "sick", "epsilon": 1.0, "one_row_per_person": True}
     given |= {"ledger": bdpvi.Ledger(), "executor": pool, "progress": False}
     with (
-        mock.patch.object(Key, "fresh", staticmethod(lambda: Key.of_seed(0))),
-        mock.patch.object(Transaction, "_key", lambda work, _, one: work.secret.child(one.purpose)),
+        mock.patch.object(Key, "fresh", staticmethod(lambda: KEY)),
+        mock.patch.object(secrets, "token_hex", lambda size: "0f" * size),
+        mock.patch.object(Transaction, "_key", lambda _, __, one: KEY.child(one.purpose)),
     ):
         if route == "fit":
             return fitted(folder, pool)
