@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 NUMERICS := $(addprefix tests/,bayesian/accounting/test_gaussian_pairs.py bayesian/accounting/test_log_moments.py bayesian/neighbours/test_rows_compiled.py)
 
-.PHONY: help demo demo-dask test test-all plain ranges lint docs check-docs benchmark reliability clean
+.PHONY: help demo demo-dask test test-all plain ranges lint docs check-docs benchmark large reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
@@ -68,6 +68,11 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/bdpvi compare --data abalone --searched --out comparisons/abalone
 	$(BIN)/bdpvi compare --data adult --searched --out comparisons/adult
 	$(BIN)/python benchmarks/reproduction.py --abalone comparisons/abalone --adult comparisons/adult
+
+large: $(VENV)/installed  ## releases of tables of 20 million rows in blocks, and their limits; an hour, 6 GB in build/large
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/blocks.py build/large --rows 2e7
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/blocks.py build/large --rows 2e7 --route synthesize --numbers 11
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/blocks.py build/large --rows 2e7 --route fit --numbers 4
 
 reliability: $(VENV)/installed  ## slow tests; when the estimators hold, and a control of one that does not: docs/studies
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow

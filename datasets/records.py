@@ -49,11 +49,6 @@ class Held(Generic[T]):
 
     part: T
 
-    @property
-    def blocks(self) -> int:
-        """The number of blocks."""
-        return 1
-
     def map(self, f: Callable[..., S], *public: Any) -> Held[S]:
         """Return the records as ``f`` makes them, each part ``f(part, *public)``."""
         return Held(f(self.part, *public))
@@ -110,6 +105,10 @@ class Spread(Generic[T]):
         """Do :meth:`Held.map`: ``f`` is applied in every sum, so that nothing is kept in memory."""
         made: Any = replace(self, steps=(*self.steps, (f, public)))
         return made  # type: ignore[no-any-return]
+
+    def thinned(self, step: int) -> Spread[T]:
+        """Return the records of every ``step``-th block."""
+        return replace(self, parts=self.parts[::step])
 
     def sum(self, f: Callable[..., S], *public: Any) -> S:
         """Do :meth:`Held.sum`."""
@@ -241,6 +240,10 @@ def _failed(block: Block, error: BaseException) -> NoReturn:
     if isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker":
         raise ValueError(
             f"executor: a worker ended while {block.name} was summed; it may lack memory"
+        ) from error
+    if isinstance(error, CancelledError):
+        raise ValueError(
+            f"executor: the sum of {block.name} was cancelled; its scheduler may have ended"
         ) from error
     words = str(error)
     if isinstance(error, pickle.PicklingError) or "pickle" in words or "serialize" in words:

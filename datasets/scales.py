@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bdpvi.datasets import exact
 from bdpvi.datasets.cells import Cells, Columns
 from bdpvi.datasets.columns import Column, Numeric
-from bdpvi.datasets.records import Records
+from bdpvi.datasets.records import Held, Records
 from bdpvi.noise.keys import Key
 
 MAD = 1.4826
@@ -90,7 +90,7 @@ def _medians(
     table: Records[Columns], asked: Mapping[str, From], distance: float, key: Key, step: str
 ) -> dict[str, float]:
     """Return a private median of each column, for the cost μ each."""
-    if table.blocks == 1:  # column by column: of each the ranks of all numbers are in memory
+    if isinstance(table, Held):  # column by column: of each the ranks of all numbers are in memory
         tallies = (table.sum(_tallies, {name: one}, {})[name] for name, one in asked.items())
     else:
         rough = table.sum(_coarse, dict(asked)) if asked else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -122,6 +122,26 @@ def tell_of_others(count: int, unit: str, rows: int) -> None:
     tell_owner(count, "row", why, stacklevel=4)
 
 
+@dataclass(frozen=True, eq=False)
+class Persons:
+    """The persons of some parts of a table; a sum is those of both.
+
+    Attributes:
+        hashes: of the persons of every part, once for each part.
+    """
+
+    hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
+
+    def __add__(self, other: Persons) -> Persons:
+        return Persons(np.concatenate([self.hashes, other.hashes]))
+
+    @property
+    def apart(self) -> bool:
+        """Whether no person is in two parts."""
+        ordered = np.sort(self.hashes)
+        return not (ordered[1:] == ordered[:-1]).any()
+
+
 @dataclass(frozen=True)
 class RowLimit:
     """The rows that are used of a table in which persons have several: the first ones of each.
@@ -141,8 +161,21 @@ class RowLimit:
         kept = at_most(frame, self.unit, self.rows, tell=False, type=self.type)
         return kept.drop(columns=self.unit)
 
-    def hashes(self, frame: pd.DataFrame) -> NDArray[np.uint64]:
-        """Return the sorted hashes of the persons in some rows, each once.
+    def check(self, persons: Persons) -> None:
+        """Refuse a table of which two blocks would each keep rows of one person.
+
+        Raises:
+            ValueError: naming the unit. It is for the owner: it says something of the rows.
+        """
+        if not persons.apart:
+            raise ValueError(
+                f"unit={self.unit!r}: rows of one person lie in several blocks; "
+                f"`bdpvi partition TABLE --by {self.unit} --out FOLDER` writes a table in which "
+                "they do not"
+            )
+
+    def persons(self, frame: pd.DataFrame) -> Persons:
+        """Return the persons in some rows.
 
         Raises:
             ValueError: if a number that names a person is not exact.
@@ -154,7 +187,7 @@ class RowLimit:
                 "decimals; as text it is"
             )
         names = persons_of(values, self.type)
-        return np.unique(hashes_of(names[names != ""]))
+        return Persons(np.unique(hashes_of(names[names != ""])))
 
 
 def hashes_of(persons: pd.Series[Any]) -> NDArray[np.uint64]:

@@ -913,7 +913,7 @@ CASES: dict[str, Case] = {
         lambda: in_folder(t, url=True, one_row_per_person=True),
         lambda: in_folder(t, url=True, one_row_per_person=True, ledger=t / "a.jsonl"),
     ),
-    "tables/spread: `bdpvi partition": lambda t: (
+    "datasets/units: `bdpvi partition": lambda t: (
         lambda: of_visits(t, "visits.csv"),
         lambda: of_visits(t, "parts"),
     ),

@@ -101,7 +101,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "privacy/test_ledger.py::test_a_copy_charges_files_only": ("privacy/ledger: keep it",),
     "synthesis/test_blocks_of_rows.py::test_what_needs_rows_in_memory_is_left_out": (
         "commands/quality: leave --groups out",
-        "synthesis/source: say one_row_per_person=True",
     ),
     "synthesis/test_commands.py::test_a_table_is_shared_and_more_rows_made": (
         "commands/draft: replace these",

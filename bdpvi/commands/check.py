@@ -98,7 +98,9 @@ def check(
     from bdpvi.tables import look
     from bdpvi.tables.private import beside
 
-    account = beside(data) if ledger is None else ledger
+    account = ledger
+    if account is None and "://" not in data:
+        account = beside(data)
     with engine(workers, dask) as executor:
         found = look(
             data, types=types, target=target, positive=positive, drop=drop or (),
@@ -112,12 +114,17 @@ def check(
     if as_json:
         outputs.show(store.json_text({"secret": {"ledger": account, **to_json(found)}}))
         return
-    state = "is there" if account.exists() else "begins with the first release"
-    outputs.show(
-        *found.lines,
-        f"The account of this table is {account}, which {state}. A file of another name begins "
-        "a new one; with --ledger it has the account of the same persons",
-        "Nothing was charged, and no file written",
+    outputs.show(*found.lines, _of_account(account), "Nothing was charged, and no file written")
+
+
+def _of_account(file: Path | None) -> str:
+    """Return what is said of the account of a table; None for one at a URL."""
+    if file is None:
+        return "A table at a URL has its account in a local file: a release needs --ledger FILE"
+    state = "is there" if file.exists() else "begins with the first release"
+    return (
+        f"The account of this table is {file}, which {state}. A file of another name begins "
+        "a new one; with --ledger it has the account of the same persons"
     )
 
 

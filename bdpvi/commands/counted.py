@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
     from bdpvi.datasets.blocks import Blocks
     from bdpvi.datasets.formats import FileFormat
-    from bdpvi.datasets.records import Spread
+    from bdpvi.datasets.records import Records, Spread
     from bdpvi.privacy.ledger import Ledger
     from bdpvi.releases.intent import Begun
     from bdpvi.releases.transaction import Transaction
+    from bdpvi.synthesis import Synthetic
     from bdpvi.synthesis.order import Order
 
 
@@ -37,7 +38,7 @@ def counted_bytes(
     """Return the noisy counts of a table as bytes.
 
     Args:
-        table: the rows, in memory or in blocks.
+        table: the rows, in memory, or in blocks and looked at.
         order: the release.
         work: the transaction.
         file: how the file is written.
@@ -47,14 +48,19 @@ def counted_bytes(
     from bdpvi.datasets.records import Held, Spread
     from bdpvi.privacy.cost import Assumption
     from bdpvi.synthesis.order import counted
-    from bdpvi.synthesis.released import Synthesis, as_read, carried_out
+    from bdpvi.synthesis.released import Synthesis, as_read
+    from bdpvi.synthesis.source import look
+
+    def made_of(rows: Records[pd.DataFrame]) -> Synthetic:
+        if isinstance(rows, Held):
+            look(rows, order)
+        return as_read(work.perform(Synthesis(rows, order)), file, dropped)
 
     if isinstance(table, Spread) or held is None:
-        rows = table if isinstance(table, Spread) else Held(table)
-        return as_read(carried_out(rows, order, work), file, dropped).to_bytes()
+        return made_of(table if isinstance(table, Spread) else Held(table)).to_bytes()
     (folder, fraction), settings, split = held, order.settings, work.secret.child("held out")
     both = quality.kept_out(table, fraction, split, settings.unit, order.person)
-    made = as_read(carried_out(Held(both[0]), order, work), file, dropped)
+    made = made_of(Held(both[0]))
     made = replace(made, receipt=made.receipt.assuming(Assumption.SECRET_SPLIT))
     key = work.charge(Synthesis(Held(both[0]), order))[1]  # charged already, not again
     quality.keep(folder, *(counted(one, settings, key, person=order.person) for one in both))

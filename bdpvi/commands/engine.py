@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bdpvi._ground import validate
+from bdpvi._ground import outputs, validate
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -54,7 +58,9 @@ def engine(workers: int | None, dask: str) -> Iterator[Executor | None]:
         from multiprocessing import get_context
 
         validate.positive_int("workers", workers)
-        pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+        pool = ProcessPoolExecutor(
+            workers, mp_context=get_context("spawn"), initializer=_follow_caller
+        )
         try:
             yield pool
         finally:
@@ -69,7 +75,26 @@ def _client(address: str) -> Any:
         from distributed import Client
     except ImportError as error:
         raise ValueError(f"dask={address!r} needs Dask: pip install 'bdpvi[dask]'") from error
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # errors are said in a sentence
     try:
-        return Client(address, timeout=_SECONDS, set_as_default=False)
+        client = Client(address, timeout=_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise ValueError(f"dask={address!r}: no scheduler answers there: {error}") from error
+    if not client.scheduler_info()["workers"]:
+        outputs.complain(f"dask={address!r}: the scheduler has no worker yet; waiting for one")
+    return client
+
+
+def _follow_caller() -> None:
+    """Let this worker end with the process that started it, even by a signal, and no sooner."""
+    from multiprocessing import parent_process
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller is interrupted, and ends its workers
+    caller = parent_process()
+    assert caller is not None
+
+    def follow() -> None:
+        caller.join()
+        os._exit(1)
+
+    Thread(target=follow, daemon=True).start()

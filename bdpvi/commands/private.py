@@ -283,6 +283,11 @@ def _carry_out(
         _print_json(released, where, found)
     elif found is not None:
         outputs.say(*f"For the owner only: {found}".split("\n"))
+    elif scores and work.spread is not None:
+        outputs.say(
+            "No scores for the owner: the table is in blocks. Files that were left out of it can "
+            "be predicted by `bdpvi predict`, to compare with their targets"
+        )
 
 
 def _model(name: str, **given: Any) -> OfNumbers | OfClasses | None:

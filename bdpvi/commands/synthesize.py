@@ -126,7 +126,7 @@ def synthesize(
     on the table is written to its ledger before anything is drawn. After an interruption the same
     command goes on and pays nothing twice. The secret folder gets a report on what the rows are
     good for, for the owner of the table alone; the same command makes it again, and OUT stays.
-    A table in blocks need not fit in memory; all its rows are counted, and there is no report.
+    A table in blocks need not fit in memory; no rows are held out, and there is no report.
 
     Example: bdpvi synthesize --data patients.csv --one-row-per-person --target sick --epsilon 1
     --out shared
@@ -143,9 +143,10 @@ def synthesize(
     from bdpvi.releases import persons
     from bdpvi.releases.intent import HEAD, NAME, output_of
     from bdpvi.releases.transaction import Transaction
-    from bdpvi.synthesis import Counts, source
+    from bdpvi.synthesis import Counts
     from bdpvi.synthesis.order import Order, for_persons
     from bdpvi.synthesis.released import of_bytes
+    from bdpvi.synthesis.source import look
     from bdpvi.tables.private import beside, places
 
     unit = unit or ROW
@@ -159,7 +160,6 @@ def synthesize(
     known = None if schema is None else _consented(schema, from_data)
     blocks = None
     if in_blocks(data) or workers is not None or dask:
-        source.check(unit)
         quality.check_in_memory(groups or ())
         blocks, no_report = Blocks.of(data, file), True
     header = list(blocks.header) if blocks is not None else read_header(data, **vars(file))
@@ -204,6 +204,11 @@ def synthesize(
     options = repr((given, sorted(drop or ()), lines, None if no_report else test_fraction))
     price = {"epsilon": epsilon, "delta": delta}
     with engine(workers, dask) as executor, ExitStack() as stack:
+        table: Any = used
+        if blocks is not None:
+            shown = None if track is progress.silent else track
+            table = blocks.records(executor, track=shown, what="pass")
+            look(table, order)  # before there is a ledger
         digest = digest_of(blocks or data, executor)
         people = TableArguments(data=data).ledger(ledger)
         assert people is not None  # it is a file, not a public table
@@ -218,11 +223,6 @@ def synthesize(
             people.remember(where.secret / HEAD)
             noted = {"what": "synthesize", "out": f"{where.out.name}/{COUNTS}"}
             work = Transaction(people, intent.secret, intent.facts, alone=True, kept=True, **noted)
-            if blocks is not None:
-                shown = None if track is progress.silent else track
-                table: Any = blocks.records(executor, track=shown, what="pass")
-            else:
-                table = used
             held = None if no_report else (where.secret, test_fraction)
             return counted_bytes(table, order, work, file, len(drop or ()), held)
 
@@ -236,7 +236,7 @@ def synthesize(
             shared = _write(made, public, rows, tables, track, seed, put)
     _report(made, people, {"out": out, "secret": folder}, as_json=as_json)
     if blocks is not None and not as_json:
-        outputs.say("No report for the owner: the table is in blocks, and all rows were counted")
+        outputs.say("No report for the owner: the table is in blocks, and no rows were held out")
     if not no_report:
         assert used is not None
         parts = quality.kept(where.secret, used)

@@ -8,7 +8,7 @@ large relative to the table, λ grows and k shrinks with it.
     C = ¾√(m + 4)                                 m source columns: ‖z‖² is about m + 4
     ω = min(1, C/‖z‖, 3C²/2‖z‖²)                  so ω‖z‖ ≤ C and ω‖z‖² ≤ 3C²/2
     k = 0.02 μN/√((m + 4)(d + 1)), in [½, 1]      d columns, N rows, μ the remaining distance
-    λ = max(3C²/2ε, 4(d + 1)(kC/μ)²/N)            the floor of privacy; shrinkage
+    λ = max(3C²/2ε, 4(d + 1)(kC/μ)²/N, rN)        the floor of privacy; shrinkage; rounding
     σ by the accountant; for d + 1 never more than 16(m + 4).
 
 The numbers ¾, 3/2, 0.02 and 4 (:class:`Rule`) were chosen on simulated tables, all but 0.02 also on
@@ -51,6 +51,8 @@ MOST_RIDGE = 0.25
 _OF_PERSONS = 12.0
 """A larger ε of several rows has the settings of this one: rounding would use up their δ."""
 _PRICES = (0.03, 0.05)
+_SPARE = 2.0
+"""λ over the least that hides the rounding: noise may be larger than the distance says."""
 FEWEST, MOST = 10.0, 1e12
 """Range of rows for which settings can be computed."""
 
@@ -273,7 +275,21 @@ def _numbers(
     clip = rule.scale * math.sqrt(facts.squared)
     k = min(1.0, max(0.5, rule.residual * distance * n / math.sqrt(facts.squared * weights)))
     floor = rule.bend * clip**2 / epsilon
-    return clip, k, max(floor, rule.shrinkage * weights * (k * clip / distance) ** 2 / n)
+    shrinkage = rule.shrinkage * weights * (k * clip / distance) ** 2 / n
+    return clip, k, max(floor, shrinkage, _rounded(facts, clip, distance / k))
+
+
+def _rounded(facts: Facts, clip: float, distance: float) -> float:
+    """Return the λ at which a search hides the rounding of sums over N rows, 0 for unknown N.
+
+    The rounding grows as N, and what is hidden as λ. Without this a search over more than about
+    3e7 rows of 20 columns ends in a refusal. It is the bound of
+    :mod:`bdpvi.regression.perturbed_objective`, for 50 additions, ‖z‖ twice the usual and ‖w‖ = 10,
+    against a quarter of λ times the noise; it outweighs the rule from about 5e6 rows.
+    """
+    sums = 256 + 50 + 8 + (facts.weights + 1) * 2 * math.sqrt(facts.squared) * 10 / 4
+    error = 2.0**-53 * sums * clip * (facts.rows or 0.0)
+    return _SPARE * error / (HIDING * distance * LAST / 4)
 
 
 def useful(facts: Facts, *, delta: float = 1e-5, rule: Rule | None = None) -> float:

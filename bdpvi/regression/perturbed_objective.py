@@ -19,7 +19,8 @@ Both halves are checked for the w̃ that is released.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
@@ -36,6 +37,8 @@ _BLOCK = 256
 _ROWS = 2**14
 _STEPS = 200
 _SHORTEST = 2.0**-40
+_THIN, _ROUGH = 8, 1e-4
+"""A search over many blocks begins with every eighth, up to a gradient of this share of Σω‖z‖."""
 _UNIT = 2.0**-53
 
 
@@ -50,8 +53,8 @@ def perturbed_minima(plan: ObjectivePlan, x: Tensor, y: Tensor, key: Key | None 
 
     Raises:
         ValueError: if a shape or a value of y is wrong.
-        FloatingPointError: if rounding keeps a search from its tolerance, as may happen with more
-            than about 1e8 rows.
+        FloatingPointError: if rounding keeps a search from its tolerance, as may happen where the
+            settings are for far fewer rows.
 
     >>> from bdpvi.regression.objective_plan import Facts, plan
     >>> x = torch.linspace(-1, 1, 1000, dtype=torch.float64)[:, None]
@@ -157,6 +160,10 @@ def _both(part: Signed, w: Tensor, k: float) -> tuple[Tensor, Tensor]:
     return _pull(part, w, k), _bend(part, w, k)
 
 
+def _repeated(part: Signed, times: int) -> Signed:
+    return replace(part, weights=times * part.weights)
+
+
 class SummedObjective:
     """Σ ω l + λ‖w − w₀‖²/2 for one table, in float64 on the CPU.
 
@@ -188,7 +195,7 @@ class SummedObjective:
 
     def _derivatives(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the gradient, and of blocks the second derivative, which needs no other pass."""
-        if self.parts.blocks == 1:
+        if isinstance(self.parts, Held):
             return self.gradient(w), None
         pull, bend = self.parts.sum(_both, w, self.k)
         return pull + self.ridge * (w - self.centre), self._bent(bend)
@@ -205,6 +212,15 @@ class SummedObjective:
         ridge = 4 * self.ridge * (size + float(self.centre.abs().max()))
         return self.coarse + _UNIT * (sums * facts.sizes + ridge)
 
+    def _start(self, slope: Tensor) -> Tensor:
+        """Return where the search begins: of many blocks, near the minimum over a few of them."""
+        if isinstance(self.parts, Held) or self.parts.blocks < 2 * _THIN:
+            return self.centre.clone()
+        few = copy(self)
+        few.parts = self.parts.thinned(_THIN).map(_repeated, _THIN)
+        few.tolerance = _ROUGH * self.facts.sizes
+        return few.minimum(slope)
+
     def minimum(self, slope: Tensor) -> Tensor:
         """Return w̃ with a gradient of at most τ, all rounding included.
 
@@ -216,7 +232,7 @@ class SummedObjective:
         Raises:
             FloatingPointError: if progress stops before the tolerance.
         """
-        w, share = self.centre.clone(), 1.0
+        w, share = self._start(slope), 1.0
         pull, bend = self._derivatives(w)
         gradient = pull + slope
         size = float(torch.linalg.vector_norm(gradient))

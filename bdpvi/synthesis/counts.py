@@ -53,7 +53,8 @@ class Counts:
         cells: largest number of cells of a table in the network.
         also: groups of three or four columns to count together as well.
         unit: "row", or the column that identifies persons, to protect all rows of a person.
-        rows_per_unit: k, largest number of rows used for each person, chosen by secret coins.
+        rows_per_unit: k, largest number of rows used for each person, chosen by secret coins; of a
+            table in blocks the first ones.
         categorical, numeric: columns missing from the schema whose kind is public; the kinds of
             other missing columns are estimated privately.
 

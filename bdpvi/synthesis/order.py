@@ -20,7 +20,7 @@ from bdpvi.datasets.origin import declared
 from bdpvi.datasets.records import Records, Spread
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import ANY, NAMES, NUMBERS, UNUSED, ColumnType, types_of
-from bdpvi.datasets.units import at_most
+from bdpvi.datasets.units import RowLimit, at_most
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW, Priced, for_unit
 from bdpvi.privacy.cost import Bound
@@ -179,6 +179,12 @@ class Order:
         )
 
     @property
+    def limit(self) -> RowLimit | None:
+        """The rows used of each person of a table in blocks; None for all."""
+        unit, rows = self.settings.unit, self.settings.rows_per_unit
+        return None if unit == ROW else RowLimit(unit, rows, self.person)
+
+    @property
     def place(self) -> int | None:
         """Index of the target among the columns."""
         return None if self.target is None else [*self.declared, *self.kinds].index(self.target)
@@ -236,9 +242,13 @@ class Order:
         return found
 
     def used(self, table: Records[pd.DataFrame], key: Key) -> Records[pd.DataFrame]:
-        """Return the rows to count; of a table in blocks all of them, and no worker has the key."""
+        """Return the rows to count: all, or some of each person.
+
+        In memory secret coins choose them. Of a table in blocks they are the first ones, as no
+        worker has the key.
+        """
         if isinstance(table, Spread):
-            return table
+            return table if self.limit is None else table.map(self.limit.of)
         return table.map(of_persons, self.settings, key, self.person)
 
     def bought(self, table: Records[pd.DataFrame], key: Key) -> Schema:

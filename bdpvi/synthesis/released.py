@@ -211,17 +211,12 @@ def synthesize(
     )
     schema = source.schema(schema)
     order = Order.of(source.header, schema, target, epsilon, delta, settings)
+    look(source.rows, order)
     if work is None:
         secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
         people, name = for_persons(ledger, settings), Key.fresh().work  # each call is its own work
         work = Transaction(people, secret, name=name, alone=True, what="synthesize")
-    return as_read(carried_out(source.rows, order, work), source.file)
-
-
-def carried_out(rows: Records[pd.DataFrame], order: Order, work: Transaction) -> Synthetic:
-    """Return a release, after the owner was told what may be read otherwise than meant."""
-    look(rows, order)
-    return work.perform(Synthesis(rows, order))
+    return as_read(work.perform(Synthesis(source.rows, order)), source.file)
 
 
 def as_read(made: Synthetic, file: FileFormat, dropped: int = 0) -> Synthetic:

@@ -14,10 +14,10 @@ from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks, in_blocks
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import Misread
-from bdpvi.datasets.records import Held, Records
+from bdpvi.datasets.records import Held, Records, Spread
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.types import ColumnType
-from bdpvi.privacy.book import ROW
+from bdpvi.datasets.units import Persons, RowLimit, tell_of_others
 from bdpvi.releases import persons
 from bdpvi.synthesis.order import Order
 
@@ -60,7 +60,6 @@ class Source:
             path, unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person
         )
         if isinstance(table, str | os.PathLike | Blocks) or in_blocks(table):
-            check(unit)
             blocks = table if isinstance(table, Blocks) else Blocks.of(table, file)
             track = bar if progress else None
             rows = blocks.records(executor, track=track, what="pass")
@@ -77,31 +76,32 @@ class Source:
         return given if isinstance(self.rows, Held) else in_file(given, self.header, self.file)
 
 
-def check(unit: str) -> None:
-    """Refuse a unit of several rows for a table in blocks.
+def look(rows: Records[pd.DataFrame], order: Order) -> None:
+    """Show the owner what may be read otherwise than meant, by one pass before any charge.
 
     Raises:
-        ValueError: naming the unit.
+        ValueError: if rows of one person lie in several blocks.
     """
-    if unit != ROW:
-        raise ValueError(
-            f"unit={unit!r}: rows of one person may lie in several blocks, so synthesis protects "
-            "a table in blocks row by row; if everybody has one row, say one_row_per_person=True "
-            "(--one-row-per-person)"
-        )
-
-
-def look(rows: Records[pd.DataFrame], order: Order) -> None:
-    """Show the owner what may be read otherwise than meant, by one pass before any charge."""
     of_domains = {name: one.reading for name, one in order.declared.items()}
     types = {name: one for name, one in of_domains.items() if one} | dict(order.types)
-    odd, misread = rows.sum(_misread, types, tuple(order.kinds))
+    limit = order.limit if isinstance(rows, Spread) else None
+    odd, misread, more, apart = rows.sum(_facts, types, tuple(order.kinds), limit)
+    if limit is not None:
+        limit.check(apart)
+        tell_of_others(more, limit.unit, limit.rows)
     tell_owner(odd, "line", ODD)
     misread.tell()
 
 
-def _misread(
-    frame: pd.DataFrame, types: dict[str, ColumnType], names: Sequence[str]
-) -> tuple[int, Misread]:
-    """Return the number of lines left out of a block, and what is misread."""
-    return int(frame.attrs.get(LEFT_OUT, 0)), Misread.of(frame, types, names)
+def _facts(
+    frame: pd.DataFrame,
+    types: dict[str, ColumnType],
+    names: Sequence[str],
+    limit: RowLimit | None,
+) -> tuple[int, Misread, int, Persons]:
+    """Return the number of lines left out of a block, what is misread, the number of rows that a
+    person has too many, and the persons."""
+    more, apart = 0, Persons()
+    if limit is not None:
+        more, apart = len(frame) - len(limit.of(frame)), limit.persons(frame)
+    return int(frame.attrs.get(LEFT_OUT, 0)), Misread.of(frame, types, names), more, apart

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bdpvi._ground import store
+from bdpvi._ground import store, validate
 from bdpvi._ground.progress import bar
 from bdpvi._ground.schema import to_json
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
@@ -248,7 +248,8 @@ def opened(ledger: str | os.PathLike[str], budget: Budget | None = None) -> Ledg
         return Ledger.at(Path(ledger), budget=budget)
     except OSError as error:
         raise ValueError(
-            f"ledger={str(ledger)!r} cannot be made: {error}; give another file (--ledger)"
+            f"ledger={str(ledger)!r} cannot be made: {validate.why(error)}; give another file "
+            "(--ledger)"
         ) from error
 
 

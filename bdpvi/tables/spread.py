@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.guarantees import WORST_CASE
@@ -14,7 +12,7 @@ from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.looks import tell_of_labels
 from bdpvi.datasets.records import Records
-from bdpvi.datasets.units import RowLimit, tell_of_others
+from bdpvi.datasets.units import Persons, RowLimit, tell_of_others
 from bdpvi.tables.encoded import WITHOUT, usable
 from bdpvi.tables.pipeline import Pipeline
 
@@ -49,26 +47,6 @@ def _bayesian(pipeline: Pipeline) -> bool:
     return pipeline.guarantee is not None and pipeline.guarantee.name != WORST_CASE
 
 
-@dataclass(frozen=True, eq=False)
-class Persons:
-    """The persons of some parts of a table; a sum is those of both.
-
-    Attributes:
-        hashes: of the persons of every part, once for each part.
-    """
-
-    hashes: NDArray[np.uint64]
-
-    def __add__(self, other: Persons) -> Persons:
-        return Persons(np.concatenate([self.hashes, other.hashes]))
-
-    @property
-    def apart(self) -> bool:
-        """Whether no person is in two parts."""
-        ordered = np.sort(self.hashes)
-        return not (ordered[1:] == ordered[:-1]).any()
-
-
 def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: RowLimit | None = None) -> int:
     """Return the number of rows that are used; tell the owner about the others and the target.
 
@@ -85,12 +63,7 @@ def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: RowLimit | No
     """
     used, left_out, odd, labels, more, persons = frames.sum(_facts, pipeline, limit)
     if limit is not None:
-        if not persons.apart:
-            raise ValueError(
-                f"unit={limit.unit!r}: rows of one person lie in several blocks; "
-                f"`bdpvi partition TABLE --by {limit.unit} --out FOLDER` writes a table in which "
-                "they do not"
-            )
+        limit.check(persons)
         tell_of_others(more, limit.unit, limit.rows)
     tell_owner(left_out, "row", WITHOUT)
     tell_owner(odd, "line", ODD)
@@ -104,9 +77,9 @@ def _facts(
 ) -> tuple[int, int, int, dict[str, int], int, Persons]:
     """Return rows in use, others of them, lines left out, and counts of the target's labels; then
     rows that a person has too many, and the persons."""
-    frame, hashes = whole, np.empty(0, dtype=np.uint64)
+    frame, persons = whole, Persons()
     if limit is not None:
-        frame, hashes = limit.of(whole), limit.hashes(whole)
+        frame, persons = limit.of(whole), limit.persons(whole)
     rows, left_out = usable(frame, pipeline)
     labels: dict[str, int] = {}
     if pipeline.model is None:
@@ -115,7 +88,7 @@ def _facts(
         most = sorted(zip(counts, cells.names, strict=True), reverse=True)[:_SHOWN]
         labels = {name: count for count, name in most if count}
     odd = int(whole.attrs.get(LEFT_OUT, 0))
-    return len(rows), left_out, odd, labels, len(whole) - len(frame), Persons(hashes)
+    return len(rows), left_out, odd, labels, len(whole) - len(frame), persons
 
 
 def name_of(table: Blocks) -> str:

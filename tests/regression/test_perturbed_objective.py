@@ -17,6 +17,7 @@ from simulated import logistic_data
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
 from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
@@ -33,7 +34,12 @@ from bdpvi.regression.objective_plan import (
     magnitude,
     plan,
 )
-from bdpvi.regression.perturbed_objective import WeightedObjective, perturbed_minima
+from bdpvi.regression.perturbed_objective import (
+    Signed,
+    SummedObjective,
+    WeightedObjective,
+    perturbed_minima,
+)
 
 DELTA = 1e-5
 TABLE = logistic_data(300, 3)
@@ -382,3 +388,27 @@ def test_more_records_are_better_at_every_epsilon() -> None:
             errors.append(fmean(found))
         assert errors[0] > 1.5 * errors[1] > 2 * errors[2]
         assert errors[2] < last
+
+
+@pytest.mark.parametrize("rows", [2e7, 1e9, 1e11])
+@pytest.mark.parametrize(("columns", "epsilon"), [(3, 0.2), (20, 1.0), (60, 5.0)])
+def test_a_search_over_very_many_rows_ends(rows: float, columns: int, epsilon: float) -> None:
+    """Its rows are copies of a few, each with the weight of all its copies."""
+    few, one = (
+        logistic_data(1000, columns),
+        plan(Facts(columns=columns, rows=rows), epsilon=epsilon),
+    )
+    made, copies = Signed.of(one, few.x, few.y), rows / 1000
+    many = replace(made, weights=made.weights * copies, sizes=made.sizes * copies)
+    objective = SummedObjective(one, Held(many))
+    objective.facts = replace(objective.facts, records=int(rows))
+    w = objective.minimum(torch.full((columns + 1,), one.sigma).double())
+    assert objective.rounding(w) <= one.tolerance / 2
+    least = float(torch.linalg.eigvalsh(objective.curvature(w)).min())
+    assert one.ridge < 2e-3 * least  # weights shrink by at most this share
+
+
+def test_a_table_of_usual_size_has_the_ridge_of_the_rule() -> None:
+    for columns in (3, 20, 60):
+        one = plan(Facts(columns=columns, rows=1e6), epsilon=1.0)
+        assert one.ridge == plan(Facts(columns=columns), epsilon=1.0).ridge

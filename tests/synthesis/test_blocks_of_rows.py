@@ -19,7 +19,7 @@ from test_cli import run
 
 import bdpvi
 from bdpvi import Ledger
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import Domain, Schema, blocks, partition
 from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.types import ColumnType
@@ -181,9 +181,6 @@ def refused(**more: Any) -> Callable[[Path], Any]:
 
 
 REFUSED: dict[str, Callable[[Path], Any]] = {
-    "unit='sex': rows of one person": refused(
-        settings=Counts(unit="sex"), schema=None, one_row_per_person=False
-    ),
     "the rows of .* may be of the same persons": refused(one_row_per_person=False),
     "target='ill' must be a column": refused(target="ill"),
     "schema: its column 'pay' must be": refused(
@@ -252,7 +249,7 @@ def test_what_needs_rows_in_memory_is_left_out(
     assert run(*given, "--groups", "sex") == 2
     assert "leave --groups out" in capsys.readouterr().err
     assert run(*[one for one in given if one != "--one-row-per-person"], "--unit", "sex") == 2
-    assert "say one_row_per_person=True (--one-row-per-person)" in capsys.readouterr().err
+    assert "`bdpvi partition TABLE --by sex --out FOLDER`" in capsys.readouterr().err
     assert not (folder / "parts.ledger.jsonl").exists()
     assert run(*given) == 0
 
@@ -273,3 +270,63 @@ def test_the_same_command_goes_on_after_a_lost_block(
 
 def lost(*_: object) -> None:
     raise ValueError("parts/1.parquet: disk lost")
+
+
+def visits(folder: Path, persons: int = 700) -> tuple[pd.DataFrame, Path]:
+    """Return a table with several rows of each person, and a folder in which they lie together."""
+    frame = patients().drop(columns="mixed")
+    frame.insert(
+        0, "who", [f"p{one}" for one in np.random.default_rng(1).integers(persons, size=ROWS)]
+    )
+    frame.loc[7, "who"] = ""
+    frame.to_csv(folder / "visits.csv", index=False)
+    partition(folder / "visits.csv", by="who", out=folder / "visits", progress=False)
+    return frame, folder / "visits"
+
+
+@pytest.mark.parametrize("rows", [2, 30])
+def test_persons_of_a_table_in_blocks_have_the_release_of_their_first_rows(
+    rows: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "ROWS", 900)
+    frame, parts = visits(folder)
+    assert len(Blocks.of(parts).parts) > 3
+    named = frame[frame["who"] != ""]
+    first = named.groupby("who").head(rows)
+    given: dict[str, Any] = {
+        "schema": None, "settings": Counts(unit="who", rows_per_unit=rows), "delta": 1e-7,
+        "one_row_per_person": False,
+    }  # fmt: skip
+    books = Ledger(), Ledger()
+    with pytest.warns(UserWarning, match="for the owner only") as said:
+        found = made(parts, ledger=books[0], **given)
+    lost = [str(one.message) for one in said if "person with more than" in str(one.message)]
+    assert [one.split()[4] for one in lost] == [str(len(frame) - len(first))]
+    whole = made(first.astype(str), ledger=books[1], **given)
+    assert found.to_bytes() == whole.to_bytes()
+    assert "'who'" in str(found.receipt)
+    one, two = (book.book() for book in books)
+    assert (one.unit, one.rows) == (two.unit, two.rows) == ("who", rows)
+    assert [entry.events for entry in one.charges] == [entry.events for entry in two.charges]
+
+
+def test_a_person_in_two_blocks_is_refused_uncharged(folder: Path) -> None:
+    _, parts = visits(folder)
+    pd.read_parquet(next(parts.glob("*.parquet")))[:1].to_parquet(parts / "more.parquet")
+    ledger = Ledger()
+    given: dict[str, Any] = {"settings": Counts(unit="who"), "one_row_per_person": False}
+    with pytest.raises(ValueError, match=r"several blocks; `bdpvi partition TABLE --by who "):
+        made(parts, ledger=ledger, schema=None, **given)
+    assert not ledger.entries()
+
+
+def test_the_command_protects_persons_by_workers(folder: Path) -> None:
+    _, parts = visits(folder)
+    given: tuple[object, ...] = (
+        "synthesize", "--data", parts, "--target", "sick", "--epsilon", 2, "--unit", "who",
+        "--rows-per-unit", 3, "--quiet", "--ledger", folder / "book.jsonl",
+    )  # fmt: skip
+    assert run(*given, "--out", folder / "out", "--workers", 2) == 0
+    book = Ledger.at(folder / "book.jsonl").book()
+    assert (book.unit, book.rows) == ("who", 3)
+    assert "who" not in load(folder / "out" / "synthetic.json").schema.columns

@@ -178,7 +178,7 @@ def test_the_command_protects_persons_of_a_folder(
         "--data", folder / "parts", "--target", "sick", "--positive", "yes", "--epsilon", 3,
         "--unit", "patient", "--rows-per-unit", 2, "--quiet",
     )  # fmt: skip
-    assert run("private", *given, "--out", folder / "out") == 0
+    assert run("private", *given, "--out", folder / "out", "--workers", 2) == 0
     assert "at most 2, of one person ('patient')" in capsys.readouterr().out
     book = Ledger.at(folder / "parts.ledger.jsonl").book()
     assert (book.unit, book.rows) == ("patient", 2)

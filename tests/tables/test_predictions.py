@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -105,6 +107,30 @@ def test_the_command_writes_blocks_in_order(
     )  # fmt: skip
     assert run(*asked, folder / "csv", "--out", tmp_path / "a.csv") == 2
     assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of a file's size there")
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_disk_that_is_full_on_the_way_leaves_nothing(
+    suffix: str, folder: Path, release: Release, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import resource
+
+    file, out = tmp_path / "release.json", tmp_path / f"a.{suffix}"
+    bdpvi.save_release(release, file)
+    asked = ("predict", file, "--id", "who", "--data", folder / "csv", "--out", out, "--quiet")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        assert run(*asked) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    said = capsys.readouterr().err
+    assert "file too large" in said.lower()
+    assert said.count("bdpvi: ") == 1
+    assert os.listdir(tmp_path) == ["release.json"]
+    assert run(*asked) == 0
+    assert out.stat().st_size > 20_000
 
 
 def test_a_file_without_a_column_is_refused_by_name(

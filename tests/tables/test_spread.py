@@ -66,7 +66,9 @@ def private(table: Any, **more: Any) -> Release:
 @pytest.mark.filterwarnings("ignore:for the owner only")
 def test_a_table_in_blocks_has_the_release_of_the_table(folder: Path) -> None:
     whole = private(folder / "all.csv", ledger=Ledger())
-    for table in (folder / "parts", Blocks.of(folder / "all.csv", size=20_000)):
+    many = Blocks.of(folder / "all.csv", size=6_000)
+    assert len(many.parts) > 16  # the search begins with a few of them
+    for table in (folder / "parts", many):
         found = private(table, ledger=Ledger())
         torch.testing.assert_close(found.samples, whole.samples, rtol=0, atol=1e-7)
         assert found.preprocessing["encoding"] == whole.preprocessing["encoding"]
@@ -257,7 +259,9 @@ def test_the_command_reads_blocks_by_workers(
         "--one-row-per-person", "--quiet",
     )  # fmt: skip
     assert run("private", *given, "--out", folder / "out", "--workers", 2) == 0
-    assert "worst-case DP ε = 2" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "worst-case DP ε = 2" in said
+    assert "No scores for the owner: the table is in blocks" in said
     assert (folder / "parts.ledger.jsonl").exists()
     with pytest.warns(UserWarning, match="for the owner only"):
         here = private(folder / "parts", out=folder / "other", ledger=folder / "b.jsonl")
