@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ from bdpvi.datasets.records import Spread
 WHOLE = ("bool", "int16", "int32", "int64", "int8", "uint8")
 """Torch's types of whole numbers, which records keep."""
 _MOST = 2**20
-"""Most numbers of one record in a file of a release."""
+"""Most numbers of one record: a file declares them, and a record of zeros is made."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Argument:
         kind: torch's type of whole numbers, such as "int64"; "" for others.
 
     Raises:
-        ValueError: if a size is negative, or a record has more than 2²⁰ numbers.
+        ValueError: if a size is negative, or the type is none of :data:`WHOLE`.
 
     >>> Argument.of("ward", torch.tensor([0, 1, 1]))
     Argument(name='ward', shape=(), kind='int64')
@@ -46,10 +47,8 @@ class Argument:
     kind: str = ""
 
     def __post_init__(self) -> None:
-        numbers = 1
         for size in self.shape:
-            numbers *= max(validate.positive_int("arguments.shape", size, least=0), 1)
-            validate.at_most("arguments.shape", numbers, _MOST)
+            validate.positive_int("arguments.shape", size, least=0)
         if self.kind:
             validate.choice("arguments.kind", self.kind, WHOLE)
 
@@ -74,7 +73,15 @@ class Argument:
 
 
 def blank(arguments: tuple[Argument, ...], like: Tensor) -> dict[str, Tensor]:
-    """Return the features of a record of zeros, by name, (1, ...) each."""
+    """Return the features of a record of zeros, by name, (1, ...) each.
+
+    Raises:
+        ValueError: if they are more than 2²⁰ numbers.
+    """
+    for one in arguments:
+        for size in one.shape:
+            validate.at_most(f"{one.name}.shape", size, _MOST)
+    validate.at_most("features", sum(math.prod(one.shape) for one in arguments), _MOST)
     return {one.name: one.checked(like.new_zeros(1, *one.shape), like) for one in arguments}
 
 

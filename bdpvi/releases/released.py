@@ -185,14 +185,15 @@ class Release:
         return features if self.guide is None else self.guide.typed(features)
 
     @on_host
-    def to_inference_data(self, x: Tensor | None = None) -> Any:
+    def to_inference_data(self, x: Any = None) -> Any:
         """Return the samples for ArviZ, with the receipt as attributes of each group.
 
         The draws are independent: one chain. It contains nothing of :attr:`cost`. In the
         attributes booleans are 0 and 1, and None is left out, so that it can be saved.
 
         Args:
-            x: features of records, (N, d): every sample draws a target for each, in the group
+            x: features of records, (N, d), or for a model of several arguments as for
+                :meth:`predict_draws`: every sample draws a target for each, in the group
                 ``posterior_predictive``, which is as secret as these features.
 
         Returns:

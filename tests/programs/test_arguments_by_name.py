@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ WARD = torch.arange(N) % 3
 X = torch.sin(torch.arange(2.0 * N)).reshape(N, 2)
 Y = X @ torch.tensor([0.5, -0.5]) + torch.tensor([0.0, 1.0, 1.5])[WARD]
 ROUTE = bdpvi.DPVI(rows=N, steps=200, progress=False)
+PACKED = torch.cat([X, WARD[:, None].float()], 1)
 BY_NAME = {"y": Y, "ward": WARD, "x": X}
 
 
@@ -76,8 +78,7 @@ def trained(model: Any, data: Any, guide: Any) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def as_a_pair() -> dict[str, Tensor]:
-    data = bdpvi.Dataset(torch.cat([X, WARD[:, None].float()], 1), Y)
-    return trained(packed, data, packed_guide)
+    return trained(packed, bdpvi.Dataset(PACKED, Y), packed_guide)
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,33 @@ def test_a_saved_release_predicts_as_before(given: Any, tmp_path: Path) -> None:
         made.predict_mean({"ward": ward, "x": x[:, :1]})
     with pytest.raises(ValueError, match="ward"):
         made.predict_mean({"ward": ward[:2], "x": x})
+
+
+def test_a_release_of_an_earlier_version_has_a_single_x(tmp_path: Path) -> None:
+    made = bdpvi.fit_private(packed, (PACKED, Y), epsilon=5.0, route=ROUTE)
+    bdpvi.save_release(made, tmp_path / "new.json")
+    written = json.loads((tmp_path / "new.json").read_text())
+    assert written["guide"].pop("arguments") == []
+    (tmp_path / "old.json").write_text(json.dumps(written))
+    again = bdpvi.load_release(tmp_path / "old.json", packed)
+    assert again.guide == made.guide
+
+
+def test_sizes_that_a_file_declares_take_no_memory(tmp_path: Path) -> None:
+    made = bdpvi.fit_private(wards, BY_NAME, epsilon=5.0, route=ROUTE)
+    bdpvi.save_release(made, tmp_path / "release.json")
+    written = json.loads((tmp_path / "release.json").read_text())
+    written["guide"]["arguments"][0]["shape"] = [2**40]
+    (tmp_path / "large.json").write_text(json.dumps(written))
+    with pytest.raises(ValueError, match="must be at most 1048576"):
+        bdpvi.load_release(tmp_path / "large.json", wards).with_draws(3)
+
+
+def test_targets_are_drawn_for_arviz() -> None:
+    pytest.importorskip("arviz")
+    made = bdpvi.fit_private(wards, BY_NAME, epsilon=5.0, route=ROUTE).with_draws(20)
+    found = made.to_inference_data({"x": X[:4], "ward": WARD[:4]})
+    assert found["posterior_predictive"]["y"].shape == (1, 20, 4)
 
 
 def test_columns_of_a_frame_are_arguments() -> None:
