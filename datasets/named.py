@@ -114,8 +114,8 @@ def arguments_of(data: Data) -> tuple[Argument, ...]:
     items = data.items if isinstance(data, BlockData) else None
     if items is None or not items.names:
         return ()
-    each = zip(items.names, items.like, strict=True)
-    return tuple(Argument.of(name, one) for name, one in each if name in data.feature_names)
+    like = dict(zip(items.names, items.like, strict=True))
+    return tuple(Argument.of(name, like[name]) for name in data.feature_names)
 
 
 def has_arguments(data: object) -> bool:
@@ -166,7 +166,7 @@ def by_argument(model: Callable[..., Any], data: Any) -> BlockData:
     needed = [name for name, one in known.items() if one.default is one.empty]
     if missing := [name for name in needed if name not in names]:
         raise ValueError(f"data has not {missing[0]!r}, which the model takes")
-    features = tuple(name for name in names if known[name].default is not None)
+    features = tuple(n for n, one in known.items() if n in names and one.default is not None)
     if not features:
         raise ValueError("data has targets alone; a model takes a feature, if only of shape (N, 0)")
     if len(features) == len(names):
