@@ -13,7 +13,9 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import config_enumerate
+from pyro.infer import Trace_ELBO, config_enumerate
+from pyro.infer.autoguide import AutoNormal
+from pyro.optim import Adam
 from torch import Tensor
 from torch.utils.data import Dataset as Whole
 from torch.utils.data import TensorDataset
@@ -101,6 +103,21 @@ def test_a_training_is_that_of_the_pair_to_the_bit(
     found = trained(wards, by_argument(wards, given), guide)
     assert found.keys() == as_a_pair.keys()
     assert all(torch.equal(found[name], as_a_pair[name]) for name in found)
+
+
+def test_steps_take_the_same_records() -> None:
+    found = []
+    for given in ((X, WARD, Y), (Rows(),), (TensorDataset(X, WARD, Y),)):
+        with pyro.get_param_store().scope():
+            torch.manual_seed(0)
+            auto, optim = AutoNormal(wards), Adam({"lr": 0.05})
+            svi = bdpvi.PrivateSVI(
+                wards, auto, optim, Trace_ELBO(), clip=5.0, noise_multiplier=1.0, rate=0.05, seed=1
+            )
+            for _ in range(3):
+                svi.step(*given)
+            found.append(auto.median()["effect"])
+    assert all(torch.equal(found[0], one) for one in found)
 
 
 @pytest.mark.parametrize("given", [(X, WARD, Y), BY_NAME, Rows()], ids=["tuple", "name", "items"])
