@@ -253,11 +253,10 @@ class BlockData:
         return self.people.ledger
 
     @property
-    def like(self) -> tuple[Tensor, Tensor]:
-        """As of a :class:`Dataset`."""
+    def like(self) -> tuple[Tensor, ...]:
+        """As of a :class:`Dataset`; of records by index, each of their tensors."""
         if self.items is not None:
-            x, y = self.items.like
-            return x, y
+            return self.items.like
         one = torch.ones(1, len(self.feature_names), dtype=torch.float64)
         return one, torch.ones(1, dtype=torch.float64)
 
@@ -310,10 +309,10 @@ class _Digest:
     value: str
 
     @classmethod
-    def of(cls, part: tuple[Tensor, Tensor]) -> _Digest:
+    def of(cls, part: tuple[Tensor, ...]) -> _Digest:
         digest = hashlib.sha256()
         for values in part:
-            digest.update(values.contiguous().numpy().tobytes())
+            digest.update(values.cpu().contiguous().numpy().tobytes())
         return cls(digest.hexdigest())
 
     def __add__(self, other: _Digest) -> _Digest:
@@ -327,9 +326,11 @@ def pair(data: object) -> tuple[Any, Any]:
         ValueError: if they were not.
     """
     if not (isinstance(data, tuple) and len(data) == 2):
+        parts = isinstance(data, Mapping | tuple) or hasattr(data, "columns")
+        more = "; bdpvi.fit_private takes a tensor for each argument of a model" * parts
         raise ValueError(
             f"data must be a Dataset, another table of bdpvi or a pair (x, y), got "
-            f"{type(data).__name__}"
+            f"{type(data).__name__}{more}"
         )
     return data
 
@@ -340,7 +341,10 @@ Data = Dataset | BlockData
 
 def shown(data: Data) -> Dataset:
     """Return the records for a check of their form: of those in blocks a record of ones."""
-    return data if isinstance(data, Dataset) else Dataset(*data.like)
+    if isinstance(data, Dataset):
+        return data
+    x, y = data.like
+    return Dataset(x, y)
 
 
 def in_memory(data: Data) -> Dataset:

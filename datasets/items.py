@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from bdpvi._ground.halving import by_halves
 from bdpvi._ground.outputs import several
@@ -33,12 +33,14 @@ def by_index(value: object) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """Records by index, each a tensor, a number or a tuple of them.
+    """Records by index, each a tensor, a number, or a tuple or mapping of them.
 
     Attributes:
         source: has a length, and the same record at an index each time.
         like: a record of ones, (1, ...) for each tensor of a record.
         takes: says of records whether a model takes them, (B,); None takes all.
+        names: names of the tensors, if they are known.
+        by_name: whether a model gets them by name, as from a mapping.
 
     >>> items = Items.of(torch.utils.data.TensorDataset(torch.zeros(5, 2), torch.arange(5)))
     >>> len(items), [one.tolist() for one in items.rows(torch.tensor([0, 3]))]
@@ -48,6 +50,8 @@ class Items:
     source: Any
     like: tuple[Tensor, ...] = field(repr=False)
     takes: Callable[..., Tensor] | None = field(default=None, repr=False)
+    names: tuple[str, ...] = ()
+    by_name: bool = False
 
     @classmethod
     def of(cls, source: Any) -> Items:
@@ -61,12 +65,15 @@ class Items:
             raise ValueError("data: a torch Dataset needs a length, as every record has a coin")
         if not len(source):
             raise ValueError("data has 0 records; at least 1 is needed")
-        first = _collated(source, [0])
+        item = source[0]
+        names = tuple(item) if isinstance(item, Mapping) else ()
+        first = _collated(source, [0], names)
         if other := [type(one).__name__ for one in first if not isinstance(one, Tensor)]:
             raise ValueError(
-                f"data has records with a {other[0]}; make each a tensor, or a tuple of tensors"
+                f"data has records with a {other[0]}; make each a tensor, or a tuple or mapping of "
+                "tensors"
             )
-        return cls(source, tuple(map(torch.ones_like, first)))
+        return cls(source, tuple(map(torch.ones_like, first)), names=names, by_name=bool(names))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -79,7 +86,7 @@ class Items:
         """
         if not len(positions):
             return tuple(one[:0] for one in self.like)
-        found = _collated(self.source, positions.tolist())
+        found = _collated(self.source, positions.tolist(), self.names if self.by_name else ())
         whole = zip(found, self.like, strict=True)
         if wrong := [tuple(a.shape[1:]) for a, b in whole if a.shape[1:] != b.shape[1:]]:
             raise ValueError(f"data has records of the shape {wrong[0]}, and others at first")
@@ -121,6 +128,10 @@ def _only(rows: tuple[Tensor, ...], good: Tensor) -> tuple[Tensor, ...]:
     return tuple(one[good] for one in rows)
 
 
-def _collated(source: Any, positions: list[int]) -> tuple[Any, ...]:
+def _collated(source: Any, positions: list[int], names: tuple[str, ...]) -> tuple[Any, ...]:
+    if type(source) is TensorDataset:
+        return tuple(one[positions] for one in source.tensors)
     read = (source[at] for at in positions)
+    if names:
+        read = (tuple(one[name] for name in names) for one in read)
     return tuple(default_collate([r if isinstance(r, tuple | list) else (r,) for r in read]))

@@ -16,7 +16,9 @@ from torch import Tensor
 from bdpvi._ground.host import drawing
 from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.dataset import Dataset, pair
+from bdpvi.datasets.dataset import BlockData, Dataset, pair, shown
+from bdpvi.datasets.items import by_index
+from bdpvi.datasets.named import by_argument, has_arguments
 from bdpvi.guides.converted import of
 from bdpvi.models.contract import Model, dimension, unpack
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -34,9 +36,11 @@ from bdpvi.models.traces import log_density, log_likelihood, sites
 
 _TRIED = 8
 """Number of records on which a model is tried, together and one by one."""
+_READ = 1024
+"""Most records that are read of several arguments."""
 
 
-def check(model: Model, guide: Any, data: Dataset | tuple[Any, Any]) -> None:
+def check(model: Model, guide: Any, data: Dataset | BlockData | tuple[Any, ...] | Any) -> None:
     """Raise an error that lists all problems of a model and a guide, if there are any.
 
     :func:`bdpvi.fit` does the same first, except for one call of ``pyro.infer.Predictive`` in
@@ -50,7 +54,9 @@ def check(model: Model, guide: Any, data: Dataset | tuple[Any, Any]) -> None:
         model: a Pyro model ``model(x, y=None)`` of records, see :mod:`bdpvi.models.contract`.
         guide: a guide of :mod:`bdpvi.guides`, or a Pyro guide that :func:`bdpvi.guides.of` accepts.
         data: the records, or a pair (x, y). Constants in a model must have the dtype of ``x``,
-            float64 by default.
+            float64 by default. Or records as for :func:`bdpvi.fit_private`: of several arguments up
+            to 1024 are read, and the guide is left to :func:`bdpvi.fit_private`, which looks at it
+            before a charge; those by index or in blocks are represented by a record of ones.
 
     Raises:
         MisfitError: a ValueError with one line for each :class:`~bdpvi.models.misfits.Misfit`:
@@ -71,6 +77,13 @@ def check(model: Model, guide: Any, data: Dataset | tuple[Any, Any]) -> None:
     bdpvi.models.misfits.MisfitError: model: latent site 'effect' is discrete: sum it out of the \
 likelihood (as in dist.MixtureSameFamily), or make it continuous
     """
+    if has_arguments(data):
+        model, data = _by_place(model, by_argument(model, data))
+        guide = None
+    elif by_index(data):
+        data = shown(BlockData.of_items(data))
+    elif isinstance(data, BlockData):
+        data = shown(data)
     data = data if isinstance(data, Dataset) else Dataset.of(*pair(data))
     require(model, guide, data)
     with isolated(data.x), torch.no_grad():
@@ -81,8 +94,25 @@ likelihood (as in dist.MixtureSameFamily), or make it continuous
         raise MisfitError(found)
 
 
+def _by_place(model: Model, data: BlockData) -> tuple[Model, Dataset]:
+    """Return a model of the places of records, and a few of them with their places as x."""
+    items, features = data.items, data.feature_names
+    assert items is not None
+    rows = items.rows(torch.arange(min(len(data), _READ)))
+    values = dict(zip(items.names, rows, strict=True))
+
+    def placed(x: Tensor, y: Tensor | None = None) -> Any:
+        at = x[:, 0].long()
+        names = features if y is None else items.names
+        return model(**{name: values[name][at] for name in names})
+
+    first = next((one for one in rows if one.is_floating_point()), torch.zeros(0))
+    places = torch.arange(len(rows[0])).to(first)
+    return placed, Dataset(places[:, None], torch.zeros_like(places))
+
+
 def require(model: Model, guide: Any, data: Dataset) -> None:
-    """Do :func:`check` without a call of ``Predictive``."""
+    """Do :func:`check` without a call of ``Predictive``; guide None is not looked at."""
     own = getattr(model, "check", None)
     if own is not None:
         own(data)
@@ -99,7 +129,8 @@ def require(model: Model, guide: Any, data: Dataset) -> None:
             if not wrong and type(model) is not BayesianLogisticRegression:
                 found += _in_trial(model, data.x[:_TRIED], data.y[:_TRIED])
                 found += [] if found else _in_gradient(model, data.x[:_TRIED], data.y[:_TRIED])
-            found += _in_guide(guide, model, data, trace, convertible=not found)
+            if guide is not None:
+                found += _in_guide(guide, model, data, trace, convertible=not found)
     if found:
         raise MisfitError(found)
 

@@ -22,7 +22,7 @@ plan. A record may also have a weight computed from its own row: inside the plat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,11 @@ def fitting(model: Model, data: Dataset) -> Dataset:
     why = "a target or an exposure is outside the range of the model"
     tell_owner(int((~good).sum()), "record", why, 4)
     return data.select(good)
+
+
+def given(model: Model, features: Mapping[str, Tensor]) -> Model:
+    """Return a model of x with these features by name: of x only the number of records is used."""
+    return lambda _: model(**features)
 
 
 def dimension(sites: Sequence[Site]) -> int:

@@ -14,7 +14,8 @@ from torch.distributions import Transform, biject_to
 
 from bdpvi._ground.host import drawing
 from bdpvi._ground.isolation import isolated
-from bdpvi.models.contract import Model, Site
+from bdpvi.datasets.named import Argument, blank
+from bdpvi.models.contract import Model, Site, given
 from bdpvi.models.misfits import MisfitError, follows, misfits, per_record, split
 
 
@@ -125,3 +126,20 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
         trace = poutine.trace(model).get_trace(x)
     found = {site["name"]: site["fn"].support for site in split(trace)[0]}
     return {n: biject_to(support) for n, support in found.items() if not support.is_discrete}
+
+
+def check_without_targets(model: Model, arguments: tuple[Argument, ...], like: Tensor) -> None:
+    """Run a model of several arguments on zeros, without its targets, as predictions do.
+
+    Raises:
+        ValueError: if it fails.
+    """
+    if not arguments:
+        return
+    try:
+        transforms(given(model, blank(arguments, like)), like.new_zeros(1, 0))
+    except Exception as error:
+        raise ValueError(
+            f"model raised {type(error).__name__} without its targets ({error!s:.80}); they are "
+            "for obs= alone, as predictions have none"
+        ) from error

@@ -77,7 +77,10 @@ class Arguments:
     @classmethod
     def of_source(cls, source: Items | Windows) -> Arguments:
         """Return the arguments of records that are not in memory."""
-        leaves, form = tree_flatten((source.like, {}))
+        given: tuple[Rows, dict[str, Tensor]] = source.like, {}
+        if isinstance(source, Items) and source.by_name:
+            given = (), dict(zip(source.names, source.like, strict=True))
+        leaves, form = tree_flatten(given)
         length = len(source.data) if isinstance(source, Windows) else len(source)
         return cls(tuple(leaves), form, (True,) * len(leaves), source, length)
 

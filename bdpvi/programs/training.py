@@ -32,8 +32,10 @@ from bdpvi.bayesian.inference.guide import check_steps
 from bdpvi.bayesian.inference.optimisers import fused
 from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.datasets.dataset import BlockData, Data, shown
+from bdpvi.datasets.named import arguments_of
 from bdpvi.models.contract import Model, Site
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of
+from bdpvi.models.traces import check_without_targets
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Priced
@@ -134,6 +136,7 @@ class SuitedDPVI(Settings):
         with isolated(typed(latents_like(data), model, guide)), on(HOST):
             program = made._read(model, data)
             moments(program)  # refuse before any charge
+            check_without_targets(model, arguments_of(data), latents_like(data))
             return replace(made, size=program.size)
 
     def suited(self, model: Model, data: Data, guide: object) -> SuitedDPVI:
@@ -265,6 +268,7 @@ class SuitedDPVI(Settings):
         key: Key,
     ) -> Trained:
         mean, spread, kind = found["mean"], found["covariance"], data.like[0].dtype
+        arguments = arguments_of(data)
         whole = spread.ndim == 2
         sites = {
             name.removeprefix("site "): tuple(shape.tolist())
@@ -277,7 +281,8 @@ class SuitedDPVI(Settings):
             covariance=tuple(map(tuple, ((spread + spread.mT) / 2).tolist())) if whole else (),
             sites=sites,
             measured=tuple(found["measured"].tolist()),
-            features="" if kind.is_floating_point else str(kind).split(".")[1],
+            features="" if kind.is_floating_point or arguments else str(kind).split(".")[1],
+            arguments=arguments,
         )
         flat = guide.draws(self.draws, key.child("draws")).to(typed(latents_like(data), model))
         trained = TrainedModel(model, parameters) if parameters else model

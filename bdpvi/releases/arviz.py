@@ -10,18 +10,17 @@ from pyro.infer import Predictive
 from torch import Tensor
 
 from bdpvi._ground import validate
+from bdpvi.datasets.named import features_of
+from bdpvi.models.contract import Model, given
 from bdpvi.releases.summarised import Draws
 
 
-def to_inference_data(release: Draws, x: Tensor | None = None) -> Any:
+def to_inference_data(release: Draws, x: Any = None) -> Any:
     """Return the release's samples and receipt; see :meth:`Release.to_inference_data`."""
     groups = {"posterior": release.latents}
     if x is not None:
-        width = len(release.feature_names)
-        if x.ndim != 2 or x.shape[1] != width:
-            raise ValueError(f"x must have shape (records, {width}), got {tuple(x.shape)}")
-        features = validate.finite("x", x).to(release.samples)
-        groups["posterior_predictive"] = Predictive(release.model, release.latents)(features)
+        model, features = _called(release, x)
+        groups["posterior_predictive"] = Predictive(model, release.latents)(features)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # ArviZ 0 warns of ArviZ 1
@@ -42,6 +41,18 @@ def to_inference_data(release: Draws, x: Tensor | None = None) -> Any:
     if arviz.__version__.startswith("0."):
         return arviz.InferenceData(**made)
     return xarray.DataTree.from_dict(made)
+
+
+def _called(release: Draws, x: Any) -> tuple[Model, Tensor]:
+    """Return a model of features, and these, (N, d)."""
+    if release.guide is not None and (arguments := release.guide.arguments):
+        found = features_of(arguments, x, release.samples)
+        first = next(iter(found.values()))
+        return given(release.model, found), release.samples.new_zeros(len(first), 0)
+    width = len(release.feature_names)
+    if x.ndim != 2 or x.shape[1] != width:
+        raise ValueError(f"x must have shape (records, {width}), got {tuple(x.shape)}")
+    return release.model, validate.finite("x", x).to(release.samples)
 
 
 def _flat(content: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:

@@ -45,7 +45,10 @@ class Shared:
                 f"format must be {RELEASE_FORMAT}, got {content.get('format')!r}: another version "
                 "of bdpvi made it; release again"
             )
-        return schema.from_json(cls, {"estimate": None, "guide": None, **content})
+        given = {"estimate": None, "guide": None, **content}
+        if isinstance(guide := given["guide"], Mapping):
+            given["guide"] = {"arguments": [], **guide}  # earlier versions took a single x
+        return schema.from_json(cls, given)
 
 
 ORIGINS = {

@@ -14,7 +14,8 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.models.contract import Model
+from bdpvi.datasets.named import WHOLE, Argument, blank
+from bdpvi.models.contract import Model, given
 from bdpvi.noise.keys import Key
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ LEFT_OUT = "left out: too few records have it for this ε"
 """Note on a level that is no coefficient of the model, as noise hides how many records have it."""
 SHARE = 0.5
 """The least share of measured coefficients of a release with reliable intervals."""
-_WHOLE = ("bool", "int16", "int32", "int64", "int8", "uint8")
 REST = 1e-9
 """Negative eigenvalues of a covariance, relative to the largest, that count as rounding."""
 
@@ -115,6 +115,7 @@ class Gaussian:
         measured: whether each coordinate is narrower than its prior and not dominated by privacy
             noise, (d,); if it is dominated, its variance is not informative. () means all.
         features: torch's type of features that are whole numbers, such as "int64"; "" for others.
+        arguments: the features, if the model takes them by name; () for a single x.
 
     Raises:
         ValueError: if shapes disagree, or the covariance is invalid.
@@ -130,10 +131,11 @@ class Gaussian:
     sites: Mapping[str, tuple[int, ...]]
     measured: tuple[bool, ...] = ()
     features: str = ""
+    arguments: tuple[Argument, ...] = ()
 
     def __post_init__(self) -> None:
         if self.features:
-            validate.choice("features", self.features, _WHOLE)
+            validate.choice("features", self.features, WHOLE)
         for name, shape in self.sites.items():
             for size in shape:
                 validate.positive_int(f"sites.{name}", size, least=0)
@@ -186,7 +188,10 @@ class Gaussian:
         from bdpvi.models.traces import transforms  # late: it loads Pyro
 
         pieces = flat.split([math.prod(shape) for shape in self.sites.values()], dim=1)
-        maps = transforms(model, self.typed(flat.new_zeros(1, columns)))
+        if self.arguments:
+            maps = transforms(given(model, blank(self.arguments, flat)), flat.new_zeros(1, 0))
+        else:
+            maps = transforms(model, self.typed(flat.new_zeros(1, columns)))
         named = zip(self.sites.items(), pieces, strict=True)
         return {name: maps[name](one.reshape(-1, *shape)) for (name, shape), one in named}
 

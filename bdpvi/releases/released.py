@@ -13,7 +13,8 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
-from bdpvi.models.contract import Model
+from bdpvi.datasets.named import features_of
+from bdpvi.models.contract import Model, given
 from bdpvi.models.predictions import class_probabilities, predictive_means
 from bdpvi.privacy.cost import Cost
 from bdpvi.releases.estimate import Estimate, Gaussian
@@ -151,13 +152,22 @@ class Release:
         Args:
             x: a pandas frame: :attr:`encoding` encodes its raw columns, or, without one,
                 ``feature_names`` selects columns, in any order; other columns are ignored. Or a
-                tensor, an array or lists of features, (N, d), as in training.
+                tensor, an array or lists of features, (N, d), as in training. For a model of
+                several arguments: a mapping or a frame, or a tuple, of all but its targets.
 
         Raises:
             ValueError: if a value, which it names, is not numeric, has a wrong shape, is missing or
                 is unknown to the encoding.
         """
-        return predictive_means(self.model, self.latents, self._features(x))
+        return predictive_means(*self._on(x))
+
+    def _on(self, x: Any) -> tuple[Model, Mapping[str, Tensor], Tensor]:
+        """Return the model, the latents and the features, for predictions."""
+        if self.guide is None or not self.guide.arguments:
+            return self.model, self.latents, self._features(x)
+        found = features_of(self.guide.arguments, x, self.samples)
+        first = next(iter(found.values()))
+        return given(self.model, found), self.latents, self.samples.new_zeros(len(first), 0)
 
     def _features(self, x: Any) -> Tensor:
         """Return checked features of the samples' type, (N, d)."""
@@ -175,14 +185,15 @@ class Release:
         return features if self.guide is None else self.guide.typed(features)
 
     @on_host
-    def to_inference_data(self, x: Tensor | None = None) -> Any:
+    def to_inference_data(self, x: Any = None) -> Any:
         """Return the samples for ArviZ, with the receipt as attributes of each group.
 
         The draws are independent: one chain. It contains nothing of :attr:`cost`. In the
         attributes booleans are 0 and 1, and None is left out, so that it can be saved.
 
         Args:
-            x: features of records, (N, d): every sample draws a target for each, in the group
+            x: features of records, (N, d), or for a model of several arguments as for
+                :meth:`predict_draws`: every sample draws a target for each, in the group
                 ``posterior_predictive``, which is as secret as these features.
 
         Returns:
@@ -236,7 +247,7 @@ class Release:
         return _like(x, self._probabilities(x).argmax(1))
 
     def _probabilities(self, x: Any) -> Tensor:
-        return class_probabilities(self.model, self.latents, self._features(x)).mean(0)
+        return class_probabilities(*self._on(x)).mean(0)
 
 
 def flat(latents: Mapping[str, Tensor]) -> Tensor:
@@ -255,9 +266,14 @@ def _named(frame: Any, names: tuple[str, ...]) -> Any:
     return frame[list(names)]
 
 
+def _in_parts(x: Any) -> bool:
+    return isinstance(x, Mapping | tuple) and len(x) > 0
+
+
 def _like(x: Any, values: Tensor) -> Any:
     """Return values for the records of ``x`` in a container like ``x``."""
-    if isinstance(x, Tensor):
+    one = next(iter(x.values() if isinstance(x, Mapping) else x)) if _in_parts(x) else x
+    if isinstance(one, Tensor):
         return values
     array = values.cpu().numpy()
     if not hasattr(x, "columns"):

@@ -13,6 +13,7 @@ from bdpvi.bayesian.guarantees import Guarantee, WorstCaseDP
 from bdpvi.bayesian.releases import release
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, pair
 from bdpvi.datasets.items import by_index
+from bdpvi.datasets.named import by_argument, has_arguments
 from bdpvi.guides import Laplace
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -55,7 +56,10 @@ def fit_private(
             :meth:`Dataset.of` makes them. One that the model cannot have, such as a label that is
             no class, is left out, and the owner is told how many. They need not fit in memory:
             :func:`bdpvi.datasets.from_blocks` returns records in blocks, and a torch ``Dataset``,
-            or any other sequence of pairs of features (d,) and a target, is read by index.
+            or any other sequence of pairs of features (d,) and a target, is read by index. A model
+            of several arguments, handed to :class:`bdpvi.DPVI`, gets a tuple of tensors or arrays
+            by position, or a mapping or a frame by name; a torch ``Dataset`` may hold these, too.
+            Those that are None by default are its targets; predictions take the others.
         epsilon: ε that everything spent on the table may reach, this included.
         delta: δ.
         route: how, such as :class:`ObjectivePerturbation`; None takes the best that the model has.
@@ -84,7 +88,7 @@ def fit_private(
     """
     validate.epsilon(epsilon)
     validate.probability("delta", delta)
-    data = _records(data)
+    data = _records(model, data, route, guarantee)
     if guarantee is not None and not isinstance(guarantee, WorstCaseDP):
         if route is not None:
             raise ValueError(
@@ -114,10 +118,25 @@ def fit_private(
     return prepared.release(epsilon=epsilon, delta=delta, work=work)
 
 
-def _records(data: Any) -> Data:
+def _records(
+    model: Model, data: Any, route: Route[Any] | None, guarantee: Guarantee | None
+) -> Data:
     """Return the records that were given in any form."""
     if isinstance(data, Dataset | BlockData):
         return data
+    if has_arguments(data):
+        others = {
+            "guarantee": None if isinstance(guarantee, WorstCaseDP) else guarantee,
+            "route": None if isinstance(route, DPVI | SuitedDPVI) else route,
+            "model": model if hasattr(model, "check") else None,
+        }
+        for name, one in others.items():
+            if one is not None:
+                raise ValueError(
+                    f"{name}={type(one).__name__} needs a pair (x, y), and data has a tensor for "
+                    "each argument, which DPVI takes for a model of your own"
+                )
+        return by_argument(model, data)
     if by_index(data):
         return BlockData.of_items(data)
     x, y = pair(data)

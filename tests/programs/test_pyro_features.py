@@ -141,5 +141,5 @@ def test_check_takes_a_pair_and_values_that_follow_from_others() -> None:
         bdpvi.check(model, AutoNormal(model), (x, x[:, 0]))
     finally:
         torch.set_default_dtype(torch.float32)
-    with pytest.raises(ValueError, match=r"data must be .* or a pair \(x, y\), got dict"):
-        bdpvi.check(model, AutoNormal(model), {"x": x})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"data must be .* or a pair \(x, y\), got list"):
+        bdpvi.check(model, AutoNormal(model), [x])
