@@ -19,9 +19,10 @@ left of ‖w‖² without noise. So exp(−r²/2 deviation²) weighs each c, aga
 chance 0.8, else log c ~ N(0, 0.4²). The factor is exp E[log c], rounded to hundredths. The
 intercept stays.
 
-Standardised numbers have an exponential law of e_j. The other features have the variance v·m/d of
-d features from m columns, and a log-normal law, for many levels are rare. Prior and laws were
-chosen on simulated tables, the second law on those of categories with frequencies 1/l and 1/l².
+Standardised numbers have an exponential law of e_j. The others, L features from each column, have
+the variance v/L, and many levels of a category are rare: as if the l-th had a frequency like 1/l².
+Prior and laws were chosen on simulated tables, the second law on those of categories of up to 6, 20
+or 60 levels with frequencies like 1/l and 1/l².
 
 All of it follows from the released minimum and from public settings, so it is post-processing: no
 ε, worst-case or Bayesian, changes.
@@ -50,8 +51,8 @@ WIDTH = 0.4
 """Standard deviation of log c if it is not."""
 LOGS = torch.linspace(-2.0, 1.6, 73, dtype=torch.float64)
 """Values of log c."""
-UNEQUAL = 2.0
-"""Standard deviation of the logarithm of e_j, for features that are no standardised numbers."""
+RARE = 2.0
+"""The power of l."""
 _QUANTILES = (torch.arange(32, dtype=torch.float64) + 0.5) / 32
 
 
@@ -88,8 +89,9 @@ def groups_of(
     even = -torch.log1p(-_QUANTILES)
     made = [Group(n, v, size, even / even.mean())]
     if n < d:
-        share = min(1.0, max(0, (plan.facts.sources or d) - n) / (d - n))
-        rare = torch.exp(UNEQUAL * torch.special.ndtri(_QUANTILES))
+        sources = min(d, plan.facts.sources or d) - n  # 0 where blanks alone have features
+        rare = (0.5 + _QUANTILES * (d - n) / max(1, sources)) ** -RARE
+        share = max(0, sources) / (d - n)
         made.append(Group(d - n, share * v, float(squares.sum()) - size, rare / rare.mean()))
     return made
 
