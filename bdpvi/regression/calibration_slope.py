@@ -60,13 +60,13 @@ class Group(NamedTuple):
     """Features of one variance.
 
     Attributes:
-        count: their number.
+        features: their number.
         variance: of each.
         size: the sum of their squared weights.
         axes: e_j, of mean 1.
     """
 
-    count: int
+    features: int
     variance: float
     size: float
     axes: Tensor
