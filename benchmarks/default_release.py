@@ -12,7 +12,8 @@ finds them; of a FILE the last column is the target. ``--guide`` takes draws fro
 at recommended settings, on simulated tables, with N declared and without. ``--wide`` simulates
 5,000 rows of 300 columns of which 5, 30 or all matter, and compares minima as they come from the
 search with released weights, which are shrunk where few columns stand out
-(:mod:`bdpvi.regression.few_columns`).
+(:mod:`bdpvi.regression.few_columns`) and else have a factor
+(:mod:`bdpvi.regression.calibration_slope`).
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from bdpvi.bayesian.guarantees import WorstCaseDP
 from bdpvi.bayesian.neighbours.route import Remove
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.datasets import Split
+from bdpvi.datasets.encoding import Encoding
 from bdpvi.guides import FullRank
 from bdpvi.noise.keys import Key
-from bdpvi.regression.few_columns import of_few_columns
+from bdpvi.regression.objective import Improved
 from bdpvi.regression.objective_plan import Facts, ObjectivePlan, plan
 from bdpvi.regression.perturbed_objective import perturbed_minima
 
@@ -95,11 +97,16 @@ def of_truth(rows: int, truth: Tensor, correlation: float, generator: torch.Gene
     return Simulated(x, y.double(), fresh, torch.sigmoid(fresh @ truth - 0.5), whole)
 
 
-def released(settings: ObjectivePlan, x: Tensor, y: Tensor, seed: int) -> Tensor:
+def released(
+    settings: ObjectivePlan,
+    x: Tensor,
+    y: Tensor,
+    seed: int,
+    numbers: tuple[int, ...] | None = None,
+) -> Tensor:
     """Return weights as a release has them."""
     minimum = perturbed_minima(settings, x, y, Key.of_seed(seed))[0]
-    shrunk = of_few_columns(settings, minimum)
-    return minimum if shrunk is None else shrunk
+    return Improved.of(settings, minimum, numbers).w
 
 
 def predicted(settings: ObjectivePlan, w: Tensor, x: Tensor) -> Tensor:
@@ -166,10 +173,9 @@ def wide(seeds: int) -> None:
                 changed = 0
                 for seed, (t, m) in enumerate(zip(tables, most, strict=True)):
                     minimum = perturbed_minima(settings, t.x, t.y, Key.of_seed(seed))[0]
-                    shrunk = of_few_columns(settings, minimum)
-                    changed += shrunk is not None
-                    for found, w in ((before, minimum), (after, shrunk)):
-                        w = minimum if w is None else w
+                    improved = Improved.of(settings, minimum)
+                    changed += improved.factor is None
+                    for found, w in ((before, minimum), (after, improved.w)):
                         found.append(gain(predicted(settings, w, t.fresh), t.chance) / m)
                 print(
                     f"| {matter} of {columns} | {correlation:g} | {truth:.3f} | {epsilon:g} | "
@@ -218,6 +224,7 @@ def tables(files: list[Path], seeds: int) -> None:
         x, y, test = split.train.x.double(), split.train.y.double(), split.test
         usual = LogisticRegression(max_iter=10_000).fit(x.numpy(), y.numpy())
         free = torch.from_numpy(usual.predict_proba(test.x.numpy())[:, 1])
+        numbers = Encoding.from_dict(split.train.preprocessing["encoding"]).numbers
         p = test.y.double()
         # The base rate is that of the training rows.
         base = gain(y.mean().expand_as(p), p)
@@ -229,7 +236,7 @@ def tables(files: list[Path], seeds: int) -> None:
             each = [
                 (
                     gain(
-                        predicted(settings, released(settings, x, y, s), test.x),
+                        predicted(settings, released(settings, x, y, s, numbers), test.x),
                         p,
                     )
                     - base

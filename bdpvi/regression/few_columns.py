@@ -34,7 +34,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bdpvi.regression.objective_plan import ObjectivePlan
+from bdpvi.regression.objective_plan import Facts, ObjectivePlan
 
 EVIDENCE = 5.0
 """The least logarithm of the likelihood, over that without few columns that stand out."""
@@ -42,6 +42,8 @@ SHARES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 0.95)
 """Values of π."""
 WIDTHS = tuple(2.0 ** (step / 2) for step in range(-4, 25))
 """Values of τ/s."""
+_POINT = torch.linspace(-6, 6, 601, dtype=torch.float64)
+_CHANCE = torch.softmax(-(_POINT**2) / 2, 0)
 
 
 class Noise(NamedTuple):
@@ -58,6 +60,21 @@ class Noise(NamedTuple):
     widest: float
 
 
+class Moments(NamedTuple):
+    """Sums over the records, each of the shape of ``factor``.
+
+    Attributes:
+        curvature: h/v, in a feature of variance 1.
+        squares: of weighted scores of such a feature.
+        pull: of weighted scores times weights: what the records add to each released weight,
+            dotted with the weights.
+    """
+
+    curvature: Tensor
+    squares: Tensor
+    pull: Tensor
+
+
 class Slab(NamedTuple):
     """The law of weights without noise, in units of the noise.
 
@@ -72,6 +89,44 @@ class Slab(NamedTuple):
     evidence: float
 
 
+def numbers_of(facts: Facts, numbers: Sequence[int] | None) -> Sequence[int]:
+    """Return ``numbers``; by default all features, or none if some columns have several."""
+    if numbers is not None:
+        return numbers
+    return range(facts.columns) if (facts.sources or facts.columns) >= facts.columns else ()
+
+
+def variance_of(plan: ObjectivePlan) -> float:
+    """Return v of a standardised number: the variance of a normal one that is cut at the limit."""
+    return float(_CHANCE @ _POINT.clamp(-plan.limit, plan.limit) ** 2)
+
+
+def moments_of(plan: ObjectivePlan, intercept: float, spread: float, factor: Tensor) -> Moments:
+    """Return sums over typical records with logits of the model about N(intercept, spread²).
+
+    Args:
+        plan: the settings of the release; N must be known.
+        intercept: of the model.
+        spread: standard deviation of the rest of its logit, u.
+        factor: targets are 1 with chance sigmoid(intercept + factor · u), any shape.
+    """
+    facts, k = plan.facts, plan.drawn.residual
+    assert facts.rows is not None
+    ratio = plan.clip / math.sqrt(facts.squared)
+    omega = min(1.0, ratio, plan.bend * ratio**2) * sum(plan.class_weights) / 2
+    u = spread * _POINT
+    p = torch.sigmoid(intercept + u)
+    t = torch.sigmoid(intercept + factor.double()[..., None] * u)
+    curvature = squares = pull = torch.zeros(())
+    for of, residual, sign in ((t, 1 - p, 1), (1 - t, p, -1)):
+        cut = residual.clamp(max=k)
+        curvature = curvature + of @ (_CHANCE * torch.where(residual < k, p * (1 - p), 0.0))
+        squares = squares + of @ (_CHANCE * cut**2)
+        pull = pull + of @ (_CHANCE * sign * cut * u)
+    many = facts.rows * omega
+    return Moments(many * curvature, many * omega * squares, many * pull)
+
+
 def noise_of(plan: ObjectivePlan, intercept: float, w: Tensor) -> Noise:
     """Return the law of the noise in a minimum, by public numbers; N must be known.
 
@@ -80,21 +135,11 @@ def noise_of(plan: ObjectivePlan, intercept: float, w: Tensor) -> Noise:
         intercept: as released.
         w: released weights of standardised numbers, (m,).
     """
-    facts, k = plan.facts, plan.drawn.residual
-    assert facts.rows is not None
-    point = torch.linspace(-6, 6, 601, dtype=torch.float64)
-    chance = torch.softmax(-(point**2) / 2, 0)
-    v = float(chance @ point.clamp(-plan.limit, plan.limit) ** 2)
-    ratio = plan.clip / math.sqrt(facts.squared)
-    omega = min(1.0, ratio, plan.bend * ratio**2) * sum(plan.class_weights) / 2
-    p = torch.sigmoid(intercept + point * math.sqrt(v) * float(torch.linalg.vector_norm(w)))
-    curvature = of_rows = 0.0
-    for of, residual in ((p, 1 - p), (1 - p, p)):
-        both = chance * of
-        curvature += float(both @ torch.where(residual < k, p * (1 - p), 0.0))
-        of_rows += float(both @ residual.clamp(max=k) ** 2)
-    h = facts.rows * omega * v * curvature
-    deviation = math.sqrt(plan.sigma**2 + facts.rows * omega**2 * v * of_rows) / (h + plan.ridge)
+    v = variance_of(plan)
+    spread = math.sqrt(v) * float(torch.linalg.vector_norm(w))
+    curvature, squares, _ = map(float, moments_of(plan, intercept, spread, torch.ones(())))
+    h = v * curvature
+    deviation = math.sqrt(plan.sigma**2 + v * squares) / (h + plan.ridge)
     return Noise(h / (h + plan.ridge), deviation, plan.sigma / plan.ridge)
 
 
@@ -142,9 +187,7 @@ def of_few_columns(
         numbers: the features that are standardised numbers; all by default, or none where several
             features come from one column.
     """
-    facts = plan.facts
-    if numbers is None:
-        numbers = range(facts.columns) if (facts.sources or facts.columns) >= facts.columns else ()
+    facts, numbers = plan.facts, numbers_of(plan.facts, numbers)
     if facts.rows is None or not numbers:
         return None
     places = torch.tensor(numbers)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,6 +50,8 @@ class ObjectivePerturbation:
         class_weights: public weights of records of class 0 and 1; only their ratio matters.
         numbers: the features that are standardised numbers, of which few may matter
             (:mod:`bdpvi.regression.few_columns`); by default as the data's encoding says.
+            If none stand out, all weights have a factor
+            (:mod:`bdpvi.regression.calibration_slope`).
 
     Raises:
         ValueError: if a number is out of range.
@@ -179,19 +182,59 @@ class ObjectivePerturbation:
 
     def draw(self, model: Model, data: Data, plan: ObjectivePlan, key: Key) -> Solved:
         """Return the weights, {"w": (draws, d)}."""
-        from bdpvi.regression.few_columns import of_few_columns
         from bdpvi.releases.estimate import Processed
 
         known = self.predicting(model, plan)
         objective = SummedObjective(plan, data.parts.map(signed_design, known, plan))
         minima = minima_of(objective, plan, key)
-        each = [of_few_columns(plan, one, self.numbers) for one in minima]
-        pairs = zip(each, minima, strict=True)
-        w = torch.stack([one if new is None else new for new, one in pairs])
+        each = [Improved.of(plan, one, self.numbers) for one in minima]
+        w = torch.stack([one.w for one in each])
         latents = {"w": w.to(data.x) if isinstance(data, Dataset) else w}
-        if all(new is None for new in each):
-            return latents
-        return Processed(latents, SHRUNK)
+        said = said_of(each)
+        return Processed(latents, said) if said else latents
+
+
+class Improved(NamedTuple):
+    """A minimum after what is learned from it alone.
+
+    Attributes:
+        w: the weights, (d + 1,) with an intercept, else (d,).
+        factor: of the minimum's weights (:mod:`bdpvi.regression.calibration_slope`); None if few
+            columns stand out and numbers were shrunk instead.
+    """
+
+    w: Tensor
+    factor: float | None
+
+    @classmethod
+    def of(
+        cls, plan: ObjectivePlan, minimum: Tensor, numbers: Sequence[int] | None = None
+    ) -> Improved:
+        """Return a minimum improved; ``numbers`` as in :class:`ObjectivePerturbation`."""
+        from bdpvi.regression.calibration_slope import scaled, slope_of
+        from bdpvi.regression.few_columns import of_few_columns
+
+        few = of_few_columns(plan, minimum, numbers)
+        if few is not None:
+            return cls(few, None)
+        factor = slope_of(plan, minimum, numbers)
+        return cls(scaled(plan, minimum, factor), factor)
+
+
+def said_of(each: Sequence[Improved]) -> str:
+    """Return what a receipt says of several draws; "" if none changed.
+
+    >>> w = torch.zeros(2)
+    >>> said_of([Improved(w, 1.12), Improved(w, 0.98)])
+    "Weights, but the intercept's, were multiplied by 0.98 to 1.12 after noise was added"
+    """
+    factors = sorted({one.factor for one in each if one.factor is not None})
+    said = [SHRUNK] * any(one.factor is None for one in each)
+    if any(factor != 1 for factor in factors):
+        least, most = factors[0], factors[-1]
+        by = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+        said.append(f"Weights, but the intercept's, were multiplied by {by} after noise was added")
+    return "; ".join(said)
 
 
 def signed_design(

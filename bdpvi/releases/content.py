@@ -57,7 +57,7 @@ ORIGINS = {
     "latents": "the samples, as the model's latent variables",
     "receipt.about": "the owner's description of the preprocessing bounds, what was declared, "
     "the source of the number of rows behind the settings, the part of the table "
-    "used, and whether the released weights show that few columns matter",
+    "used, and what the released weights show: that few columns matter, or a factor",
     "receipt.source": "how ε was found: one of four constants",
     "receipt.draws": "the owner's choice",
     "receipt.temperature": "the owner's choice; from public settings; or from the data, on a grid",
