@@ -146,7 +146,9 @@ def test_a_pair_is_fitted_like_its_data() -> None:
     assert fit.feature_names == ("a", "b", "c")
     assert torch.equal(fit.posterior.mean, fitted(data).posterior.mean)
     for wrong in (data.x, [data.x, data.y], (data.x,)):
-        with pytest.raises(ValueError, match=r"data must be a Dataset, a Table or a pair \(x, y\)"):
+        with pytest.raises(
+            ValueError, match=r"data must be a Dataset, another table of bdpvi or a pair \(x, y\)"
+        ):
             fitted(wrong)
 
 
