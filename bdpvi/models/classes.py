@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid, pad
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.priors import Prior, log_prior
-from bdpvi.models.regression import Design
+from bdpvi.models.design import Design
 
 _REACH = 20.0
 """Log distances between cut points are clipped at ± this."""

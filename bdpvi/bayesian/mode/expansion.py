@@ -5,10 +5,12 @@ In units of the mode's own Gaussian, u = Lᵀz, a displacement Δ of the neighbo
     Δ + Σ_{k ≥ 2} T_{k+1}[Δ^k]/k! ± ω ℓ′(z·m + u·Δ) u = 0,   T_k = Σ ωᵢ ℓ⁽ᵏ⁾ uᵢ^{⊗k},
 
 with + for an added record and − for a removed one, and its precision is
-K = I + Σ_{k ≥ 1} T_{k+2}[Δ^k]/k! ± ω ℓ″ u uᵀ. The sums are truncated at k = j. As |ℓ⁽ᵏ⁾| ≤ ℓ″ for k
-up to 6, with t = ‖Δ‖ the truncation error of the gradient is at most e^{ht} (ht)^j t/(j + 1)!, and
-that of K at most e^{ht} (ht)^{j+1}/(j + 1)!. Each neighbour uses the smallest j with a negligible
-error; neighbours too far for any degree are computed by passes over all records.
+K = I + Σ_{k ≥ 1} T_{k+2}[Δ^k]/k! ± ω ℓ″ u uᵀ. The sums are truncated at k = j. As |ℓ⁽ᵏ⁾| ≤
+M^{k−2} ℓ″ for k up to 6, with t = ‖Δ‖ the truncation error of the gradient is at most
+e^{ht} (ht)^j t/(j + 1)!, and that of K at most e^{ht} (ht)^{j+1}/(j + 1)!. Each neighbour uses the
+smallest j with a negligible error; neighbours too far for any degree are computed by passes over
+all records. If a loss has a kink, rows that some neighbour's displacement may carry across it are
+left out of the tensors from T₃ on, and summed exactly for every neighbour.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import torch
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.bayesian.mode.objective import Peak, Weighted, blocks, outer, slopes
+from bdpvi.bayesian.mode.objective import Peak, Weighted, blocks, outer
 from bdpvi.bayesian.optimum.packed import indices, monomials, taylor_weights, unpack
 
 NEGLIGIBLE, TINY, TOLERABLE = 1e-10, 1e-13, 1e-7
@@ -36,6 +38,9 @@ _TURNS = 60
 _SETTLED = TINY / 8
 _ENTRIES = 1 << 24
 """Largest number of entries of a tensor."""
+_REACH = 1.5
+"""Largest displacement, over the largest expected one, for which rows are known to keep to their
+side of a kink; a neighbour that is further is computed by a pass."""
 _MOST = 3
 """Largest degree of K in Δ."""
 
@@ -78,7 +83,9 @@ class ModeExpansion:
         while self.degree < _MOST and self._fits(self.degree + 1) and self._short(far):
             self.degree += 1
         records, degrees = mode.posterior.records, range(1, self.degree + 1)
-        gradients, bends = records.sum(_tensors, mode.point, mode.root, self.degree)
+        self.reach = _REACH * float(far.max()) if len(far) else 0.0
+        self.near = records.sum(_near, mode.point, mode.root, self.reach)
+        gradients, bends = records.sum(_tensors, mode.point, mode.root, self.degree, self.reach)
         weights = [taylor_weights(self.n, k) for k in degrees]
         self.gradients = [one * w for one, w in zip(gradients, weights, strict=True)]
         self.bends = [one * w for one, w in zip(bends, weights, strict=True)]
@@ -121,7 +128,8 @@ class ModeExpansion:
             serves = self._missing(far, degree) <= NEGLIGIBLE
             mine = (todo & (serves | (degree == self.degree))).nonzero()[:, 0]
             todo[mine] = False
-            for part in blocks(len(mine), self._width(2) + self._width(degree)):
+            entries = self._width(2) + self._width(degree) + len(self.near)
+            for part in blocks(len(mine), entries):
                 self._solve(records, sign, moved, mine[part], degree)
         rough, all_of_them = (~(moved.error <= TINY)).nonzero()[:, 0], self.mode.posterior.count
         if len(rough) * all_of_them * self._width(2) > _WORK:
@@ -133,20 +141,24 @@ class ModeExpansion:
     def _solve(self, records: Weighted, sign: float, moved: Moved, at: Tensor, degree: int) -> None:
         """Write neighbours computed by the polynomial into ``moved``, with their error bounds."""
         own = self._own(records.select(at), sign)
+        near = _Near(self.near, self.mode)
 
         def pull(x: Tensor) -> Tensor:
             total = x.T.clone()
             for k in range(2, degree + 1):
                 total += self.gradients[k - 1] @ monomials(x.T, k)
-            return total.T
+            return total.T + near.pulls(x)
 
         shift, left = own.solved(pull)
         bent = self.eye.expand(-1, len(at)).clone()
         for k in range(1, degree + 1):
             bent += self.bends[k - 1] @ monomials(shift.T, k)
-        missing = self._missing(torch.linalg.vector_norm(shift, dim=1), degree)
+        length = torch.linalg.vector_norm(shift, dim=1)
+        missing = self._missing(length, degree)
+        if math.isfinite(self.near.loss.kink):
+            missing = missing.where(length <= self.reach, math.inf)
         moved.shift[at] = shift
-        moved.precision[:, at] = bent + own.bend(shift)
+        moved.precision[:, at] = bent + near.bends(shift) + own.bend(shift)
         moved.error[at] = (missing + self._left(left)) / own.least
 
     def _own(self, records: Weighted, sign: float) -> _OwnCurvature:
@@ -177,17 +189,56 @@ def _width(n: int, degree: int) -> int:
     return math.comb(n + degree - 1, degree)
 
 
+def _crosses(part: Weighted, point: Tensor, root: Tensor, reach: float) -> Tensor:
+    """Return which rows a displacement of at most ``reach`` may carry across the kink, (N,)."""
+    lengths = torch.linalg.vector_norm(part.z @ root, dim=1)
+    return (part.z @ point - part.loss.kink).abs() <= reach * lengths
+
+
+def _near(part: Weighted, point: Tensor, root: Tensor, reach: float) -> Weighted:
+    if math.isinf(part.loss.kink):
+        return part.select(slice(0))
+    return part.select(_crosses(part, point, root, reach))
+
+
+class _Near:
+    """The rows near the kink: what their part of F′ and F″ has beyond first order and order 0."""
+
+    def __init__(self, records: Weighted, mode: Peak) -> None:
+        self.records, self.u = records, records.z @ mode.root
+        self.logit = records.z @ mode.point
+        self.still = records.slopes(self.logit, 2)
+
+    def pulls(self, x: Tensor) -> Tensor:
+        """Return the part of F′ at displacements (m, n)."""
+        if not len(self.records):
+            return x.new_zeros(())
+        moves = x @ self.u.T
+        (slope,) = self.records.slopes(self.logit + moves, 1)
+        return (self.records.weight * (slope - self.still[0] - self.still[1] * moves)) @ self.u
+
+    def bends(self, x: Tensor) -> Tensor:
+        """Return the part of F″ at displacements (m, n), packed, (n(n + 1)/2, m)."""
+        if not len(self.records):
+            return x.new_zeros(())
+        _, bend = self.records.slopes(self.logit + x @ self.u.T, 2)
+        return ((self.records.weight * (bend - self.still[1])) @ outer(self.u)).T
+
+
 def _tensors(
-    part: Weighted, point: Tensor, root: Tensor, degree: int
+    part: Weighted, point: Tensor, root: Tensor, degree: int, reach: float
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Return the records' part of the tensors of F′ and of F″ up to a degree."""
     n, degrees = len(point), range(1, degree + 1)
     gradients = tuple(torch.zeros(n, _width(n, k)).double() for k in degrees)
     bends = tuple(torch.zeros(_width(n, 2), _width(n, k)).double() for k in degrees)
+    if math.isfinite(part.loss.kink):
+        part = part.select(~_crosses(part, point, root, reach))
     for some in blocks(len(part), _width(n, degree) + _width(n, 2)):
-        z, weight = part.z[some], part.weight[some]
+        own = part.select(some)
+        z, weight = own.z, own.weight
         u = z @ root
-        every, square = slopes(z @ point, degree + 2), outer(u).T
+        every, square = own.slopes(z @ point, degree + 2), outer(u).T
         for k in degrees:
             powers = monomials(u.T, k).T
             if k > 1:  # of degree 1 it is the identity
@@ -199,14 +250,14 @@ def _tensors(
 def _pull(part: Weighted, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
     """Return the records' part of the change of F′ at displacements (m, n)."""
     rows, logits = part.z @ root, part.z @ point
-    (still,), (slope,) = slopes(logits, 1), slopes(logits + x @ rows.T, 1)
+    (still,), (slope,) = part.slopes(logits, 1), part.slopes(logits + x @ rows.T, 1)
     return (part.weight * slope - part.weight * still) @ rows
 
 
 def _bent(part: Weighted, point: Tensor, root: Tensor, shift: Tensor) -> Tensor:
     """Return the records' part of F″ at displacements (m, n), packed, (m, n(n + 1)/2)."""
     rows = part.z @ root
-    _, bend = slopes(part.z @ point + shift @ rows.T, 2)
+    _, bend = part.slopes(part.z @ point + shift @ rows.T, 2)
     return (part.weight * bend) @ outer(rows)
 
 
@@ -217,7 +268,8 @@ def first_steps(mode: Peak, records: Weighted, sign: float) -> Tensor:
 
 
 def _own(mode: Peak, records: Weighted, sign: float) -> _OwnCurvature:
-    return _OwnCurvature(records.z @ mode.root, records.z @ mode.point, sign * records.weight)
+    u, logit = records.z @ mode.root, records.z @ mode.point
+    return _OwnCurvature(u, logit, sign * records.weight, records)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,10 +279,11 @@ class _OwnCurvature:
     u: Tensor
     logit: Tensor
     weight: Tensor
+    records: Weighted
 
     def bend(self, shift: Tensor) -> Tensor:
         """Return ±ω ℓ″ uuᵀ at displacements (m, n), packed."""
-        _, second = slopes(self.logit + (self.u * shift).sum(1), 2)
+        _, second = self.records.slopes(self.logit + (self.u * shift).sum(1), 2)
         return (outer(self.u) * (self.weight * second).unsqueeze(1)).T
 
     def solved(self, pull: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -244,7 +297,7 @@ class _OwnCurvature:
         inverse, shift = self._inverse(), self.first()
         best, result = torch.full_like(self.logit, math.inf), shift
         for _ in range(_TURNS):
-            (slope,) = slopes(self.logit + (self.u * shift).sum(1), 1)
+            (slope,) = self.records.slopes(self.logit + (self.u * shift).sum(1), 1)
             gradient = pull(shift) + (self.weight * slope).unsqueeze(1) * self.u
             size = torch.linalg.vector_norm(gradient, dim=1)
             better = size < best
@@ -258,7 +311,7 @@ class _OwnCurvature:
 
     def first(self) -> Tensor:
         """Return the first step of every neighbour, (m, n)."""
-        (slope,) = slopes(self.logit, 1)
+        (slope,) = self.records.slopes(self.logit, 1)
         gradient = (self.weight * slope).unsqueeze(1) * self.u
         return -self._step(gradient, self._inverse())
 
@@ -268,12 +321,12 @@ class _OwnCurvature:
         return self._grown().clamp(min=0.0, max=1.0)
 
     def _grown(self) -> Tensor:
-        _, bend = slopes(self.logit, 2)
+        _, bend = self.records.slopes(self.logit, 2)
         return 1 + self.weight * bend * self.u.square().sum(1)
 
     def _inverse(self) -> Tensor:
         """Return the factor of uuᵀ in J⁻¹, (m, 1); for long steps it would be smaller."""
-        _, bend = slopes(self.logit, 2)
+        _, bend = self.records.slopes(self.logit, 2)
         return (self.weight * bend / self._grown().clamp(min=0.05)).unsqueeze(1)
 
     def _step(self, gradient: Tensor, inverse: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import BlockData, Data, Dataset
 from bdpvi.guides.laplace import Laplace, PointMass
 from bdpvi.models.contract import Model
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.kinds import weighing
+from bdpvi.models.weighing import Weighing
 from bdpvi.noise.keys import Key
 
 MOST = 200_000
@@ -31,8 +32,9 @@ MOST = 200_000
 class Mode:
     """The posterior mode and the inverse Hessian there, for the fit and for every neighbour.
 
-    It is for :class:`~bdpvi.BayesianLogisticRegression` without clipped scores and
-    :class:`~bdpvi.guides.Laplace`. The guide is trained by SVI if ``Training`` has a rate below 1
+    It is for :class:`~bdpvi.guides.Laplace` of regressions with a bounded loss
+    (:mod:`bdpvi.models.losses`): :class:`~bdpvi.BayesianLogisticRegression` without clipped scores,
+    and others made by ``bounded``. The guide is trained by SVI if ``Training`` has a rate below 1
     or a custom optimiser, and then refined by Newton steps on all records until the decrement
     proves that the mode is reached; the result does not depend on the start. Besides the panel, the
     influence of any conceivable record is bounded (:mod:`bdpvi.bayesian.mode.influence`), so that
@@ -62,11 +64,7 @@ class Mode:
     @staticmethod
     def takes(model: Model, guide: object) -> bool:
         """Return whether this route is the one of the model and the guide."""
-        return (
-            isinstance(guide, Laplace)
-            and isinstance(model, BayesianLogisticRegression)
-            and model.clip is None
-        )
+        return isinstance(guide, Laplace) and weighing(model) is not None
 
     @classmethod
     def bounds(cls, model: Model, guide: object, features: int) -> bool:
@@ -76,12 +74,12 @@ class Mode:
             model, guide: to fit.
             features: number of columns d.
         """
-        if not isinstance(model, BayesianLogisticRegression) or not cls.takes(model, guide):
+        known = weighing(model)
+        if known is None or not cls.takes(model, guide):
             return False
-        weights = model.design(torch.zeros(1, features)).shape[1]
-        return (
-            of_any_table(model, weights, added=False) is not None
-        )  # the condition for adding is weaker
+        weights = known.design(torch.zeros(1, features)).shape[1]
+        # The condition for adding is weaker.
+        return of_any_table(known, weights, added=False) is not None
 
     def key(self) -> Key:
         """Return a secret key for the batches of SVI, which do not affect the result."""
@@ -94,11 +92,12 @@ class Mode:
             ValueError: if the model or the guide is another one.
             FloatingPointError: if rounding keeps the fit from the mode.
         """
-        model, guide, data = problem.model, problem.guide, problem.data
-        if not isinstance(model, BayesianLogisticRegression) or not self.takes(model, guide):
+        model, guide, data = weighing(problem.model), problem.guide, problem.data
+        if model is None or not isinstance(guide, Laplace):
             raise ValueError(
                 f"neighbours=Mode() is for guides.Laplace of BayesianLogisticRegression without "
-                f"clip, got {type(guide).__name__} of {model!r:.80}; use Coupled() or Optimum()"
+                f"clip or of a regression made by its bounded(), got {type(guide).__name__} of "
+                f"{problem.model!r:.80}; use Coupled() or Optimum()"
             )
         with isolated(data.x):
             some = data.x.new_zeros(1, data.x.shape[1])  # a table may be empty
@@ -133,7 +132,7 @@ class Mode:
         parameters, _ = run_svi(replace(problem, guide=delta), track)
         return parameters["loc"].double().cpu()
 
-    def _panel(self, model: BayesianLogisticRegression, peak: Any, rows: RowFits) -> Panel:
+    def _panel(self, model: Weighing, peak: Any, rows: RowFits) -> Panel:
         """Return the panel of one kind."""
         added = rows.sign > 0
         own = Weighted.of((rows.records.x, rows.records.y), model)
