@@ -12,8 +12,8 @@ from torch.nn.functional import logsigmoid, pad
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.priors import Prior, log_prior
 from bdpvi.models.design import Design
+from bdpvi.models.priors import Prior, log_prior
 
 _REACH = 20.0
 """Log distances between cut points are clipped at ± this."""

@@ -26,6 +26,7 @@ from bdpvi.models.weighing import (
     within,
 )
 
+
 def departure(w: Tensor, intercept_mean: float) -> Tensor:
     """Return weights minus their prior mean, 0 except for the intercept, the last, (..., d).
 

@@ -10,65 +10,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bdpvi.bayesian.optimum.packed import indices
+from bdpvi.bayesian.mode.rows import Rows
 from bdpvi.datasets.records import Records
-from bdpvi.models.losses import Loss
-from bdpvi.models.weighing import Weighing
 
 EXACT = 1e-6
 """Largest distance of a fit from the mode, in standard deviations."""
 _STEPS = 200
-_ENTRIES = 1 << 23
 
 
-@dataclass(frozen=True, eq=False)
-class Weighted:
-    """Input of the likelihood: rows of the design (N, n), weights ω and targets, (N,) each.
-
-    A sum has the records of both. For logistic regression rows are times 2y − 1.
-    """
-
-    z: Tensor
-    weight: Tensor
-    y: Tensor
-    loss: Loss
-
-    @classmethod
-    def of(cls, part: tuple[Tensor, Tensor], model: Weighing) -> Weighted:
-        """Return records, x and y, transformed by ``model``, in float64 on the host."""
-        x, y = (values.double().cpu() for values in part)
-        loss = model.loss
-        assert loss is not None
-        rows, target = model.terms(x, y)
-        return cls(rows, model.record_weights(model.design(x)), target, loss)
-
-    def __len__(self) -> int:
-        return len(self.z)
-
-    def __add__(self, other: Weighted) -> Weighted:
-        z, weight = torch.cat([self.z, other.z]), torch.cat([self.weight, other.weight])
-        return Weighted(z, weight, torch.cat([self.y, other.y]), self.loss)
-
-    def select(self, index: Tensor | slice) -> Weighted:
-        """Return the records at ``index``."""
-        return Weighted(self.z[index], self.weight[index], self.y[index], self.loss)
-
-    def slopes(self, a: Tensor, degree: int) -> list[Tensor]:
-        """Return the derivatives of the loss at predictors (..., N)."""
-        return self.loss.slopes(a, self.y, degree)
-
-
-def _derivatives(part: Weighted, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the records' part of F(w), F′(w) and F″(w)."""
-    logit = part.z @ w
-    slope, bend = part.slopes(logit, 2)
-    loss = part.loss.value(logit, part.y)
-    scaled = part.z * (part.weight * bend).unsqueeze(1)
-    return part.weight @ loss, part.z.T @ (part.weight * slope), scaled.T @ part.z
+def _derivatives(part: Rows, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return part.derivatives(w)
 
 
 class _Largest(float):
@@ -78,9 +34,9 @@ class _Largest(float):
         return _Largest(max(self, other))
 
 
-def _longest(part: Weighted, root: Tensor) -> _Largest:
-    lengths = torch.linalg.vector_norm(part.z @ root, dim=1)
-    return _Largest(part.loss.bound.concordance * lengths.max() if len(lengths) else 0.0)
+def _longest(part: Rows, root: Tensor) -> _Largest:
+    lengths = part.lengths(root)
+    return _Largest(lengths.max() if len(lengths) else 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,13 +44,13 @@ class LogPosterior:
     """F for some records.
 
     Attributes:
-        records: input of the likelihood, in memory or in blocks.
+        records: input of the likelihood, :class:`Rows`, in memory or in blocks.
         count: N.
         precision: λ.
         centre: w₀, (n,).
     """
 
-    records: Records[Weighted]
+    records: Records[Any]
     count: int
     precision: float
     centre: Tensor
@@ -176,15 +132,3 @@ def climbed(posterior: LogPosterior, start: Tensor) -> Peak:
     root = torch.linalg.solve_triangular(factor, eye, upper=False).T
     longest = float(posterior.records.sum(_longest, root))
     return Peak(posterior, w, root, longest, decrement, torch.tensor(course, dtype=torch.float64))
-
-
-def outer(u: Tensor) -> Tensor:
-    """Return the packed squares of rows (m, n): uuᵀ, (m, n(n + 1)/2)."""
-    row, column = indices(u.shape[1], 2)
-    return u[:, row] * u[:, column]
-
-
-def blocks(rows: int, width: int) -> list[slice]:
-    """Return slices of rows, each with about a million numbers."""
-    size = max(1, _ENTRIES // max(1, width))
-    return [slice(at, min(at + size, rows)) for at in range(0, rows, size)]

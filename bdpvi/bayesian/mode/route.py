@@ -15,7 +15,8 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated, run_svi
 from bdpvi.bayesian.mode.expansion import FAR, ModeExpansion, first_steps
 from bdpvi.bayesian.mode.influence import of_any_table, of_mode
-from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Weighted, climbed
+from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, climbed
+from bdpvi.bayesian.mode.rows import Weighted
 from bdpvi.bayesian.neighbours.route import Add, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import BlockData, Data, Dataset
