@@ -153,7 +153,7 @@ class BayesianDP:
             return 1.0
         return planned_temperature(
             model,
-            len(fit.parameters["loc"]),
+            fit.panels[0].pairs.r.shape[1],
             rows=self.rows,
             epsilon=epsilon,
             delta=delta,

@@ -98,8 +98,10 @@ def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
     if influence := of_any(fit):
         model = weighing(fit.model)
         assert model is not None
-        n, (k, tau) = influence.columns, (charge.draws, charge.temperature)
-        error = public_rounding_error(fit.guide, n, model.precision(n), k, tau)
+        n, (k, tau) = len(fit.parameters["loc"]), (charge.draws, charge.temperature)
+        assert model.loss is not None
+        least = model.precision(influence.columns // model.loss.predictors)
+        error = public_rounding_error(fit.guide, n, least, k, tau)
         return (ModeDraws(influence=influence, draws=k, temperature=tau, rounding=error),)
     variance = charge.draws * max(one.largest or 0.0 for one in fit.panels) / charge.temperature
     if not variance:

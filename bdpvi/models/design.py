@@ -14,7 +14,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import departure, disjoint, identified
-from bdpvi.models.losses import Loss
+from bdpvi.models.losses import Loss, Softmax
 from bdpvi.models.priors import Prior, sampled
 from bdpvi.models.weighing import (
     CONSTANT,
@@ -49,6 +49,8 @@ class Design:
     weight_norm: float | None = field(default=math.inf, metadata={"absent": math.inf})
 
     intercept: ClassVar[bool] = True
+    certifies: ClassVar[bool] = True
+    """Whether :meth:`bounded` bounds what a record moves."""
     known: ClassVar[Mapping[str, None]] = {}
     """Scales that are known only where records are weighted, as unknown."""
 
@@ -64,6 +66,11 @@ class Design:
             raise ValueError(
                 f"prior_scale must be given with limit={self.limit!r} and "
                 f"weight_norm={self.weight_norm!r}: no longest record is known to set it by"
+            )
+        if self.weighs and not self.certifies:
+            raise ValueError(
+                f"weight_norm={self.weight_norm!r}: {type(self).__name__} has no bound on what a "
+                "record moves; leave it out"
             )
 
     @classmethod
@@ -100,7 +107,7 @@ class Design:
         return CONSTANT if self.weighs else 1.0
 
     @property
-    def loss(self) -> Loss | None:
+    def loss(self) -> Loss | Softmax | None:
         """The loss of a weighted record; None if it has no bounds."""
         return None
 

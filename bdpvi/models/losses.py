@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -57,6 +58,10 @@ class Loss(Protocol):
     @property
     def kink(self) -> float:
         """The predictor at which ℓ‴ has a jump; inf if there is none."""
+
+    @property
+    def predictors(self) -> int:
+        """1."""
 
     def value(self, a: Tensor, y: Tensor) -> Tensor:
         """Return ℓ, up to a constant of the target; shapes are broadcast."""
@@ -94,7 +99,7 @@ def _softplus_slopes(b: Tensor, degree: int) -> list[Tensor]:
 class Logistic:
     """ln(1 + e^{−a}), a the predictor times 2y − 1: the rows of the design have that sign."""
 
-    kink = math.inf
+    kink, predictors = math.inf, 1
     bound = Bound(1.0, 0.25, 1.0)
 
     def value(self, a: Tensor, y: Tensor) -> Tensor:
@@ -117,7 +122,7 @@ class NegativeBinomial:
     largest: float
     dispersion: float
 
-    kink = math.inf
+    kink, predictors = math.inf, 1
 
     @property
     def bound(self) -> Bound:
@@ -146,7 +151,7 @@ class LogisticErrors:
 
     scale: float
 
-    kink = math.inf
+    kink, predictors = math.inf, 1
 
     @property
     def bound(self) -> Bound:
@@ -175,6 +180,8 @@ class ContinuedPoisson:
     """
 
     largest: float
+
+    predictors = 1
 
     @property
     def bound(self) -> Bound:
@@ -211,3 +218,47 @@ class ContinuedPoisson:
         sign = torch.where(a > self.kink, -1.0, 1.0).to(bend)
         first = below + (self.largest / 2 - above) - y
         return [first, *(bend * sign**k for k in range(degree - 1))]
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """The loss of classes: −ln of the target's share of the sum of exponentials of K predictors.
+
+    Score and curvature are in the predictors' Euclidean norm: the score p − e_y has s = √2, the
+    curvature's largest eigenvalue is κ = ½, and M = √2 as a vector of length 1 has at most that
+    range (:mod:`bdpvi.bayesian.mode.classes`). Predictors that are equal for all classes change
+    nothing, so weights are counted in a basis of the rest.
+
+    >>> Softmax(3).basis.T @ Softmax(3).basis
+    tensor([[1.0000, 0.0000],
+            [0.0000, 1.0000]], dtype=torch.float64)
+    """
+
+    classes: int
+
+    kink = math.inf
+    bound = Bound(math.sqrt(2), 0.5, math.sqrt(2))
+
+    @property
+    def predictors(self) -> int:
+        """K − 1."""
+        return self.classes - 1
+
+    @property
+    def basis(self) -> Tensor:
+        """Q: orthonormal columns that sum to 0, (K, K − 1)."""
+        return _basis(self.classes)
+
+    def score(self, b: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient in the predictors' coordinates (..., N, K − 1)."""
+        expected: Tensor = (b @ self.basis.T).softmax(-1) @ self.basis
+        return expected - self.basis[y]
+
+
+@cache
+def _basis(classes: int) -> Tensor:
+    """Return Helmert's contrasts, (K, K − 1)."""
+    found = torch.zeros(classes, classes - 1, dtype=torch.float64)
+    for j in range(1, classes):
+        found[:j, j - 1], found[j, j - 1] = 1.0, -float(j)
+    return found / torch.linalg.vector_norm(found, dim=0)

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bdpvi.models.losses import Bound, Loss
+from bdpvi.models.losses import Bound, Loss, Softmax
 
 LIMIT = 2.0
 """Default limit at which standardised features are clipped, ±."""
@@ -25,10 +25,13 @@ CONSTANT = 2.0
 
 
 class Weighing(Protocol):
-    """A regression of one linear predictor with weighted records and a ridge."""
+    """A regression of linear predictors with weighted records and a ridge.
+
+    Arguments ``weights`` are the number n of columns of the design, the weights of one predictor.
+    """
 
     @property
-    def loss(self) -> Loss | None:
+    def loss(self) -> Loss | Softmax | None:
         """The loss of a record; None if it has no bounds."""
 
     def terms(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
@@ -60,18 +61,31 @@ def _of_least(
 ) -> Influence | None:
     """Return the influence where λ_min is at least ``least``."""
     assert model.loss is not None
-    bound, norm = model.loss.bound, model.weighted_norm(columns)
+    bound, n = model.loss.bound, columns // model.loss.predictors
+    norm = model.weighted_norm(n)
     pull = bound.score * norm / math.sqrt(least)
-    share = bound.curvature * norm * model.longest(columns) / least
-    return of_any_record(longest, pull, share, columns, added=added, room=_ROOM)
+    share = bound.curvature * norm * model.longest(n) / least
+    found = of_any_record(longest, pull, share, columns, added=added, room=_ROOM)
+    return found if found is None or model.loss.predictors == 1 else _spread(found)
+
+
+def _spread(found: Influence) -> Influence:
+    """Return an influence that covers an own curvature of any rank.
+
+    A record of several predictors has a curvature of as many ranks, each up to a. All precisions
+    then lie from e^{−s} to e^{s} + a (added), or from e^{−s}(1 − a) to e^{s} (removed): within the
+    factors e^{∓s′} of a larger spread s′ without own curvature.
+    """
+    s, a = found.spread, found.share
+    wider = math.log(math.exp(s) + a) if found.added else s - math.log1p(-a)
+    return replace(found, spread=wider, share=0.0)
 
 
 def of_mode(model: Weighing, mode: Peak, *, added: bool) -> Influence | None:
     """Return how far any conceivable record moves this table's mode."""
-    n = len(mode.point)
     curvature = torch.linalg.inv(mode.root @ mode.root.T)
-    least = max(float(torch.linalg.eigvalsh(curvature)[0]), model.precision(n))
-    return _of_least(model, n, mode.longest, least, added=added)
+    least = max(float(torch.linalg.eigvalsh(curvature)[0]), mode.posterior.precision)
+    return _of_least(model, len(mode.point), mode.longest, least, added=added)
 
 
 def of_any_table(model: Weighing, columns: int, *, added: bool) -> Influence | None:
@@ -82,7 +96,7 @@ def of_any_table(model: Weighing, columns: int, *, added: bool) -> Influence | N
 
     Args:
         model: weights its records; without weights, or with a weak prior, nothing is proven.
-        columns: n, the number of weights.
+        columns: the number of weights, of all predictors.
         added: whether the record is added.
 
     Returns:
@@ -93,7 +107,8 @@ def of_any_table(model: Weighing, columns: int, *, added: bool) -> Influence | N
     0.318
     """
     assert model.loss is not None
-    least, size = model.precision(columns), model.loss.bound.concordance
-    longest = size * model.longest(columns) / math.sqrt(least)
+    n, size = columns // model.loss.predictors, model.loss.bound.concordance
+    least = model.precision(n)
+    longest = size * model.longest(n) / math.sqrt(least)
     found = _of_least(model, columns, longest, least, added=added)
     return found if found and found.spread < _WIDEST else None

@@ -32,7 +32,7 @@ def planned_temperature(
 
     Args:
         model: gives the prior's precision λ, and κ.
-        weights: n, including the intercept.
+        weights: n, including the intercept, of all predictors.
         rows: N as declared.
         epsilon, delta: of all draws together.
         draws: k.
@@ -43,6 +43,7 @@ def planned_temperature(
     """
     validate.positive("rows", rows)
     assert model.loss is not None
-    prior = 13 * model.precision(weights) / (4 * model.loss.bound.curvature)
+    precision = model.precision(weights // model.loss.predictors)
+    prior = 13 * precision / (4 * model.loss.bound.curvature)
     usual = (rows + prior) * largest_variance(epsilon, delta)
     return max(1.0, float(f"{MARGIN * draws * weights / usual:.2g}"))
