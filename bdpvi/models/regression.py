@@ -347,4 +347,5 @@ def _only_weighted(model: Design, name: str) -> None:
         return
     validate.positive(name, value)
     if not model.weighs:
-        raise ValueError(f"{name}={value!r} needs weighted records, by {type(model).__name__}.bounded")
+        made = f"{type(model).__name__}.bounded"
+        raise ValueError(f"{name}={value!r} needs weighted records, as made by {made}")

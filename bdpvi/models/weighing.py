@@ -1,7 +1,7 @@
 """Models that weigh their records, so that no record does much: what a certificate needs of them.
 
-A record with features x, clipped at ±limit, and z = (x, 2) has the weight ω(x) = min(1, C/‖z‖). With
-d columns, counting a category as one, C = ½√(d + 4), B is the length of the longest z, and the
+A record with features x, clipped at ±limit, and z = (x, 2) has the weight ω(x) = min(1, C/‖z‖).
+With d columns, counting a category as one, C = ½√(d + 4), B is the length of the longest z, and the
 prior's precision is λ = 4MsCB, s and M the bounds of the loss (:mod:`bdpvi.models.losses`). As
 λ_min(F″) ≥ λ, the influence of any record of any table is bounded: hc ≤ MB·sC/λ = ¼ and
 a ≤ κCB/λ = κ/(4Ms), which is 1/16 for logistic regression and at most ⅛ for the others.

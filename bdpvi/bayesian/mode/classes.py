@@ -213,7 +213,7 @@ def moments(b: Tensor, basis: Tensor, degree: int) -> Tensor:
 
     >>> basis = Softmax(2).basis
     >>> [round(float(moments(torch.zeros(1, 1).double(), basis, k)), 4) for k in (2, 3, 4)]
-    [0.5, -0.0, -0.5]
+    [0.5, 0.0, -0.5]
     """
     p = (b @ basis.T).softmax(1)
     away = basis - (p @ basis).unsqueeze(1)  # (N, K, J)

@@ -1,4 +1,4 @@
-"""The neighbours' own records: what one adds to F′ and F″, and the steps to the neighbours' modes."""
+"""The neighbours' own records: their part of F′ and F″, and the steps to the neighbours' modes."""
 
 from __future__ import annotations
 
