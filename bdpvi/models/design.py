@@ -137,9 +137,7 @@ class Design:
         if self.prior_scale is not None:
             return float(self.prior_scale**-2)
         assert self.loss is not None
-        return usual_precision(
-            self.loss.bound, self.weighted_norm(weights), self.longest(weights)
-        )
+        return usual_precision(self.loss.bound, self.weighted_norm(weights), self.longest(weights))
 
     def record_weights(self, design: Tensor) -> Tensor:
         """Return ω, the weight of every record, (N,): 1 where records are not weighted."""
@@ -227,5 +225,3 @@ class Design:
         weighted = nullcontext() if weights is None else pyro.poutine.scale(scale=weights)
         with pyro.plate("records", len(x)), weighted:
             pyro.sample("y", self.likelihood(latents, x), obs=self.cut(y))
-
-

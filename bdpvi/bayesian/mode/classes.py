@@ -51,6 +51,7 @@ class WeightedClasses:
     loss: Softmax
 
     most: ClassVar[int] = 2
+    cost: ClassVar[float] = 20.0
 
     def __len__(self) -> int:
         return len(self.z)
@@ -90,7 +91,9 @@ class WeightedClasses:
         longest = torch.zeros(len(self)).double()
         by_row = root.view(self.z.shape[1], -1, root.shape[1])
         for pair in pairs:
-            found = torch.linalg.vector_norm(self.z @ torch.einsum("njr,j->nr", by_row, pair), dim=1)
+            found = torch.linalg.vector_norm(
+                self.z @ torch.einsum("njr,j->nr", by_row, pair), dim=1
+            )
             longest = torch.maximum(longest, found)
         return longest
 

@@ -130,7 +130,7 @@ class ModeExpansion:
             for part in blocks(len(mine), entries):
                 self._solve(records, sign, moved, mine[part], degree)
         rough, all_of_them = (~(moved.error <= TINY)).nonzero()[:, 0], self.mode.posterior.count
-        if len(rough) * all_of_them * self._width(2) > _WORK:
+        if len(rough) * all_of_them * self._width(2) * records.cost > _WORK:
             rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
         for part in blocks(len(rough), all_of_them):
             self._pass(records, sign, moved, rough[part])

@@ -32,6 +32,10 @@ class Rows(Protocol):
     def most(self) -> int:
         """Largest degree of F″ in displacements."""
 
+    @property
+    def cost(self) -> float:
+        """Work of a pass over a record and a packed entry of F″, about 1 for one predictor."""
+
     def __len__(self) -> int: ...
 
     def __add__(self, other: Any) -> Self: ...
@@ -79,6 +83,7 @@ class Weighted:
     loss: Loss
 
     most: ClassVar[int] = 3
+    cost: ClassVar[float] = 1.0
 
     @classmethod
     def of(cls, part: tuple[Tensor, Tensor], model: Weighing) -> Weighted:
