@@ -51,7 +51,7 @@ class Design:
     intercept: ClassVar[bool] = True
     certifies: ClassVar[bool] = True
     """Whether :meth:`bounded` bounds what a record moves."""
-    known: ClassVar[Mapping[str, None]] = {}
+    known: ClassVar[Mapping[str, Any]] = {}
     """Scales that are known only where records are weighted, as unknown."""
 
     def __post_init__(self) -> None:

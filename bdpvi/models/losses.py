@@ -255,7 +255,8 @@ class Softmax:
     def score(self, b: Tensor, y: Tensor) -> Tensor:
         """Return the gradient in the predictors' coordinates (..., N, K − 1)."""
         expected: Tensor = (b @ self.basis.T).softmax(-1) @ self.basis
-        return expected - self.basis[y]
+        found: Tensor = expected - self.basis[y]
+        return found
 
 
 @cache
@@ -264,4 +265,5 @@ def _basis(classes: int) -> Tensor:
     found = torch.zeros(classes, classes - 1, dtype=torch.float64)
     for j in range(1, classes):
         found[:j, j - 1], found[j, j - 1] = 1.0, -float(j)
-    return found / torch.linalg.vector_norm(found, dim=0)
+    lengths: Tensor = torch.linalg.vector_norm(found, dim=0)
+    return found / lengths

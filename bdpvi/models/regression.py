@@ -81,7 +81,7 @@ class BayesianLinearRegression(_Regression):
     """
 
     kind: ClassVar[str] = "linear"
-    known: ClassVar[Mapping[str, None]] = {"error_scale": None}
+    known: ClassVar[Mapping[str, Any]] = {"error_scale": None}
 
     middle: float = 0.0
     error_scale: float | None = field(default=None, metadata={"absent": None})
@@ -302,7 +302,7 @@ class BayesianNegativeBinomialRegression(_Counts):
     """
 
     kind: ClassVar[str] = "negative binomial"
-    known: ClassVar[Mapping[str, None]] = {"dispersion": None}
+    known: ClassVar[Mapping[str, Any]] = {"dispersion": None}
 
     dispersion: float | None = field(default=None, metadata={"absent": None})
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bdpvi.bayesian.mode.own import OwnCurvature
 from bdpvi.bayesian.optimum.packed import indices, monomials
-from bdpvi.models.losses import Loss
+from bdpvi.models.losses import Loss, Softmax
 from bdpvi.models.weighing import Weighing
 
 _ENTRIES = 1 << 23
@@ -91,6 +91,7 @@ class Weighted:
         x, y = (values.double().cpu() for values in part)
         loss = model.loss
         assert loss is not None
+        assert not isinstance(loss, Softmax)
         rows, target = model.terms(x, y)
         return cls(rows, model.record_weights(model.design(x)), target, loss)
 
@@ -127,7 +128,8 @@ class Weighted:
         if math.isinf(self.loss.kink):
             return torch.zeros(len(self), dtype=torch.bool)
         lengths = torch.linalg.vector_norm(self.z @ root, dim=1)
-        return (self.z @ point - self.loss.kink).abs() <= reach * lengths
+        crosses: Tensor = (self.z @ point - self.loss.kink).abs() <= reach * lengths
+        return crosses
 
     def excess(self, degree: int) -> float:
         """Return 1, the factor of the remainder, as |ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″."""
