@@ -198,14 +198,16 @@ class _Own(OwnCurvature):
     def pull(self, shift: Tensor) -> Tensor:
         """Return ±ω UᵀL′."""
         slope = self.records.loss.score(self._at(shift), self.records.y)
-        return (self.u.mT @ (self.weight.unsqueeze(1) * slope).unsqueeze(2)).squeeze(2)
+        pulled: Tensor = self.u.mT @ (self.weight.unsqueeze(1) * slope).unsqueeze(2)
+        return pulled.squeeze(2)
 
     def bend(self, shift: Tensor) -> Tensor:
         """Return ±ω UᵀL″U, packed."""
         second = unpack(moments(self._at(shift), self.records.loss.basis, 2).T)
         whole = self.u.mT @ (self.weight[:, None, None] * second) @ self.u
         row, column = indices(whole.shape[1], 2)
-        return whole[:, row, column].T
+        packed: Tensor = whole[:, row, column].T
+        return packed
 
     @property
     def least(self) -> Tensor:
