@@ -183,7 +183,7 @@ class _Own(OwnCurvature):
         # Eigenvalues of ± ω UᵀL″U are those of the square root of UUᵀ times the rest.
         size, axes = torch.linalg.eigh(gram)
         half = (axes * size.clamp(min=0).sqrt().unsqueeze(1)) @ axes.mT
-        self.grown = 1 + torch.linalg.eigvalsh(half @ bend @ half)[:, 0]
+        self.grown: Tensor = 1 + torch.linalg.eigvalsh(half @ bend @ half)[:, 0]
         near = torch.where(self.grown > 0.05, 1.0, 0.5)[:, None, None]  # shorter, so it exists
         self.inverse = torch.linalg.solve(eye + near * bend @ gram, near * bend)
 
@@ -212,12 +212,14 @@ class _Own(OwnCurvature):
     @property
     def least(self) -> Tensor:
         """1 − a for a removed record."""
-        return self.grown.clamp(min=0.0, max=1.0)
+        found: Tensor = self.grown.clamp(min=0.0, max=1.0)
+        return found
 
     def step(self, gradient: Tensor) -> Tensor:
         """Return J⁻¹G."""
         inner = self.inverse @ (self.u @ gradient.unsqueeze(2))
-        return gradient - (self.u.mT @ inner).squeeze(2)
+        less: Tensor = (self.u.mT @ inner).squeeze(2)
+        return gradient - less
 
 
 def moments(b: Tensor, basis: Tensor, degree: int) -> Tensor:
