@@ -41,7 +41,8 @@ def of_any_record(
         room: any other difference of F′ between the two fits, in the norm of F″(m)⁻¹.
 
     Returns:
-        None where nothing is proven, because a record's pull is too strong for the ridge.
+        None where nothing is proven, because a record's pull is too strong for the ridge or its
+        length has no bound.
 
     >>> found = of_any_record(0.2, 0.1, 0.005, 3, added=True)
     >>> round(found.shift, 4), round(found.spread, 4), found.share
@@ -51,7 +52,7 @@ def of_any_record(
     if not added:
         pull = pull / (1 - share) if share < 1 else math.inf
     shift = distance(longest, pull)
-    if not math.isfinite(shift):
+    if not (math.isfinite(shift) and math.isfinite(share)):
         return None
     return Influence(added=added, columns=columns, shift=shift, spread=longest * shift, share=share)
 

@@ -31,7 +31,7 @@ from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.classes import moments
-from bdpvi.bayesian.mode.influence import of_any_table
+from bdpvi.bayesian.mode.influence import _spread, of_any_table
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.bayesian.neighbours.route import Add, Remove
@@ -336,6 +336,44 @@ def test_without_a_record_no_bound_is_smaller_by_a_percent() -> None:
     h, pull = b / math.sqrt(ridge), 4 * c / math.sqrt(ridge)
     assert found.shift == pytest.approx(-math.log(1 - h * pull) / h, rel=1e-4)
     assert found.share == pytest.approx(2 * c * b / ridge, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["poisson", "multinomial"])
+@pytest.mark.parametrize("added", [True, False])
+def test_nothing_is_proven_without_a_limit(name: str, added: bool) -> None:
+    model = replace(MODELS[name], limit=None, prior_scale=0.2, weight_norm=1.0)
+    assert of_any_table(model, 6, added=added) is None
+    more = table(name, 4, 2, 1)
+    kind = Add(replace(more, ids=more.ids + 1000)) if added else Remove()
+    assert fitted(model, table(name, 30, 2, 0), Mode(kind)).panels[0].influence is None
+
+
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize("draws", [1, 10])
+def test_an_own_curvature_of_several_ranks_is_within_the_spread(added: bool, draws: int) -> None:
+    """Precisions of rest and own curvature of two ranks, at their ends, in random axes."""
+    s, a, n = 0.08, 0.06, 4
+    g = torch.Generator().manual_seed(draws)
+    one = Influence(added=added, columns=n, shift=0.1, spread=s, share=a)
+    wide = _spread(one)
+    basis, other = torch.linalg.qr(torch.randn(2, 600, n, n, generator=g).double())[0]
+    basis[:300] = other[:300]
+    ends = torch.where(torch.rand(600, n, generator=g) < 0.5, -s, s).double().exp()
+    own = (other[:, :, :2] @ other[:, :, :2].mT) * a
+    if added:
+        precision = (basis * ends.unsqueeze(1)) @ basis.mT + own
+    else:
+        half = (basis * ends.sqrt().unsqueeze(1)) @ basis.mT
+        precision = half @ (torch.eye(n) - own) @ half
+    shift = torch.randn(600, n, generator=g).double()
+    shift[:200] = basis[:200, :, 0]
+    shift = one.shift * shift / shift.norm(dim=1, keepdim=True)
+    r, axes = torch.linalg.eigh(precision)
+    b2 = r * (axes.mT @ shift.unsqueeze(2)).squeeze(2).square()
+    pairs = GaussianPairs(r.repeat(1, draws), b2.repeat(1, draws))
+    for epsilon in (0.1, 0.5, 1.5):
+        for way, some in ((WITH, pairs), (WITHOUT, pairs.reverse())):
+            assert float(some.hockey_stick(epsilon).max()) <= wide.delta(epsilon, way, draws)
 
 
 # --- certificates ---------------------------------------------------------------------------------
