@@ -194,6 +194,10 @@ class _Counts(_Regression):
         """Return the expected counts, (N,)."""
         return self.log_means(latents, x).exp()
 
+    def cut(self, y: Tensor | None) -> Tensor | None:
+        """Return counts from 0 to ``largest``, if there are any."""
+        return None if y is None else y.clamp(0, self.largest)
+
     def fits(self, y: Tensor) -> Tensor:
         """Return a mask of the valid counts."""
         return y.isfinite() & (y >= 0) & (y == y.round())

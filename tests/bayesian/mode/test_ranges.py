@@ -438,6 +438,13 @@ def test_a_model_without_weights_says_what_certifies(name: str) -> None:
         fitted(model, table(name, 30, 2, 0))
 
 
+@pytest.mark.parametrize("name", ["poisson", "negative binomial"])
+def test_no_target_is_beyond_the_bounds_of_a_score(name: str) -> None:
+    """Records that are held out may have any numbers."""
+    y = torch.tensor([-9.0, 2.0, 9.0], dtype=torch.float64)
+    assert MODELS[name].terms(torch.zeros(3, 2), y)[1].tolist() == [0.0, 2.0, 4.0]
+
+
 def test_what_has_no_bound_is_refused() -> None:
     with pytest.raises(ValueError, match="has no bound on what a record moves"):
         BayesianOrdinalRegression.bounded(classes=3)
