@@ -260,9 +260,9 @@ def fit(
         neighbours = neighbours or Mode()
         if not (isinstance(neighbours, Mode) and Mode.takes(model, guide)):
             raise ValueError(
-                "guide: Laplace is the mode of BayesianLogisticRegression without clip, by "
-                f"neighbours=Mode(), not of {model!r:.80} by {type(neighbours).__name__}; use "
-                "guides.FullRank"
+                "guide: Laplace is the mode of BayesianLogisticRegression without clip, or of a "
+                "regression made by its bounded(), by neighbours=Mode(), not of "
+                f"{model!r:.80} by {type(neighbours).__name__}; use guides.FullRank"
             )
         if isinstance(there, BlockData):
             neighbours = neighbours.over(there)

@@ -30,7 +30,7 @@ from bdpvi.bayesian.pricing import (
     without_worst_case,
     worst_case,
 )
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.kinds import weighing
 from bdpvi.privacy.book import Charge, TemperatureOrigin
 from bdpvi.privacy.cost import Bound, Cost, Kind
 from bdpvi.privacy.gaussian_dp import gaussian_distance
@@ -174,11 +174,12 @@ class BayesianDP:
 
     def planned(self, fit: Fit, draws: int, epsilon: float, delta: float) -> float:
         """Return the temperature of draws for ε, from public numbers only."""
-        if self.rows is None or not isinstance(fit.model, BayesianLogisticRegression):
+        model = weighing(fit.model)
+        if self.rows is None or model is None:
             return 1.0
         return planned_temperature(
-            fit.model,
-            len(fit.parameters["loc"]),
+            model,
+            fit.panels[0].pairs.r.shape[1],
             rows=self.rows * (self.for_groups_of or 1.0),
             epsilon=epsilon,
             delta=delta,

@@ -18,8 +18,7 @@ from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.neighbours.rounding import Reach, public_rounding_error, rounding_error
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.models.kinds import Known
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.kinds import Known, weighing
 from bdpvi.privacy.book import Charge, Entry, Priced
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.cost import Bound, Cost, Kind
@@ -99,9 +98,12 @@ def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
     if charge.from_data or not bounded(fit):
         return None
     if influence := of_any(fit):
-        assert isinstance(fit.model, BayesianLogisticRegression)
-        n, (k, tau) = influence.columns, (charge.draws, charge.temperature)
-        error = public_rounding_error(fit.guide, n, fit.model.precision(n), k, tau)
+        model = weighing(fit.model)
+        assert model is not None
+        n, (k, tau) = len(fit.parameters["loc"]), (charge.draws, charge.temperature)
+        assert model.loss is not None
+        least = model.precision(influence.columns // model.loss.predictors)
+        error = public_rounding_error(fit.guide, n, least, k, tau)
         return (ModeDraws(influence=influence, draws=k, temperature=tau, rounding=error),)
     variance = charge.draws * max(one.largest or 0.0 for one in fit.panels) / charge.temperature
     if not variance:
@@ -205,8 +207,8 @@ def of_any(fit: Fit) -> Influence | None:
     It does for proven modes, which have an influence in each panel, and units of one row. A bound
     for removed records is required too, so that panels have one for every table.
     """
-    model, known = fit.model, [panel.influence for panel in fit.panels]
-    if not isinstance(model, BayesianLogisticRegression) or fit.ledger.rows_per_unit > 1:
+    model, known = weighing(fit.model), [panel.influence for panel in fit.panels]
+    if model is None or fit.ledger.rows_per_unit > 1:
         return None
     if not known or known[0] is None or None in known:
         return None

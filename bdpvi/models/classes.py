@@ -12,8 +12,9 @@ from torch.nn.functional import logsigmoid, pad
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.design import Design
+from bdpvi.models.losses import Softmax
 from bdpvi.models.priors import Prior, log_prior
-from bdpvi.models.regression import Design
 
 _REACH = 20.0
 """Log distances between cut points are clipped at ± this."""
@@ -75,7 +76,8 @@ class BayesianMultinomialRegression(_Classes):
     Latent variables are the weights ``w``, (d + 1, K), with a column for each class and the
     intercepts in the last row. The prior is N(0, s²I); P(y = k) is the softmax of the linear
     predictors. There is no base class, so all are shrunk alike; only differences between columns
-    matter. Each record's score has norm at most √2 times the norm of its features.
+    matter. Each record's score has norm at most √2 times the norm of its features. With
+    :meth:`bounded` draws have a certificate.
 
     Args:
         classes: number K of classes, public. Targets are 0 to K − 1.
@@ -105,13 +107,22 @@ class BayesianMultinomialRegression(_Classes):
                 f"class_weights must have one number for each of {self.classes} classes, got "
                 f"{self.class_weights}"
             )
+        if self.class_weights and self.weighs:
+            raise ValueError(
+                f"class_weights={self.class_weights}: weighted records have none; leave it out"
+            )
 
     def weights_of(self, x: Tensor, y: Tensor | None) -> Tensor | None:
         """Return the weight of each record's log-likelihood, (N,); None if all are 1."""
         if not self.class_weights or y is None:
-            return None
+            return super().weights_of(x, y)
         weights = torch.tensor(self.class_weights, dtype=x.dtype, device=x.device)
         return (weights / weights.max())[y.long().clamp(0, self.classes - 1)]
+
+    @property
+    def loss(self) -> Softmax | None:
+        """The loss of a weighted record."""
+        return Softmax(self.classes) if self.weighs else None
 
     def identified(self, features: int) -> Tensor:
         """Return the identified sums of weights, each minus its mean over the classes."""
@@ -150,6 +161,7 @@ class BayesianOrdinalRegression(_Classes):
     """
 
     kind: ClassVar[str] = "ordinal"
+    certifies: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

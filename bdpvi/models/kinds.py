@@ -5,12 +5,14 @@ from __future__ import annotations
 import torch
 
 from bdpvi.models.classes import BayesianMultinomialRegression, BayesianOrdinalRegression
+from bdpvi.models.design import Design
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.regression import (
     BayesianLinearRegression,
     BayesianNegativeBinomialRegression,
     BayesianPoissonRegression,
 )
+from bdpvi.models.weighing import Weighing
 
 OfNumbers = (
     BayesianLinearRegression | BayesianPoissonRegression | BayesianNegativeBinomialRegression
@@ -19,6 +21,19 @@ OfNumbers = (
 OfClasses = BayesianMultinomialRegression | BayesianOrdinalRegression
 """Regressions with a target of several labels."""
 Known = BayesianLogisticRegression | OfNumbers | OfClasses
+
+
+def weighing(model: object) -> Weighing | None:
+    """Return a regression whose loss has public bounds, None for any other model.
+
+    >>> weighing(BayesianLogisticRegression(clip=0.5)) is None
+    True
+    >>> weighing(BayesianPoissonRegression.bounded(largest=9)).loss.bound
+    Bound(score=9.0, curvature=4.5, concordance=1.0)
+    """
+    if isinstance(model, BayesianLogisticRegression | Design) and model.loss is not None:
+        return model
+    return None
 
 
 def shapes(model: Known, features: int) -> dict[str, tuple[int, ...]]:

@@ -14,10 +14,17 @@ from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
+from bdpvi.models.losses import Logistic
 from bdpvi.models.priors import Prior, sampled
-
-LIMIT = 2.0
-"""Default limit at which standardised features are clipped, ±."""
+from bdpvi.models.weighing import (
+    CONSTANT,
+    LIMIT,
+    longest_row,
+    usual_norm,
+    usual_precision,
+    weights_within,
+    within,
+)
 
 
 def departure(w: Tensor, intercept_mean: float) -> Tensor:
@@ -29,10 +36,6 @@ def departure(w: Tensor, intercept_mean: float) -> Tensor:
     if not intercept_mean:
         return w
     return torch.cat([w[..., :-1], w[..., -1:] - intercept_mean], -1)
-
-
-CONSTANT = 2.0
-"""The intercept's column where records are weighted: the intercept gets a quarter of the ridge."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +169,20 @@ class BayesianLogisticRegression:
             return self.clip
         if self.weight_norm is not None:
             return float(self.weight_norm)
-        return math.sqrt(self._counted(weights) + bool(self.intercept) * self.constant**2) / 2
+        return usual_norm(self._counted(weights), bool(self.intercept) * self.constant)
+
+    def weighted_norm(self, weights: int) -> float:
+        """Return C, the largest norm of a weighted row; inf if there is none."""
+        return self.score_bound(weights)
+
+    @property
+    def loss(self) -> Logistic | None:
+        """The loss of a record; None with clipped scores, whose curvature ends at once."""
+        return Logistic() if self.clip is None else None
+
+    def terms(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows of the design times 2y − 1, (N, n), and the targets."""
+        return (2 * y - 1).unsqueeze(1) * self.design(x), y
 
     def _counted(self, weights: int) -> int:
         """Return d, the number of features, counting each category as one."""
@@ -175,24 +191,19 @@ class BayesianLogisticRegression:
 
     def longest(self, weights: int) -> float:
         """Return B, the length of the longest row of a design; inf without a limit."""
-        features = self._counted(weights)
         limit = math.inf if self.limit is None or self.correlation else float(self.limit)
-        of_features = features * limit**2 if features else 0.0
-        return math.sqrt(of_features + bool(self.intercept) * self.constant**2)
+        return longest_row(self._counted(weights), limit, bool(self.intercept) * self.constant)
 
     def precision(self, weights: int) -> float:
         """Return 1/s², the prior's precision: λ = 4CB by default."""
         if self.prior_scale is not None:
             return self.prior_scale**-2
-        return 4 * self.score_bound(weights) * self.longest(weights)
+        return usual_precision(Logistic.bound, self.score_bound(weights), self.longest(weights))
 
     def record_weights(self, design: Tensor) -> Tensor:
         """Return ω, the weight of every record, (N,): 1 where records are not weighted."""
-        norms = torch.linalg.vector_norm(design, dim=1)
-        if not self.weighted:
-            return torch.ones_like(norms)
-        weights: Tensor = (self.score_bound(design.shape[1]) / norms).clamp(max=1)
-        return weights
+        norm = self.score_bound(design.shape[1]) if self.weighted else math.inf
+        return weights_within(design, norm)
 
     @property
     def levels(self) -> tuple[tuple[int, ...], ...]:
@@ -222,12 +233,8 @@ class BayesianLogisticRegression:
             ValueError: if a group or a category has a feature that ``x`` lacks.
         """
         if self.limit is not None:
-            x = x.clamp(-float(self.limit), float(self.limit))
-            for category in self.one_hot or ():
-                columns = _places("one_hot", category, x)
-                some = x[:, columns]
-                length = torch.linalg.vector_norm(some, dim=1, keepdim=True)
-                x = x.index_copy(1, columns, some * (float(self.limit) / length).clamp(max=1))
+            categories = [_places("one_hot", one, x) for one in self.one_hot or ()]
+            x = within(x, float(self.limit), categories)
         if self.correlation:
             x = self._apart(x)
         if not self.intercept:

@@ -1,11 +1,10 @@
-"""Bayesian regression of numbers and counts within public bounds, and the shared design."""
+"""Bayesian regression of numbers and counts within public bounds."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -13,8 +12,10 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.logistic import departure, disjoint, identified
-from bdpvi.models.priors import Prior, log_prior, sampled
+from bdpvi.models.design import Design
+from bdpvi.models.logistic import departure
+from bdpvi.models.losses import ContinuedPoisson, LogisticErrors, Loss, NegativeBinomial
+from bdpvi.models.priors import Prior, log_prior
 
 _REACH = 20.0
 """Log means are clipped at ± this."""
@@ -23,105 +24,6 @@ _DISPERSED = 7.0
 MOST_COUNT = 10**6
 """The largest public bound of Poisson counts; see
 :func:`bdpvi.regression.score_families.free_poisson`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Design:
-    """A design of features and ones, and a prior N(0, s²I) for the weights.
-
-    Args:
-        prior_scale: the prior's standard deviation s.
-        limit: features are clipped at ± limit; None does not clip. Public, like all arguments.
-        levels: column numbers, from 0, of the levels of each category; in each row one of these
-            columns is 1. :class:`bdpvi.DPVI` uses them to measure the information about each level,
-            and a summary compares the levels of a category.
-    """
-
-    prior_scale: float = 5.0
-    limit: float | None = None
-    levels: tuple[tuple[int, ...], ...] = ()
-
-    intercept: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        validate.positive("prior_scale", self.prior_scale)
-        if self.limit is not None:
-            validate.positive("limit", self.limit)
-        object.__setattr__(self, "levels", disjoint("levels", self.levels))
-
-    def weighted(self, features: int) -> list[int]:
-        """Return the numbers of the columns with weights, in order."""
-        return list(range(features))
-
-    def identified(self, features: int) -> Tensor:
-        """Return the identified sums of weights, one for each of p weights, (p, p).
-
-        The indicators of a category's levels sum to the intercept's column, so raising all its
-        weights and lowering the intercept equally changes no prediction. These sums do not change
-        either: a level's weight plus the intercept and the mean of each other category's weights;
-        the intercept plus all such means; and the weight of any other feature.
-
-        Raises:
-            ValueError: if there are fewer columns than ``levels`` names.
-
-        >>> Design(levels=((1, 2),)).identified(3)
-        tensor([[1.0000, 0.0000, 0.0000, 0.0000],
-                [0.0000, 1.0000, 0.0000, 1.0000],
-                [0.0000, 0.0000, 1.0000, 1.0000],
-                [0.0000, 0.5000, 0.5000, 1.0000]], dtype=torch.float64)
-        """
-        columns = self.weighted(features)
-        if missing := sorted({at for group in self.levels for at in group} - set(columns)):
-            raise ValueError(
-                f"levels={self.levels!r}: column {missing[0]} has no weight; there are {features} "
-                "columns, from 0 on, and an exposure's has none"
-            )
-        groups = [[columns.index(at) for at in group] for group in self.levels]
-        return identified(len(columns) + 1, groups)
-
-    def design(self, x: Tensor) -> Tensor:
-        """Return the clipped features and a column of ones, (N, d + 1)."""
-        x = x if self.limit is None else x.clamp(-self.limit, self.limit)
-        return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
-
-    def check(self, data: Dataset) -> None:
-        """Raise ValueError unless every column named in ``levels`` exists and has a weight."""
-        self.identified(data.x.shape[1])
-
-    def weight_prior(self, x: Tensor, *columns: int, intercept_mean: float = 0.0) -> Prior:
-        """Return the prior of the weights ``w``, (d + 1, ...), for features ``x``."""
-        zero = x.new_zeros(len(self.weighted(x.shape[1])) + 1, *columns)
-        return Prior(-departure(zero, intercept_mean), x.new_tensor(self.prior_scale))
-
-    def priors(self, x: Tensor) -> dict[str, Prior]:
-        """Return the priors of the latent variables, by name, for features ``x``."""
-        return {"w": self.weight_prior(x)}
-
-    def predictors(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return the linear predictors, (N, ...)."""
-        return self.design(x) @ latents["w"]
-
-    def likelihood(self, latents: Mapping[str, Tensor], x: Tensor) -> Any:
-        """Return the Pyro distribution of the targets."""
-        raise NotImplementedError
-
-    def cut(self, y: Tensor | None) -> Tensor | None:
-        """Return the targets within their bounds, if there are any."""
-        return y
-
-    def weights_of(self, x: Tensor, y: Tensor | None) -> Tensor | None:
-        """Return the weight of each record's log-likelihood, (N,); None if all are 1."""
-        return None
-
-    def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Sample the latent variables and observe the records."""
-        import pyro
-        import pyro.poutine
-
-        latents, weights = sampled(self.priors(x)), self.weights_of(x, y)
-        weighted = nullcontext() if weights is None else pyro.poutine.scale(scale=weights)
-        with pyro.plate("records", len(x)), weighted:
-            pyro.sample("y", self.likelihood(latents, x), obs=self.cut(y))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +59,10 @@ class BayesianLinearRegression(_Regression):
     Latent variables are the weights ``w``, the intercept last, with the prior N(0, s²I), and
     ``log_scale``, the logarithm of the errors' standard deviation, with the prior N(0, 2²).
 
+    :meth:`bounded` makes errors of the logistic law with a public scale, and ``w`` the only latent
+    variable. Its scores are bounded, which those of normal errors are not, as they grow with the
+    predictor; for any symmetric errors the weights are still those of the mean.
+
     Args:
         largest: public bound on the distance of targets from ``middle``; they are clipped to it.
         middle: public centre of the targets, and the intercept's prior mean. The other weights'
@@ -164,19 +70,32 @@ class BayesianLinearRegression(_Regression):
         prior_scale: the prior's standard deviation s.
         limit: features are clipped at ± limit; None does not clip.
         levels: column numbers of the levels of each category.
+        error_scale: scale of the logistic law, public, with weighted records only; a standard
+            deviation is 1.81 times this. None means ``largest``/4.
 
     >>> model = BayesianLinearRegression(largest=5.0)
     >>> model.priors(torch.zeros(4, 2))["w"].mean.shape
     torch.Size([3])
+    >>> BayesianLinearRegression.bounded(largest=5.0).loss
+    LogisticErrors(scale=1.25)
     """
 
     kind: ClassVar[str] = "linear"
+    known: ClassVar[Mapping[str, Any]] = {"error_scale": None}
 
     middle: float = 0.0
+    error_scale: float | None = field(default=None, metadata={"absent": None})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         validate.finite_number("middle", self.middle)
+        _only_weighted(self, "error_scale")
+
+    @property
+    def loss(self) -> Loss | None:
+        """The loss of a weighted record."""
+        scale = self.largest / 4 if self.error_scale is None else self.error_scale
+        return LogisticErrors(float(scale)) if self.weighs else None
 
     @classmethod
     def of_bounds(
@@ -204,7 +123,11 @@ class BayesianLinearRegression(_Regression):
     def priors(self, x: Tensor) -> dict[str, Prior]:
         """Return the priors of the weights and the errors' log scale."""
         w = self.weight_prior(x, intercept_mean=self.middle)
-        return {"w": w, "log_scale": log_prior(x)}
+        return {"w": w} if self.weighs else {"w": w, "log_scale": log_prior(x)}
+
+    def departure(self, w: Tensor) -> Tensor:
+        """Return the weights minus their prior mean, (..., n)."""
+        return departure(w, self.middle / self.constant)
 
     def means(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the expected targets, (N,)."""
@@ -214,6 +137,8 @@ class BayesianLinearRegression(_Regression):
         """Return the Pyro distribution of the targets."""
         import pyro.distributions as dist
 
+        if isinstance(self.loss, LogisticErrors):
+            return dist.Logistic(self.means(latents, x), self.loss.scale)
         return dist.Normal(self.means(latents, x), latents["log_scale"].exp())
 
     def cut(self, y: Tensor | None) -> Tensor | None:
@@ -239,6 +164,10 @@ class _Counts(_Regression):
         validate.positive_int("largest", self.largest)  # type: ignore[arg-type]
         if self.exposure is not None:
             validate.positive_int("exposure", self.exposure, least=0)
+            if self.weighs:
+                raise ValueError(
+                    f"exposure={self.exposure!r}: weighted records have none; leave it out"
+                )
 
     def weighted(self, features: int) -> list[int]:
         """Return the numbers of the columns with weights: all but the exposure."""
@@ -264,6 +193,10 @@ class _Counts(_Regression):
     def means(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the expected counts, (N,)."""
         return self.log_means(latents, x).exp()
+
+    def cut(self, y: Tensor | None) -> Tensor | None:
+        """Return counts from 0 to ``largest``, if there are any."""
+        return None if y is None else y.clamp(0, self.largest)
 
     def fits(self, y: Tensor) -> Tensor:
         """Return a mask of the valid counts."""
@@ -295,6 +228,10 @@ class _Counts(_Regression):
 class BayesianPoissonRegression(_Counts):
     """Bayesian Poisson regression: counts with a linear log mean.
 
+    With :meth:`bounded` the rate is the exponential of the predictor up to half of ``largest``;
+    beyond it is continued, and never exceeds ``largest``
+    (:class:`bdpvi.models.losses.ContinuedPoisson`).
+
     Args:
         largest: whole number, at most :data:`MOST_COUNT`, public. Larger counts are clipped to it
             where sensitivity has to be bounded; :class:`bdpvi.regression.NoisyScores` corrects for
@@ -322,11 +259,26 @@ class BayesianPoissonRegression(_Counts):
         remedy = "such counts are numbers to a linear model"
         validate.at_most("largest", self.largest, MOST_COUNT, remedy)  # type: ignore[arg-type]
 
+    @property
+    def loss(self) -> ContinuedPoisson | None:
+        """The loss of a weighted record."""
+        return ContinuedPoisson(float(self.largest)) if self.weighs else None
+
+    def means(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the expected counts, (N,)."""
+        if self.loss is None:
+            return super().means(latents, x)
+        return self.loss.rate(self.predictors(latents, x))
+
     def likelihood(self, latents: Mapping[str, Tensor], x: Tensor) -> Any:
         """Return the Pyro distribution of the targets."""
         import pyro.distributions as dist
 
-        return dist.Poisson(self.means(latents, x))
+        if self.loss is None:
+            return dist.Poisson(self.means(latents, x))
+        from bdpvi.models.continued import Continued  # loads Pyro
+
+        return Continued(self.predictors(latents, x), self.loss)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,6 +296,8 @@ class BayesianNegativeBinomialRegression(_Counts):
         prior_scale: the prior's standard deviation s.
         limit: features are clipped at ± limit; None does not clip.
         levels: column numbers of the levels of each category.
+        dispersion: α if it is public, with weighted records only, which need it; ``w`` is then the
+            only latent variable.
 
     >>> model = BayesianNegativeBinomialRegression(largest=10)
     >>> priors = model.priors(torch.zeros(4, 2))
@@ -352,16 +306,50 @@ class BayesianNegativeBinomialRegression(_Counts):
     """
 
     kind: ClassVar[str] = "negative binomial"
+    known: ClassVar[Mapping[str, Any]] = {"dispersion": None}
+
+    dispersion: float | None = field(default=None, metadata={"absent": None})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _only_weighted(self, "dispersion")
+        if self.weighs and self.dispersion is None:
+            raise ValueError(
+                "dispersion must be given if records are weighted: its posterior has no bound on "
+                "what a record moves"
+            )
+
+    @property
+    def loss(self) -> NegativeBinomial | None:
+        """The loss of a weighted record."""
+        if not self.weighs:
+            return None
+        assert self.dispersion is not None
+        return NegativeBinomial(float(self.largest), float(self.dispersion))
 
     def priors(self, x: Tensor) -> dict[str, Prior]:
-        """Return the priors of the weights and the log dispersion."""
-        return {**super().priors(x), "log_dispersion": log_prior(x)}
+        """Return the priors of the weights and the log dispersion, if that is unknown."""
+        own = {} if self.weighs else {"log_dispersion": log_prior(x)}
+        return {**super().priors(x), **own}
 
     def likelihood(self, latents: Mapping[str, Tensor], x: Tensor) -> Any:
         """Return the Pyro distribution of the targets."""
         import pyro.distributions as dist
 
+        if self.loss is not None:
+            size, ones = 1 / self.loss.dispersion, self.predictors(latents, x)
+            return dist.NegativeBinomial(size, logits=ones - math.log(size))
         # Below e⁻⁷ it is Poisson, and differences of log Γ(1/α) would lose precision in float32.
         dispersion = latents["log_dispersion"].clamp(-_DISPERSED, _DISPERSED)
         logits = self.log_means(latents, x) + dispersion
         return dist.NegativeBinomial((-dispersion).exp(), logits=logits)
+
+
+def _only_weighted(model: Design, name: str) -> None:
+    """Check a scale that is known where records are weighted, and else unknown."""
+    if (value := getattr(model, name)) is None:
+        return
+    validate.positive(name, value)
+    if not model.weighs:
+        made = f"{type(model).__name__}.bounded"
+        raise ValueError(f"{name}={value!r} needs weighted records, as made by {made}")

@@ -28,8 +28,8 @@ result is raised by :data:`SLACK`. With the roles of P and Q exchanged the same 
 removed one with a/(hi + a) and b² (hi + a).
 
 *Several draws.* A rotation turns k draws at temperatures τ into one block of n coordinates with the
-mean b (Σ 1/τ)^½ and k − 1 blocks with the mean 0, each with lo or hi and one coordinate at hi + a
-or lo(1 − a).
+mean b (Σ 1/τ)^½ and k − 1 blocks with the mean 0, each with lo or hi, in some of them with one
+coordinate at hi + a or lo(1 − a).
 
 *Closed form.* With e(v) = −½[ln(1 − λ(1/v − 1)) − λ ln v] for a variance v of Q, the log-moment of
 every such pair is at most a sum over the ends of the eigenvalues' ranges
@@ -213,6 +213,7 @@ class _Choices:
         high: share of the free coordinates that are at hi.
         place: 0 if y_j is at lo, 1 at hi, 2 at k_x.
         other: 1 if another coordinate is at k_x; not with place 2.
+        bent: share of the other draws' blocks that have a coordinate with the own curvature.
     """
 
     phi: Tensor
@@ -222,9 +223,11 @@ class _Choices:
     high: Tensor
     place: Tensor
     other: Tensor
+    bent: Tensor
 
     def columns(self) -> tuple[Tensor, ...]:
-        return self.phi, self.psi, self.w, self.shared, self.high, self.place, self.other
+        several = self.place, self.other, self.bent
+        return self.phi, self.psi, self.w, self.shared, self.high, *several
 
     def at(self, index: int) -> list[float]:
         return [float(column[index]) for column in self.columns()]
@@ -233,10 +236,13 @@ class _Choices:
 @lru_cache(maxsize=4096)
 def _largest(case: _Case, epsilon: float) -> float:
     """Return the largest δ(ε) of a coordinate-wise search from several starts."""
-    counts = torch.linspace(0, 1, min(case.columns, _COUNTS), dtype=torch.float64).tolist()
+    most = min(case.draws * case.columns, _COUNTS)
+    counts = torch.linspace(0, 1, most, dtype=torch.float64).tolist()
     unit = torch.linspace(0, 1, _POINTS, dtype=torch.float64).tolist()
     angles = [math.pi * one for one in unit]
     places = [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
+    bent = (0.0, 1.0) if case.draws > 1 else (1.0,)
+    places = [(*one, share) for one in places for share in bent]
     starts = product(angles[::2], unit[::4], (1.0,), (1.0,), (0.0, 1.0), places)
     rows = [[*start[:5], *start[5]] for start in starts]
     best, value = _best(case, epsilon, rows)
@@ -269,7 +275,7 @@ def _best(
 
 def _log_mgf(case: _Case, choices: _Choices) -> Callable[[Tensor | slice], LogMgf]:
     """Return the log moment generating function of every choice's privacy loss under P."""
-    phi, psi, share, rho, high, place, other = choices.columns()
+    phi, psi, share, rho, high, place, other, bent = choices.columns()
     middle, half, a = (case.hi + case.lo) / 2, (case.hi - case.lo) / 2, case.a
     first = middle + half * phi.cos()
     if case.added:
@@ -292,14 +298,14 @@ def _log_mgf(case: _Case, choices: _Choices) -> Callable[[Tensor | slice], LogMg
     free = max(case.columns - 2, 0)
     with_kx = other * (free > 0)
     ups = ((free - with_kx) * high).round()
-    blocks = (case.draws - 1) * (case.columns - 1)
+    single = ((case.draws - 1) * bent).round()
+    blocks = (case.draws - 1) * case.columns - single
     more_up = (blocks * high).round()
-    single = case.draws - 1
     many = (
         (torch.full_like(y, case.hi), ups + more_up),
         (torch.full_like(y, case.lo), free - with_kx - ups + blocks - more_up),
         (k_x.expand_as(y), with_kx),
-        (torch.full_like(y, case.alone), torch.full_like(y, single)),
+        (torch.full_like(y, case.alone), single),
     )
 
     def of(rows: Tensor | slice) -> LogMgf:

@@ -87,6 +87,23 @@ def test_several_draws_cost_no_more(one: Influence, direction: str) -> None:
         assert float(largest(pairs, direction, epsilon)) <= one.delta(epsilon, direction, 3)
 
 
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize(("columns", "share"), [(1, 0.01), (2, 0.0), (5, 0.01)])
+@pytest.mark.parametrize("direction", [WITH, WITHOUT])
+def test_several_draws_may_have_every_precision_at_the_same_end(
+    added: bool, columns: int, share: float, direction: str
+) -> None:
+    """A record may change no precision by its own curvature, in any of the draws."""
+    one = Influence(added=added, columns=columns, shift=0.02, spread=0.1, share=share)
+    for precision in (math.exp(-one.spread), math.exp(one.spread)):
+        r = torch.full((1, 10 * columns), precision, dtype=torch.float64)
+        b2 = torch.zeros_like(r)
+        b2[0, 0] = precision * 10 * one.shift**2
+        for epsilon in (0.2, 1.0):
+            found = float(largest(GaussianPairs(r, b2), direction, epsilon))
+            assert found <= one.delta(epsilon, direction, 10)
+
+
 @pytest.mark.parametrize("one", CASES, ids=str)
 @pytest.mark.parametrize("direction", [WITH, WITHOUT])
 def test_the_closed_form_is_above_every_log_moment(one: Influence, direction: str) -> None:
@@ -142,7 +159,7 @@ def test_bad_arguments(change: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize("reverse", [False, True])
 def test_the_search_finds_what_a_grid_finds(one: Influence, reverse: bool) -> None:
     unit = torch.linspace(0, 1, 11, dtype=torch.float64).tolist()
-    places = [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
+    places = [(*one, 1.0) for one in ((0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (0.0, 1.0), (1.0, 1.0))]
     few = (0.0, 0.5, 1.0)
     rows = [
         [math.pi * phi, psi, w, shared, high, *place]

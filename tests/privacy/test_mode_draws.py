@@ -25,7 +25,8 @@ from bdpvi.bayesian import guarantees, pricing
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.guarantees import BayesianDP, WorstCaseDP
 from bdpvi.bayesian.mode.influence import of_any_table
-from bdpvi.bayesian.mode.objective import LogPosterior, Weighted, climbed
+from bdpvi.bayesian.mode.objective import LogPosterior, climbed
+from bdpvi.bayesian.mode.rows import Weighted
 from bdpvi.datasets.dataset import People
 from bdpvi.datasets.records import Held
 from bdpvi.guides import FullRank, Laplace

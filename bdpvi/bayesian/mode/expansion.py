@@ -5,26 +5,29 @@ In units of the mode's own Gaussian, u = Lᵀz, a displacement Δ of the neighbo
     Δ + Σ_{k ≥ 2} T_{k+1}[Δ^k]/k! ± ω ℓ′(z·m + u·Δ) u = 0,   T_k = Σ ωᵢ ℓ⁽ᵏ⁾ uᵢ^{⊗k},
 
 with + for an added record and − for a removed one, and its precision is
-K = I + Σ_{k ≥ 1} T_{k+2}[Δ^k]/k! ± ω ℓ″ u uᵀ. The sums are truncated at k = j. As |ℓ⁽ᵏ⁾| ≤ ℓ″ for k
-up to 6, with t = ‖Δ‖ the truncation error of the gradient is at most e^{ht} (ht)^j t/(j + 1)!, and
-that of K at most e^{ht} (ht)^{j+1}/(j + 1)!. Each neighbour uses the smallest j with a negligible
-error; neighbours too far for any degree are computed by passes over all records.
+K = I + Σ_{k ≥ 1} T_{k+2}[Δ^k]/k! ± ω ℓ″ u uᵀ. The sums are truncated at k = j. As |ℓ⁽ᵏ⁾| ≤
+M^{k−2} ℓ″ for k up to 6, with t = ‖Δ‖ the truncation error of the gradient is at most
+e^{ht} (ht)^j t/(j + 1)!, and that of K at most e^{ht} (ht)^{j+1}/(j + 1)!. Each neighbour uses the
+smallest j with a negligible error; neighbours too far for any degree are computed by passes over
+all records. If a loss has a kink, rows that some neighbour's displacement may carry across it are
+left out of the tensors from T₃ on, and summed exactly for every neighbour.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.bayesian.mode.objective import Peak, Weighted, blocks, outer, slopes
+from bdpvi.bayesian.mode.objective import Peak
+from bdpvi.bayesian.mode.own import TINY, OwnCurvature
+from bdpvi.bayesian.mode.rows import Beyond, Rows, blocks, width
 from bdpvi.bayesian.optimum.packed import indices, monomials, taylor_weights, unpack
 
-NEGLIGIBLE, TINY, TOLERABLE = 1e-10, 1e-13, 1e-7
+NEGLIGIBLE, TOLERABLE = 1e-10, 1e-7
 """Limits on the total variation distance of a neighbour's Gaussian from the true one: to accept a
 degree, for one neighbour or the mean of all, as δ is a mean; to need no passes, because δ pays e^ε
 times as much; and to need none where passes are too much work."""
@@ -32,12 +35,11 @@ _WORK = 1e9
 """Largest number of products in passes over all records, for neighbours above the limit."""
 FAR = 1.2
 """Largest expected displacement, over the first Newton step."""
-_TURNS = 60
-_SETTLED = TINY / 8
 _ENTRIES = 1 << 24
 """Largest number of entries of a tensor."""
-_MOST = 3
-"""Largest degree of K in Δ."""
+_REACH = 1.5
+"""Largest displacement, over the largest expected one, for which rows are known to keep to their
+side of a kink; a neighbour that is further is computed by a pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,11 +76,13 @@ class ModeExpansion:
 
     def __init__(self, mode: Peak, far: Tensor) -> None:
         self.mode, self.n = mode, len(mode.point)
+        self.reach = _REACH * float(far.max()) if len(far) else 0.0
+        self.near = mode.posterior.records.sum(_near, mode.point, mode.root, self.reach)
         self.degree = 1
-        while self.degree < _MOST and self._fits(self.degree + 1) and self._short(far):
+        while self.degree < self.near.most and self._fits(self.degree + 1) and self._short(far):
             self.degree += 1
         records, degrees = mode.posterior.records, range(1, self.degree + 1)
-        gradients, bends = records.sum(_tensors, mode.point, mode.root, self.degree)
+        gradients, bends = records.sum(_tensors, mode.point, mode.root, self.degree, self.reach)
         weights = [taylor_weights(self.n, k) for k in degrees]
         self.gradients = [one * w for one, w in zip(gradients, weights, strict=True)]
         self.bends = [one * w for one, w in zip(bends, weights, strict=True)]
@@ -86,7 +90,7 @@ class ModeExpansion:
         self.eye = (row == column).double().unsqueeze(1)
 
     def _width(self, degree: int) -> int:
-        return _width(self.n, degree)
+        return width(self.n, degree)
 
     def _fits(self, degree: int) -> bool:
         return self._width(2) * self._width(degree) <= _ENTRIES
@@ -97,12 +101,13 @@ class ModeExpansion:
 
     def _missing(self, t: Tensor, degree: int) -> Tensor:
         """Return the total variation distance due to truncation, for displacements of length t."""
-        ht, factor = self.mode.longest * t, math.factorial(degree + 1)
+        ht = self.mode.longest * t
+        factor = math.factorial(degree + 1) / self.near.excess(degree)
         curvature = ht.exp() * ht.pow(degree + 1) / factor
         gradient = ht.exp() * ht.pow(degree) * t / factor
         return _variation(gradient, curvature, ht, self.n)
 
-    def neighbours(self, records: Weighted, sign: float) -> Moved:
+    def neighbours(self, records: Rows, sign: float) -> Moved:
         """Return the neighbours with one of the records added (``sign`` 1) or removed (−1).
 
         Args:
@@ -121,49 +126,54 @@ class ModeExpansion:
             serves = self._missing(far, degree) <= NEGLIGIBLE
             mine = (todo & (serves | (degree == self.degree))).nonzero()[:, 0]
             todo[mine] = False
-            for part in blocks(len(mine), self._width(2) + self._width(degree)):
+            entries = self._width(2) + self._width(degree) + len(self.near)
+            for part in blocks(len(mine), entries):
                 self._solve(records, sign, moved, mine[part], degree)
         rough, all_of_them = (~(moved.error <= TINY)).nonzero()[:, 0], self.mode.posterior.count
-        if len(rough) * all_of_them * self._width(2) > _WORK:
+        if len(rough) * all_of_them * self._width(2) * records.cost > _WORK:
             rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
         for part in blocks(len(rough), all_of_them):
             self._pass(records, sign, moved, rough[part])
         return replace(moved, error=moved.error.nan_to_num(1.0).clamp(max=1.0))
 
-    def _solve(self, records: Weighted, sign: float, moved: Moved, at: Tensor, degree: int) -> None:
+    def _solve(self, records: Rows, sign: float, moved: Moved, at: Tensor, degree: int) -> None:
         """Write neighbours computed by the polynomial into ``moved``, with their error bounds."""
         own = self._own(records.select(at), sign)
+        near = Beyond(self.near, self.mode.point, self.mode.root)
 
         def pull(x: Tensor) -> Tensor:
             total = x.T.clone()
             for k in range(2, degree + 1):
                 total += self.gradients[k - 1] @ monomials(x.T, k)
-            return total.T
+            return total.T + near.pulls(x)
 
         shift, left = own.solved(pull)
         bent = self.eye.expand(-1, len(at)).clone()
         for k in range(1, degree + 1):
             bent += self.bends[k - 1] @ monomials(shift.T, k)
-        missing = self._missing(torch.linalg.vector_norm(shift, dim=1), degree)
+        length = torch.linalg.vector_norm(shift, dim=1)
+        missing = self._missing(length, degree)
+        if math.isfinite(self.near.loss.kink):
+            missing = missing.where(length <= self.reach, math.inf)
         moved.shift[at] = shift
-        moved.precision[:, at] = bent + own.bend(shift)
+        moved.precision[:, at] = bent + near.bends(shift) + own.bend(shift)
         moved.error[at] = (missing + self._left(left)) / own.least
 
-    def _own(self, records: Weighted, sign: float) -> _OwnCurvature:
-        return _own(self.mode, records, sign)
+    def _own(self, records: Rows, sign: float) -> OwnCurvature:
+        return records.own(self.mode.point, self.mode.root, sign)
 
-    def _pass(self, records: Weighted, sign: float, moved: Moved, at: Tensor) -> None:
+    def _pass(self, records: Rows, sign: float, moved: Moved, at: Tensor) -> None:
         """Write neighbours computed by passes over all records into ``moved``."""
         own, data = self._own(records.select(at), sign), self.mode.posterior.records
         point, root = self.mode.point, self.mode.root
         prior = self.mode.posterior.precision * root.T @ root
 
         def pull(x: Tensor) -> Tensor:
-            return data.sum(_pull, point, root, x) + x @ prior
+            return data.sum(_pulls, point, root, x) + x @ prior
 
         shift, left = own.solved(pull)
         row, column = indices(self.n, 2)
-        bent = data.sum(_bent, point, root, shift) + prior[row, column]
+        bent = data.sum(_bends, point, root, shift) + prior[row, column]
         moved.shift[at] = shift
         moved.precision[:, at] = bent.T + own.bend(shift)
         moved.error[at] = self._left(left) / own.least
@@ -173,111 +183,29 @@ class ModeExpansion:
         return 2 * gradient * (1 + self.mode.longest * math.sqrt(self.n))
 
 
-def _width(n: int, degree: int) -> int:
-    return math.comb(n + degree - 1, degree)
+def _near(part: Rows, point: Tensor, root: Tensor, reach: float) -> Rows:
+    return part.select(part.crossing(point, root, reach))
 
 
 def _tensors(
-    part: Weighted, point: Tensor, root: Tensor, degree: int
+    part: Rows, point: Tensor, root: Tensor, degree: int, reach: float
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return the records' part of the tensors of F′ and of F″ up to a degree."""
-    n, degrees = len(point), range(1, degree + 1)
-    gradients = tuple(torch.zeros(n, _width(n, k)).double() for k in degrees)
-    bends = tuple(torch.zeros(_width(n, 2), _width(n, k)).double() for k in degrees)
-    for some in blocks(len(part), _width(n, degree) + _width(n, 2)):
-        z, weight = part.z[some], part.weight[some]
-        u = z @ root
-        every, square = slopes(z @ point, degree + 2), outer(u).T
-        for k in degrees:
-            powers = monomials(u.T, k).T
-            if k > 1:  # of degree 1 it is the identity
-                gradients[k - 1].add_((u.T * (weight * every[k])) @ powers)
-            bends[k - 1].add_((square * (weight * every[k + 1])) @ powers)
-    return gradients, bends
+    return part.tensors(point, root, degree, reach)
 
 
-def _pull(part: Weighted, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
-    """Return the records' part of the change of F′ at displacements (m, n)."""
-    rows, logits = part.z @ root, part.z @ point
-    (still,), (slope,) = slopes(logits, 1), slopes(logits + x @ rows.T, 1)
-    return (part.weight * slope - part.weight * still) @ rows
+def _pulls(part: Rows, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
+    return part.pulls(point, root, x)
 
 
-def _bent(part: Weighted, point: Tensor, root: Tensor, shift: Tensor) -> Tensor:
-    """Return the records' part of F″ at displacements (m, n), packed, (m, n(n + 1)/2)."""
-    rows = part.z @ root
-    _, bend = slopes(part.z @ point + shift @ rows.T, 2)
-    return (part.weight * bend) @ outer(rows)
+def _bends(part: Rows, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
+    return part.bends(point, root, x)
 
 
-def first_steps(mode: Peak, records: Weighted, sign: float) -> Tensor:
+def first_steps(mode: Peak, records: Rows, sign: float) -> Tensor:
     """Return the length of every neighbour's first Newton step, about its displacement, (m,)."""
-    length: Tensor = torch.linalg.vector_norm(_own(mode, records, sign).first(), dim=1)
+    own = records.own(mode.point, mode.root, sign)
+    length: Tensor = torch.linalg.vector_norm(own.first(), dim=1)
     return length
-
-
-def _own(mode: Peak, records: Weighted, sign: float) -> _OwnCurvature:
-    return _OwnCurvature(records.z @ mode.root, records.z @ mode.point, sign * records.weight)
-
-
-@dataclass(frozen=True, eq=False)
-class _OwnCurvature:
-    """The neighbours' added or removed records: rows in units of the mode, logits there, ±ω."""
-
-    u: Tensor
-    logit: Tensor
-    weight: Tensor
-
-    def bend(self, shift: Tensor) -> Tensor:
-        """Return ±ω ℓ″ uuᵀ at displacements (m, n), packed."""
-        _, second = slopes(self.logit + (self.u * shift).sum(1), 2)
-        return (outer(self.u) * (self.weight * second).unsqueeze(1)).T
-
-    def solved(self, pull: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the displacements (m, n), and norms of the remaining gradients, (m,).
-
-        Each step is J⁻¹G with J = I ± ω ℓ″ uuᵀ at the mode, by Sherman and Morrison.
-
-        Args:
-            pull: the gradient of the data's part of F, minus its value at 0.
-        """
-        inverse, shift = self._inverse(), self.first()
-        best, result = torch.full_like(self.logit, math.inf), shift
-        for _ in range(_TURNS):
-            (slope,) = slopes(self.logit + (self.u * shift).sum(1), 1)
-            gradient = pull(shift) + (self.weight * slope).unsqueeze(1) * self.u
-            size = torch.linalg.vector_norm(gradient, dim=1)
-            better = size < best
-            result = torch.where(better.unsqueeze(1), shift, result)
-            gained = bool((size[better] < best[better] / 2).any())
-            best = torch.minimum(best, size)
-            if not gained or bool((best < _SETTLED).all()):
-                break
-            shift = shift - self._step(gradient, inverse)
-        return result, best
-
-    def first(self) -> Tensor:
-        """Return the first step of every neighbour, (m, n)."""
-        (slope,) = slopes(self.logit, 1)
-        gradient = (self.weight * slope).unsqueeze(1) * self.u
-        return -self._step(gradient, self._inverse())
-
-    @property
-    def least(self) -> Tensor:
-        """J's least eigenvalue, 1 − a for a removed record, (m,)."""
-        return self._grown().clamp(min=0.0, max=1.0)
-
-    def _grown(self) -> Tensor:
-        _, bend = slopes(self.logit, 2)
-        return 1 + self.weight * bend * self.u.square().sum(1)
-
-    def _inverse(self) -> Tensor:
-        """Return the factor of uuᵀ in J⁻¹, (m, 1); for long steps it would be smaller."""
-        _, bend = slopes(self.logit, 2)
-        return (self.weight * bend / self._grown().clamp(min=0.05)).unsqueeze(1)
-
-    def _step(self, gradient: Tensor, inverse: Tensor) -> Tensor:
-        return gradient - inverse * (self.u * gradient).sum(1, keepdim=True) * self.u
 
 
 def _variation(gradient: Tensor, curvature: Tensor, ht: Tensor, columns: int) -> Tensor:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
 from bdpvi.bayesian.mode.objective import EXACT, Peak, distance
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.weighing import Weighing
 from bdpvi.privacy.conceivable import Influence
 
 _ROOM, _WIDEST = 10 * EXACT, 4.0
@@ -17,9 +18,8 @@ spread it covers: F′ at one is EXACT in its own norm, at the other (e^s + a)^�
 
 def of_any_record(
     longest: float,
-    least: float,
-    score: float,
-    row: float,
+    pull: float,
+    share: float,
     columns: int,
     *,
     added: bool,
@@ -27,48 +27,69 @@ def of_any_record(
 ) -> Influence | None:
     """Return how far any conceivable record moves a mode.
 
-    *Added* x: at the new mode F′ = −ωℓ′x, and |ℓ′| ≤ 1, so t (1 − e^{−ht})/(ht) ≤ c = ω‖x‖. The
-    record's own curvature is at most a = ω‖x‖²/4, with p at the new mode. *Removed* x: F without it
-    has at least (1 − a) of the curvature at m, so the same holds with c/(1 − a). Norms are those of
-    F″(m)⁻¹, so that c ≤ C λ_min^{−½} and a ≤ C B/(4 λ_min).
+    *Added* x: at the new mode F′ = −ωℓ′x, and |ℓ′| ≤ s, so t (1 − e^{−ht})/(ht) ≤ c = sω‖x‖. The
+    record's own curvature there is at most a = κω‖x‖². *Removed* x: F without it has at least
+    (1 − a) of the curvature at m, so the same holds with c/(1 − a). Norms are those of F″(m)⁻¹, so
+    that c ≤ sC λ_min^{−½} and a ≤ κCB/λ_min, and h is the largest M‖z‖ of the data's rows.
 
     Args:
-        longest: h of the data's rows; B λ_min^{−½} bounds it for every table.
-        least: λ_min, the least eigenvalue of F″(m); the prior's λ bounds it for every table.
-        score: C, the bound on ω‖z‖.
-        row: B, the bound on ‖z‖.
+        longest: h of the data's rows; MB λ_min^{−½} bounds it for every table.
+        pull: c.
+        share: a.
         columns: n.
         added: whether the record is added.
         room: any other difference of F′ between the two fits, in the norm of F″(m)⁻¹.
 
     Returns:
-        None where nothing is proven, because a record's pull is too strong for the ridge.
+        None where nothing is proven, because a record's pull is too strong for the ridge or its
+        length has no bound.
 
-    >>> found = of_any_record(0.2, 100.0, 1.0, 2.0, 3, added=True)
+    >>> found = of_any_record(0.2, 0.1, 0.005, 3, added=True)
     >>> round(found.shift, 4), round(found.spread, 4), found.share
     (0.101, 0.0202, 0.005)
     """
-    pull, share = score / math.sqrt(least) + room, score * row / (4 * least)
+    pull += room
     if not added:
         pull = pull / (1 - share) if share < 1 else math.inf
     shift = distance(longest, pull)
-    if not math.isfinite(shift):
+    if not (math.isfinite(shift) and math.isfinite(share)):
         return None
     return Influence(added=added, columns=columns, shift=shift, spread=longest * shift, share=share)
 
 
-def of_mode(model: BayesianLogisticRegression, mode: Peak, *, added: bool) -> Influence | None:
-    """Return how far any conceivable record moves this table's mode."""
-    n = len(mode.point)
-    curvature = torch.linalg.inv(mode.root @ mode.root.T)
-    least = max(float(torch.linalg.eigvalsh(curvature)[0]), model.precision(n))
-    score, row = model.score_bound(n), model.longest(n)
-    return of_any_record(mode.longest, least, score, row, n, added=added, room=_ROOM)
-
-
-def of_any_table(
-    model: BayesianLogisticRegression, columns: int, *, added: bool
+def _of_least(
+    model: Weighing, columns: int, longest: float, least: float, *, added: bool
 ) -> Influence | None:
+    """Return the influence where λ_min is at least ``least``."""
+    assert model.loss is not None
+    bound, n = model.loss.bound, columns // model.loss.predictors
+    norm = model.weighted_norm(n)
+    pull = bound.score * norm / math.sqrt(least)
+    share = bound.curvature * norm * model.longest(n) / least
+    found = of_any_record(longest, pull, share, columns, added=added, room=_ROOM)
+    return found if found is None or model.loss.predictors == 1 else _spread(found)
+
+
+def _spread(found: Influence) -> Influence:
+    """Return an influence that covers an own curvature of any rank.
+
+    A record of several predictors has a curvature of as many ranks, each up to a. All precisions
+    then lie from e^{−s} to e^{s} + a (added), or from e^{−s}(1 − a) to e^{s} (removed): within the
+    factors e^{∓s′} of a larger spread s′ without own curvature.
+    """
+    s, a = found.spread, found.share
+    wider = math.log(math.exp(s) + a) if found.added else s - math.log1p(-a)
+    return replace(found, spread=wider, share=0.0)
+
+
+def of_mode(model: Weighing, mode: Peak, *, added: bool) -> Influence | None:
+    """Return how far any conceivable record moves this table's mode."""
+    curvature = torch.linalg.inv(mode.root @ mode.root.T)
+    least = max(float(torch.linalg.eigvalsh(curvature)[0]), mode.posterior.precision)
+    return _of_least(model, len(mode.point), mode.longest, least, added=added)
+
+
+def of_any_table(model: Weighing, columns: int, *, added: bool) -> Influence | None:
     """Return how far any conceivable record moves the fit to any table, from public numbers.
 
     The fit is the computed N(m, H⁻¹) with H the Hessian at m, where m may be :data:`EXACT` standard
@@ -76,17 +97,19 @@ def of_any_table(
 
     Args:
         model: weights its records; without weights, or with a weak prior, nothing is proven.
-        columns: n, the number of weights.
+        columns: the number of weights, of all predictors.
         added: whether the record is added.
 
     Returns:
         None where nothing is proven.
 
+    >>> from bdpvi.models.logistic import BayesianLogisticRegression
     >>> round(of_any_table(BayesianLogisticRegression(), 6, added=True).shift, 3)
     0.318
     """
-    least, row = model.precision(columns), model.longest(columns)
-    longest = row / math.sqrt(least)
-    score = model.score_bound(columns)
-    found = of_any_record(longest, least, score, row, columns, added=added, room=_ROOM)
+    assert model.loss is not None
+    n, size = columns // model.loss.predictors, model.loss.bound.concordance
+    least = model.precision(n)
+    longest = size * model.longest(n) / math.sqrt(least)
+    found = _of_least(model, columns, longest, least, added=added)
     return found if found and found.spread < _WIDEST else None

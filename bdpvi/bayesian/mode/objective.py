@@ -1,79 +1,30 @@
-"""The negative log posterior of logistic regression, its mode, and a proven distance from it.
+"""The negative log posterior of a regression, its mode, and a proven distance from it.
 
-F(w) = Σ ωᵢ ℓ(zᵢᵀw) + ½ λ‖w − w₀‖², ℓ(a) = ln(1 + e^{−a}), the rows zᵢ times 2y − 1. Every
-derivative of ℓ from the second to the sixth is at most ℓ″ in size, as each is ℓ″ times a polynomial
-in p(1 − p) and 1 − 2p that is at most 1; so F″ changes slowly: with h the largest ‖zᵢ‖ in the norm
-of F″(m)⁻¹ and t a distance in that of F″(m), F″ lies between e^{−ht} and e^{ht} of F″(m) within t
-(Bach, "Self-concordant analysis for logistic regression", EJS 4, 2010, Proposition 1).
+F(w) = Σ ωᵢ ℓ(zᵢᵀw; yᵢ) + ½ λ‖w − w₀‖². For each loss |ℓ‴| ≤ Mℓ″ (:mod:`bdpvi.models.losses`), so
+F″ changes slowly: with h the largest M‖zᵢ‖ in the norm of F″(m)⁻¹ and t a distance in that of
+F″(m), F″ lies between e^{−ht} and e^{ht} of F″(m) within t (Bach, "Self-concordant analysis for
+logistic regression", EJS 4, 2010, Proposition 1, for M = 1).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bdpvi.bayesian.optimum.packed import indices
+from bdpvi.bayesian.mode.rows import Rows
 from bdpvi.datasets.records import Records
-from bdpvi.models.logistic import BayesianLogisticRegression
 
 EXACT = 1e-6
 """Largest distance of a fit from the mode, in standard deviations."""
 _STEPS = 200
-_ENTRIES = 1 << 23
 
 
-@dataclass(frozen=True, eq=False)
-class Weighted:
-    """Input of the likelihood: rows of the design times 2y − 1, (N, n), and weights ω, (N,)."""
-
-    z: Tensor
-    weight: Tensor
-
-    @classmethod
-    def of(cls, part: tuple[Tensor, Tensor], model: BayesianLogisticRegression) -> Weighted:
-        """Return records, x and y, transformed by ``model``, in float64 on the host."""
-        x, y = (values.double().cpu() for values in part)
-        design = model.design(x)
-        return cls((2 * y - 1).unsqueeze(1) * design, model.record_weights(design))
-
-    def __len__(self) -> int:
-        return len(self.z)
-
-    def select(self, index: Tensor) -> Weighted:
-        """Return the records at ``index``."""
-        return Weighted(self.z[index], self.weight[index])
-
-
-def slopes(logit: Tensor, degree: int) -> list[Tensor]:
-    """Return the derivatives of ln(1 + e^{−a}) from the first to that of ``degree``, at most 5.
-
-    >>> [round(float(one), 4) for one in slopes(torch.tensor(1.0).double(), 5)]
-    [-0.2689, 0.1966, -0.0909, -0.0353, 0.1235]
-    """
-    first = (-logit).sigmoid().neg_()
-    if degree == 1:
-        return [first]
-    v, odd = -first * logit.sigmoid(), -1 - 2 * first
-    found = [first, v]
-    if degree > 2:
-        found.append(v * odd)
-    if degree > 3:
-        found.append(v * (1 - 6 * v))
-    if degree > 4:
-        found.append(v * odd * (1 - 12 * v))
-    return found
-
-
-def _derivatives(part: Weighted, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the records' part of F(w), F′(w) and F″(w)."""
-    logit = part.z @ w
-    slope, bend = slopes(logit, 2)
-    loss = -torch.nn.functional.logsigmoid(logit)
-    scaled = part.z * (part.weight * bend).unsqueeze(1)
-    return part.weight @ loss, part.z.T @ (part.weight * slope), scaled.T @ part.z
+def _derivatives(part: Rows, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return part.derivatives(w)
 
 
 class _Largest(float):
@@ -83,8 +34,8 @@ class _Largest(float):
         return _Largest(max(self, other))
 
 
-def _longest(part: Weighted, root: Tensor) -> _Largest:
-    lengths = torch.linalg.vector_norm(part.z @ root, dim=1)
+def _longest(part: Rows, root: Tensor) -> _Largest:
+    lengths = part.lengths(root)
     return _Largest(lengths.max() if len(lengths) else 0.0)
 
 
@@ -93,13 +44,13 @@ class LogPosterior:
     """F for some records.
 
     Attributes:
-        records: input of the likelihood, in memory or in blocks.
+        records: input of the likelihood, :class:`Rows`, in memory or in blocks.
         count: N.
         precision: λ.
         centre: w₀, (n,).
     """
 
-    records: Records[Weighted]
+    records: Records[Any]
     count: int
     precision: float
     centre: Tensor
@@ -121,7 +72,7 @@ class Peak:
         posterior: F.
         point: m, (n,).
         root: L with L Lᵀ = F″(m)⁻¹, (n, n).
-        longest: h, of the data's rows in the norm of F″(m)⁻¹.
+        longest: h, the largest M‖z‖ of the data's rows in the norm of F″(m)⁻¹.
         decrement: ν = ‖F′(m)‖ in that norm.
         course: F and ν of every step.
     """
@@ -181,15 +132,3 @@ def climbed(posterior: LogPosterior, start: Tensor) -> Peak:
     root = torch.linalg.solve_triangular(factor, eye, upper=False).T
     longest = float(posterior.records.sum(_longest, root))
     return Peak(posterior, w, root, longest, decrement, torch.tensor(course, dtype=torch.float64))
-
-
-def outer(u: Tensor) -> Tensor:
-    """Return the packed squares of rows (m, n): uuᵀ, (m, n(n + 1)/2)."""
-    row, column = indices(u.shape[1], 2)
-    return u[:, row] * u[:, column]
-
-
-def blocks(rows: int, width: int) -> list[slice]:
-    """Return slices of rows, each with about a million numbers."""
-    size = max(1, _ENTRIES // max(1, width))
-    return [slice(at, min(at + size, rows)) for at in range(0, rows, size)]

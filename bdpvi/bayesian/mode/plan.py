@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bdpvi._ground import validate
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.weighing import Weighing
 from bdpvi.privacy.gaussian import largest_variance
 
 MARGIN = 5.0
@@ -11,7 +11,7 @@ MARGIN = 5.0
 
 
 def planned_temperature(
-    model: BayesianLogisticRegression,
+    model: Weighing,
     weights: int,
     *,
     rows: float,
@@ -21,24 +21,29 @@ def planned_temperature(
 ) -> float:
     """Return the temperature planned for a certified Bayesian ε, at least 1.
 
-    A record of typical length moves the mode by about (n/2(N + 13λ))^½ standard deviations: its
-    weight is ½, p(1 − p) about 0.15. With μ the distance of a Gaussian mechanism with ε at δ,
+    A record of typical length moves the mode by about (n/2(N + Λ))^½ standard deviations, Λ =
+    13λ/4κ: its weight is ½, its ℓ″ about 0.6κ, for logistic regression 0.15. With μ the distance of
+    a Gaussian mechanism with ε at δ,
 
-        τ = max(1, 5 k n/((N + 13λ) μ²)),    k draws, n weights.
+        τ = max(1, 5 k n/((N + Λ) μ²)),    k draws, n weights.
 
     The records decide whether ε is then certified; ``python benchmarks/certified.py --rule`` prints
     how often it is.
 
     Args:
-        model: gives the prior's precision λ.
-        weights: n, including the intercept.
+        model: gives the prior's precision λ, and κ.
+        weights: n, including the intercept, of all predictors.
         rows: N as declared.
         epsilon, delta: of all draws together.
         draws: k.
 
+    >>> from bdpvi.models.logistic import BayesianLogisticRegression
     >>> planned_temperature(BayesianLogisticRegression(), 9, rows=4000, epsilon=0.2, delta=1e-5)
     2.6
     """
     validate.positive("rows", rows)
-    usual = (rows + 13 * model.precision(weights)) * largest_variance(epsilon, delta)
+    assert model.loss is not None
+    precision = model.precision(weights // model.loss.predictors)
+    prior = 13 * precision / (4 * model.loss.bound.curvature)
+    usual = (rows + prior) * largest_variance(epsilon, delta)
     return max(1.0, float(f"{MARGIN * draws * weights / usual:.2g}"))

@@ -13,15 +13,18 @@ from bdpvi._ground import log
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated, run_svi
+from bdpvi.bayesian.mode.classes import weigh
 from bdpvi.bayesian.mode.expansion import FAR, ModeExpansion, first_steps
 from bdpvi.bayesian.mode.influence import of_any_table, of_mode
-from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Weighted, climbed
+from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, climbed
 from bdpvi.bayesian.neighbours.route import Add, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import BlockData, Data, Dataset
 from bdpvi.guides.laplace import Laplace, PointMass
 from bdpvi.models.contract import Model
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.kinds import weighing
+from bdpvi.models.losses import Softmax
+from bdpvi.models.weighing import Weighing
 from bdpvi.noise.keys import Key
 
 MOST = 200_000
@@ -31,8 +34,9 @@ MOST = 200_000
 class Mode:
     """The posterior mode and the inverse Hessian there, for the fit and for every neighbour.
 
-    It is for :class:`~bdpvi.BayesianLogisticRegression` without clipped scores and
-    :class:`~bdpvi.guides.Laplace`. The guide is trained by SVI if ``Training`` has a rate below 1
+    It is for :class:`~bdpvi.guides.Laplace` of regressions with a bounded loss
+    (:mod:`bdpvi.models.losses`): :class:`~bdpvi.BayesianLogisticRegression` without clipped scores,
+    and others made by ``bounded``. The guide is trained by SVI if ``Training`` has a rate below 1
     or a custom optimiser, and then refined by Newton steps on all records until the decrement
     proves that the mode is reached; the result does not depend on the start. Besides the panel, the
     influence of any conceivable record is bounded (:mod:`bdpvi.bayesian.mode.influence`), so that
@@ -62,11 +66,7 @@ class Mode:
     @staticmethod
     def takes(model: Model, guide: object) -> bool:
         """Return whether this route is the one of the model and the guide."""
-        return (
-            isinstance(guide, Laplace)
-            and isinstance(model, BayesianLogisticRegression)
-            and model.clip is None
-        )
+        return isinstance(guide, Laplace) and weighing(model) is not None
 
     @classmethod
     def bounds(cls, model: Model, guide: object, features: int) -> bool:
@@ -76,12 +76,13 @@ class Mode:
             model, guide: to fit.
             features: number of columns d.
         """
-        if not isinstance(model, BayesianLogisticRegression) or not cls.takes(model, guide):
+        known = weighing(model)
+        if known is None or not cls.takes(model, guide):
             return False
-        weights = model.design(torch.zeros(1, features)).shape[1]
-        return (
-            of_any_table(model, weights, added=False) is not None
-        )  # the condition for adding is weaker
+        assert known.loss is not None
+        weights = known.design(torch.zeros(1, features)).shape[1] * known.loss.predictors
+        # The condition for adding is weaker.
+        return of_any_table(known, weights, added=False) is not None
 
     def key(self) -> Key:
         """Return a secret key for the batches of SVI, which do not affect the result."""
@@ -94,22 +95,24 @@ class Mode:
             ValueError: if the model or the guide is another one.
             FloatingPointError: if rounding keeps the fit from the mode.
         """
-        model, guide, data = problem.model, problem.guide, problem.data
-        if not isinstance(model, BayesianLogisticRegression) or not self.takes(model, guide):
+        model, guide, data = weighing(problem.model), problem.guide, problem.data
+        if model is None or not isinstance(guide, Laplace):
             raise ValueError(
                 f"neighbours=Mode() is for guides.Laplace of BayesianLogisticRegression without "
-                f"clip, got {type(guide).__name__} of {model!r:.80}; use Coupled() or Optimum()"
+                f"clip or of a regression made by its bounded(), got {type(guide).__name__} of "
+                f"{problem.model!r:.80}; use Coupled() or Optimum()"
             )
         with isolated(data.x):
             some = data.x.new_zeros(1, data.x.shape[1])  # a table may be empty
             guide.setup(some, some.new_zeros(1))
         with log.step("fit"):
-            n = model.design(some).shape[1]
-            centre = -model.departure(torch.zeros(n, dtype=torch.float64))
+            n, every_class = model.design(some).shape[1], _basis(model)
+            centre = -model.departure(torch.zeros(n * every_class.shape[1], dtype=torch.float64))
             every: Data = data if self.table is None else self.table
-            records = every.parts.map(Weighted.of, model)
+            records = every.parts.map(weigh, model)
             posterior = LogPosterior(records, len(every), model.precision(n), centre)
-            peak = climbed(posterior, self._start(problem, centre, track))
+            start = self._start(problem, _lifted(centre, every_class), track)
+            peak = climbed(posterior, (start.view(n, -1) @ every_class).flatten())
         if not peak.error <= EXACT:
             raise FloatingPointError(
                 f"the fit is only known to within {peak.error:.3g} standard deviations of the "
@@ -117,8 +120,8 @@ class Mode:
             )
         kinds = self.kinds or (Remove(MOST if len(every) > MOST else None),)
         panels = tuple(self._panel(model, peak, _rows(kind, every)) for kind in kinds)
-        factor = torch.linalg.cholesky(peak.root @ peak.root.T)
-        parameters = {"loc": peak.point, "scale_tril": factor}
+        factor = torch.linalg.cholesky(_covariance(peak, n, every_class))
+        parameters = {"loc": _lifted(peak.point, every_class), "scale_tril": factor}
         return TrainedNeighbours(
             {name: value.to(data.x.device) for name, value in parameters.items()},
             Convergence(-peak.course[:, 0], peak.course[:, 1]),
@@ -133,10 +136,10 @@ class Mode:
         parameters, _ = run_svi(replace(problem, guide=delta), track)
         return parameters["loc"].double().cpu()
 
-    def _panel(self, model: BayesianLogisticRegression, peak: Any, rows: RowFits) -> Panel:
+    def _panel(self, model: Weighing, peak: Peak, rows: RowFits) -> Panel:
         """Return the panel of one kind."""
         added = rows.sign > 0
-        own = Weighted.of((rows.records.x, rows.records.y), model)
+        own = weigh((rows.records.x, rows.records.y), model)
         with log.step(f"neighbours ({rows.kind})"):
             far = first_steps(peak, own, rows.sign)
             expansion = ModeExpansion(peak, FAR * far)
@@ -151,6 +154,31 @@ class Mode:
         if self.table is None:  # the caller has all records
             return panel
         return panel.marked(rows.records.ids, rows.records.x, rows.records.y)
+
+
+def _basis(model: Weighing) -> torch.Tensor:
+    """Return the orthonormal basis of a row's predictors that the loss depends on, (K, J)."""
+    if isinstance(model.loss, Softmax):
+        return model.loss.basis
+    return torch.ones(1, 1, dtype=torch.float64)
+
+
+def _lifted(point: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
+    """Return the weights of all K predictors from those in the basis."""
+    return (point.view(-1, basis.shape[1]) @ basis.T).flatten()
+
+
+def _covariance(peak: Peak, rows: int, basis: torch.Tensor) -> torch.Tensor:
+    """Return the covariance of the weights of all K predictors.
+
+    What the basis leaves out is the same for every table: the prior's.
+    """
+    lift = torch.kron(torch.eye(rows, dtype=basis.dtype), basis)
+    inside = lift @ (peak.root @ peak.root.T) @ lift.T
+    if basis.shape[0] == basis.shape[1]:
+        return inside
+    rest = torch.eye(len(lift), dtype=basis.dtype) - lift @ lift.T
+    return inside + rest / peak.posterior.precision
 
 
 def _rows(kind: Remove | Add, data: Data) -> RowFits:

@@ -25,9 +25,10 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.losses import deltas_of
 from bdpvi.bayesian.mode.expansion import ModeExpansion
 from bdpvi.bayesian.mode.influence import of_any_table
-from bdpvi.bayesian.mode.objective import LogPosterior, Weighted, climbed
+from bdpvi.bayesian.mode.objective import LogPosterior, climbed
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.mode.route import Mode
+from bdpvi.bayesian.mode.rows import Weighted
 from bdpvi.bayesian.neighbours.route import Add, Remove
 from bdpvi.datasets.records import Held
 from bdpvi.models.logistic import BayesianLogisticRegression

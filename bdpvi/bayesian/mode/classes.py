@@ -1,0 +1,288 @@
+r"""Records of a multinomial regression, whose loss has several predictors.
+
+With z the row, V the weights (n, K − 1) and Q an orthonormal basis of the vectors that sum to 0,
+the predictors are QVᵀz, and the loss is the log of the sum of their exponentials minus that of the
+target's class. Along a displacement the predictors' range R changes the logarithm of the loss's
+curvature at most by R: with p the probabilities, the third derivative is E x²v, v within R of its
+mean 0 (Bach, EJS 4, 2010). R is the largest difference of two predictors, so h is the largest
+length of (e_c − e_c′)Q ⊗ z in the norm of F″⁻¹, at most √2‖z‖.
+
+*Remainders*, for x and v of mean 0, E x² = 1 and v's range 1. Derivatives of E x² along v are the
+joint cumulants of x, x and k times v:
+
+- k = 2: E x²v² − E v² − 2(E xv)², within [−¾, 1].
+- k = 3: E x²v³ − E v³ − 3 E v² E x²v − 6 E xv E xv², at most 1 + 0.1 + ¾ + 6/4 < 3.4.
+- k = 4: E x²v⁴ − E v⁴ − 8 E xv E xv³ − 6 E v² E x²v² − 4 E x²v E v³ − 6(E xv²)² + 6(E v²)² +
+  24 E v²(E xv)², at most 1 + 0.09 + 2 + 1.5 + 0.4 + 1.5 + 0.4 + 1.5 < 8.4,
+
+as E v² ≤ ¼, |E v³| ≤ 1/(6√3), E v⁴ ≤ 1/12, and E xv, E xv², E xv³ are at most ½, half a range.
+Those of E xv are E xv², E xv(v² − 3 E v²) and E xv⁴ − 4 E xv E v³ − 6 E v² E xv²: at most the
+product of the standard deviations, for the third 2.9 times that. So the remainders of
+:mod:`bdpvi.bayesian.mode.expansion` hold, times 1, 3.4 and 8.4 for degrees 1, 2 and 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bdpvi.bayesian.mode.own import OwnCurvature
+from bdpvi.bayesian.mode.rows import Rows, Weighted, blocks, outer, width
+from bdpvi.bayesian.optimum.packed import indices, monomials, unpack
+from bdpvi.models.losses import Softmax
+from bdpvi.models.weighing import Weighing
+
+_NARROW = 24
+"""Largest number of weights for tensors of degree 3."""
+
+
+def weigh(part: tuple[Tensor, Tensor], model: Weighing) -> Rows:
+    """Return records, x and y, transformed by ``model``, in float64 on the host."""
+    if not isinstance(model.loss, Softmax):
+        return Weighted.of(part, model)
+    x, y = (values.double().cpu() for values in part)
+    rows, target = model.terms(x, y)
+    return WeightedClasses(rows, model.record_weights(rows), target.long(), model.loss)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedClasses:
+    """Rows of the design, (N, n), weights ω and classes, (N,) each. A sum has those of both."""
+
+    z: Tensor
+    weight: Tensor
+    y: Tensor
+    loss: Softmax
+
+    cost: ClassVar[float] = 20.0
+
+    @property
+    def most(self) -> int:
+        """Largest degree of F″ in displacements: 3, or 2 where tensors would be too large."""
+        return 3 if self.z.shape[1] * self.loss.predictors <= _NARROW else 2
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    def __add__(self, other: WeightedClasses) -> WeightedClasses:
+        z, weight = torch.cat([self.z, other.z]), torch.cat([self.weight, other.weight])
+        return WeightedClasses(z, weight, torch.cat([self.y, other.y]), self.loss)
+
+    def select(self, index: Tensor | slice) -> WeightedClasses:
+        """Return the records at ``index``."""
+        return WeightedClasses(self.z[index], self.weight[index], self.y[index], self.loss)
+
+    def predictors(self, w: Tensor) -> Tensor:
+        """Return zᵀV, (N, K − 1)."""
+        return self.z @ w.view(self.z.shape[1], -1)
+
+    def derivatives(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the records' part of F(w), F′(w) and F″(w)."""
+        value, pull, n = torch.zeros(()).double(), torch.zeros_like(w), self.z.shape[1]
+        basis = self.loss.basis
+        bend = torch.zeros(width(n, 2), width(basis.shape[1], 2)).double()
+        for some in blocks(len(self), width(n, 2) + 2 * self.loss.classes):
+            part = self.select(some)
+            b = part.predictors(w)
+            logs = (b @ basis.T).log_softmax(1)
+            value = value - part.weight @ logs.gather(1, part.y.unsqueeze(1)).squeeze(1)
+            scaled = part.weight.unsqueeze(1) * self.loss.score(b, part.y)
+            pull += (part.z.T @ scaled).flatten()
+            second = moments(b, basis, 2) * part.weight.unsqueeze(1)
+            bend += outer(part.z).T @ second
+        return value, pull, _whole(bend, n, basis.shape[1], 2)
+
+    def lengths(self, root: Tensor) -> Tensor:
+        """Return the largest length of (e_c − e_c′)Q ⊗ z, (N,)."""
+        first, second = torch.tensor(list(combinations(range(self.loss.classes), 2))).T
+        pairs = self.loss.basis[first] - self.loss.basis[second]
+        longest = torch.zeros(len(self)).double()
+        by_row = root.view(self.z.shape[1], -1, root.shape[1])
+        for pair in pairs:
+            found = torch.linalg.vector_norm(
+                self.z @ torch.einsum("njr,j->nr", by_row, pair), dim=1
+            )
+            longest = torch.maximum(longest, found)
+        return longest
+
+    def crossing(self, point: Tensor, root: Tensor, reach: float) -> Tensor:
+        """Return no row: there is no kink."""
+        return torch.zeros(len(self), dtype=torch.bool)
+
+    def excess(self, degree: int) -> float:
+        """Return the factor of the remainder."""
+        return (1.0, 3.4, 8.4)[degree - 1]
+
+    def tensors(
+        self, point: Tensor, root: Tensor, degree: int, reach: float
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Return the records' part of the tensors of F′ and of F″ up to a degree, packed."""
+        n, basis = self.z.shape[1], self.loss.basis
+        orders, inner = range(3, degree + 3), basis.shape[1]
+        raw = {k: torch.zeros(width(n, k), width(inner, k)).double() for k in orders}
+        for some in blocks(
+            len(self), width(n, degree + 2) + self.loss.classes * width(inner, degree + 2)
+        ):
+            part = self.select(some)
+            b = part.predictors(point)
+            for k in orders:
+                scaled = moments(b, basis, k) * part.weight.unsqueeze(1)
+                raw[k] += monomials(part.z.T, k) @ scaled
+        size = len(point)
+        gradients, bends = [torch.zeros(size, size).double()], []
+        row, column = indices(size, 2)
+        for k in orders:
+            whole = _rooted(_whole(raw.pop(k), n, inner, k), root)
+            if k < degree + 2:
+                gradients.append(whole[(slice(None), *indices(size, k - 1))])
+            index = indices(size, k - 2)
+            bends.append(whole[(row[:, None], column[:, None], *(one[None] for one in index))])
+        return tuple(gradients), tuple(bends)
+
+    def _moved(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
+        """Return predictors at displacements (m, n), (m, N, K − 1)."""
+        moves = (x @ root.T).view(len(x), self.z.shape[1], -1)
+        return self.predictors(point) + self.z @ moves
+
+    def pulls(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
+        """Return the records' part of the change of F′ at displacements (m, n)."""
+        still = self.loss.score(self.predictors(point), self.y)
+        change = self.loss.score(self._moved(point, root, x), self.y) - still
+        scaled = self.weight.unsqueeze(1) * change
+        return (self.z.T @ scaled).flatten(1) @ root
+
+    def bends(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
+        """Return the records' part of F″ at displacements (m, n), packed, (m, n(n + 1)/2)."""
+        basis, n = self.loss.basis, self.z.shape[1]
+        square, found, (row, column) = outer(self.z).T, [], indices(len(point), 2)
+        for b in self._moved(point, root, x):
+            second = moments(b, basis, 2) * self.weight.unsqueeze(1)
+            bend = root.T @ _whole(square @ second, n, basis.shape[1], 2) @ root
+            found.append(bend[row, column])
+        return torch.stack(found)
+
+    def own(self, point: Tensor, root: Tensor, sign: float) -> OwnCurvature:
+        """Return the neighbours with one of the records each added (1) or removed (−1)."""
+        u = torch.einsum("mn,njr->mjr", self.z, root.view(self.z.shape[1], -1, root.shape[1]))
+        return _Own(u, self.predictors(point), sign * self.weight, self)
+
+
+class _Own(OwnCurvature):
+    """J = I ± ω UᵀL″U, U (m, K − 1, n) of each record, by Woodbury's identity."""
+
+    def __init__(self, u: Tensor, b: Tensor, weight: Tensor, records: WeightedClasses) -> None:
+        self.u, self.b, self.weight, self.records = u, b, weight, records
+        bend = weight[:, None, None] * unpack(moments(b, records.loss.basis, 2).T)
+        gram = u @ u.mT
+        eye = torch.eye(gram.shape[1]).double()
+        # Eigenvalues of ± ω UᵀL″U are those of the square root of UUᵀ times the rest.
+        size, axes = torch.linalg.eigh(gram)
+        half = (axes * size.clamp(min=0).sqrt().unsqueeze(1)) @ axes.mT
+        self.grown: Tensor = 1 + torch.linalg.eigvalsh(half @ bend @ half)[:, 0]
+        near = torch.where(self.grown > 0.05, 1.0, 0.5)[:, None, None]  # shorter, so it exists
+        self.inverse = torch.linalg.solve(eye + near * bend @ gram, near * bend)
+
+    @property
+    def start(self) -> Tensor:
+        """No displacement."""
+        return torch.zeros_like(self.u[:, 0])
+
+    def _at(self, shift: Tensor) -> Tensor:
+        return self.b + (self.u @ shift.unsqueeze(2)).squeeze(2)
+
+    def pull(self, shift: Tensor) -> Tensor:
+        """Return ±ω UᵀL′."""
+        slope = self.records.loss.score(self._at(shift), self.records.y)
+        pulled: Tensor = self.u.mT @ (self.weight.unsqueeze(1) * slope).unsqueeze(2)
+        return pulled.squeeze(2)
+
+    def bend(self, shift: Tensor) -> Tensor:
+        """Return ±ω UᵀL″U, packed."""
+        second = unpack(moments(self._at(shift), self.records.loss.basis, 2).T)
+        whole = self.u.mT @ (self.weight[:, None, None] * second) @ self.u
+        row, column = indices(whole.shape[1], 2)
+        packed: Tensor = whole[:, row, column].T
+        return packed
+
+    @property
+    def least(self) -> Tensor:
+        """1 − a for a removed record."""
+        found: Tensor = self.grown.clamp(min=0.0, max=1.0)
+        return found
+
+    def step(self, gradient: Tensor) -> Tensor:
+        """Return J⁻¹G."""
+        inner = self.inverse @ (self.u @ gradient.unsqueeze(2))
+        less: Tensor = (self.u.mT @ inner).squeeze(2)
+        return gradient - less
+
+
+def moments(b: Tensor, basis: Tensor, degree: int) -> Tensor:
+    """Return the derivatives of the log of the sum of exponentials: joint cumulants, packed.
+
+    Args:
+        b: predictors in the basis, (N, J).
+        basis: Q, (K, J).
+        degree: 2 to 5.
+
+    Returns:
+        (N, J(J + 1)…/degree!).
+
+    >>> basis = Softmax(2).basis
+    >>> [round(float(moments(torch.zeros(1, 1).double(), basis, k)), 4) for k in (2, 3, 4)]
+    [0.5, 0.0, -0.5]
+    """
+    p = (b @ basis.T).softmax(1)
+    away = basis - (p @ basis).unsqueeze(1)  # (N, K, J)
+    by_variable = away.permute(2, 0, 1)
+    central = (monomials(by_variable, degree) * p).sum(2).T
+    if degree < 4:
+        return central
+    lower = [_dense((monomials(by_variable, k) * p).sum(2).T, k) for k in range(2, degree - 1)]
+    index, whole = indices(basis.shape[1], degree), set(range(degree))
+    for two in combinations(range(degree), 2):
+        rest = sorted(whole - set(two))
+        if degree == 5 or two[0] == 0:  # of four each split in pairs counts once
+            pair, other = index[list(two)], index[rest]
+            central = central - lower[0][(..., *pair)] * lower[-1][(..., *other)]
+    return central
+
+
+def _dense(packed: Tensor, degree: int) -> Tensor:
+    """Return packed symmetric tensors (N, …) with every entry, (N, J, J, …)."""
+    size, inner = packed.shape[1], 1
+    while width(inner, degree) < size:
+        inner += 1
+    return packed[:, _places(inner, degree)]
+
+
+@cache
+def _places(dimension: int, degree: int) -> Tensor:
+    """Return the index of each entry of a symmetric tensor in its packed form."""
+    index = torch.cartesian_prod(*[torch.arange(dimension)] * degree).view(-1, degree)
+    index = index.sort(1).values
+    weights = dimension ** torch.arange(degree - 1, -1, -1)
+    codes, packed = index @ weights, weights @ indices(dimension, degree)
+    return torch.searchsorted(packed, codes).view([dimension] * degree)
+
+
+def _whole(packed: Tensor, rows: int, inner: int, degree: int) -> Tensor:
+    """Return a symmetric tensor of n = rows · inner variables from its packed Kronecker form."""
+    of_rows, of_inner = _places(rows, degree), _places(inner, degree)
+    shape = [part for _ in range(degree) for part in (rows, inner)]
+    first = of_rows.view([part if at % 2 == 0 else 1 for at, part in enumerate(shape)])
+    second = of_inner.view([part if at % 2 else 1 for at, part in enumerate(shape)])
+    whole: Tensor = packed[first, second].reshape([rows * inner] * degree)
+    return whole
+
+
+def _rooted(tensor: Tensor, root: Tensor) -> Tensor:
+    """Return a tensor with every index in units of the mode."""
+    for _ in range(tensor.ndim):
+        tensor = torch.tensordot(tensor, root, dims=([0], [0]))
+    return tensor

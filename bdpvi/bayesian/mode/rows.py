@@ -1,0 +1,255 @@
+"""Records as a posterior takes them, and their parts of its derivatives."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from bdpvi.bayesian.mode.own import OwnCurvature
+from bdpvi.bayesian.optimum.packed import indices, monomials
+from bdpvi.models.losses import Loss, Softmax
+from bdpvi.models.weighing import Weighing
+
+_ENTRIES = 1 << 23
+
+
+class Rows(Protocol):
+    """Records of one predictor, or of several; n is the number of weights in all.
+
+    A sum has the records of both. ``point`` is the mode, (n,), and ``root`` L with L Lᵀ = F″⁻¹
+    there; displacements are in units of L.
+    """
+
+    @property
+    def loss(self) -> Any:
+        """The loss of a record."""
+
+    @property
+    def most(self) -> int:
+        """Largest degree of F″ in displacements."""
+
+    @property
+    def cost(self) -> float:
+        """Work of a pass over a record and a packed entry of F″, about 1 for one predictor."""
+
+    def __len__(self) -> int: ...
+
+    def __add__(self, other: Any) -> Self: ...
+
+    def select(self, index: Tensor | slice) -> Self:
+        """Return the records at ``index``."""
+
+    def derivatives(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the records' part of F(w), F′(w) and F″(w)."""
+
+    def lengths(self, root: Tensor) -> Tensor:
+        """Return M‖z‖ in the norm of F″(m)⁻¹, (N,)."""
+
+    def crossing(self, point: Tensor, root: Tensor, reach: float) -> Tensor:
+        """Return which rows a displacement of at most ``reach`` may carry across a kink, (N,)."""
+
+    def excess(self, degree: int) -> float:
+        """Return the factor of the remainder of the tensors at a degree."""
+
+    def tensors(
+        self, point: Tensor, root: Tensor, degree: int, reach: float
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Return the records' part of the tensors of F′ and of F″ up to a degree, packed."""
+
+    def pulls(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
+        """Return the records' part of the change of F′ at displacements (m, n)."""
+
+    def bends(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
+        """Return the records' part of F″ at displacements (m, n), packed, (m, n(n + 1)/2)."""
+
+    def own(self, point: Tensor, root: Tensor, sign: float) -> OwnCurvature:
+        """Return the neighbours with one of the records each added (1) or removed (−1)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """Input of the likelihood: rows of the design (N, n), weights ω and targets, (N,) each.
+
+    A sum has the records of both. For logistic regression rows are times 2y − 1.
+    """
+
+    z: Tensor
+    weight: Tensor
+    y: Tensor
+    loss: Loss
+
+    most: ClassVar[int] = 3
+    cost: ClassVar[float] = 1.0
+
+    @classmethod
+    def of(cls, part: tuple[Tensor, Tensor], model: Weighing) -> Weighted:
+        """Return records, x and y, transformed by ``model``, in float64 on the host."""
+        x, y = (values.double().cpu() for values in part)
+        loss = model.loss
+        assert loss is not None
+        assert not isinstance(loss, Softmax)
+        rows, target = model.terms(x, y)
+        return cls(rows, model.record_weights(model.design(x)), target, loss)
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    def __add__(self, other: Weighted) -> Weighted:
+        z, weight = torch.cat([self.z, other.z]), torch.cat([self.weight, other.weight])
+        return Weighted(z, weight, torch.cat([self.y, other.y]), self.loss)
+
+    def select(self, index: Tensor | slice) -> Weighted:
+        """Return the records at ``index``."""
+        return Weighted(self.z[index], self.weight[index], self.y[index], self.loss)
+
+    def slopes(self, a: Tensor, degree: int) -> list[Tensor]:
+        """Return the derivatives of the loss at predictors (..., N)."""
+        return self.loss.slopes(a, self.y, degree)
+
+    def derivatives(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the records' part of F(w), F′(w) and F″(w)."""
+        logit = self.z @ w
+        slope, bend = self.slopes(logit, 2)
+        loss = self.loss.value(logit, self.y)
+        scaled = self.z * (self.weight * bend).unsqueeze(1)
+        return self.weight @ loss, self.z.T @ (self.weight * slope), scaled.T @ self.z
+
+    def lengths(self, root: Tensor) -> Tensor:
+        """Return M‖z‖ in the norm of F″(m)⁻¹ = root rootᵀ, (N,)."""
+        found: Tensor = torch.linalg.vector_norm(self.z @ root, dim=1)
+        return self.loss.bound.concordance * found
+
+    def crossing(self, point: Tensor, root: Tensor, reach: float) -> Tensor:
+        """Return which rows a displacement of at most ``reach`` may carry across the kink, (N,)."""
+        if math.isinf(self.loss.kink):
+            return torch.zeros(len(self), dtype=torch.bool)
+        lengths = torch.linalg.vector_norm(self.z @ root, dim=1)
+        crosses: Tensor = (self.z @ point - self.loss.kink).abs() <= reach * lengths
+        return crosses
+
+    def excess(self, degree: int) -> float:
+        """Return 1, the factor of the remainder, as |ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″."""
+        return 1.0
+
+    def tensors(
+        self, point: Tensor, root: Tensor, degree: int, reach: float
+    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Return the records' part of the tensors of F′ and of F″ up to a degree, packed.
+
+        Rows near the kink are left out.
+        """
+        n, degrees = len(point), range(1, degree + 1)
+        gradients = tuple(torch.zeros(n, width(n, k)).double() for k in degrees)
+        bends = tuple(torch.zeros(width(n, 2), width(n, k)).double() for k in degrees)
+        smooth = self
+        if math.isfinite(self.loss.kink):
+            smooth = self.select(~self.crossing(point, root, reach))
+        for some in blocks(len(smooth), width(n, degree) + width(n, 2)):
+            part = smooth.select(some)
+            z, weight = part.z, part.weight
+            u = z @ root
+            every, square = part.slopes(z @ point, degree + 2), outer(u).T
+            for k in degrees:
+                powers = monomials(u.T, k).T
+                if k > 1:  # of degree 1 it is the identity
+                    gradients[k - 1].add_((u.T * (weight * every[k])) @ powers)
+                bends[k - 1].add_((square * (weight * every[k + 1])) @ powers)
+        return gradients, bends
+
+    def pulls(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
+        """Return the records' part of the change of F′ at displacements (m, n)."""
+        rows, logits = self.z @ root, self.z @ point
+        (still,), (slope,) = self.slopes(logits, 1), self.slopes(logits + x @ rows.T, 1)
+        return (self.weight * slope - self.weight * still) @ rows
+
+    def bends(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
+        """Return the records' part of F″ at displacements (m, n), packed, (m, n(n + 1)/2)."""
+        rows = self.z @ root
+        _, bend = self.slopes(self.z @ point + x @ rows.T, 2)
+        return (self.weight * bend) @ outer(rows)
+
+    def own(self, point: Tensor, root: Tensor, sign: float) -> OwnCurvature:
+        """Return the neighbours with one of the records each added (1) or removed (−1)."""
+        return _Own(self.z @ root, self.z @ point, sign * self.weight, self)
+
+
+class _Own(OwnCurvature):
+    """Rows in units of the mode, logits there, ±ω: J = I ± ω ℓ″ uuᵀ, by Sherman and Morrison."""
+
+    def __init__(self, u: Tensor, logit: Tensor, weight: Tensor, records: Weighted) -> None:
+        self.u, self.logit, self.weight, self.records = u, logit, weight, records
+        _, bend = records.slopes(logit, 2)
+        self.grown = 1 + weight * bend * u.square().sum(1)
+        # The factor of uuᵀ in J⁻¹; for long steps it would be smaller.
+        self.inverse = (weight * bend / self.grown.clamp(min=0.05)).unsqueeze(1)
+
+    @property
+    def start(self) -> Tensor:
+        """No displacement."""
+        return torch.zeros_like(self.u)
+
+    def pull(self, shift: Tensor) -> Tensor:
+        """Return ±ω ℓ′ u."""
+        (slope,) = self.records.slopes(self.logit + (self.u * shift).sum(1), 1)
+        return (self.weight * slope).unsqueeze(1) * self.u
+
+    def bend(self, shift: Tensor) -> Tensor:
+        """Return ±ω ℓ″ uuᵀ, packed."""
+        _, second = self.records.slopes(self.logit + (self.u * shift).sum(1), 2)
+        return (outer(self.u) * (self.weight * second).unsqueeze(1)).T
+
+    @property
+    def least(self) -> Tensor:
+        """1 − a for a removed record."""
+        return self.grown.clamp(min=0.0, max=1.0)
+
+    def step(self, gradient: Tensor) -> Tensor:
+        """Return J⁻¹G."""
+        return gradient - self.inverse * (self.u * gradient).sum(1, keepdim=True) * self.u
+
+
+@dataclass(frozen=True, eq=False)
+class Beyond:
+    """Rows near the kink: their part of F′ beyond first order, and of F″ beyond its value."""
+
+    records: Rows
+    point: Tensor
+    root: Tensor
+
+    def pulls(self, x: Tensor) -> Tensor:
+        """Return the part of F′ at displacements (m, n)."""
+        some = self.records
+        if not isinstance(some, Weighted) or not len(some):
+            return x.new_zeros(())
+        u, logit = some.z @ self.root, some.z @ self.point
+        _, bend = some.slopes(logit, 2)
+        return some.pulls(self.point, self.root, x) - (some.weight * bend * (x @ u.T)) @ u
+
+    def bends(self, x: Tensor) -> Tensor:
+        """Return the part of F″ at displacements (m, n), packed, (n(n + 1)/2, m)."""
+        some = self.records
+        if not len(some):
+            return x.new_zeros(())
+        still = some.bends(self.point, self.root, torch.zeros_like(x[:1]))
+        return (some.bends(self.point, self.root, x) - still).T
+
+
+def outer(u: Tensor) -> Tensor:
+    """Return the packed squares of rows (m, n): uuᵀ, (m, n(n + 1)/2)."""
+    row, column = indices(u.shape[1], 2)
+    return u[:, row] * u[:, column]
+
+
+def blocks(rows: int, width: int) -> list[slice]:
+    """Return slices of rows, each with about a million numbers."""
+    size = max(1, _ENTRIES // max(1, width))
+    return [slice(at, min(at + size, rows)) for at in range(0, rows, size)]
+
+
+def width(n: int, degree: int) -> int:
+    """Return the number of monomials of a degree in n variables."""
+    return math.comb(n + degree - 1, degree)

@@ -1,0 +1,47 @@
+"""The Poisson likelihood with a bound on its derivatives."""
+
+from __future__ import annotations
+
+import pyro.distributions as dist
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from bdpvi.models.losses import ContinuedPoisson
+
+
+class Continued(dist.TorchDistribution):  # type: ignore[misc]
+    """Likelihood of counts by :class:`.ContinuedPoisson`: Poisson's up to half the largest count.
+
+    It is concave in the predictor: an ordinary, above the kink unnormalised, likelihood.
+
+    Args:
+        predictors: any shape.
+        loss: gives the largest count.
+
+    >>> a, y = torch.tensor([0.0, 9.0]), torch.ones(2)
+    >>> Continued(a, ContinuedPoisson(8.0)).log_prob(y) - dist.Poisson(a.exp()).log_prob(y)
+    tensor([   0.0000, 8042.1763])
+    """
+
+    arg_constraints = {"predictors": constraints.real}  # noqa: RUF012
+    support = constraints.nonnegative_integer
+
+    def __init__(
+        self, predictors: Tensor, loss: ContinuedPoisson, validate_args: bool | None = None
+    ) -> None:
+        self.predictors, self.loss = predictors, loss
+        super().__init__(predictors.shape, validate_args=validate_args)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-likelihood of counts."""
+        return -self.loss.value(self.predictors, value) - torch.lgamma(value + 1)
+
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draw Poisson counts with the continued rate."""
+        return torch.poisson(self.mean.expand(self._extended_shape(sample_shape)))
+
+    @property
+    def mean(self) -> Tensor:
+        """The rate."""
+        return self.loss.rate(self.predictors)
