@@ -129,7 +129,9 @@ class Design:
 
     def score_bound(self, weights: int) -> float:
         """Return sC, the bound on the norm of any record's score; inf if there is none."""
-        return math.inf if self.loss is None else self.loss.bound.score * self.weighted_norm(weights)
+        return (
+            math.inf if self.loss is None else self.loss.bound.score * self.weighted_norm(weights)
+        )
 
     def longest(self, weights: int) -> float:
         """Return B, the length of the longest row; inf without a limit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -88,20 +88,25 @@ class Terms:
 
     def select(self, columns: Tensor | slice) -> Terms:
         """Return the records in these columns."""
-        return Terms(*(field[..., columns] for field in self._fields()), self.loss)
+        return self._of(field[..., columns] for field in self._fields())
 
     @property
     def curved(self) -> Tensor:
         """κ v, the largest curvature of the predictor in its own units, (n,)."""
         return self.loss.bound.curvature * self.variance
 
-    @classmethod
-    def joined(cls, blocks: Sequence[Terms]) -> Terms:
+    @staticmethod
+    def joined(blocks: Sequence[Terms]) -> Terms:
         """Return the records of all blocks."""
         if len(blocks) == 1:
             return blocks[0]
         fields = zip(*(block._fields() for block in blocks), strict=True)
-        return cls(*(torch.cat(field, -1) for field in fields), blocks[0].loss)
+        return blocks[0]._of(torch.cat(field, -1) for field in fields)
+
+    def _of(self, fields: Iterable[Tensor]) -> Terms:
+        """Return records of the same loss with other tensors."""
+        x, e, mean, variance, mark, weight, slopes = fields
+        return Terms(x, e, mean, variance, mark, weight, slopes, self.loss)
 
     def _fields(self) -> tuple[Tensor, ...]:
         return self.x, self.e, self.mean, self.variance, self.mark, self.weight, self.slopes
@@ -120,7 +125,7 @@ class Terms:
         """
         d = len(self.x)
         a, s = self.x.T @ z[:d], 2 * self.e.T @ z[d:]
-        rows = Terms(*(field.unsqueeze(-1) for field in self._fields()), self.loss)
+        rows = self._of(field.unsqueeze(-1) for field in self._fields())
         first, second = rows.changes(a, s, degree, far)
         return torch.cat([self.x @ first, self.e @ second])
 

@@ -1,8 +1,8 @@
 """The optimum route: the unique maximum of the ELBO for the data and for every neighbour.
 
 For a regression with a convex loss and a Gaussian guide the full-batch ELBO, its integrals computed
-by quadrature, has one maximiser. The mechanism is then D ↦ argmax ELBO, without batches or base noise,
-independent of the start of the search. One record moves the maximiser slightly, so all neighbours
+by quadrature, has one maximiser. The mechanism is then D ↦ argmax ELBO, without batches or base
+noise, independent of the start of the search. One record moves the maximiser slightly, so all neighbours
 can be computed from derivatives at the fit (:mod:`bdpvi.bayesian.optimum.expansion`), each with a
 proven error.
 """
@@ -170,7 +170,8 @@ class Optimum:
         if most is not None and not enough(point):
             raise FloatingPointError(
                 f"the fit is only known to within {point.distance:.3g} of the optimum, more "
-                f"than the {allowed:.3g} that its sensitivity allows for; use a larger clip"
+                f"than the {allowed:.3g} that its sensitivity allows for; use a larger clip or "
+                "weight_norm"
             )
         job = Job(problem, point, max(self.tolerance, point.gradient_norm), most, track, kept)
         panels = tuple(self._panel(job, rows) for rows in neighbours)
