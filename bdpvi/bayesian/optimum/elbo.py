@@ -24,6 +24,7 @@ from bdpvi.models.kinds import Smooth
 from bdpvi.models.logistic import BayesianLogisticRegression, departure
 from bdpvi.models.losses import Logistic, Loss, Softmax
 
+_LOGISTIC = Logistic()
 _STEPS = 500
 _LATE = 1e-3
 
@@ -54,7 +55,7 @@ class Records:
     x: Tensor
     mark: Tensor
     weight: Tensor
-    loss: Loss = Logistic()
+    loss: Loss = _LOGISTIC
 
     @classmethod
     def of(cls, model: Smooth, data: Dataset) -> Records:

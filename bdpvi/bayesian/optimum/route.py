@@ -2,9 +2,9 @@
 
 For a regression with a convex loss and a Gaussian guide the full-batch ELBO, its integrals computed
 by quadrature, has one maximiser. The mechanism is then D ↦ argmax ELBO, without batches or base
-noise, independent of the start of the search. One record moves the maximiser slightly, so all neighbours
-can be computed from derivatives at the fit (:mod:`bdpvi.bayesian.optimum.expansion`), each with a
-proven error.
+noise, independent of the start of the search. One record moves the maximiser slightly, so all
+neighbours can be computed from derivatives at the fit (:mod:`bdpvi.bayesian.optimum.expansion`),
+each with a proven error.
 """
 
 from __future__ import annotations
