@@ -38,9 +38,8 @@ class Coupled:
 
     It works for any Pyro model: all neighbours are rows of one parameter matrix, ``torch.func``
     over the traced model gives each row's gradient, and an elementwise optimiser trains every row
-    as if it were alone. Source: the
-    definition itself; nothing is approximated. A trial of a few steps tells beforehand if the
-    training takes minutes.
+    as if it were alone. Source: the definition itself; nothing is approximated. A trial of a few
+    steps tells beforehand if the training takes minutes.
 
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once.
