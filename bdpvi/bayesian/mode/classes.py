@@ -183,7 +183,7 @@ class _Own(OwnCurvature):
         # Eigenvalues of ± ω UᵀL″U are those of the square root of UUᵀ times the rest.
         size, axes = torch.linalg.eigh(gram)
         half = (axes * size.clamp(min=0).sqrt().unsqueeze(1)) @ axes.mT
-        self.grown = 1 + torch.linalg.eigvalsh(half @ bend @ half)[:, 0]
+        self.grown: Tensor = 1 + torch.linalg.eigvalsh(half @ bend @ half)[:, 0]
         near = torch.where(self.grown > 0.05, 1.0, 0.5)[:, None, None]  # shorter, so it exists
         self.inverse = torch.linalg.solve(eye + near * bend @ gram, near * bend)
 
@@ -198,24 +198,28 @@ class _Own(OwnCurvature):
     def pull(self, shift: Tensor) -> Tensor:
         """Return ±ω UᵀL′."""
         slope = self.records.loss.score(self._at(shift), self.records.y)
-        return (self.u.mT @ (self.weight.unsqueeze(1) * slope).unsqueeze(2)).squeeze(2)
+        pulled: Tensor = self.u.mT @ (self.weight.unsqueeze(1) * slope).unsqueeze(2)
+        return pulled.squeeze(2)
 
     def bend(self, shift: Tensor) -> Tensor:
         """Return ±ω UᵀL″U, packed."""
         second = unpack(moments(self._at(shift), self.records.loss.basis, 2).T)
         whole = self.u.mT @ (self.weight[:, None, None] * second) @ self.u
         row, column = indices(whole.shape[1], 2)
-        return whole[:, row, column].T
+        packed: Tensor = whole[:, row, column].T
+        return packed
 
     @property
     def least(self) -> Tensor:
         """1 − a for a removed record."""
-        return self.grown.clamp(min=0.0, max=1.0)
+        found: Tensor = self.grown.clamp(min=0.0, max=1.0)
+        return found
 
     def step(self, gradient: Tensor) -> Tensor:
         """Return J⁻¹G."""
         inner = self.inverse @ (self.u @ gradient.unsqueeze(2))
-        return gradient - (self.u.mT @ inner).squeeze(2)
+        less: Tensor = (self.u.mT @ inner).squeeze(2)
+        return gradient - less
 
 
 def moments(b: Tensor, basis: Tensor, degree: int) -> Tensor:

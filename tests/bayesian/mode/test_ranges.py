@@ -425,3 +425,16 @@ def test_two_classes_cost_what_logistic_regression_costs() -> None:
     assert torch.allclose(loc[:, 1] - loc[:, 0], one.parameters["loc"], atol=1e-7)
     assert torch.allclose(two.panels[0].pairs.b2.sum(1), one.panels[0].pairs.b2.sum(1), rtol=1e-5)
     assert torch.allclose(two.panels[0].pairs.r, one.panels[0].pairs.r, atol=1e-7)
+
+
+def test_a_category_counts_as_one_column() -> None:
+    told = BayesianPoissonRegression.bounded(largest=4, levels=((0, 1, 2),))
+    plain = BayesianPoissonRegression.bounded(largest=4)
+    assert told.precision(5) == plain.precision(3)
+    x = 50 * torch.randn(400, 4, generator=torch.Generator().manual_seed(0)).double()
+    design = told.design(x)
+    lengths = torch.linalg.vector_norm(design, dim=1)
+    assert float(lengths.max()) <= told.longest(5) * (1 + 1e-12)
+    assert float(lengths.max()) > 0.99 * told.longest(5)
+    scores = told.record_weights(design) * lengths
+    assert float(scores.max()) <= told.weighted_norm(5) * (1 + 1e-12)
