@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from bdpvi.bayesian.accounting.settings import Accounting
     from bdpvi.bayesian.asked import calibrate
     from bdpvi.bayesian.neighbours.route import Add, Remove
+    from bdpvi.bayesian.optimum.drawn import FixedDraws
     from bdpvi.bayesian.releases import preview
 else:
     __getattr__ = lazy(
@@ -19,12 +20,22 @@ else:
             "accounting.panel": ("Panel",),
             "accounting.settings": ("Accounting",),
             "neighbours.route": ("Add", "Remove"),
+            "optimum.drawn": ("FixedDraws",),
             "asked": ("calibrate",),
             "releases": ("preview",),
         },
     )
 
-__all__ = ["Accounting", "Add", "Panel", "Remove", "calibrate", "cost_of", "preview"]
+__all__ = [
+    "Accounting",
+    "Add",
+    "FixedDraws",
+    "Panel",
+    "Remove",
+    "calibrate",
+    "cost_of",
+    "preview",
+]
 
 
 def __dir__() -> list[str]:

@@ -6,32 +6,36 @@ import math
 
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.guides.laplace import Laplace
+from bdpvi.models.classes import BayesianMultinomialRegression
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import Smooth, smooth
+
+Bounded = Smooth | BayesianMultinomialRegression
 
 ROOM = 1e-5
 """Largest effect of rounding on the mean, as a fraction of a record's largest effect."""
 
 
-def room(model: Smooth, weights: int) -> float:
+def room(model: Bounded, weights: int, share: float = ROOM) -> float:
     """Return the largest allowed distance of a fit from the optimum, in the units of the weights.
 
     It is public, and fits to all tables stay within it. It raises ε by a fraction of at most about
-    2e-5.
+    twice the share.
 
     Args:
         model: has bounded scores; without a bound the result is inf.
         weights: d.
+        share: of a record's largest effect.
     """
-    return ROOM * _distance(model, weights)
+    return share * _distance(model, weights)
 
 
-def _distance(model: Smooth, weights: int) -> float:
+def _distance(model: Bounded, weights: int) -> float:
     """Return Cs²."""
     return model.score_bound(weights) / model.precision(weights)
 
 
-def largest(model: Smooth, guide: Guide, weights: int) -> float | None:
+def largest(model: Bounded, guide: Guide, weights: int, share: float = ROOM) -> float | None:
     """Return a bound on Σb² for any record, if the model and the guide give one.
 
     The negative ELBO is strongly convex in (μ, L), Σ = LLᵀ, by the prior with 1/s² (Challis and
@@ -47,6 +51,7 @@ def largest(model: Smooth, guide: Guide, weights: int) -> float | None:
         model: has the bound C on its scores and the prior's precision 1/s².
         guide: its noise scale is the unit of the distance.
         weights: d.
+        share: of the room.
 
     Returns:
         None if there is no bound: without a bound on scores or a noise scale.
@@ -57,7 +62,7 @@ def largest(model: Smooth, guide: Guide, weights: int) -> float | None:
     >>> round(largest(model, FullRank(model, noise_scale=10.0), 3), 5)
     0.04
     """
-    distance = _distance(model, weights) + 2 * room(model, weights)
+    distance = _distance(model, weights) + 2 * room(model, weights, share)
     if guide.noise_scale is None or not math.isfinite(distance):
         return None
     return (distance / guide.noise_scale) ** 2

@@ -7,6 +7,7 @@ log-likelihood, and displacements by single records with searches from scratch.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -89,7 +90,12 @@ def test_expectations_agree_with_mpmath(loss: Loss, mean: float, deviation: floa
     found = smoothed(loss, mean * one, deviation**2 * one, y * one, 5)[:, 0].tolist()
     kink = (loss.kink - mean) / deviation
     corners = sorted({-10.0, -2.0, 0.0, 2.0, 10.0} | ({kink} if abs(kink) < 10 else set()))
-    polynomials = [lambda t: 1, lambda t: t, lambda t: t**2 - 1, lambda t: t**3 - 3 * t]
+    polynomials: list[Callable[[Any], Any]] = [
+        lambda t: 1,
+        lambda t: t,
+        lambda t: t**2 - 1,
+        lambda t: t**3 - 3 * t,
+    ]
 
     def expected(order: int) -> float:
         def value(t: Any) -> Any:
@@ -139,7 +145,7 @@ def test_derivatives_are_within_the_bound_of_all_orders(loss: Loss) -> None:
 def test_the_elbo_agrees_with_the_pyro_model_on_a_grid(name: str) -> None:
     """Differences of ELBOs at two guides, from log-likelihoods at a grid of weights."""
     model, data = MODELS[name], table(name, 12)
-    rule = hermegauss(24)  # type: ignore[no-untyped-call]
+    rule = hermegauss(24)
     node, weight = (torch.from_numpy(a) for a in rule)
     grid = torch.cartesian_prod(node, node, node)
     mass = torch.cartesian_prod(weight, weight, weight).prod(1) / (2 * math.pi) ** 1.5
