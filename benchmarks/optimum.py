@@ -41,7 +41,7 @@ def cavity(point: Point, records: Records) -> GaussianPairs:
     Everything then happens in the direction Σx, so the pairs have one dimension.
     """
     mean, variance = point.logit(records)
-    slopes = derivatives(mean, variance, records.bound, 2)
+    slopes = derivatives(mean, variance, records.mark, 2)
     kept = (1 + slopes[2]).unsqueeze(1)
     return GaussianPairs(kept, slopes[1].square().unsqueeze(1) / kept)
 

@@ -42,7 +42,7 @@ from bdpvi import (
 from bdpvi._ground import store
 from bdpvi._ground.checkpoint import sealed
 from bdpvi._ground.types import Relation
-from bdpvi.bayesian import Remove
+from bdpvi.bayesian import FixedDraws, Remove
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.cli import app
 from bdpvi.commands import synthesize
@@ -807,6 +807,10 @@ CASES: dict[str, Case] = {
     "bayesian/inference/svi: use a higher rate": lambda t: (
         lambda: fitted(rate=1e-4),
         lambda: fitted(rate=0.5),
+    ),
+    "bayesian/optimum/drawn: use Coupled": lambda t: (
+        lambda: fitted(neighbours=FixedDraws()),
+        lambda: fitted(neighbours=FEW),
     ),
     "bayesian/optimum/elbo: raise the tolerance": lambda t: (
         lambda: fitted(neighbours=Optimum(tolerance=1e-300)),

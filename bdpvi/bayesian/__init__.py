@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from bdpvi.bayesian.asked import calibrate
     from bdpvi.bayesian.curve import draw_groups
     from bdpvi.bayesian.neighbours.route import Add, Remove
+    from bdpvi.bayesian.optimum.drawn import FixedDraws
     from bdpvi.bayesian.releases import preview
 else:
     __getattr__ = lazy(
@@ -20,6 +21,7 @@ else:
             "accounting.panel": ("Panel",),
             "accounting.settings": ("Accounting",),
             "neighbours.route": ("Add", "Remove"),
+            "optimum.drawn": ("FixedDraws",),
             "asked": ("calibrate",),
             "curve": ("draw_groups",),
             "releases": ("preview",),
@@ -29,6 +31,7 @@ else:
 __all__ = [
     "Accounting",
     "Add",
+    "FixedDraws",
     "Panel",
     "Remove",
     "calibrate",

@@ -28,6 +28,7 @@ from bdpvi.bayesian.inference.svi import Convergence, Problem, default_optimiser
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.bayesian.neighbours.coupled import Coupled
 from bdpvi.bayesian.neighbours.route import Neighbours
+from bdpvi.bayesian.optimum.drawn import FixedDraws
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.stream import over
 from bdpvi.bayesian.optimum.tables import Table
@@ -267,10 +268,11 @@ def fit(
         if isinstance(there, BlockData):
             neighbours = neighbours.over(there)
     elif neighbours is None:
-        exact = optim is None and Optimum.takes(model, guide, plan.rate)
-        neighbours = Optimum() if exact else Coupled()
-    bounded = (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide)) or (
-        isinstance(neighbours, Mode) and Mode.bounds(model, guide, moved.x.shape[1])
+        neighbours = _usual(model, guide, training)
+    bounded = (
+        isinstance(neighbours, FixedDraws)
+        or (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide))
+        or (isinstance(neighbours, Mode) and Mode.bounds(model, guide, moved.x.shape[1]))
     )
     if len(there) < 3 and not bounded:
         # With a worst case, whether there is an answer must not depend on the records.
@@ -301,6 +303,15 @@ def fit(
         accounting=accounting or Accounting(),
         kept=Kept(data.people),
     )
+
+
+def _usual(model: Model, guide: Guide, training: Training) -> Neighbours:
+    """Return the route of a guide other than Laplace: an optimum where there is one."""
+    if training.optim is None and Optimum.takes(model, guide, training.rate):
+        return Optimum()
+    if training.optim is None and FixedDraws.takes(model, guide):
+        return FixedDraws()
+    return Coupled()
 
 
 def _check_blocks(guide: object, training: Training) -> None:

@@ -127,6 +127,12 @@ class Design:
             return float(self.weight_norm)
         return usual_norm(self._counted(weights), self.constant)
 
+    def score_bound(self, weights: int) -> float:
+        """Return sC, the bound on the norm of any record's score; inf if there is none."""
+        return (
+            math.inf if self.loss is None else self.loss.bound.score * self.weighted_norm(weights)
+        )
+
     def longest(self, weights: int) -> float:
         """Return B, the length of the longest row; inf without a limit."""
         limit = math.inf if self.limit is None else float(self.limit)

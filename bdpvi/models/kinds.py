@@ -21,6 +21,8 @@ OfNumbers = (
 OfClasses = BayesianMultinomialRegression | BayesianOrdinalRegression
 """Regressions with a target of several labels."""
 Known = BayesianLogisticRegression | OfNumbers | OfClasses
+Smooth = BayesianLogisticRegression | OfNumbers
+"""Regressions whose ELBO may need integrals over one predictor alone: see :func:`smooth`."""
 
 
 def weighing(model: object) -> Weighing | None:
@@ -32,6 +34,21 @@ def weighing(model: object) -> Weighing | None:
     Bound(score=9.0, curvature=4.5, concordance=1.0)
     """
     if isinstance(model, BayesianLogisticRegression | Design) and model.loss is not None:
+        return model
+    return None
+
+
+def smooth(model: object) -> Smooth | None:
+    """Return a regression with a convex loss of one predictor and no other unknown, None otherwise.
+
+    >>> smooth(BayesianLogisticRegression(clip=0.5)) is None
+    False
+    >>> smooth(BayesianPoissonRegression(largest=9)) is None
+    True
+    """
+    if type(model) is BayesianLogisticRegression:
+        return model
+    if isinstance(model, OfNumbers) and model.loss is not None:
         return model
     return None
 

@@ -305,7 +305,7 @@ def _mean(model: BayesianLogisticRegression, data: Dataset) -> Tensor:
     Steps are halved until the log joint increases, as a tight clip leaves little curvature far out.
     """
     records = Records.of(model, data)
-    signed, bound, weight = records.x, records.bound.clamp(max=1), records.weight
+    signed, bound, weight = records.x, records.slope, records.weight
     precision = model.precision(signed.shape[1])
     prior = -model.departure(signed.new_zeros(signed.shape[1]))
     ones = torch.ones_like(bound)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bdpvi.bayesian.optimum.quadrature import derivatives
 from bdpvi.bayesian.optimum.series import changes
+from bdpvi.bayesian.optimum.smoothing import smoothed
+from bdpvi.models.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -63,40 +64,52 @@ class Terms:
     """Records in the coordinates of the expansion, one per column.
 
     Attributes:
-        x: directions in the frame, over the standard deviation of the logit, (d, n).
+        x: directions in the frame, over the standard deviation of the predictor, (d, n).
         e: the features for y, (q, n).
-        mean, variance: moments of the logit, (n,).
-        bound: bound on the slope of the log-likelihood, (n,).
+        mean, variance: moments of the predictor, (n,).
+        mark: of each record, see :class:`bdpvi.bayesian.optimum.elbo.Records`, (n,).
         weight: ω of the log-likelihood, at most 1, (n,).
         slopes: ω times derivatives of the expected log-likelihood in units of that standard
             deviation.
+        loss: of the records.
     """
 
     x: Tensor
     e: Tensor
     mean: Tensor
     variance: Tensor
-    bound: Tensor
+    mark: Tensor
     weight: Tensor
     slopes: Tensor
+    loss: Loss
 
     def __len__(self) -> int:
         return len(self.variance)
 
     def select(self, columns: Tensor | slice) -> Terms:
         """Return the records in these columns."""
-        return Terms(*(field[..., columns] for field in self._fields()))
+        return self._of(field[..., columns] for field in self._fields())
 
-    @classmethod
-    def joined(cls, blocks: Sequence[Terms]) -> Terms:
+    @property
+    def curved(self) -> Tensor:
+        """κ v, the largest curvature of the predictor in its own units, (n,)."""
+        return self.loss.bound.curvature * self.variance
+
+    @staticmethod
+    def joined(blocks: Sequence[Terms]) -> Terms:
         """Return the records of all blocks."""
         if len(blocks) == 1:
             return blocks[0]
         fields = zip(*(block._fields() for block in blocks), strict=True)
-        return cls(*(torch.cat(field, -1) for field in fields))
+        return blocks[0]._of(torch.cat(field, -1) for field in fields)
+
+    def _of(self, fields: Iterable[Tensor]) -> Terms:
+        """Return records of the same loss with other tensors."""
+        x, e, mean, variance, mark, weight, slopes = fields
+        return Terms(x, e, mean, variance, mark, weight, slopes, self.loss)
 
     def _fields(self) -> tuple[Tensor, ...]:
-        return self.x, self.e, self.mean, self.variance, self.bound, self.weight, self.slopes
+        return self.x, self.e, self.mean, self.variance, self.mark, self.weight, self.slopes
 
     def coefficients(self, degree: int) -> Tensor:
         """Return the coefficient of each record's terms of this degree in the gradient, (p, n)."""
@@ -112,7 +125,7 @@ class Terms:
         """
         d = len(self.x)
         a, s = self.x.T @ z[:d], 2 * self.e.T @ z[d:]
-        rows = Terms(*(field.unsqueeze(-1) for field in self._fields()))
+        rows = self._of(field.unsqueeze(-1) for field in self._fields())
         first, second = rows.changes(a, s, degree, far)
         return torch.cat([self.x @ first, self.e @ second])
 
@@ -126,12 +139,12 @@ class Terms:
         """
         first, second = changes(self.slopes, a, s, degree)
         if len(far):
-            fields = self.mean, self.variance, self.bound, self.weight, *self.slopes[1:3]
-            mean, v, bound, weight, one, other = (f.expand_as(a)[..., far] for f in fields)
+            fields = self.mean, self.variance, self.mark, self.weight, *self.slopes[1:3]
+            mean, v, mark, weight, one, other = (f.expand_as(a)[..., far] for f in fields)
             # Nothing is proven for a Gaussian with variances below half of the fit's.
             grown = (1 + s[..., far]).clamp(min=0.5)
             moved = (mean + v.sqrt() * a[..., far]).flatten()
-            new = derivatives(moved, (v * grown).flatten(), bound.flatten(), 2)
+            new = smoothed(self.loss, moved, (v * grown).flatten(), mark.flatten(), 2)
             new = new.view(3, *mean.shape) * weight
             first[..., far] = new[1] / grown.sqrt() - one
             second[..., far] = new[2] / grown - other

@@ -1,7 +1,7 @@
-"""The ELBO of Bayesian logistic regression with a Gaussian guide, and its maximum.
+"""The ELBO of a regression with a convex loss and a Gaussian guide, and its maximum.
 
-For w ~ N(μ, Σ) the logit of record x is N(xᵀμ, xᵀΣx), so the ELBO needs one integral per record
-(:mod:`bdpvi.bayesian.optimum.quadrature`). It is concave in (μ, L), Σ = LLᵀ, strictly so by the
+For w ~ N(μ, Σ) the predictor of record x is N(xᵀμ, xᵀΣx), so the ELBO needs one integral per record
+(:mod:`bdpvi.bayesian.optimum.smoothing`). It is concave in (μ, L), Σ = LLᵀ, strictly so by the
 prior, as the likelihood is log-concave (Challis and Barber, JMLR 2013): one maximiser, which does
 not depend on where the search starts.
 """
@@ -18,10 +18,13 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground.outputs import several
-from bdpvi.bayesian.optimum.quadrature import derivatives
+from bdpvi.bayesian.optimum.smoothing import smoothed
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.kinds import Smooth
 from bdpvi.models.logistic import BayesianLogisticRegression, departure
+from bdpvi.models.losses import Logistic, Loss, Softmax
 
+_LOGISTIC = Logistic()
 _STEPS = 500
 _LATE = 1e-3
 
@@ -43,26 +46,32 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Input of the likelihood: features times 2y - 1, (N, d), slope bounds and weights, (N,) each.
+    """Input of the likelihood: rows of the design, (N, d), marks and weights, (N,) each.
 
-    As a source they are one block.
+    Rows of logistic regression are times 2y - 1, and marks are bounds on the loss's slope; other
+    records have the target as a mark. As a source they are one block.
     """
 
     x: Tensor
-    bound: Tensor
+    mark: Tensor
     weight: Tensor
+    loss: Loss = _LOGISTIC
 
     @classmethod
-    def of(cls, model: BayesianLogisticRegression, data: Dataset) -> Records:
+    def of(cls, model: Smooth, data: Dataset) -> Records:
         """Return the records of ``data`` transformed by ``model``, in float64."""
         return cls.seen(model, data.x.double(), data.y.double())
 
     @classmethod
-    def seen(cls, model: BayesianLogisticRegression, x: Tensor, y: Tensor) -> Records:
-        """Return records transformed by ``model``: features (N, d), targets (N,), 0 or 1."""
-        design = model.design(x)
-        signed = (2 * y - 1).unsqueeze(1) * design
-        return cls(signed, model.slope_bound(design), model.record_weights(design))
+    def seen(cls, model: Smooth, x: Tensor, y: Tensor) -> Records:
+        """Return records transformed by ``model``: features (N, d), targets (N,)."""
+        rows, mark = model.terms(x, y)
+        if isinstance(model, BayesianLogisticRegression):
+            return cls(rows, model.slope_bound(rows), model.record_weights(rows))
+        loss = model.loss
+        assert loss is not None
+        assert not isinstance(loss, Softmax)
+        return cls(rows, mark, model.record_weights(rows), loss)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -73,11 +82,22 @@ class Records:
 
     def select(self, index: Tensor | slice) -> Records:
         """Return the records at ``index``."""
-        return Records(self.x[index], self.bound[index], self.weight[index])
+        return Records(self.x[index], self.mark[index], self.weight[index], self.loss)
 
     def derivatives(self, mean: Tensor, variance: Tensor, order: int) -> Tensor:
-        """Return :func:`~bdpvi.bayesian.optimum.quadrature.derivatives` times the weights."""
-        return derivatives(mean, variance, self.bound, order).mul_(self.weight)
+        """Return :func:`~bdpvi.bayesian.optimum.smoothing.smoothed` times the weights."""
+        return smoothed(self.loss, mean, variance, self.mark, order).mul_(self.weight)
+
+    @property
+    def slope(self) -> Tensor:
+        """A bound on the slope of each record's loss, (N,)."""
+        if isinstance(self.loss, Logistic):
+            return self.mark.clamp(max=1)
+        return torch.full_like(self.mark, self.loss.bound.score)
+
+    def equal(self, record: Records) -> Tensor:
+        """Return a mask of the records equal to one record, (N,)."""
+        return (self.x == record.x).all(1) & (self.mark == record.mark)
 
     def without(self, index: int) -> Records:
         """Return all records but one."""
@@ -108,7 +128,7 @@ class Changed:
 
         def left(block: Records) -> T:
             nonlocal sought
-            same = (block.x == self.record.x).all(1).nonzero().flatten().tolist() if sought else []
+            same = block.equal(self.record).nonzero().flatten().tolist() if sought else []
             if same:
                 sought, block = False, block.without(same[0])
             return make(block)
@@ -204,7 +224,7 @@ class Point:
         return factor
 
     def logit(self, records: Records) -> tuple[Tensor, Tensor]:
-        """Return the mean and the variance of every record's logit."""
+        """Return the mean and the variance of every record's predictor."""
         return records.x @ self.mean, (records.x @ self.root).square().sum(1)
 
     def _terms(self, records: Records) -> tuple[Tensor, Tensor, Tensor]:
@@ -295,12 +315,13 @@ def start(objective: Objective) -> Point:
     """Return the default start of a search: the prior mean and the largest curvature.
 
     Long records count less: a record of length l and slope bound c adds at most about c l once its
-    logit is wide, whereas l²/4 with l = 1e12 would drown the prior.
+    predictor is wide, whereas κl² with l = 1e12 would drown the prior.
     """
 
     def sums(block: Records) -> tuple[Tensor]:
-        steep = block.bound.clamp(max=1) / torch.linalg.vector_norm(block.x, dim=1).clamp(min=1)
-        return ((block.x.T * (block.weight * steep.clamp(max=0.25))) @ block.x,)
+        steep = block.slope / torch.linalg.vector_norm(block.x, dim=1).clamp(min=1)
+        most = block.loss.bound.curvature
+        return ((block.x.T * (block.weight * steep.clamp(max=most))) @ block.x,)
 
     (square,) = objective.sums(sums)
     eye = torch.eye(len(square)).to(square)

@@ -18,7 +18,7 @@ The certificate: on the segment to the neighbour's optimum the negative Hessian 
 λ_min(J) - κ, where κ bounds its change due to the step and the record itself. With a gradient of
 norm γ the error is then at most γ/(λ_min(J) - κ), by strong monotonicity. γ includes a bound on the
 truncation error of the series: the next terms in absolute value, and for all further terms
-``|v^{k/2} D_k| ≤ ¼ v √(k-2)!`` (:func:`bdpvi.bayesian.optimum.quadrature.derivatives`), which
+``|v^{k/2} D_k| ≤ κ v √(k-2)!`` (:func:`bdpvi.bayesian.optimum.smoothing.smoothed`), which
 also holds with a weight of at most 1. If λ_min(J) - κ is not clearly positive, the prior bounds the
 error, see :meth:`Expansion._by_prior`.
 """
@@ -110,7 +110,7 @@ class Expansion:
             n: max(longest) * max(widest[n - 2] / square, 2 * spread[n - 2])
             for n in range(3, NUMERICS.bends + 1)
         }
-        # Sums of v/4, factors in the bounds on the series' truncation errors.
+        # Sums of κv, factors in the bounds on the series' truncation errors.
         self.totals = float(totals[0]), float(totals[1])
         self.typical = float(totals[2]) / self.count
         self.tensors = {}
@@ -122,7 +122,7 @@ class Expansion:
 
     def _sums(self, data: Terms) -> tuple[Tensor, ...]:
         """Return these records' terms in the gradient, J, the polynomial and the bounds."""
-        size, x, e, v = data.slopes.abs(), data.x, data.e, data.variance / 4
+        size, x, e, v = data.slopes.abs(), data.x, data.e, data.curved
         weights = [size[2 + k] + size[3 + k] + size[4 + k] for k in range(1, NUMERICS.bends + 1)]
         bends = torch.stack([*weights, v])
         length, around = norms(x), norms(e)
@@ -169,8 +169,8 @@ class Expansion:
         mean, variance = self.point.logit(records)
         x = (records.x @ self.coordinates.frame).T / variance.sqrt().clamp(min=1e-150)
         slopes = records.derivatives(mean, variance, NUMERICS.series + 2)
-        e, bound, weight = self.coordinates.features(x), records.bound, records.weight
-        return Terms(x, e, mean, variance, bound, weight, slopes)
+        e, mark, weight = self.coordinates.features(x), records.mark, records.weight
+        return Terms(x, e, mean, variance, mark, weight, slopes, records.loss)
 
     def strength(self, move: Tensor, change: Tensor, own: Terms) -> Tensor:
         """Return a lower bound on the smallest eigenvalue of J between 0, z and the ball around z.
@@ -196,7 +196,7 @@ class Expansion:
         length, size = norms(own.x), own.slopes.abs()
         moves, beyond = series(length.clamp(min=self.longest))
         d2, d3, d4 = (
-            (size[n : n + len(moves)] * moves).sum(0) + rest * own.variance / 4
+            (size[n : n + len(moves)] * moves).sum(0) + rest * own.curved
             for n, rest in zip((2, 3, 4), beyond, strict=True)
         )
         bent += torch.maximum((d2 + d3) * length.square(), (d3 + d4) * own.e.square().sum(0))
@@ -319,7 +319,7 @@ class Expansion:
 
     def _own_left(self, z: Tensor, own: Terms) -> Tensor:
         """Bound the truncation error of the record's own series in the gradient."""
-        d, degree, v = len(own.x), NUMERICS.series, own.variance / 4
+        d, degree, v = len(own.x), NUMERICS.series, own.curved
         length, size, s = norms(own.x), norms(own.e), math.sqrt(2) * norms(z[d:])
         terms = heat(length * norms(z[:d]), s, degree + 1)
         return left_out_of_sums(terms, s, degree, length * v, size * v)

@@ -1,10 +1,10 @@
 """The optimum route: the unique maximum of the ELBO for the data and for every neighbour.
 
-For logistic regression with a Gaussian guide the full-batch ELBO, its integrals computed by
-quadrature, has one maximiser. The mechanism is then D ↦ argmax ELBO, without batches or base noise,
-independent of the start of the search. One record moves the maximiser slightly, so all neighbours
-can be computed from derivatives at the fit (:mod:`bdpvi.bayesian.optimum.expansion`), each with a
-proven error.
+For a regression with a convex loss and a Gaussian guide the full-batch ELBO, its integrals computed
+by quadrature, has one maximiser. The mechanism is then D ↦ argmax ELBO, without batches or base
+noise, independent of the start of the search. One record moves the maximiser slightly, so all
+neighbours can be computed from derivatives at the fit (:mod:`bdpvi.bayesian.optimum.expansion`),
+each with a proven error.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.sensitivity import largest, room, scale_name
 from bdpvi.bayesian.optimum.sizes import PART, Size, free_memory
-from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.kinds import Smooth, smooth
 from bdpvi.noise.keys import Key
 
 PASSES = 30
@@ -85,8 +84,9 @@ class Job:
 class Optimum:
     """The maximiser of the full-batch ELBO, and that of every neighbour.
 
-    It is for :class:`~bdpvi.models.logistic.BayesianLogisticRegression`, weighted or not, with a
-    full-rank or a mean-field guide. The plan's steps, seed and optimiser are not used. A record's
+    It is for :class:`~bdpvi.models.logistic.BayesianLogisticRegression`, weighted or not, and for
+    regressions of numbers and counts made by their ``bounded``, with a full-rank or a mean-field
+    guide. The plan's steps, seed and optimiser are not used. A record's
     cost is an upper bound: the proven error of the neighbour's optimum is added to the difference
     of the means and of the covariances.
 
@@ -129,10 +129,9 @@ class Optimum:
     @staticmethod
     def bounds(model: Model, guide: Guide) -> bool:
         """Return whether scores and noise scale bound any record's influence: :func:`largest`."""
-        known = isinstance(model, BayesianLogisticRegression) and math.isfinite(
-            model.score_bound(1)
-        )
-        return known and guide.noise_scale is not None
+        known = smooth(model)
+        bounded = known is not None and math.isfinite(known.score_bound(1))
+        return bounded and guide.noise_scale is not None
 
     def key(self) -> Key:
         """Return the secret key of the run: there are no batches, so it does not affect the fit."""
@@ -157,7 +156,8 @@ class Optimum:
             problem.guide.setup(some, some.new_zeros(1))
         source, neighbours = self._source(problem, track), self._neighbours(problem)
         self._check_size(source, neighbours, diagonal=scale == "scale")
-        weights, last = model.design(some).shape[1], model.intercept_mean / model.constant
+        weights = model.design(some).shape[1]
+        last = -float(model.departure(torch.zeros(weights, dtype=torch.float64))[-1])
         precision, allowed = model.precision(weights), room(model, weights)
         objective = Objective(source, precision, scale == "scale", last)
         most, kept = largest(model, problem.guide, weights), self._kept(problem, neighbours)
@@ -170,7 +170,8 @@ class Optimum:
         if most is not None and not enough(point):
             raise FloatingPointError(
                 f"the fit is only known to within {point.distance:.3g} of the optimum, more "
-                f"than the {allowed:.3g} that its sensitivity allows for; use a larger clip"
+                f"than the {allowed:.3g} that its sensitivity allows for; use a larger clip or "
+                "weight_norm"
             )
         job = Job(problem, point, max(self.tolerance, point.gradient_norm), most, track, kept)
         panels = tuple(self._panel(job, rows) for rows in neighbours)
@@ -178,8 +179,9 @@ class Optimum:
 
     def _source(self, problem: Problem, track: Track[Any]) -> Source:
         """Return the records transformed by the model."""
-        assert isinstance(problem.model, BayesianLogisticRegression)
-        return Records.of(problem.model, problem.data)
+        model = smooth(problem.model)
+        assert model is not None
+        return Records.of(model, problem.data)
 
     def _neighbours(self, problem: Problem) -> list[Any]:
         """Return the neighbours of each panel."""
@@ -248,8 +250,9 @@ class Optimum:
         expansion, problem = job.expansion, job.problem
         records = expansion.point.objective.records
         if rows.records is not problem.data:
-            assert isinstance(problem.model, BayesianLogisticRegression)
-            records = Records.of(problem.model, rows.records)
+            model = smooth(problem.model)
+            assert model is not None
+            records = Records.of(model, rows.records)
         assert isinstance(records, Records)
         ids, bounded = rows.records.ids.tolist(), job.most is not None
         with log.step(f"neighbours ({rows.kind})"):
@@ -358,13 +361,11 @@ def pairs(
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
 
 
-def _checked(problem: Problem) -> tuple[BayesianLogisticRegression, str]:
+def _checked(problem: Problem) -> tuple[Smooth, str]:
     """Return the model and the name of the guide's scale parameter, if this route supports them."""
-    model = problem.model
-    scale = scale_name(model, problem.guide)
-    assert isinstance(model, BayesianLogisticRegression)
+    scale, model = scale_name(problem.model, problem.guide), smooth(problem.model)
+    assert model is not None
     if problem.plan.rate != 1:
         raise ValueError(f"rate={problem.plan.rate} must be 1: the optimum is for all records")
-    values = torch.unique(problem.data.y)
-    model.check(Dataset(values.new_zeros(len(values), 1), values))
+    model.check(problem.data)
     return model, scale

@@ -1,6 +1,6 @@
-"""Taylor series of a record's expected log-likelihood in the mean and variance of its logit.
+"""Taylor series of a record's expected log-likelihood in the mean and variance of its predictor.
 
-With the derivatives ``D_k`` in units of the logit's standard deviation, the mean shifted by a in
+With the derivatives ``D_k`` in units of its standard deviation, the mean shifted by a in
 these units and the variance by the fraction s, every derivative is ``D_n(a, s) = Σ_k D_{n+k} h_k``
 where ``h_k = Σ_b a^{k-2b} s^b / (2^b b! (k-2b)!)`` are the heat polynomials: ∂/∂v = ½ ∂²/∂m².
 """
@@ -48,7 +48,7 @@ def left_out(beyond: Tensor, s: Tensor, degree: int, derivative: int) -> Tensor:
     """Return a bound on the truncation error of the series of D_n at ``degree``, for v = 4.
 
     Expanding in s first, then in a, leaves h_{degree+1}, for an even number, times the largest
-    derivative on the way, which is at most ``¼ v √(n + degree - 1)!``.
+    derivative on the way, which is at most ``κ v √(n + degree - 1)!``.
 
     Args:
         beyond: h_{degree+1} of a bound on the shift, in standard deviations, and of s.
@@ -72,6 +72,6 @@ def left_out_of_sums(
     in_mean: Tensor | float,
     in_covariance: Tensor | float,
 ) -> Tensor:
-    """Return the truncation errors of D_1 and D_2, for records with these sums of v/4."""
+    """Return the truncation errors of D_1 and D_2, for records with these sums of κv."""
     one, other = (left_out(terms[degree + 1], s, degree, n) for n in (1, 2))
     return in_mean * one + in_covariance * other

@@ -66,7 +66,11 @@ class Streamed(Optimum):
             raise ValueError("neighbours: of a Table records are left out, Optimum(Remove(...))")
 
     def _source(self, problem: Problem, track: Track[Any]) -> Source:
-        assert isinstance(problem.model, BayesianLogisticRegression)
+        if not isinstance(problem.model, BayesianLogisticRegression):
+            raise ValueError(
+                f"model={problem.model!r:.80}: a Table has targets 0 and 1, for "
+                "BayesianLogisticRegression; give a Dataset for another model"
+            )
         return ModelTable(self.table, problem.model, track)
 
     def _neighbours(self, problem: Problem) -> list[Any]:
@@ -126,7 +130,7 @@ class Streamed(Optimum):
                 found[name] = torch.cat([found[name], more.cpu()])
 
         def add_held() -> None:
-            ids, held = state.pop("ids"), Records(*map(state.pop, ("x", "bound", "weight")))
+            ids, held = state.pop("ids"), Records(*map(state.pop, ("x", "mark", "weight")))
             if len(ids):
                 bounded = job.most is not None
                 add(
@@ -146,7 +150,8 @@ class Streamed(Optimum):
                 rough = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
                 rough[expansion.rough(moves, self.precision)] = True
                 add(ids[~rough], moves.select(~rough))
-                for name, more in {"ids": ids, **vars(some)}.items():
+                rest = {"ids": ids, "x": some.x, "mark": some.mark, "weight": some.weight}
+                for name, more in rest.items():
                     state[name] = torch.cat([state[name], more[rough]])
             if len(state["ids"]) >= _HELD:
                 add_held()
@@ -196,4 +201,4 @@ def _nobody(job: Job) -> dict[str, Tensor]:
     """Return an empty set of deferred records."""
     like = job.point.mean
     x = like.new_empty(0, len(like))
-    return {"ids": x[:, 0].long(), "x": x, "bound": x[:, 0], "weight": x[:, 0]}
+    return {"ids": x[:, 0].long(), "x": x, "mark": x[:, 0], "weight": x[:, 0]}

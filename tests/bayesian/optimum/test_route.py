@@ -299,7 +299,7 @@ def test_a_pass_claims_what_its_series_leave_out(
         deviation = variance.sqrt()
         shift = mean + deviation * (terms.x.T @ column[:d])[:, 0]
         grown = variance * (1 + 2 * (terms.e.T @ column[d:])[:, 0])
-        bound = records(expansion.point).bound
+        bound = records(expansion.point).mark
         first, second = derivatives(shift, grown, bound, 2)[1:]
         first = first * deviation / grown.sqrt() - terms.slopes[1]
         second = second * variance / grown - terms.slopes[2]
