@@ -240,9 +240,9 @@ def _largest(case: _Case, epsilon: float) -> float:
     counts = torch.linspace(0, 1, most, dtype=torch.float64).tolist()
     unit = torch.linspace(0, 1, _POINTS, dtype=torch.float64).tolist()
     angles = [math.pi * one for one in unit]
-    places = [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
     bent = (0.0, 1.0) if case.draws > 1 else (1.0,)
-    places = [(*one, share) for one in places for share in bent]
+    pairs = ((0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (0.0, 1.0), (1.0, 1.0))
+    places = [(*one, share) for one in pairs for share in bent]
     starts = product(angles[::2], unit[::4], (1.0,), (1.0,), (0.0, 1.0), places)
     rows = [[*start[:5], *start[5]] for start in starts]
     best, value = _best(case, epsilon, rows)

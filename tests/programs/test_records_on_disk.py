@@ -102,6 +102,7 @@ def on_disk(rows: pd.DataFrame, folder: Path, cuts: int, **options: Any) -> Bloc
     found = datasets.from_blocks(
         folder, "sick", positive="yes", constants=PUBLIC, progress=False, **options
     )
+    assert isinstance(found.parts, Spread)
     assert found.parts.blocks == cuts
     return found
 
