@@ -20,8 +20,9 @@ class Continued(dist.TorchDistribution):  # type: ignore[misc]
         loss: gives the largest count.
 
     >>> a, y = torch.tensor([0.0, 9.0]), torch.ones(2)
-    >>> Continued(a, ContinuedPoisson(8.0)).log_prob(y) - dist.Poisson(a.exp()).log_prob(y)
-    tensor([   0.0000, 8042.1763])
+    >>> less = Continued(a, ContinuedPoisson(8.0)).log_prob(y) - dist.Poisson(a.exp()).log_prob(y)
+    >>> less.round()
+    tensor([   0., 8042.])
     """
 
     arg_constraints = {"predictors": constraints.real}  # noqa: RUF012
