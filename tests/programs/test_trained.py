@@ -224,7 +224,9 @@ def test_a_killed_command_goes_on_and_pays_once(
     assert Ledger.at(tmp_path / "people.csv.ledger.jsonl").entries() == paid
 
 
-@pytest.mark.parametrize("given", [{"expected_rows": 8_000}, {}])
+@pytest.mark.parametrize(
+    "given", [{"expected_rows": 8_000}, pytest.param({}, marks=pytest.mark.slow)]
+)
 def test_all_rows_of_a_person_are_under_epsilon(
     given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

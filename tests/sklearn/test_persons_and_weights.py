@@ -70,7 +70,10 @@ def test_no_row_changes_the_names_of_other_persons(other: Any) -> None:
         PrivateLogisticRegression(3.0, **PUBLIC, guide="mean-field", rows_per_unit=3),
         PrivateLogisticRegression(8.0, classes=(0, 1), rows_per_unit=3),
         PrivateLogisticRegression(8.0, **THREE, rows_per_unit=3),
-        PrivateLogisticRegression(8.0, classes=(0, 1, 2), rows_per_unit=3),
+        pytest.param(
+            PrivateLogisticRegression(8.0, classes=(0, 1, 2), rows_per_unit=3),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_every_estimator_takes_persons(model: Any, tmp_path: Any) -> None:

@@ -242,7 +242,7 @@ def test_neighbours_are_those_of_refits(name: str, rows: int) -> None:
         assert float(panel.error.max()) < 1e-6
 
 
-@pytest.mark.parametrize("rows", [400, 4000])
+@pytest.mark.parametrize("rows", [400, pytest.param(4000, marks=pytest.mark.slow)])
 def test_rows_at_the_kink_are_summed_exactly(rows: int) -> None:
     """Displacements carry some across it, where a polynomial is wrong."""
     model, data = MODELS["poisson"], table("poisson", rows, 2, 3)
@@ -279,7 +279,7 @@ def rows_to_add(model: Any, data: Dataset) -> Tensor:
     return torch.cat([2 * corners, 2 * along, -2 * along, 0.2 * corners[:1]])
 
 
-@pytest.mark.parametrize("rows", [0, 12, 150])
+@pytest.mark.parametrize("rows", [0, 12, pytest.param(150, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
 def test_no_record_moves_a_fit_further_than_any_is_said_to(name: str, rows: int) -> None:
     """Shifts and eigenvalues by refit over their bounds, for every table and for this one."""
