@@ -31,6 +31,8 @@ from bdpvi.bayesian.pricing import (
     worst_case,
 )
 from bdpvi.models.kinds import weighing
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.weighing import weights_of
 from bdpvi.privacy.book import Charge, TemperatureOrigin
 from bdpvi.privacy.cost import Bound, Cost, Kind
 from bdpvi.privacy.gaussian_dp import gaussian_distance
@@ -174,12 +176,13 @@ class BayesianDP:
 
     def planned(self, fit: Fit, draws: int, epsilon: float, delta: float) -> float:
         """Return the temperature of draws for ε, from public numbers only."""
-        model = weighing(fit.model)
+        own = fit.model
+        model = own if isinstance(own, BayesianLogisticRegression) else weighing(own)
         if self.rows is None or model is None:
             return 1.0
         return planned_temperature(
             model,
-            fit.panels[0].pairs.r.shape[1],
+            weights_of(model, len(fit.feature_names)),
             rows=self.rows * (self.for_groups_of or 1.0),
             epsilon=epsilon,
             delta=delta,

@@ -56,6 +56,12 @@ class Weighing(Protocol):
         """Return the weights minus their prior mean, (..., n)."""
 
 
+def weights_of(model: Weighing, features: int) -> int:
+    """Return the number of weights, of all predictors, for d features."""
+    predictors = 1 if model.loss is None else model.loss.predictors
+    return model.design(torch.zeros(1, features)).shape[1] * predictors
+
+
 def usual_norm(columns: int, constant: float) -> float:
     """Return C = ½√(d + c²), for d columns and an intercept's column c, 0 for none."""
     return math.sqrt(columns + constant**2) / 2

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -23,12 +24,13 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 import bdpvi
-from bdpvi import Dataset, Optimum
+from bdpvi import BayesianLogisticRegression, Dataset, Optimum
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, TypicalRecord, WorstCaseDP, on_grid
+from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
 from bdpvi.datasets import Encoding
 from bdpvi.datasets.columns import Numeric, OneHot
@@ -624,3 +626,23 @@ def test_seeded_samples_are_no_release(fit: bdpvi.Fit, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="generator is in a state"):
         bdpvi.release(fit, temperature=12.0, generator=torch.Generator().manual_seed(0))
     assert len(fit.ledger.charges()) == 1
+
+
+@pytest.mark.parametrize("records", [0, 300])
+@pytest.mark.parametrize(
+    "model",
+    [
+        BayesianLogisticRegression(),
+        BayesianLogisticRegression(clip=0.5, prior_scale=0.3, intercept=True),
+    ],
+)
+def test_a_planned_temperature_follows_from_the_width_and_not_from_panels(
+    model: BayesianLogisticRegression, records: int
+) -> None:
+    """Panels of a guide with public noise have one column, whatever the width."""
+    data = logistic_data(300, 5).select(torch.arange(records))
+    fit = bdpvi.fit(model, FullRank(model, noise_scale=1.0), data, progress=False)
+    assert fit.panels[0].pairs.r.shape[1] == 1
+    given: dict[str, Any] = {"rows": 400.0, "epsilon": 0.2, "delta": 1e-5}
+    found = bdpvi.BayesianDP(rows=400).planned(fit, 1, 0.2, 1e-5)
+    assert found == planned_temperature(model, 6, **given) > planned_temperature(model, 1, **given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bdpvi._ground import validate
+from bdpvi.models.losses import Logistic
 from bdpvi.models.weighing import Weighing
 from bdpvi.privacy.gaussian import largest_variance
 
@@ -42,8 +43,7 @@ def planned_temperature(
     2.6
     """
     validate.positive("rows", rows)
-    assert model.loss is not None
-    precision = model.precision(weights // model.loss.predictors)
-    prior = 13 * precision / (4 * model.loss.bound.curvature)
+    loss = model.loss or Logistic()  # clipped scores have its curvature, or none
+    prior = 13 * model.precision(weights // loss.predictors) / (4 * loss.bound.curvature)
     usual = (rows + prior) * largest_variance(epsilon, delta)
     return max(1.0, float(f"{MARGIN * draws * weights / usual:.2g}"))

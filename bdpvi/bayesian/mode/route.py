@@ -24,7 +24,7 @@ from bdpvi.guides.laplace import Laplace, PointMass
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import weighing
 from bdpvi.models.losses import Softmax
-from bdpvi.models.weighing import Weighing
+from bdpvi.models.weighing import Weighing, weights_of
 from bdpvi.noise.keys import Key
 
 MOST = 200_000
@@ -79,10 +79,8 @@ class Mode:
         known = weighing(model)
         if known is None or not cls.takes(model, guide):
             return False
-        assert known.loss is not None
-        weights = known.design(torch.zeros(1, features)).shape[1] * known.loss.predictors
         # The condition for adding is weaker.
-        return of_any_table(known, weights, added=False) is not None
+        return of_any_table(known, weights_of(known, features), added=False) is not None
 
     def key(self) -> Key:
         """Return a secret key for the batches of SVI, which do not affect the result."""
