@@ -34,8 +34,7 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.parameters import Holder, Parameters
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import Reparameterise, out_of_place, plates
-
-Rows = tuple[Tensor, ...]
+from bdpvi.programs.sources import Rows
 
 
 class Draw(NamedTuple):

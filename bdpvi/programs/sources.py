@@ -62,9 +62,9 @@ def typed(like: Tensor, *programs: Any) -> Tensor:
     return like.to(first.dtype)
 
 
-def source_of(data: BlockData, like: Rows) -> Items | Windows:
-    """Return what reads these records, as ``like`` in type and place."""
-    return Windows(data, like) if data.items is None else replace(data.items, like=like)
+def source_of(data: BlockData, like: Rows, steps: int | None = None) -> Items | Windows:
+    """Return what reads these records, as ``like`` in type and place, for a number of steps."""
+    return Windows(data, like, steps) if data.items is None else replace(data.items, like=like)
 
 
 @dataclass(eq=False)
@@ -74,10 +74,12 @@ class Windows:
     Attributes:
         data: the records.
         like: a record of ones, of the type and on the device of the batches.
+        steps: the number of steps of the training, if it is known: no batch beyond is read.
     """
 
     data: BlockData
     like: Rows
+    steps: int | None = None
     _held: dict[int, list[Rows]] = field(default_factory=dict, init=False, repr=False)
 
     def batch(self, mechanism: NoisySum, step: int) -> Batch:
@@ -91,7 +93,9 @@ class Windows:
             self._held = {}
             size = sum(one.numel() * one.element_size() for one in self.like)
             most = int(BYTES / (size * max(mechanism.rate * len(self.data), 1)))
-            self._read(mechanism, range(step, step + min(max(most, 1), _STEPS)))
+            end = step + min(max(most, 1), _STEPS)
+            last = end if self.steps is None else max(self.steps, step + 1)
+            self._read(mechanism, range(step, min(end, last)))
         pieces = self._held.pop(step)
         return Batch.of(tuple(map(torch.cat, zip(*pieces, strict=True))))
 

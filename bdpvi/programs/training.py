@@ -295,7 +295,7 @@ class SuitedDPVI(Settings):
         given = data.like if isinstance(data, BlockData) else (data.x, data.y)
         every = tuple(one.to(kind) if one.is_floating_point() else one for one in given)
         if isinstance(data, BlockData):
-            return Arguments.of_source(source_of(data, every))
+            return Arguments.of_source(source_of(data, every, self.steps))
         return Arguments.of(every, {})
 
     def _read(self, model: Model, data: Data) -> Program:

@@ -441,3 +441,18 @@ def test_memory_does_not_grow_with_the_records() -> None:
 
     peak(1000)  # imports
     assert peak(1_000_000) < peak(1000) + 2_000_000  # a coin for each record would be 8 MB
+
+
+def test_no_batch_beyond_the_training_is_drawn(
+    rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, coins = [], NoisySum.coins
+
+    def counted(mechanism: NoisySum, step: int) -> Any:
+        drawn.append(step)
+        return coins(mechanism, step)
+
+    monkeypatch.setattr(NoisySum, "coins", counted)
+    table = on_disk(rows, tmp_path / "table", 3)
+    bdpvi.fit_private(model, table, epsilon=2.0, guide=guide, route=QUICK)
+    assert drawn == [*range(QUICK.steps)]
