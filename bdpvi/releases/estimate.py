@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -130,7 +130,7 @@ class Gaussian:
     covariance: tuple[tuple[float, ...], ...] = ()
     sites: Mapping[str, tuple[int, ...]]
     measured: tuple[bool, ...] = ()
-    features: str = ""
+    features: str = field(default="", metadata={"absent": ""})
     arguments: tuple[Argument, ...] = ()
 
     def __post_init__(self) -> None:

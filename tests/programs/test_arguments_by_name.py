@@ -148,6 +148,7 @@ def test_a_release_of_an_earlier_version_has_a_single_x(tmp_path: Path) -> None:
     bdpvi.save_release(made, tmp_path / "new.json")
     written = json.loads((tmp_path / "new.json").read_text())
     assert written["guide"].pop("arguments") == []
+    assert "features" not in written["guide"]
     (tmp_path / "old.json").write_text(json.dumps(written))
     again = bdpvi.load_release(tmp_path / "old.json", packed)
     assert again.guide == made.guide
