@@ -80,7 +80,8 @@ class Design:
         Records with features clipped at ±2 and z = (x, 2) are weighted by min(1, C/‖z‖), and the
         prior's scale follows from the width: :mod:`bdpvi.models.weighing`. The last weight is half
         the intercept. It is for :class:`bdpvi.guides.Laplace`, as
-        :class:`~bdpvi.BayesianLogisticRegression` is by default.
+        :class:`~bdpvi.BayesianLogisticRegression` is by default, and for mean-field and full-rank
+        guides with a ``noise_scale``.
 
         Args:
             settings: arguments of the class.

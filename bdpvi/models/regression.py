@@ -337,8 +337,8 @@ class BayesianNegativeBinomialRegression(_Counts):
         import pyro.distributions as dist
 
         if self.loss is not None:
-            size, ones = 1 / self.loss.dispersion, self.predictors(latents, x)
-            return dist.NegativeBinomial(size, logits=ones - math.log(size))
+            size = 1 / self.loss.dispersion
+            return dist.NegativeBinomial(size, logits=self.predictors(latents, x) - math.log(size))
         # Below e⁻⁷ it is Poisson, and differences of log Γ(1/α) would lose precision in float32.
         dispersion = latents["log_dispersion"].clamp(-_DISPERSED, _DISPERSED)
         logits = self.log_means(latents, x) + dispersion

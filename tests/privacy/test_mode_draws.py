@@ -61,18 +61,6 @@ def fitted(data: Dataset, model: BayesianLogisticRegression = MODEL, **given: An
     return bdpvi.fit(model, Laplace(model), own, progress=False)
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the closed form alone for what any record costs, which is looser and takes no search."""
-
-    def delta(
-        one: Influence, at: float, way: str = "", draws: int = 1, weight: Any = None
-    ) -> float:
-        return min(1.0, one._closed(at, way, draws, draws if weight is None else weight))
-
-    monkeypatch.setattr(Influence, "delta", delta)
-
-
 @pytest.fixture(scope="module")
 def table() -> Dataset:
     """Records of three features."""

@@ -86,7 +86,7 @@ def every_group(
         if not account.bets or account.charged.path:
             raise ValueError(
                 f"for_groups_of={_said(shares)}: a bound for every group needs a bound on the cost "
-                "of any conceivable record, as draws from guides.Laplace of logistic regression "
+                "of any conceivable record, as draws from guides.Laplace of a bounded regression "
                 "have, and the conversion 'hockey-stick'"
             )
     gamma = max(account.gamma(delta) for account in accounts) / len(shares)

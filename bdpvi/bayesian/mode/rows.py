@@ -93,7 +93,7 @@ class Weighted:
         assert loss is not None
         assert not isinstance(loss, Softmax)
         rows, target = model.terms(x, y)
-        return cls(rows, model.record_weights(model.design(x)), target, loss)
+        return cls(rows, model.record_weights(rows), target, loss)  # a row's sign is no matter
 
     def __len__(self) -> int:
         return len(self.z)

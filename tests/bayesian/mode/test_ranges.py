@@ -104,18 +104,6 @@ def pair(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> GaussianPa
     return GaussianPairs(r.unsqueeze(0), (r * (axes.T @ shift).square()).unsqueeze(0))
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the closed form alone for what any record costs, which is looser and takes no search."""
-
-    def delta(
-        one: Influence, at: float, way: str = "", draws: int = 1, weight: Any = None
-    ) -> float:
-        return min(1.0, one._closed(at, way, draws, draws if weight is None else weight))
-
-    monkeypatch.setattr(Influence, "delta", delta)
-
-
 def fitted(model: Any, data: Dataset, neighbours: Mode | None = None) -> bdpvi.Fit:
     return bdpvi.fit(model, guides.Laplace(model), data, neighbours=neighbours, progress=False)
 
