@@ -55,10 +55,13 @@ class Rows(Protocol):
     def excess(self, degree: int) -> float:
         """Return the factor of the remainder of the tensors at a degree."""
 
+    def norm(self, columns: int) -> float:
+        """Return the Frobenius norm of the remainder of F″ over its bound."""
+
     def tensors(
         self, point: Tensor, root: Tensor, degree: int, reach: float
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Return the records' part of the tensors of F′ and of F″ up to a degree, packed."""
+    ) -> tuple[Tensor, ...]:
+        """Return the records' part of T₃, T₄, … of F″ up to a degree, each (n(n + 1)/2, ·)."""
 
     def pulls(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
         """Return the records' part of the change of F′ at displacements (m, n)."""
@@ -135,15 +138,18 @@ class Weighted:
         """Return 1, the factor of the remainder, as |ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″."""
         return 1.0
 
+    def norm(self, columns: int) -> float:
+        """Return 1: the bound is one on the trace."""
+        return 1.0
+
     def tensors(
         self, point: Tensor, root: Tensor, degree: int, reach: float
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Return the records' part of the tensors of F′ and of F″ up to a degree, packed.
+    ) -> tuple[Tensor, ...]:
+        """Return the records' part of T₃, T₄, … of F″ up to a degree, each (n(n + 1)/2, ·).
 
         Rows near the kink are left out.
         """
         n, degrees = len(point), range(1, degree + 1)
-        gradients = tuple(torch.zeros(n, width(n, k)).double() for k in degrees)
         bends = tuple(torch.zeros(width(n, 2), width(n, k)).double() for k in degrees)
         smooth = self
         if math.isfinite(self.loss.kink):
@@ -155,10 +161,8 @@ class Weighted:
             every, square = part.slopes(z @ point, degree + 2), outer(u).T
             for k in degrees:
                 powers = monomials(u.T, k).T
-                if k > 1:  # of degree 1 it is the identity
-                    gradients[k - 1].add_((u.T * (weight * every[k])) @ powers)
                 bends[k - 1].add_((square * (weight * every[k + 1])) @ powers)
-        return gradients, bends
+        return bends
 
     def pulls(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
         """Return the records' part of the change of F′ at displacements (m, n)."""
