@@ -43,6 +43,8 @@ _ENTRIES = 1 << 24
 """Largest number of entries of a tensor."""
 _PIECE = 1 << 22
 """Entries of all precisions of the neighbours that are computed at once."""
+_AT_ONCE = 1 << 23
+"""Numbers of a pass over all records: those of every record and neighbour."""
 _REACH = 1.5
 """Largest displacement, over the largest expected one, for which rows are known to keep to their
 side of a kink; a neighbour that is further is computed by a pass."""
@@ -214,7 +216,8 @@ class ModeExpansion:
         """
         moved, at, data = Moved.none(len(records), self.n), 0, self.mode.posterior.records
         size = max(1, _PIECE // width(self.n, 2))
-        pieces = [records.select(slice(i, i + size)) for i in range(0, len(records), size)]
+        every = torch.arange(len(records))
+        pieces = [records.select(some) for some in every.split(size)] if len(every) else []
         found = (_moved(one, self.polynomial, sign) for one in pieces)
         if isinstance(data, Spread) and pieces:
             given = {"parts": [*map(_Piece, pieces)], "steps": (), "what": "neighbours", "ahead": 8}
@@ -225,7 +228,7 @@ class ModeExpansion:
         rough, count = (~(moved.error <= TINY)).nonzero()[:, 0], self.mode.posterior.count
         if len(rough) * count * width(self.n, 2) * records.cost > _WORK:
             rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
-        for part in blocks(len(rough), count):
+        for part in blocks(len(rough), count, _AT_ONCE):
             moved.put(rough[part], self._pass(records.select(rough[part]), sign))
         return replace(moved, error=moved.error.nan_to_num(1.0).clamp(max=1.0))
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from bdpvi.bayesian.mode.own import OwnCurvature
-from bdpvi.bayesian.optimum.packed import indices, monomials
+from bdpvi.bayesian.optimum.packed import monomials, squares
 from bdpvi.models.losses import Loss, Softmax
 from bdpvi.models.weighing import Weighing
 
-_ENTRIES = 1 << 23
+_ENTRIES = 1 << 20
 
 
 class Rows(Protocol):
@@ -157,11 +157,11 @@ class Weighted:
         for some in blocks(len(smooth), width(n, degree) + width(n, 2)):
             part = smooth.select(some)
             z, weight = part.z, part.weight
-            u = z @ root
-            every, square = part.slopes(z @ point, degree + 2), outer(u).T
+            u = (z @ root).T.contiguous()
+            every, square = part.slopes(z @ point, degree + 2), squares(u)
             for k in degrees:
-                powers = monomials(u.T, k).T
-                bends[k - 1].add_((square * (weight * every[k + 1])) @ powers)
+                powers = square if k == 2 else monomials(u, k)
+                bends[k - 1].add_(square @ (powers * (weight * every[k + 1])).T)
         return bends
 
     def pulls(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
@@ -244,13 +244,12 @@ class Beyond:
 
 def outer(u: Tensor) -> Tensor:
     """Return the packed squares of rows (m, n): uuᵀ, (m, n(n + 1)/2)."""
-    row, column = indices(u.shape[1], 2)
-    return u[:, row] * u[:, column]
+    return squares(u.T.contiguous()).T
 
 
-def blocks(rows: int, width: int) -> list[slice]:
-    """Return slices of rows, each with about a million numbers."""
-    size = max(1, _ENTRIES // max(1, width))
+def blocks(rows: int, width: int, entries: int = _ENTRIES) -> list[slice]:
+    """Return slices of rows, each with about so many numbers, a million that stay in a cache."""
+    size = max(1, entries // max(1, width))
     return [slice(at, min(at + size, rows)) for at in range(0, rows, size)]
 
 
