@@ -123,9 +123,7 @@ class WeightedClasses:
         """Return √n, as the bound is one on eigenvalues."""
         return math.sqrt(columns)
 
-    def tensors(
-        self, point: Tensor, root: Tensor, degree: int, reach: float
-    ) -> tuple[Tensor, ...]:
+    def tensors(self, point: Tensor, root: Tensor, degree: int, reach: float) -> tuple[Tensor, ...]:
         """Return the records' part of T₃, T₄, … of F″ up to a degree, each (n(n + 1)/2, ·)."""
         n, basis = self.z.shape[1], self.loss.basis
         orders, inner = range(3, degree + 3), basis.shape[1]

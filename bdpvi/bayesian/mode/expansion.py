@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -107,13 +108,32 @@ class Polynomial:
         """The largest degree j."""
         return len(self.bends)
 
-    def gradient(self, degree: int) -> Tensor:
-        """Return T_{k+1}/k!, (n, ·), for a degree k of 2 or 3."""
+    @cached_property
+    def gradients(self) -> dict[int, Tensor]:
+        """T_{k+1}/k! by degree k, (n, ·), from k = 2 on."""
+        return {k: self._gradient(k) for k in range(2, max(self.degree, 2) + 1)}
+
+    def _gradient(self, degree: int) -> Tensor:
         n = len(self.point)
         place, (first, *rest) = positions(n), indices(n, degree)
         column = rest[0] if degree == 2 else place[rest[0], rest[1]]
         raw = self.bends[degree - 2] / taylor_weights(n, degree - 1)
         return raw[place[:, first], column] * taylor_weights(n, degree)
+
+    def pull(self, moves: Tensor, degree: int) -> Tensor:
+        """Return the change of F′ at displacements (m, n), by the polynomial for a degree j."""
+        total = moves.T.clone()
+        for k in range(2, max(degree, 2) + 1):
+            total += self.gradients[k] @ monomials(moves.T, k)
+        return total.T
+
+    def bend(self, moves: Tensor, degree: int) -> Tensor:
+        """Return F″ at displacements (m, n), packed, (n(n + 1)/2, m)."""
+        row, column = indices(len(self.point), 2)
+        total = (row == column).double().unsqueeze(1).repeat(1, len(moves))
+        for k in range(1, degree + 1):
+            total += self.bends[k - 1] @ monomials(moves.T, k)
+        return total
 
     def neighbours(self, records: Rows, sign: float) -> Moved:
         """Return the neighbours with one of the records added (``sign`` 1) or removed (−1)."""
@@ -133,20 +153,8 @@ class Polynomial:
         """Return neighbours computed by the polynomial of a degree, with their error bounds."""
         own, n = records.own(self.point, self.root, sign), len(self.point)
         near = Beyond(self.near, self.point, self.root)
-        gradients = [(k, self.gradient(k)) for k in range(2, max(degree, 2) + 1)]
-
-        def pull(x: Tensor) -> Tensor:
-            total = x.T.clone()
-            for k, tensor in gradients:
-                total += tensor @ monomials(x.T, k)
-            return total.T + near.pulls(x)
-
-        shift, left = own.solved(pull)
-        row, column = indices(n, 2)
-        bent = (row == column).double().unsqueeze(1).repeat(1, len(shift))
-        for k in range(1, degree + 1):
-            bent += self.bends[k - 1] @ monomials(shift.T, k)
-        bent += near.bends(shift) + own.bend(shift)
+        shift, left = own.solved(lambda x: self.pull(x, degree) + near.pulls(x))
+        bent = self.bend(shift, degree) + near.bends(shift) + own.bend(shift)
         length = torch.linalg.vector_norm(shift, dim=1)
         off = missing(self.longest * length, length, degree, n, self.near)
         if math.isfinite(self.near.loss.kink):

@@ -58,9 +58,7 @@ class Rows(Protocol):
     def norm(self, columns: int) -> float:
         """Return the Frobenius norm of the remainder of F″ over its bound."""
 
-    def tensors(
-        self, point: Tensor, root: Tensor, degree: int, reach: float
-    ) -> tuple[Tensor, ...]:
+    def tensors(self, point: Tensor, root: Tensor, degree: int, reach: float) -> tuple[Tensor, ...]:
         """Return the records' part of T₃, T₄, … of F″ up to a degree, each (n(n + 1)/2, ·)."""
 
     def pulls(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
@@ -142,9 +140,7 @@ class Weighted:
         """Return 1: the bound is one on the trace."""
         return 1.0
 
-    def tensors(
-        self, point: Tensor, root: Tensor, degree: int, reach: float
-    ) -> tuple[Tensor, ...]:
+    def tensors(self, point: Tensor, root: Tensor, degree: int, reach: float) -> tuple[Tensor, ...]:
         """Return the records' part of T₃, T₄, … of F″ up to a degree, each (n(n + 1)/2, ·).
 
         Rows near the kink are left out.
