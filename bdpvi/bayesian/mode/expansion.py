@@ -7,12 +7,12 @@ In units of the mode's own Gaussian, u = Lᵀz, a displacement Δ of the neighbo
 with + for an added record and − for a removed one, and its precision is
 K = I + Σ_{k ≥ 1} T_{k+2}[Δ^k]/k! ± ω ℓ″ u uᵀ. The sum for K is truncated at k = j, that for Δ at
 g = max(j, 2), as T₃ serves both. As |ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″ for k up to 6, with t = ‖Δ‖ the truncation
-error of the gradient is at most e^{ht} (ht)^g t/(g + 1)!. That of K is a sum of matrices ωᵢ ℓ″ uᵢuᵢᵀ
-times at most e^{ht} |M uᵢ·Δ|^{j+1}/(j + 1)!, and Σ ωᵢ ℓ″ (uᵢ·Δ)² ≤ t², M‖uᵢ‖ ≤ h: so its trace norm,
-hence its Frobenius norm, is at most e^{ht} (ht)^{j+1}/(j + 1)!. Each neighbour uses the smallest j
-with a negligible error; neighbours too far for any degree are computed by passes over all records.
-If a loss has a kink, rows that some neighbour's displacement may carry across it are left out of
-the tensors, and summed exactly for every neighbour.
+error of the gradient is at most e^{ht} (ht)^g t/(g + 1)!. That of K is a sum of matrices
+ωᵢ ℓ″ uᵢuᵢᵀ times at most e^{ht} |M uᵢ·Δ|^{j+1}/(j + 1)!, and Σ ωᵢ ℓ″ (uᵢ·Δ)² ≤ t², M‖uᵢ‖ ≤ h: its
+trace norm, hence its Frobenius norm, is at most e^{ht} (ht)^{j+1}/(j + 1)!. Each neighbour uses the
+smallest j with a negligible error; neighbours too far for any degree are computed by passes over
+all records. If a loss has a kink, rows that some neighbour's displacement may carry across it are
+left out of the tensors, and summed exactly for every neighbour.
 """
 
 from __future__ import annotations
