@@ -21,6 +21,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -228,8 +229,8 @@ class ModeExpansion:
         pieces = [records.select(some) for some in every.split(size)] if len(every) else []
         found = (_moved(one, self.polynomial, sign) for one in pieces)
         if isinstance(data, Spread) and pieces:
-            given = {"parts": [*map(_Piece, pieces)], "steps": (), "what": "neighbours", "ahead": 8}
-            found = replace(data, **given).each(_moved, self.polynomial, sign)
+            parts: Any = replace(data, parts=[*map(_Piece, pieces)], steps=(), ahead=8)
+            found = replace(parts, what="neighbours").each(_moved, self.polynomial, sign)
         for some in found:
             moved.put(slice(at, at + len(some.error)), some)
             at += len(some.error)
