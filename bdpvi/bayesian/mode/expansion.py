@@ -126,7 +126,8 @@ class Polynomial:
         total = moves.T.clone()
         for k in range(2, max(degree, 2) + 1):
             total += self.gradients[k] @ monomials(moves.T, k)
-        return total.T
+        found: Tensor = total.T
+        return found
 
     def bend(self, moves: Tensor, degree: int) -> Tensor:
         """Return F″ at displacements (m, n), packed, (n(n + 1)/2, m)."""
@@ -227,7 +228,7 @@ class ModeExpansion:
         size = max(1, _PIECE // width(self.n, 2))
         every = torch.arange(len(records))
         pieces = [records.select(some) for some in every.split(size)] if len(every) else []
-        found = (_moved(one, self.polynomial, sign) for one in pieces)
+        found: Iterator[Moved] = (_moved(one, self.polynomial, sign) for one in pieces)
         if isinstance(data, Spread) and pieces:
             parts: Any = replace(data, parts=[*map(_Piece, pieces)], steps=(), ahead=8)
             found = replace(parts, what="neighbours").each(_moved, self.polynomial, sign)
