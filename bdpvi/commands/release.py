@@ -150,8 +150,8 @@ def release(
     store.make_folder(out.parent)
     where = Places.of(out=out, secret=folder, ledger=fitted.ledger.path, shared=out)
     asked = (draws, temperature, epsilon, delta, guarantee, conversion, str(where.out))
-    asked += () if for_groups_of is None else (for_groups_of,)
-    options_ = hashlib.sha256(repr(asked).encode()).hexdigest()
+    asked_all = asked if for_groups_of is None else (*asked, for_groups_of)
+    options_ = hashlib.sha256(repr(asked_all).encode()).hexdigest()
     price = {} if epsilon is None else {"epsilon": epsilon, "delta": delta}
     released: list[Release] = []
     with _charged(fitted, folder, where.out):

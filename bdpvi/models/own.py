@@ -53,7 +53,7 @@ class OwnRegression(Design):
     Args:
         family: returns the Pyro distribution of N targets for N linear predictors, (N,) float64.
             Each target depends on its own predictor alone, and the distribution on nothing else:
-            other parameters are public constants.
+            other parameters are public numbers.
         bound: s, κ and M of −log p in the predictor, for every target within ``targets``. It is not
             proved: receipts say that its author states it.
         targets: smallest and largest target, public.
@@ -151,7 +151,8 @@ bounds that hold at every predictor and target
         if self.whole:
             y = y.round()
         y[::4], y[1::4] = low, high
-        centre = torch.where(uniform() < 0.5, low + (high - low) * uniform(), float(self.middle))
+        near_targets, middle = uniform() < 0.5, torch.tensor(float(self.middle)).double()
+        centre = torch.where(near_targets, low + (high - low) * uniform(), middle)
         unit = 1 / self.bound.concordance
         sizes = _SMALL * (_LARGE / _SMALL) ** uniform() * unit
         a = centre + sizes * torch.randn(_POINTS, generator=g, dtype=torch.float64)

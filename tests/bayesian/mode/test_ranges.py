@@ -492,3 +492,17 @@ def test_a_category_counts_as_one_column() -> None:
     assert float(lengths.max()) > 0.99 * told.longest(5)
     scores = told.record_weights(design) * lengths
     assert float(scores.max()) <= told.weighted_norm(5) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("largest", [20, 1000])
+def test_ten_draws_of_large_counts_have_a_worst_case(largest: int) -> None:
+    """Samples are rounded exactly, so no e^ε times a rounding error uses up δ."""
+    model = BayesianPoissonRegression.bounded(largest=largest)
+    fit = fitted(model, table("poisson", 40, 3, 0))
+    found = bdpvi.cost(fit, planned=bdpvi.privacy.Charge(10, 1.0)).worst_case
+    assert found is not None
+    influence = of_any_table(model, 4, added=True)
+    assert influence is not None
+    closed = max(influence.epsilon(1e-5, way, 10) for way in (WITH, WITHOUT))
+    assert found.epsilon == pytest.approx(closed, rel=2e-3)
+    assert found.epsilon > 20
