@@ -226,7 +226,7 @@ def _bent(
             return f"the change of {name} between two random public points", "concordance"
     rise = there[0] - here[0] - step * here[1]
     most = second * (grown - step) / size
-    rounding = _ROUNDING * (here[0].abs() + there[0].abs() + bound.score / size)
-    if bool(((rise < -rounding) | (rise > most + rounding)).any()):
+    of_sum = _ROUNDING * (here[0].abs() + there[0].abs() + bound.score / size)
+    if bool(((rise < -of_sum) | (rise > most + of_sum)).any()):
         return "the change of the loss between two random public points", "concordance"
     return None

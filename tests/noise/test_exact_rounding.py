@@ -73,7 +73,7 @@ def test_of_three_bits_the_law_is_still_the_normal_one() -> None:
     for one in centre.tolist():
         ends = norm.cdf((np.arange(-5.5, 6) - one) / 2)
         expected += ROWS * np.diff(np.concatenate([[0.0], ends, [1.0]]))
-    counts = [int((values < -5).sum()), *(int((values == at).sum()) for at in places)]
+    counts = [int((values < -5).sum()), *(int(values.eq(at).sum()) for at in places.tolist())]
     counts.append(int((values > 5).sum()))
     assert chisquare(counts, expected).pvalue > 1e-3
 
