@@ -85,6 +85,13 @@ def on_host(function: Callable[P, T]) -> Callable[P, T]:
     return wraps(function)(own)
 
 
+def onto(one: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device; a copy from the host to a CUDA device is not waited for."""
+    if device.type == "cuda" and one.device.type == "cpu":
+        return one.pin_memory().to(device, non_blocking=True)
+    return one.to(device)
+
+
 @contextmanager
 def drawing(device: torch.device, seed: int | None = None) -> Iterator[None]:
     """Draw for tensors of a device on the host, from a seed or the current state.
