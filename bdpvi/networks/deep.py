@@ -176,9 +176,7 @@ def make_private(
     name = {"kind": "steps", "of": secrets.token_hex(8)}
     charged = Steps(ledger, mechanism.event(1), **name, block=BLOCK, most=settings.steps)
     autocast = Autocast(module, gradients, batches[-1])
-    return Private(
-        module, optimizer, gradients, held, counted, mechanism, charged, fixed, autocast
-    )
+    return Private(module, optimizer, gradients, held, counted, mechanism, charged, fixed, autocast)
 
 
 def nearest_power(records: int) -> int:

@@ -79,15 +79,6 @@ def trainable(module: nn.Module) -> list[nn.Parameter]:
     return [weight for weight in module.parameters() if weight.requires_grad]
 
 
-def all_finite(tensors: Sequence[Tensor]) -> bool:
-    """Return whether all values are finite; a device is waited for once.
-
-    >>> all_finite([torch.ones(2), torch.tensor(float("inf"))])
-    False
-    """
-    return bool(torch.stack([one.isfinite().all() for one in tensors]).all())
-
-
 class FunctionalGradients:
     """Gradients of single records by ``torch.func``, some records at a time.
 

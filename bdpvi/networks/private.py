@@ -14,12 +14,13 @@ from torch.optim import Optimizer
 from bdpvi._ground import validate
 from bdpvi._ground.checkpoint import sealed, understood, unsealed
 from bdpvi._ground.halving import by_halves
+from bdpvi._ground.host import all_finite
 from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import require_same
 from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.networks.autocast import Autocast
-from bdpvi.networks.gradients import MARGIN, RecordGradients, all_finite, trainable
+from bdpvi.networks.gradients import MARGIN, RecordGradients, trainable
 from bdpvi.networks.preflight import Fixed
 from bdpvi.networks.records import IndexedRecords
 from bdpvi.networks.refusals import check_frozen

@@ -77,9 +77,7 @@ def check_kind(module: nn.Module) -> None:
     """
     for name, layer in module.named_modules():
         if isinstance(layer, torch.jit.ScriptModule):
-            raise _refused(
-                name, layer, "torch.jit compiled", "give the module as it was before"
-            )
+            raise _refused(name, layer, "torch.jit compiled", "give the module as it was before")
         if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
             raise _refused(
                 name, layer, "has no weights before its first call", "call the module once"
