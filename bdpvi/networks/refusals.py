@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -78,7 +78,7 @@ def check_kind(module: nn.Module) -> None:
     for name, layer in module.named_modules():
         if isinstance(layer, torch.jit.ScriptModule):
             raise _refused(name, layer, "torch.jit compiled", "give the module as it was before")
-        if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
+        if any(is_lazy(weight) for weight in layer.parameters(recurse=False)):
             raise _refused(
                 name, layer, "has no weights before its first call", "call the module once"
             )
