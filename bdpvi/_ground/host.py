@@ -85,6 +85,26 @@ def on_host(function: Callable[P, T]) -> Callable[P, T]:
     return wraps(function)(own)
 
 
+def device_of(name: str) -> torch.device:
+    """Return the device of that name; "auto" is CUDA where there is one, otherwise the CPU.
+
+    Raises:
+        ValueError: naming ``device``.
+
+    >>> device_of("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device={name!r} must be auto, cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={name!r}, but no CUDA device is available")
+    return device
+
+
 def onto(one: Tensor, device: torch.device) -> Tensor:
     """Return a tensor on a device; a copy from the host to a CUDA device is not waited for."""
     if device.type == "cuda" and one.device.type == "cpu":
