@@ -136,7 +136,11 @@ class SuitedDPVI(Settings):
         with isolated(typed(latents_like(data), model, guide)), on(HOST):
             program = made._read(model, data)
             moments(program)  # refuse before any charge
-            check_without_targets(model, arguments_of(data), latents_like(data))
+            whole = not data.like[0].is_floating_point() and not arguments_of(data)
+            kind = data.like[0] if whole else typed(latents_like(data), model)
+            x = kind.new_zeros(1, len(data.feature_names))
+            names = (site.name for site in program.sites)
+            check_without_targets(model, arguments_of(data), x, names)
             return replace(made, size=program.size)
 
     def suited(self, model: Model, data: Data, guide: object) -> SuitedDPVI:
