@@ -1,6 +1,6 @@
 """Coverage of a trained guide's intervals on the twelve examples of ``examples/private``.
 
-    python benchmarks/guide_coverage.py [--tables 40] [--records 1e4] [--epsilon 1] [--only NAME ...]
+    python benchmarks/guide_coverage.py [--tables 40] [--only NAME ...]
 
 Each table is simulated anew from the same truth and fitted by ``fit_private`` with its defaults, at
 δ = 1e-5. Intervals are between the 2.5 and 97.5 % quantiles of 1000 draws. A model of hidden
@@ -38,8 +38,6 @@ GRID = torch.cartesian_prod(torch.linspace(-1.5, 1.5, 5), torch.linspace(-1.5, 1
 
 def seen(name: str, example: Example) -> tuple[Callable[[Latents], Tensor], Tensor]:
     """Return the quantities of an example as a function of draws, (k, q), and their truth, (q,)."""
-    one: object = example
-    truth: Callable[[str], Tensor] = lambda at: torch.as_tensor(getattr(one, at)).flatten()
     plain: dict[str, dict[str, str]] = {
         "ordinal": {"w": "WEIGHTS", "cuts": "CUTS"},
         "negative_binomial": {"w": "WEIGHTS", "intercept": "INTERCEPT", "size": "SIZE"},
@@ -51,12 +49,14 @@ def seen(name: str, example: Example) -> tuple[Callable[[Latents], Tensor], Tens
     }
     if name in plain:
         sites = plain[name]
-        return (
-            lambda found: torch.cat([found[site].flatten(1) if found[site].ndim > 1
-                                     else found[site][:, None] for site in sites], 1),
-            torch.cat([truth(at) for at in sites.values()]),
-        )  # fmt: skip
+        truth = [torch.as_tensor(getattr(example, at)).flatten() for at in sites.values()]
+        return lambda found: torch.cat([_flat(found[site]) for site in sites], 1), torch.cat(truth)
     return _CURVES[name](example)
+
+
+def _flat(draws: Tensor) -> Tensor:
+    """Return draws as (k, q)."""
+    return draws.reshape(len(draws), -1)
 
 
 def _group_effects(one: Example) -> tuple[Callable[[Latents], Tensor], Tensor]:

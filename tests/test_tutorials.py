@@ -47,7 +47,7 @@ def _near(name: str, learned: str) -> None:
     elif name == "dmm":
         first, last = (float(one) for one in re.findall(r"-?\d+", learned))
         assert last < 0.8 * first
-    elif name == "gaussian_process":
+    elif name == "inducing_points":
         assert numbers(learned)[0] < 0.2
     elif name == "enumeration":
         assert numbers(learned) == pytest.approx([0.85, 0.85, -1, 1, 0.85, -1, 1], abs=0.2)

@@ -140,7 +140,7 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
 
 
 def check_without_targets(
-    model: Model, arguments: tuple[Argument, ...], x: Tensor, sites: Iterable[str]
+    model: Model, arguments: tuple[Argument, ...], x: Tensor, sites: Iterable[Site]
 ) -> None:
     """Run a model on zeros, without its targets, as predictions do.
 
@@ -148,7 +148,7 @@ def check_without_targets(
         model: the model.
         arguments: the features, if it takes them by name; () for a single x.
         x: features of one record, (1, d); of the type of the latents, if there are arguments.
-        sites: names of the latents of its training.
+        sites: the latents of its training.
 
     Raises:
         ValueError: if it fails, or has other latents.
@@ -163,7 +163,7 @@ def check_without_targets(
             f"model raised {type(error).__name__} without its targets ({error!s:.80}); they are "
             "for obs= alone, as predictions have none: write model(x, y=None)"
         ) from error
-    if missing := sorted(set(sites) - set(found)):
+    if missing := sorted({site.name for site in sites} - set(found)):
         raise ValueError(
             f"model: without its targets it has no latent site {missing[0]!r}; sample it whether "
             "or not there are targets, which are for obs= alone"

@@ -16,7 +16,6 @@ from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
 from torch import Tensor
 
-import bdpvi
 from bdpvi._ground.host import drawing, on
 from bdpvi.models.misfits import LastSite, Misfit, MisfitError, Site, split
 from bdpvi.models.traces import Improper
@@ -140,6 +139,11 @@ class Runs:
 
     def _undefined(self, guided: poutine.Trace) -> Iterator[Misfit]:
         """Yield the sites whose log-density is not a number, whatever the record."""
+        remedy = "keep its constants, and what it is computed from, finite and within range"
+        for site in split(guided)[0]:
+            if _is_nan(site):
+                yield Misfit(named(site), "has a log-density that is NaN in the guide", remedy)
+                return
         model = poutine.replay(self.model, guided)
         left: set[str] | None = None
         for value in _TRIED:
@@ -150,7 +154,6 @@ class Runs:
             left = none if left is None else left & none
             if not left:
                 return
-        remedy = "keep its constants, and what it is computed from, finite and within range"
         for site in (one for kind in split(run) for one in kind if one["name"] in (left or ())):
             yield Misfit(named(site), "has a log-density that is NaN", remedy)
 
@@ -283,7 +286,7 @@ def _remedy(error: Exception, first: str) -> str:
     if "does not require grad" in first:
         return "let the guide's draws follow from its parameters, without .detach() or .data"
     if "modified inplace" in first or "in-place" in first:
-        return "compute it out of place, as torch.where and torch.stack do, not by w[0] = ..."
+        return "write it out of place, as torch.where and torch.stack do, not as w[0] = ..."
     if any(word in first for word in ("size mismatch", "must match", "shapes cannot", "broadcast")):
         return "give guide and model tensors whose shapes fit each other and a single record"
     return (
@@ -292,8 +295,9 @@ def _remedy(error: Exception, first: str) -> str:
     )
 
 
-_LIBRARIES = tuple(
-    str(Path(one).parent) for one in (os.__file__, torch.__file__, pyro.__file__, bdpvi.__file__)
+_LIBRARIES = (
+    *(str(Path(one.__file__).parent) for one in (os, torch, pyro)),
+    str(Path(__file__).parents[1]),
 )
 
 

@@ -1,15 +1,11 @@
 """Deep Markov model: an RNN is refused by name, before a charge; an LSTM is trained.
 
-    python examples/tutorials/dmm.py
-
-Changed: ``PrivateSVI`` for ``SVI``, and ``nn.LSTM``. One record is one sequence.
+python examples/tutorials/dmm.py
 """
 
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.infer import Trace_ELBO
-from pyro.optim import ClippedAdam
 from torch import Tensor, nn
 
 import bdpvi
@@ -18,7 +14,7 @@ LENGTH, SETTINGS = 4, {"clip": 5.0, "noise_multiplier": 3.0, "rate": 0.2}
 
 
 class DMM(nn.Module):
-    """One latent and one measurement at each step."""
+    """One latent and one measurement at each step; a record is a sequence. Changed: the LSTM."""
 
     def __init__(self, reader: nn.Module) -> None:
         super().__init__()
@@ -47,8 +43,8 @@ def main() -> None:
     y = (0.5 * torch.randn(800, LENGTH)).cumsum(1) + 0.3 * torch.randn(800, LENGTH)
     for reader in (nn.RNN(1, 1, batch_first=True), nn.LSTM(1, 1, batch_first=True)):
         pyro.clear_param_store()
-        dmm, optim = DMM(reader), ClippedAdam({"lr": 0.05})
-        svi = bdpvi.PrivateSVI(dmm.model, dmm.guide, optim, Trace_ELBO(), **SETTINGS)
+        dmm, optim = DMM(reader), pyro.optim.ClippedAdam({"lr": 0.05})
+        svi = bdpvi.PrivateSVI(dmm.model, dmm.guide, optim, pyro.infer.Trace_ELBO(), **SETTINGS)
         try:
             before = svi.evaluate_loss(y)
             for _ in range(60):

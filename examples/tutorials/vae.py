@@ -8,8 +8,6 @@ Changed: ``bdpvi.PrivateSVI`` instead of ``SVI``, and ``step`` takes all images,
 import pyro
 import pyro.distributions as dist
 import torch
-from pyro.infer import Trace_ELBO
-from pyro.optim import Adam
 from torch import Tensor, nn
 
 import bdpvi
@@ -47,8 +45,8 @@ def main() -> None:
     kinds = torch.stack([torch.arange(PIXELS) // 4 % 2, torch.arange(PIXELS) % 2]).float()
     clean = kinds[torch.randint(2, (4000,))]
     x = torch.where(torch.rand(4000, PIXELS) < 0.05, 1 - clean, clean)
-    vae = VAE()
-    svi = bdpvi.PrivateSVI(vae.model, vae.guide, Adam({"lr": 0.02}), Trace_ELBO(), **SETTINGS)
+    vae, optim = VAE(), pyro.optim.Adam({"lr": 0.02})
+    svi = bdpvi.PrivateSVI(vae.model, vae.guide, optim, pyro.infer.Trace_ELBO(), **SETTINGS)
     for _ in range(200):
         svi.step(x)
     codes = vae.encoder(kinds)[:, :CODES]

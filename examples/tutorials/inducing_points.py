@@ -1,6 +1,6 @@
 """Gaussian process with inducing points: a curve by its values at public places.
 
-    python examples/tutorials/gaussian_process.py
+    python examples/tutorials/inducing_points.py
 
 Changed: ``bdpvi.PrivateSVI`` instead of ``SVI``, and the model of ``contrib.gp`` is written out:
 given the values at the inducing points, the loss is a sum over the records of a plate.

@@ -1,6 +1,6 @@
 """Gaussian mixture: the component of each record is enumerated, and never released.
 
-    python examples/tutorials/mixture.py
+    python examples/tutorials/gmm.py
 
 Changed: ``bdpvi.PrivateSVI`` instead of ``SVI``; the public starting values are spread out.
 """
