@@ -129,7 +129,7 @@ NAMES = (
 
 def row(name: str, tables: int, records: int, epsilon: float) -> str:
     """Return a line of the table."""
-    example: Example = import_module(name)  # type: ignore[assignment]
+    example: Example = import_module(name)
     of, truth = seen(name, example)
     hits, z, flags, share, reliable = [], [], [], [], []
     for seed in range(tables):

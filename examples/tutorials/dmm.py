@@ -44,7 +44,7 @@ def main() -> None:
     for reader in (nn.RNN(1, 1, batch_first=True), nn.LSTM(1, 1, batch_first=True)):
         pyro.clear_param_store()
         dmm, optim = DMM(reader), pyro.optim.ClippedAdam({"lr": 0.05})
-        svi = bdpvi.PrivateSVI(dmm.model, dmm.guide, optim, pyro.infer.Trace_ELBO(), **SETTINGS)
+        svi = bdpvi.PrivateSVI(dmm.model, dmm.guide, optim, pyro.infer.Trace_ELBO(), **SETTINGS)  # type: ignore[arg-type]
         try:
             before = svi.evaluate_loss(y)
             for _ in range(60):

@@ -47,7 +47,7 @@ def main() -> None:
     guide = AutoNormal(hidden, init_loc_fn=first, init_scale=0.05)
     loss, settings = TraceEnum_ELBO(max_plate_nesting=1), {"clip": 4.0, "rate": 0.05}
     optim = Adam({"lr": 0.05})
-    svi = bdpvi.PrivateSVI(model, guide, optim, loss, noise_multiplier=3.0, **settings)
+    svi = bdpvi.PrivateSVI(model, guide, optim, loss, noise_multiplier=3.0, **settings)  # type: ignore[arg-type]
     for _ in range(120):
         svi.step(data)
     found = {n: [round(v, 2) for v in value.tolist()] for n, value in guide.median().items()}

@@ -42,7 +42,7 @@ def main() -> None:
     guide = AutoDelta(hidden, init_loc_fn=init_to_value(values=start))
     settings = {"clip": 4.0, "noise_multiplier": 3.0, "rate": 0.05}
     loss = TraceEnum_ELBO(max_plate_nesting=1)
-    svi = bdpvi.PrivateSVI(model, guide, Adam({"lr": 0.03}), loss, **settings)
+    svi = bdpvi.PrivateSVI(model, guide, Adam({"lr": 0.03}), loss, **settings)  # type: ignore[arg-type]
     for _ in range(300):
         svi.step(data)
     median = guide.median().items()

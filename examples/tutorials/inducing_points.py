@@ -44,7 +44,7 @@ def main() -> None:
     y = torch.sin(2 * x) + 0.3 * torch.randn(3000)
     guide, settings = AutoMultivariateNormal(model, init_scale=0.05), {"clip": 3.0, "rate": 0.05}
     optim = Adam({"lr": 0.03})
-    svi = bdpvi.PrivateSVI(model, guide, optim, Trace_ELBO(), noise_multiplier=3.0, **settings)
+    svi = bdpvi.PrivateSVI(model, guide, optim, Trace_ELBO(), noise_multiplier=3.0, **settings)  # type: ignore[arg-type]
     for _ in range(300):
         svi.step(x, y)
     places = torch.linspace(-2.5, 2.5, 50)

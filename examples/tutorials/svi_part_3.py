@@ -42,11 +42,11 @@ def main() -> None:
     tosses = torch.bernoulli(torch.tensor([0.3, 0.6]).expand(2000, 2))
     settings = {"clip": 1.5, "noise_multiplier": 4.0, "rate": 0.1}
     try:
-        svi = bdpvi.PrivateSVI(model, guide, Adam({"lr": 0.02}), TraceGraph_ELBO(), **settings)
+        svi = bdpvi.PrivateSVI(model, guide, Adam({"lr": 0.02}), TraceGraph_ELBO(), **settings)  # type: ignore[arg-type]
         svi.step(tosses)
     except ValueError as error:
         print("refused:", error)
-    svi = bdpvi.PrivateSVI(model, guide, Adam({"lr": 0.02}), Trace_ELBO(), **settings)
+    svi = bdpvi.PrivateSVI(model, guide, Adam({"lr": 0.02}), Trace_ELBO(), **settings)  # type: ignore[arg-type]
     for _ in range(400):
         svi.step(tosses)
     a, b = pyro.param("a").detach(), pyro.param("b").detach()

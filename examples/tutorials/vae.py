@@ -46,7 +46,7 @@ def main() -> None:
     clean = kinds[torch.randint(2, (4000,))]
     x = torch.where(torch.rand(4000, PIXELS) < 0.05, 1 - clean, clean)
     vae, optim = VAE(), pyro.optim.Adam({"lr": 0.02})
-    svi = bdpvi.PrivateSVI(vae.model, vae.guide, optim, pyro.infer.Trace_ELBO(), **SETTINGS)
+    svi = bdpvi.PrivateSVI(vae.model, vae.guide, optim, pyro.infer.Trace_ELBO(), **SETTINGS)  # type: ignore[arg-type]
     for _ in range(200):
         svi.step(x)
     codes = vae.encoder(kinds)[:, :CODES]
