@@ -86,8 +86,8 @@ def from_blocks(
     header, people, limit = list(blocks.header), People(), None
     if unit is not None:
         header = without_unit(header, unit)
-        given: Schema | None = options.get("types")
-        type_, options["types"] = (None, None) if given is None else given.of_unit(unit)
+        types: Schema | None = options.get("types")
+        type_, options["types"] = (None, None) if types is None else types.of_unit(unit)
         limit = RowLimit(unit, validate.positive_int("rows_per_unit", rows_per_unit), type_)
         people = People(unit=unit, rows_per_unit=rows_per_unit)
     none = pd.DataFrame({name: pd.Series(dtype=object) for name in header})

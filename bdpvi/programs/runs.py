@@ -296,7 +296,7 @@ def _remedy(error: Exception, first: str) -> str:
 
 
 _LIBRARIES = (
-    *(str(Path(one.__file__).parent) for one in (os, torch, pyro)),
+    *(str(Path(str(one.__file__)).parent) for one in (os, torch, pyro)),
     str(Path(__file__).parents[1]),
 )
 

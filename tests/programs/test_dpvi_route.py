@@ -655,7 +655,8 @@ def test_a_checkpoint_is_of_one_model_and_guide(first: Any, second: Any, tmp_pat
     with pytest.raises(ValueError, match=r"checkpoint=.* holds a training of another model"):
         run(*second)
     assert len(ledger.entries()) == 1
-    run(*second, replace(route, checkpoint=tmp_path / "another"), epsilon=1.0)
+    model, guide = second
+    run(model, guide, replace(route, checkpoint=tmp_path / "another"), epsilon=1.0)
     assert len(ledger.entries()) == 2
 
 

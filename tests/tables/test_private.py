@@ -29,7 +29,7 @@ from bdpvi.privacy.cost import GIVEN, Assumption
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import intent, shared_file
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import files, scores
+from bdpvi.tables import encoded, files, scores
 from bdpvi.tables.private import Work
 from bdpvi.tables.scores import FEWEST, FOLDS, TURNS, Scores, previewed
 
@@ -350,11 +350,11 @@ def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Pa
 def test_simulated_releases_hold_out_whole_persons_and_have_their_noise(monkeypatch: Any) -> None:
     frame = patients(3000).assign(who=[f"p{row % 1000}" for row in range(3000)])
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "drop": ("id",), "epsilon": 8.0}
-    people = {"unit": "who", "rows_per_unit": 2}
+    people: dict[str, Any] = {"unit": "who", "rows_per_unit": 2}
     work = Work.of(frame, progress=False, **people, **given)
     release = work.released(Transaction(work.ledger, Key.of_seed(0)))
     held, lefts = [], []
-    parts, encode = scores._parts, scores.encode
+    parts, encode = scores._parts, encoded.encode
 
     def watched(work: Work, given: Any, out: Any, key: Key) -> Any:
         held.append(out)

@@ -132,7 +132,7 @@ class Polynomial:
     def bend(self, moves: Tensor, degree: int) -> Tensor:
         """Return F″ at displacements (m, n), packed, (n(n + 1)/2, m)."""
         row, column = indices(len(self.point), 2)
-        total = (row == column).double().unsqueeze(1).repeat(1, len(moves))
+        total: Tensor = (row == column).double().unsqueeze(1).repeat(1, len(moves))
         for k in range(1, degree + 1):
             total += self.bends[k - 1] @ monomials(moves.T, k)
         return total
