@@ -1,0 +1,89 @@
+"""Write the page of the documentation about the faults: what could go wrong, and what notices it.
+
+    python tests/sabotage/page.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fault import Fault
+from faults import FAULTS
+from unseen import MISSED, UNSEEN
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parents[1] / "docs" / "what-could-go-wrong.md"
+ROOMS = {
+    "bayesian": "Bayesian accounting",
+    "privacy": "Privacy: prices and ledgers",
+    "noise": "Noise and coins",
+    "releases": "Releases: charges, keys, draws",
+    "_ground": "Files of a ledger",
+    "networks": "Networks",
+    "programs": "Pyro programs",
+    "regression": "Private regressions",
+    "models": "Models",
+    "guides": "Guides",
+    "tables": "Tables",
+    "datasets": "Datasets: encodings and preprocessing",
+    "synthesis": "Synthetic tables",
+    "federated": "Federations",
+    "sklearn": "scikit-learn",
+    "commands": "Commands",
+    "bench": "Comparisons",
+}
+"""Rooms, in the page's order, with their headings."""
+PROSE = """\
+# What could go wrong
+
+A privacy library can be wrong without a sign: its numbers look the same. So each fault below is a
+change of the code, kept beside the tests. A program puts it into a copy of the library and sees that
+a test fails:
+
+    python tests/sabotage/run.py
+
+There are {patches} changes. Of these, {unseen} were written by somebody who had not read the tests, from
+the code alone. At first no test noticed {missed} of the {unseen}. Each of the {missed} now has a test. The others were
+chosen together with their tests, so that all are noticed says little about faults that nobody
+thought of; the {missed} of {unseen} say more.
+
+Some faults make an ε too small. Others make an interval or a table wrong, with its ε right.
+`python tests/sabotage/page.py` wrote this page.
+"""
+
+
+def page() -> str:
+    """Return the page, in Markdown."""
+    parts = [
+        PROSE.format(
+            patches=patches(FAULTS), unseen=patches(UNSEEN), missed=patches(MISSED)
+        )
+    ]
+    for room, heading in ROOMS.items():
+        if lines := [line for fault in FAULTS for line in row(fault, room)]:
+            table = ["what goes wrong | a test that notices", "--- | ---", *lines]
+            parts.append("\n".join([f"## {heading}", "", *table, ""]))
+    return "\n".join(parts)
+
+
+def row(fault: Fault, room: str) -> list[str]:
+    """Return the line of a fault's patches to one room, if there are any."""
+    here = [tests[0] for name, tests in fault.caught.items() if room_of(name) == room]
+    tests = dict.fromkeys(f"`{test.rpartition('::')[2].partition('[')[0]}`" for test in here)
+    return [f"{fault.what} | {', '.join(tests)}"] if tests else []
+
+
+def room_of(name: str) -> str:
+    """Return the room of the first file that a patch changes."""
+    text = (HERE / f"{name}.patch").read_text("utf-8")
+    file = Path(text.partition("+++ b/")[2].partition("\n")[0])
+    return file.parts[1] if file.parts[0] == "bdpvi" else file.parts[0]
+
+
+def patches(faults: tuple[Fault, ...]) -> int:
+    """Return the number of patches of some faults."""
+    return sum(len(fault.caught) for fault in faults)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
