@@ -179,6 +179,14 @@ def test_random_damage_is_a_value_error(file: Path) -> None:
             ledger.entries()
 
 
+def test_a_file_that_was_written_anew_with_smaller_charges_is_refused(file: Path) -> None:
+    header, *lines = proven(file.read_bytes()).said
+    cheaper = [{**line, "charge": {**line["charge"], "draws": 1}} for line in lines]
+    file.write_bytes(chained(header, *cheaper))
+    with pytest.raises(ValueError, match="replaced by an old copy"):
+        Ledger(file).entries()
+
+
 @pytest.mark.parametrize("lines", [1, 2, 4])
 def test_a_file_that_was_cut_or_is_an_old_copy_is_refused(file: Path, lines: int) -> None:
     whole = file.read_bytes().splitlines(keepends=True)

@@ -54,23 +54,20 @@ Some faults make an ε too small. Others make an interval or a table wrong, with
 
 def page() -> str:
     """Return the page, in Markdown."""
-    parts = [
-        PROSE.format(
-            patches=patches(FAULTS), unseen=patches(UNSEEN), missed=patches(MISSED)
-        )
-    ]
+    numbers = {"patches": FAULTS, "unseen": UNSEEN, "missed": MISSED}
+    parts = [PROSE.format(**{name: patches(some) for name, some in numbers.items()})]
     for room, heading in ROOMS.items():
-        if lines := [line for fault in FAULTS for line in row(fault, room)]:
-            table = ["what goes wrong | a test that notices", "--- | ---", *lines]
+        rows = [row(one) for one in FAULTS if one.caught and room_of(next(iter(one.caught))) == room]
+        if rows:
+            table = ["what goes wrong | what notices", "--- | ---", *rows]
             parts.append("\n".join([f"## {heading}", "", *table, ""]))
     return "\n".join(parts)
 
 
-def row(fault: Fault, room: str) -> list[str]:
-    """Return the line of a fault's patches to one room, if there are any."""
-    here = [tests[0] for name, tests in fault.caught.items() if room_of(name) == room]
-    tests = dict.fromkeys(f"`{test.rpartition('::')[2].partition('[')[0]}`" for test in here)
-    return [f"{fault.what} | {', '.join(tests)}"] if tests else []
+def row(fault: Fault) -> str:
+    """Return a fault's line of a table: what goes wrong, and the test for each of its patches."""
+    names = [tests[0].rpartition("::")[2].partition("[")[0] for tests in fault.caught.values()]
+    return f"{fault.what} | {', '.join(f'`{name}`' for name in dict.fromkeys(names))}"
 
 
 def room_of(name: str) -> str:
