@@ -1,6 +1,6 @@
 """Write the page of the documentation about the faults: what could go wrong, and what notices it.
 
-    python tests/sabotage/page.py
+python tests/sabotage/page.py
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def page() -> str:
     numbers = {"patches": FAULTS, "unseen": UNSEEN, "missed": MISSED}
     parts = [PROSE.format(**{name: patches(some) for name, some in numbers.items()})]
     for room, heading in ROOMS.items():
-        rows = [row(one) for one in FAULTS if one.caught and room_of(next(iter(one.caught))) == room]
+        rows = [
+            row(one) for one in FAULTS if one.caught and room_of(next(iter(one.caught))) == room
+        ]
         if rows:
             table = ["what goes wrong | what notices", "--- | ---", *rows]
             parts.append("\n".join([f"## {heading}", "", *table, ""]))
