@@ -465,6 +465,7 @@ def test_a_resumed_training_counts_the_noise_of_all_its_steps(monkeypatch: Any) 
     mechanism = NoisySum(rate=0.5, size=3, **settings)
 
     def begun() -> Course:
+        pyro.clear_param_store()
         program = read(model, AutoNormal(model), Trace_ELBO(), Arguments.of((x, y), {}))
         return Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=2.0)), 4)
 

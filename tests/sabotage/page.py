@@ -37,15 +37,17 @@ PROSE = """\
 # What could go wrong
 
 A privacy library can be wrong without a sign: its numbers look the same. So each fault below is a
-change of the code, kept beside the tests. A program puts it into a copy of the library and sees that
-a test fails:
+change of the code, kept beside the tests. A program puts it into a copy of the library and sees
+that a test fails:
 
     python tests/sabotage/run.py
 
-There are {patches} changes. Of these, {unseen} were written by somebody who had not read the tests, from
-the code alone. At first no test noticed {missed} of the {unseen}. Each of the {missed} now has a test. The others were
-chosen together with their tests, so that all are noticed says little about faults that nobody
-thought of; the {missed} of {unseen} say more.
+There are {patches} changes. Of these, {unseen} were written from the code alone,
+by somebody who had not read the tests.
+At first the tests of their subjects missed {missed} of the {unseen}.
+Each of the {missed} now has a test.
+The other changes were chosen together with their tests, so that all are noticed says little of
+faults that nobody thought of; the {missed} of {unseen} say more.
 
 Some faults make an ε too small. Others make an interval or a table wrong, with its ε right.
 `python tests/sabotage/page.py` wrote this page.
