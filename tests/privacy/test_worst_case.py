@@ -274,7 +274,8 @@ def test_with_a_threshold_a_total_is_no_gaussian_mechanism() -> None:
     both = worst_case.epsilon([noisy, Threshold(5e-6)], 1e-5)
     assert alone is not None
     assert both is not None
-    assert (alone.epsilon, alone.distance) == (both.epsilon, pytest.approx(2 / 3))
+    assert alone.epsilon == both.epsilon
+    assert alone.distance == pytest.approx(2 / 3)
     assert both.distance is None
 
 
