@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 from bdpvi._ground import validate
-from bdpvi._ground.host import on_host
+from bdpvi._ground.host import on_host, onto
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import BLOCK, LAW, WholeNormals
 
@@ -256,7 +256,7 @@ def add_whole(total: Tensor, deviation: Amount, whole: Tensor) -> Tensor:
     """
     step = sum_step(deviation)
     nearest = (total.detach().double() / step).round_()
-    return nearest.add_(whole.to(nearest.device)).mul_(step)
+    return nearest.add_(onto(whole, nearest.device)).mul_(step)
 
 
 def on_lattice(total: Tensor, deviation: float) -> Tensor:
