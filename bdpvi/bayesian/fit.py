@@ -261,8 +261,9 @@ def fit(
         neighbours = neighbours or Mode()
         if not (isinstance(neighbours, Mode) and Mode.takes(model, guide)):
             raise ValueError(
-                "guide: Laplace is the mode of BayesianLogisticRegression without clip, or of a "
-                "regression made by its bounded(), by neighbours=Mode(), not of "
+                "guide: Laplace is the mode of BayesianLogisticRegression without clip, of a "
+                "regression made by its bounded() or of an OwnRegression, by neighbours=Mode(), "
+                "not of "
                 f"{model!r:.80} by {type(neighbours).__name__}; use guides.FullRank"
             )
         if isinstance(there, BlockData):

@@ -20,6 +20,7 @@ from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, climbed
 from bdpvi.bayesian.neighbours.route import Add, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import BlockData, Data, Dataset
+from bdpvi.datasets.records import Spread
 from bdpvi.guides.laplace import Laplace, PointMass
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import weighing
@@ -31,16 +32,21 @@ MOST = 200_000
 """Default size of a panel: a larger panel hardly lowers ε."""
 
 
+_THIN, _ROUGH, _CLOSE = 16, 0.1, 1e-11
+"""Of a table in blocks: each how manyth block gives a start, and how many standard deviations from
+the mode, there and in the end, are close enough; the last adds to each neighbour's error."""
+
+
 class Mode:
     """The posterior mode and the inverse Hessian there, for the fit and for every neighbour.
 
     It is for :class:`~bdpvi.guides.Laplace` of regressions with a bounded loss
     (:mod:`bdpvi.models.losses`): :class:`~bdpvi.BayesianLogisticRegression` without clipped scores,
-    and others made by ``bounded``. The guide is trained by SVI if ``Training`` has a rate below 1
-    or a custom optimiser, and then refined by Newton steps on all records until the decrement
-    proves that the mode is reached; the result does not depend on the start. Besides the panel, the
-    influence of any conceivable record is bounded (:mod:`bdpvi.bayesian.mode.influence`), so that
-    the cost of draws is certified.
+    others made by ``bounded``, and :class:`~bdpvi.models.own.OwnRegression`. The guide is trained
+    by SVI if ``Training`` has a rate below 1 or a custom optimiser, and then refined by Newton
+    steps on all records until the decrement proves that the mode is reached; the result does not
+    depend on the start. Besides the panel, the influence of any conceivable record is bounded
+    (:mod:`bdpvi.bayesian.mode.influence`), so that the cost of draws is certified.
 
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once,
@@ -96,8 +102,9 @@ class Mode:
         model, guide, data = weighing(problem.model), problem.guide, problem.data
         if model is None or not isinstance(guide, Laplace):
             raise ValueError(
-                f"neighbours=Mode() is for guides.Laplace of BayesianLogisticRegression without "
-                f"clip or of a regression made by its bounded(), got {type(guide).__name__} of "
+                "neighbours=Mode() is for guides.Laplace of BayesianLogisticRegression without "
+                "clip, of a regression made by its bounded() or of an OwnRegression, got "
+                f"{type(guide).__name__} of "
                 f"{problem.model!r:.80}; use Coupled() or Optimum()"
             )
         with isolated(data.x):
@@ -110,7 +117,7 @@ class Mode:
             records = every.parts.map(weigh, model)
             posterior = LogPosterior(records, len(every), model.precision(n), centre)
             start = self._start(problem, _lifted(centre, every_class), track)
-            peak = climbed(posterior, (start.view(n, -1) @ every_class).flatten())
+            peak = _climbed(posterior, (start.view(n, -1) @ every_class).flatten())
         if not peak.error <= EXACT:
             raise FloatingPointError(
                 f"the fit is only known to within {peak.error:.3g} standard deviations of the "
@@ -154,6 +161,18 @@ class Mode:
         if self.table is None:  # the caller has all records
             return panel
         return panel.marked(rows.records.ids, rows.records.x, rows.records.y)
+
+
+def _climbed(posterior: LogPosterior, start: Tensor) -> Peak:
+    """Return the mode; of many blocks with few passes, from the mode of some of them."""
+    records = posterior.records
+    if not isinstance(records, Spread):
+        return climbed(posterior, start)
+    if records.blocks >= _THIN:
+        some = records.thinned(_THIN)
+        few = LogPosterior(some, posterior.count, posterior.precision / _THIN, posterior.centre)
+        start = climbed(few, start, enough=_ROUGH).point
+    return climbed(posterior, start, enough=_CLOSE)
 
 
 def _basis(model: Weighing) -> torch.Tensor:
