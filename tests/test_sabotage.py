@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from faults import FAULTS
+from page import PAGE, ROOMS, page, room_of
 
 ROOT = Path(__file__).parents[1]
 PATCHES = sorted((ROOT / "tests" / "sabotage").glob("*.patch"))
@@ -47,3 +48,8 @@ def test_every_fault_has_a_patch_or_a_hole_and_every_patch_a_fault() -> None:
     assert all(fault.caught or fault.hole for fault in FAULTS)
     assert set(CAUGHT) == {patch.stem for patch in PATCHES}
     assert len(CAUGHT) == sum(len(fault.caught) for fault in FAULTS)
+
+
+def test_the_page_is_that_of_the_faults() -> None:
+    assert PAGE.read_text("utf-8") == page(), "run python tests/sabotage/page.py"
+    assert {room_of(name) for name in CAUGHT} <= set(ROOMS)

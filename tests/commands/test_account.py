@@ -37,10 +37,12 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sick = np.where(rng.random(2000) < 1 / (1 + np.exp((50 - age) / 8)), "yes", "no")
     path = tmp_path_factory.mktemp("account") / "people.csv"
     pd.DataFrame({"age": age, "s<i>ck": sick}).to_csv(path, index=False)
-    given = ("--data", path, "--one-row-per-person", "--target", "s<i>ck", "--quiet")
+    given = (
+        "--data", path, "--one-row-per-person", "--target", "s<i>ck", "--quiet", "--delta", 1e-6
+    )  # fmt: skip
     made = ("--positive", "yes", "--epsilon", 2, "--budget", 5, "--no-scores")
     assert run("private", *given, *made, "--out", path.with_name("shared")) == 0
-    counted = ("--epsilon", 1, "--delta", 1e-5, "--no-report", "--budget", 5)
+    counted = ("--epsilon", 1, "--no-report")
     assert run("synthesize", *given, *counted, "--out", path.with_name("rows")) == 0
     return path
 
@@ -55,10 +57,10 @@ def test_it_says_when_what_for_which_file_and_at_which_epsilon(
     assert lines[0].endswith(" UTC: private: logistic regression of 's<i>ck' → shared/release.json")
     assert lines[1].startswith("   alone ε = 1.99") or lines[1].startswith("   alone ε = 2 ")
     assert lines[2].endswith(" UTC: synthesize → rows/synthetic.json")
-    assert "alone ε = 1 at δ = 1e-05" in lines[3]
-    assert "All together: worst-case DP: ε = 2." in said
+    assert "alone ε = 1 at δ = 1e-06" in lines[3]
+    assert "All together: worst-case DP: ε = 2." in said  # δ is the budget's
     assert "tells whether the table has one record or not with a chance of at most 9" in said
-    assert "budget: ε = 5 at δ = 1e-05" in said
+    assert "budget: ε = 5 at δ = 1e-06" in said
     for place in (beside(table), table.with_name("shared.secret")):
         assert run("ledger", "show", place) == 0
         assert capsys.readouterr().out == said

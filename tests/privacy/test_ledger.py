@@ -179,6 +179,14 @@ def test_random_damage_is_a_value_error(file: Path) -> None:
             ledger.entries()
 
 
+def test_a_file_that_was_written_anew_with_smaller_charges_is_refused(file: Path) -> None:
+    header, *lines = proven(file.read_bytes()).said
+    cheaper = [{**line, "charge": {**line["charge"], "draws": 1}} for line in lines]
+    file.write_bytes(chained(header, *cheaper))
+    with pytest.raises(ValueError, match="replaced by an old copy"):
+        Ledger(file).entries()
+
+
 @pytest.mark.parametrize("lines", [1, 2, 4])
 def test_a_file_that_was_cut_or_is_an_old_copy_is_refused(file: Path, lines: int) -> None:
     whole = file.read_bytes().splitlines(keepends=True)
@@ -300,12 +308,16 @@ def test_a_charge_is_on_the_disk_before_it_returns(
     def both() -> tuple[bytes, bytes]:
         return file.read_bytes(), head_of(file).read_bytes()
 
-    synced: list[tuple[bytes, bytes]] = []
-    monkeypatch.setattr(os, "fsync", lambda _: synced.append(both()))
+    def syncing(number: int) -> None:
+        synced.append((os.path.sameopenfile(number, ledger.fileno()), *both()))
+
+    synced: list[tuple[bool, bytes, bytes]] = []
     before = both()
-    Ledger(file).charge(draws(7, 1.0))
+    with file.open("rb") as ledger:
+        monkeypatch.setattr(os, "fsync", syncing)
+        Ledger(file).charge(draws(7, 1.0))
     after = both()
-    assert synced[0] == (after[0], before[1])  # the line first, and then its head
+    assert synced[0] == (True, after[0], before[1])  # the line first, and then its head
     assert len(synced) > 1
     assert b'"draws": 7' in after[0]
     assert after[1] != before[1]

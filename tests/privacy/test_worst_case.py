@@ -267,6 +267,18 @@ def test_thresholds_and_rounding_are_paid_out_of_delta() -> None:
     assert worst_case.epsilon([draws(rounding=1e-5)], 1e-5) is None
 
 
+def test_with_a_threshold_a_total_is_no_gaussian_mechanism() -> None:
+    """A group's ε by distance would leave out what a threshold adds for each of its records."""
+    noisy = SampledGaussian(noise_multiplier=3.0, steps=4)
+    alone = worst_case.epsilon([noisy], 5e-6)
+    both = worst_case.epsilon([noisy, Threshold(5e-6)], 1e-5)
+    assert alone is not None
+    assert both is not None
+    assert alone.epsilon == both.epsilon
+    assert alone.distance == pytest.approx(2 / 3)
+    assert both.distance is None
+
+
 def test_sampled_and_plain_sums_compose_as_dp_accounting_says() -> None:
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 

@@ -459,6 +459,25 @@ def test_slopes_weigh_each_step_by_its_noise(monkeypatch: Any) -> None:
     torch.testing.assert_close(course.moments, expected, rtol=1e-6, atol=0.0)
 
 
+def test_a_resumed_training_counts_the_noise_of_all_its_steps(monkeypatch: Any) -> None:
+    x, y = table()
+    settings: Any = {"clip": 1.0, "noise_multiplier": 3.0, "records": 1, "length": 2000, "seed": 0}
+    mechanism = NoisySum(rate=0.5, size=3, **settings)
+
+    def begun() -> Course:
+        pyro.clear_param_store()
+        program = read(model, AutoNormal(model), Trace_ELBO(), Arguments.of((x, y), {}))
+        return Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=2.0)), 4)
+
+    monkeypatch.setattr(Descent, "step", lambda *_: torch.ones(2, 3).double())
+    interrupted, resumed = begun(), begun()
+    interrupted.run(range(3))
+    resumed.load_state_dict(interrupted.state_dict())
+    resumed.run(range(4))
+    assert resumed.variance == pytest.approx((3 * 2 / 0.5) ** 2, rel=1e-6)
+    assert resumed.moments[0].tolist() == pytest.approx([4 / (3 * 2 / 0.5) ** 2] * 3, rel=1e-6)
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_guide_is_widened_to_the_curvature_that_is_measured(whole: bool) -> None:
     x, y = table()

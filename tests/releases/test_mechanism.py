@@ -155,6 +155,21 @@ def test_seeds_repeat_and_secrets_do_not() -> None:
     assert seeded.key_of(3) == Key.of_seed(1).child("noise", 3)
 
 
+def test_parts_of_a_sum_have_noise_of_their_own() -> None:
+    noise = NoisySum(rate=1.0, clip=1.0, noise_multiplier=3.0, size=20_000, records=1)
+    one, other = noise.noisy([torch.zeros(10_000), torch.zeros(10_000)], Key.of_seed(0))
+    assert float((one - other).std()) == pytest.approx(3.0 * math.sqrt(2), rel=0.05)
+
+
+def test_sums_of_several_noises_are_priced_at_the_least() -> None:
+    streams = Streams(RUNS, DATA, steps=3, rate=0.5)
+    for sigma in (4.0, 3.0, 5.0):
+        streams.noisy(torch.zeros(2, 7).double(), 0.5, torch.full((2, 1), sigma).double())
+    for price in streams.prices(PrivacyLossAccountant(), 1e-5):
+        assert price is not None
+        assert price.epsilon == PrivacyLossAccountant().epsilon(3.0, 0.5, 3, 1e-5)
+
+
 def test_rounding_is_in_every_price() -> None:
     streams = Streams(RUNS, DATA, steps=5, rate=0.5)
     for clip in (0.5, 0.7):

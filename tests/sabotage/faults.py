@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """One way to be wrong.
-
-    Attributes:
-        what: goes wrong.
-        caught: for each patch beside this file, by its name, the tests of which one must fail.
-        hole: where the code is wrong today, or missing: a patch takes its place when it is mended.
-    """
-
-    what: str
-    caught: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    hole: str = ""
-
+from fault import Fault
+from unseen import UNSEEN
 
 SECURE = "tests/noise/test_secure.py::"
 DEEP = "tests/networks/test_deep.py::"
@@ -38,7 +22,7 @@ WEIGHTED = "tests/models/test_weighted.py::"
 ROUTES = "tests/tables/test_routes.py::"
 ORIGINS = "tests/tables/test_origins.py::"
 
-FAULTS = (
+SEEN = (
     Fault(
         what="noise × 0.9",
         caught={
@@ -98,7 +82,7 @@ FAULTS = (
         },
     ),
     Fault(
-        what="a record goes to training or test by its row number, which others decide",
+        what="a record is held out by its row number, which others decide",
         caught={
             "split-by-row-number": (
                 "tests/test_neighbouring_tables.py::test_a_split_by_coins_moves_nobody_else",
@@ -110,7 +94,7 @@ FAULTS = (
         },
     ),
     Fault(
-        what="constants that were measured from the data are called public",
+        what="exact measurements of the rows are called public",
         caught={
             "measured-constants-called-public": (
                 "tests/datasets/test_tables.py::test_features_targets_and_notes",
@@ -121,7 +105,7 @@ FAULTS = (
         },
     ),
     Fault(
-        what="constants that were bought with another table are called bought here, covered by ε",
+        what="preprocessing bounds of another table are called covered by this ε",
         caught={
             "constants-of-others-called-bought": (
                 ORIGINS + "test_constants_of_another_table_are_not_bought_here",
@@ -196,7 +180,7 @@ FAULTS = (
         },
     ),
     Fault(
-        what="what a work set aside for its constants and its fit is spent by others too",
+        what="what a work reserved is spent by others too",
         caught={
             "reservation-that-does-not-count": (
                 LEDGER + "test_what_a_work_reserves_counts_until_it_ends_and_then_what_it_charged",
@@ -231,7 +215,7 @@ FAULTS = (
         caught={"lattice-too-fine": (SECURE + "test_posteriors_have_their_own_lattice",)},
     ),
     Fault(
-        what="the panel is among the training rows",
+        what="reference records are among the training rows",
         caught={
             "panel-in-the-training-rows": (DEEP + "test_bad_input_names_the_argument",),
             "heldout-in-the-training-rows": (
@@ -261,7 +245,7 @@ FAULTS = (
         },
     ),
     Fault(
-        what="the range of the panel's costs in place of any record's",
+        what="the range of the reference records' costs in place of any record's",
         caught={
             "range-of-the-panel": (
                 "tests/bayesian/accounting/test_perturbed_records.py::"
@@ -348,3 +332,6 @@ FAULTS = (
         },
     ),
 )
+"""Faults chosen together with the tests that notice them."""
+
+FAULTS = SEEN + UNSEEN

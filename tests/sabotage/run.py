@@ -104,9 +104,8 @@ def placed(tree: Path) -> None:
 
 def tested(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
     """Run tests of a tree up to the first that fails; return pytest's exit code and its output."""
-    run = python(
-        tree, "-m", "pytest", "-x", "-q", "-rf", "--tb=short", "-p", "no:cacheprovider", *tests
-    )
+    plain = ("-x", "-q", "-rf", "--tb=short", "-p", "no:cacheprovider")
+    run = python(tree, "-m", "pytest", *plain, "-m", "not slow", *tests)
     return run.returncode, run.stdout + run.stderr
 
 

@@ -1,0 +1,90 @@
+"""Write the page of the documentation about the faults: what could go wrong, and what notices it.
+
+python tests/sabotage/page.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fault import Fault
+from faults import FAULTS
+from unseen import MISSED, UNSEEN
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parents[1] / "docs" / "what-could-go-wrong.md"
+ROOMS = {
+    "bayesian": "Bayesian accounting",
+    "privacy": "Privacy: prices and ledgers",
+    "noise": "Noise and coins",
+    "releases": "Releases: charges, keys, draws",
+    "_ground": "Files of a ledger",
+    "networks": "Networks",
+    "programs": "Pyro programs",
+    "regression": "Private regressions",
+    "models": "Models",
+    "guides": "Guides",
+    "tables": "Tables",
+    "datasets": "Datasets: encodings and preprocessing",
+    "synthesis": "Synthetic tables",
+    "federated": "Federations",
+    "sklearn": "scikit-learn",
+    "commands": "Commands",
+    "bench": "Comparisons",
+}
+"""Rooms, in the page's order, with their headings."""
+PROSE = """\
+# What could go wrong
+
+A privacy library can be wrong without a sign: its numbers look the same. So each fault below is a
+change of the code, kept beside the tests. A program puts it into a copy of the library and sees
+that a test fails:
+
+    python tests/sabotage/run.py
+
+There are {patches} changes. Of these, {unseen} were written from the code alone,
+by somebody who had not read the tests.
+At first the tests of their subjects missed {missed} of the {unseen}.
+Each of the {missed} now has a test.
+The other changes were chosen together with their tests, so that all are noticed says little of
+faults that nobody thought of; the {missed} of {unseen} say more.
+
+Some faults make an ε too small. Others make an interval or a table wrong, with its ε right.
+`python tests/sabotage/page.py` wrote this page.
+"""
+
+
+def page() -> str:
+    """Return the page, in Markdown."""
+    numbers = {"patches": FAULTS, "unseen": UNSEEN, "missed": MISSED}
+    parts = [PROSE.format(**{name: patches(some) for name, some in numbers.items()})]
+    for room, heading in ROOMS.items():
+        rows = [
+            row(one) for one in FAULTS if one.caught and room_of(next(iter(one.caught))) == room
+        ]
+        if rows:
+            table = ["what goes wrong | what notices", "--- | ---", *rows]
+            parts.append("\n".join([f"## {heading}", "", *table, ""]))
+    return "\n".join(parts)
+
+
+def row(fault: Fault) -> str:
+    """Return a fault's line of a table: what goes wrong, and the test for each of its patches."""
+    names = [tests[0].rpartition("::")[2].partition("[")[0] for tests in fault.caught.values()]
+    return f"{fault.what} | {', '.join(f'`{name}`' for name in dict.fromkeys(names))}"
+
+
+def room_of(name: str) -> str:
+    """Return the room of the first file that a patch changes."""
+    text = (HERE / f"{name}.patch").read_text("utf-8")
+    file = Path(text.partition("+++ b/")[2].partition("\n")[0])
+    return file.parts[1] if file.parts[0] == "bdpvi" else file.parts[0]
+
+
+def patches(faults: tuple[Fault, ...]) -> int:
+    """Return the number of patches of some faults."""
+    return sum(len(fault.caught) for fault in faults)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
