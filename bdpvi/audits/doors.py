@@ -7,12 +7,12 @@ released in that direction, and nothing else hides it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bdpvi.audits.found import Door
 from bdpvi.audits.games import likelihood_ratio

@@ -11,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 
 from bdpvi.audits.doors import counted
 from bdpvi.audits.found import Audit
@@ -181,29 +182,54 @@ def random_records(name: str, data: Dataset, epsilon: float, delta: float) -> Au
 
     The worst record found by search is named too; the claim says nothing of it.
     """
-    begun, fresh = time.monotonic(), min(_FRESH, len(data) // 2)
-    plain, model = first(data, _MOST), BayesianLogisticRegression()
-    kept = Dataset(plain.x[fresh:], plain.y[fresh:])
-
-    def fitted(table: Dataset, neighbours: Mode | None) -> Fit:
-        return fit(model, Laplace(model), table, neighbours=neighbours, progress=False)
-
-    whole = fitted(kept, None)
-    bound = release(whole, delta=delta).cost.bayesian
-    assert bound is not None
-
-    def against(row: Rows) -> GaussianPairs:
-        return summarise(fitted(_and(kept, row), Mode(Remove(3))).released, whole.released)
-
-    random = [against((plain.x[i : i + 1], plain.y[i : i + 1])) for i in range(fresh)]
-    worst = [against(row) for row in searched(plain.x.shape[1])]
-    low = _mean_epsilon(_joined(random), delta)
-    found = max(_mean_epsilon(one, delta) for one in worst)
-    made = _exact(name, bound.epsilon, low, delta, begun)
-    return Audit(**{**vars(made), "worst": found})
+    begun, number = time.monotonic(), min(_FRESH, len(data) // 2)
+    plain = first(data, _MOST)
+    kept = Dataset(plain.x[number:], plain.y[number:])
+    known = Drawn.of(kept, delta)
+    random = known.pairs((plain.x[at, None], plain.y[at, None]) for at in range(number))
+    worst = known.pairs(searched(plain.x.shape[1]))
+    found = max(mean_epsilon(worst.select(slice(at, at + 1)), delta) for at in range(len(worst)))
+    made = _exact(name, known.claim, mean_epsilon(random, delta), delta, begun)
+    return replace(made, worst=found)
 
 
-def _mean_epsilon(pairs: GaussianPairs, delta: float) -> float:
+@dataclass(frozen=True)
+class Drawn:
+    """A draw from the posterior of a table, and the Bayesian ε that is claimed of it.
+
+    Attributes:
+        data: the records.
+        released: the Gaussian of the draw.
+        claim: ε.
+    """
+
+    data: Dataset
+    released: Distribution
+    claim: float
+
+    @classmethod
+    def of(cls, data: Dataset, delta: float) -> Drawn:
+        """Fit a table, and make the draw."""
+        whole = cls._fitted(data, None)
+        bound = release(whole, delta=delta).cost.bayesian
+        assert bound is not None
+        return cls(data, whole.released, bound.epsilon)
+
+    @staticmethod
+    def _fitted(data: Dataset, neighbours: Mode | None) -> Fit:
+        model = BayesianLogisticRegression()
+        return fit(model, Laplace(model), data, neighbours=neighbours, progress=False)
+
+    def pairs(self, rows: Iterable[Rows]) -> GaussianPairs:
+        """Return the draw's law with each of some more records, against the one without."""
+        made = [
+            summarise(self._fitted(_and(self.data, row), Mode(Remove(3))).released, self.released)
+            for row in rows
+        ]
+        return GaussianPairs(torch.cat([p.r for p in made]), torch.cat([p.b2 for p in made]))
+
+
+def mean_epsilon(pairs: GaussianPairs, delta: float) -> float:
     """Return the least ε at which the mean δ of pairs is at most ``delta``, in both directions."""
     ways = (pairs, pairs.reverse())
 
@@ -217,10 +243,6 @@ def _mean_epsilon(pairs: GaussianPairs, delta: float) -> float:
     while excess(high) > 0:
         high *= 2
     return root(excess, 0.0, high)
-
-
-def _joined(pairs: Sequence[GaussianPairs]) -> GaussianPairs:
-    return GaussianPairs(torch.cat([p.r for p in pairs]), torch.cat([p.b2 for p in pairs]))
 
 
 def _exact(name: str, claim: float, found: float, delta: float, begun: float) -> Audit:
