@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 NUMERICS := $(addprefix tests/,bayesian/accounting/test_gaussian_pairs.py bayesian/accounting/test_log_moments.py bayesian/neighbours/test_rows_compiled.py)
 
-.PHONY: help demo demo-dask test test-all plain ranges lint docs check-docs benchmark large reliability clean
+.PHONY: help demo demo-dask test test-all plain ranges lock lint docs check-docs benchmark large reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
 	$(BIN)/bdpvi demo --out demo
@@ -84,9 +84,21 @@ reliability: $(VENV)/installed  ## slow tests; when the estimators hold: docs/st
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "bdpvi needs Python 3.10 or newer"'
 	$(PYTHON) -m venv $(VENV)
+ifdef LOCKED
+	$(BIN)/python -m pip install -q --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+else
 	$(BIN)/python -m pip install -q -c constraints.txt torch
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test,lint,docs]'
+endif
 	touch $@
+
+lock:  ## the versions of constraints.txt and all that they need, with hashes: make demo LOCKED=1 takes no others
+	$(PYTHON) -m venv build/uv
+	build/uv/bin/python -m pip install -q uv
+	build/uv/bin/uv pip compile -q pyproject.toml --extra test --extra lint --extra docs --universal \
+	  --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock' \
+	  -c constraints.txt -o requirements.lock
 
 clean:  ## remove the environment and all that was built
 	rm -rf $(VENV) build dist *.egg-info demo demo-dask

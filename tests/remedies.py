@@ -132,6 +132,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "federated/flower: Leave counters out",
         "federated/flower: call configure_train",
     ),
+    "programs/test_dpvi_route.py::test_a_checkpoint_is_of_one_model_and_guide": (
+        "programs/training: go on with that",
+    ),
     "_ground/test_checkpoint.py::test_a_damaged_part_is_refused": (
         "_ground/checkpoint: delete it",
     ),

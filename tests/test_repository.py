@@ -7,9 +7,11 @@ import pkgutil
 import re
 import shutil
 import subprocess
+from importlib.metadata import metadata, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from printed import command
 
 ROOT = Path(__file__).parents[1]
@@ -118,3 +120,37 @@ def test_citation_and_changelog_are_of_this_version() -> None:
         assert one is not None, name
         found[name] = one[1]
     assert len({*found.values()}) == 1, found
+
+
+def test_locked_versions_are_those_of_the_constraints() -> None:
+    """``make lock`` writes them, each with the hashes of its files."""
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    entries = re.split(r"\n(?=\w)", text.split("\n", 2)[2])
+    assert all("--hash=sha256:" in one for one in entries)
+    locked = [one.split(" ")[0] for one in entries]
+    assert len(locked) > 100
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    wanted = {line.partition(";")[0].strip() for line in lines if line[0] != "#"}
+    assert wanted - set(locked) == set()
+
+
+def needed(name: str, found: dict[str, str]) -> dict[str, str]:
+    """Return the licence of every distribution that one needs, by name."""
+    for line in requires(name) or []:
+        one = Requirement(line)
+        if one.name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
+            about = metadata(one.name)
+            classes = [c for c in about.get_all("Classifier") or [] if c.startswith("License ::")]
+            found[one.name] = (
+                about["License-Expression"] or " ".join(classes) or about["License"] or ""
+            )
+            needed(one.name, found)
+    return found
+
+
+def test_what_is_installed_with_the_library_has_a_permissive_licence() -> None:
+    licences = needed("bdpvi", {})
+    assert len(licences) > 30
+    known = re.compile("Apache|MIT|BSD|PSF|Python Software|MPL|Mozilla|ISC|Unlicense")
+    assert {name: one for name, one in licences.items() if not known.search(one)} == {}
+    assert [name for name, one in licences.items() if re.search(r"\bA?GPL", one)] == []

@@ -315,6 +315,10 @@ class SuitedDPVI(Settings):
 
         Its random part is stored in the checkpoint: if that is lost, the next call is another
         training and is charged again. Modules start as in the first call.
+
+        Raises:
+            ValueError: if the checkpoint was begun by a model or guide of the same text that
+                computes something else.
         """
         assert self.checkpoint is not None
         settings = replace(self, checkpoint=None, progress=False, loss=None)
@@ -327,15 +331,34 @@ class SuitedDPVI(Settings):
 
         def now() -> dict[str, Tensor]:
             nonce = torch.frombuffer(bytearray(os.urandom(32)), dtype=torch.uint8)
-            return {_NONCE: nonce, **{name: one.clone() for name, one in self.start.items()}}
+            own = {_NONCE: nonce, _TRIED: self._tried(model, data)}
+            return own | {name: one.clone() for name, one in self.start.items()}
 
         begun = Checkpoint(self.checkpoint, {"run": run}).once("start", now)
         nonce = described(begun[_NONCE])
-        self.start.update({name: value for name, value in begun.items() if name != _NONCE})
+        self.start.update({n: value for n, value in begun.items() if n not in (_NONCE, _TRIED)})
+        if not torch.allclose(self._tried(model, data), begun[_TRIED], rtol=1e-6):
+            raise ValueError(
+                f"checkpoint={str(self.checkpoint)!r} holds a training of another model or guide: "
+                "go on with that, or give each training a folder of its own"
+            )
         return Key(hashlib.sha256(f"{run} {nonce}".encode()).digest())
 
+    def _tried(self, model: Model, data: Data) -> Tensor:
+        """Return the loss of a draw from a fixed seed, without records and of one record of zeros.
 
-_NONCE = "nonce of the run"
+        It shows what the text of a model or guide does not: closures, sizes, scales.
+        """
+        Holder(modules_of(model, self.guide)).load_state_dict(self.start)
+        with isolated(typed(latents_like(data), model, self.guide), seed=0), on(HOST):
+            program = self._read(model, data)
+            draw = program.draw()
+            public = draw.public.detach().reshape(1).double()
+            one = program.record_losses(draw, program.arguments.stand_in).double()
+            return torch.cat([public, one.sum().reshape(1)]).nan_to_num()
+
+
+_NONCE, _TRIED = "nonce of the run", "trial of the run"
 
 
 def _identified(program: Program, model: Model, features: int) -> Tensor | None:

@@ -16,6 +16,7 @@ from bdpvi.datasets.dataset import Data, Dataset, shown
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
+from bdpvi.privacy.cost import sentences
 from bdpvi.regression import objective_plan
 from bdpvi.regression.objective_plan import FEWEST, MOST, Facts, ObjectivePlan, Rule, rows_said
 from bdpvi.regression.perturbed_objective import Signed, SummedObjective, minima_of
@@ -152,8 +153,12 @@ class ObjectivePerturbation:
         return model if model.limit is not None else replace(model, limit=plan.limit)
 
     def said(self, plan: ObjectivePlan) -> str:
-        """Return the number of rows that the settings are for, and its source."""
-        return rows_said(plan.facts.rows, self.counted)
+        """Return the number of rows that the settings are for, its source, and the noise."""
+        noise = (
+            "The weight of a feature that no record has is privacy noise alone, of standard "
+            f"deviation {plan.sigma / plan.ridge:.2g}"
+        )
+        return sentences(rows_said(plan.facts.rows, self.counted), noise)
 
     def caution(self, plan: ObjectivePlan, delta: float) -> str:
         """Return a warning if the ridge outweighs the records, with an ε that would suffice."""

@@ -30,7 +30,7 @@ from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.looks import Price
 from bdpvi.tables.pipeline import Pipeline, Remaining
-from bdpvi.tables.rows import Encoded, Rows
+from bdpvi.tables.rows import PERSON, Encoded, Rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +67,8 @@ def usable(frame: pd.DataFrame, pipeline: Pipeline) -> tuple[Rows, int]:
         kept = kept & (exposure.numbers > 0)
     if not kept.all():
         frame, y = frame[kept], y[kept]
-    return Rows(LazyColumns(frame, types, pipeline.target), y), int((~kept).sum())
+    persons = frame.index.to_numpy() if frame.index.name == PERSON else None
+    return Rows(LazyColumns(frame, types, pipeline.target), y, persons), int((~kept).sum())
 
 
 def columns_of(rows: Rows) -> Columns:

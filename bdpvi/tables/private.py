@@ -33,7 +33,7 @@ from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.records import Held, Records
 from bdpvi.datasets.schema import in_file
 from bdpvi.datasets.tables import dataset_from_frame
-from bdpvi.datasets.units import RowLimit, at_most, without_unit
+from bdpvi.datasets.units import RowLimit, at_most, persons_of, without_unit
 from bdpvi.privacy.book import ROW, checked
 from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.ledger import Ledger
@@ -45,7 +45,7 @@ from bdpvi.tables import encoded, files, spread
 from bdpvi.tables.encoded import encode, encoded_of, read_rows, rows_of
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.prepared import Prepared
-from bdpvi.tables.rows import Encoded, Rows
+from bdpvi.tables.rows import PERSON, Encoded, Rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -685,7 +685,8 @@ def _of_persons(
     """Return the first rows of every person without their names, and the other columns' types."""
     type_, rest = (None, None) if types is None else types.of_unit(people.unit)
     kept = at_most(with_text_names(table), people.unit, people.rows_per_unit, type=type_)
-    return kept.drop(columns=people.unit), rest
+    numbered = kept.groupby(persons_of(kept[people.unit], type_)).ngroup()
+    return kept.drop(columns=people.unit).set_index(numbered.rename(PERSON)), rest
 
 
 def _held(file: Path, secret: Path, ledger: Path | None) -> Places:

@@ -14,6 +14,9 @@ from bdpvi.datasets.cells import Columns
 from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.encoding import Encoding
 
+PERSON = "person's number"
+"""Name of a frame's index, if it numbers persons who may have several rows."""
+
 
 @dataclass(frozen=True, eq=False)
 class Rows:
@@ -23,14 +26,18 @@ class Rows:
         columns: all columns except the target.
         y: (N,) 1 for the positive class, otherwise 0; with a ``model`` in the pipeline the
             target's number, or its index among the classes.
+        persons: (N,) a number for each row's person, if a person may have several. Secret.
     """
 
     columns: Columns
     y: np.ndarray[Any, np.dtype[np.float64]]
+    persons: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     def select(self, rows: np.ndarray[Any, Any]) -> Rows:
         """Return some of them."""
-        return Rows({name: one.select(rows) for name, one in self.columns.items()}, self.y[rows])
+        persons = None if self.persons is None else self.persons[rows]
+        columns = {name: one.select(rows) for name, one in self.columns.items()}
+        return Rows(columns, self.y[rows], persons)
 
     def __len__(self) -> int:
         return len(self.y)

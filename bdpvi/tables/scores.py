@@ -152,9 +152,9 @@ def previewed(
 ) -> Scores | None:
     """Score simulated releases like this one on held-out rows.
 
-    Five folds by secret coins, up to twenty times. Each repeats private preprocessing, fit and
-    draws, without a charge or storage. A simulated release's randomness follows from its number,
-    so stopping early changes no other.
+    Five folds by secret coins of rows, or of persons, up to twenty times. Each repeats private
+    preprocessing, fit and draws, without a charge or storage. A simulated release's randomness
+    follows from its number, so stopping early changes no other.
 
     Args:
         work: the table and its processing.
@@ -224,7 +224,9 @@ def _preview(
     given = work.records
     size = len(given) if given is not None else len(work.rows)
     turn, fold = divmod(number, FOLDS)
-    held = (key.child("folds", turn).words(size) % np.uint64(FOLDS)).astype(int) == fold
+    folds = (key.child("folds", turn).words(size) % np.uint64(FOLDS)).astype(int)
+    persons = None if given is not None else work.rows.persons
+    held = (folds if persons is None else folds[persons]) == fold
     if not 0 < held.sum() < size:
         return []
     own = key.child("preview", number)
@@ -258,7 +260,7 @@ def _parts(
         return given.select(~mask), given.select(mask), None
     rows = work.rows.select(np.flatnonzero(~held)), work.rows.select(np.flatnonzero(held))
     free = Unpaid(key.child("constants"))
-    found = encode(Held(rows[0]), work.header, work.pipeline, free, feasible=False)
+    found = encode(Held(rows[0]), work.header, work.pipeline, free, left=work.whole, feasible=False)
     train, test = (
         Dataset(
             found.encoding.whole(one.columns),
@@ -291,8 +293,9 @@ def _solved(
     if route.count:
         route = route.of_rows(float(len(train)))
     route = route.suited(model, train, None)
-    variance = math.fsum(one**2 for one in found.paid) if found else 0.0
-    left = Allowance(pipeline.epsilon, pipeline.delta, variance)
+    rows = work.people.rows_per_unit
+    variance = rows**2 * math.fsum(one**2 for one in found.paid) if found else 0.0
+    left = Allowance(pipeline.epsilon, pipeline.delta, variance, rows=rows)
     plan = route.plan(model, train.x.shape[1], left)
     noise = max(e.noise_multiplier for e in (plan.event, *work.solved))
     drawn = route.draw(model, train, plan.with_noise(noise), key)

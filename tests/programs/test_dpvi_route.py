@@ -16,7 +16,12 @@ import pytest
 import torch
 from pyro import poutine
 from pyro.infer import Predictive, Trace_ELBO, TraceEnum_ELBO, config_enumerate
-from pyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
+from pyro.infer.autoguide import (
+    AutoDelta,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+)
 from pyro.optim import Adam
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, constraints
@@ -612,6 +617,46 @@ def test_another_model_of_the_same_text_gets_what_was_trained(tmp_path: Path) ->
     # The difference of two trainings by one noise would show whether the record is there.
     assert run(99.0).guide == run(float(data.x[0, 0])).guide
     assert len(ledger.entries()) == 1
+
+
+def scaled(deviation: float) -> Any:
+    def model_of_a_scale(x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(x.new_zeros(2), deviation).to_event(1))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    return model_of_a_scale
+
+
+def low_rank(rank: int, scale: float) -> Any:
+    return AutoLowRankMultivariateNormal(scaled(1.0), rank=rank, init_scale=scale)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((scaled(1.0), low_rank(1, 0.1)), (scaled(1.0), low_rank(2, 0.1))),
+        ((scaled(1.0), low_rank(1, 0.1)), (scaled(1.0), low_rank(1, 0.01))),
+        ((scaled(1.0), None), (scaled(2.0), None)),
+    ],
+    ids=["rank", "initial scale", "prior"],
+)
+def test_a_checkpoint_is_of_one_model_and_guide(first: Any, second: Any, tmp_path: Path) -> None:
+    data, ledger = Dataset(*table()), Ledger.at(tmp_path / "ledger.jsonl")
+    route = DPVI(rows=2000, steps=3, batch=500, draws=1, checkpoint=tmp_path / "unfinished")
+
+    def run(model: Any, guide: Any, route: DPVI = route, epsilon: float = 0.5) -> Any:
+        return bdpvi.fit_private(
+            model, data, epsilon=epsilon, guide=guide, route=route, ledger=ledger
+        )
+
+    run(*first)
+    assert run(*first).guide == run(*first).guide
+    with pytest.raises(ValueError, match=r"checkpoint=.* holds a training of another model"):
+        run(*second)
+    assert len(ledger.entries()) == 1
+    run(*second, replace(route, checkpoint=tmp_path / "another"), epsilon=1.0)
+    assert len(ledger.entries()) == 2
 
 
 def test_a_preview_is_no_part_of_a_release(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import fmean
@@ -25,6 +26,7 @@ from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.perturbed_objective import calibrate, delta
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.worst_case import epsilon as epsilon_of
+from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import (
     CONSTANT,
     LAST,
@@ -121,6 +123,10 @@ def test_the_slope_has_the_deviation_that_is_charged() -> None:
     one = ObjectivePlan(facts=Facts(columns=40, rows=50), clip=0.9, ridge=2.4, event=event)
     nobody = torch.zeros(0, 40).double(), torch.zeros(0).double()
     w = perturbed_minima(one, *nobody, Key.of_seed(2))
+    said = ObjectivePerturbation().said(one)
+    assert float(re.findall("standard deviation (.*)", said)[0]) == pytest.approx(
+        float(w[:, :-1].std()), rel=0.01
+    )
     w[:, -1] /= CONSTANT
     assert float(2.4 * w.std()) == pytest.approx(0.9 * 2.0, rel=0.007)
     places = w / sum_step(LAST)

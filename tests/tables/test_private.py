@@ -347,6 +347,33 @@ def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Pa
 
 
 @pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
+def test_simulated_releases_hold_out_whole_persons_and_have_their_noise(monkeypatch: Any) -> None:
+    frame = patients(3000).assign(who=[f"p{row % 1000}" for row in range(3000)])
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "drop": ("id",), "epsilon": 8.0}
+    people = {"unit": "who", "rows_per_unit": 2}
+    work = Work.of(frame, progress=False, **people, **given)
+    release = work.released(Transaction(work.ledger, Key.of_seed(0)))
+    held, lefts = [], []
+    parts, encode = scores._parts, scores.encode
+
+    def watched(work: Work, given: Any, out: Any, key: Key) -> Any:
+        held.append(out)
+        return parts(work, given, out, key)
+
+    def priced(*args: Any, left: Any, **options: Any) -> Any:
+        lefts.append(left)
+        return encode(*args, left=left, **options)
+
+    monkeypatch.setattr(scores, "_parts", watched)
+    monkeypatch.setattr(scores, "encode", priced)
+    assert previewed(work, release, Key.of_seed(1), seconds=0.5) is not None
+    persons = pd.Series(work.rows.persons)
+    assert persons.value_counts().eq(2).mean() > 0.9  # but where a target is blank
+    assert all(pd.Series(out).groupby(persons).nunique().eq(1).all() for out in held)
+    assert {(one.rows, one.distance) for one in lefts} == {(2, work.pipeline.distance / 2)}
+
+
+@pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_any_number_of_rows_is_released_with_public_constants(rows: int) -> None:
     public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})

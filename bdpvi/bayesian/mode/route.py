@@ -117,7 +117,9 @@ class Mode:
                 f"mode, more than {EXACT:g}, because of rounding: a smaller prior_scale helps"
             )
         kinds = self.kinds or (Remove(MOST if len(every) > MOST else None),)
-        panels = tuple(self._panel(model, peak, _rows(kind, every)) for kind in kinds)
+        panels = tuple(
+            self._panel(model, peak, _rows(kind, every, problem.model)) for kind in kinds
+        )
         factor = torch.linalg.cholesky(_covariance(peak, n, every_class))
         parameters = {"loc": _lifted(peak.point, every_class), "scale_tril": factor}
         return TrainedNeighbours(
@@ -179,10 +181,10 @@ def _covariance(peak: Peak, rows: int, basis: torch.Tensor) -> torch.Tensor:
     return inside + rest / peak.posterior.precision
 
 
-def _rows(kind: Remove | Add, data: Data) -> RowFits:
+def _rows(kind: Remove | Add, data: Data, model: Model) -> RowFits:
     """Return the neighbours of one kind."""
     if isinstance(data, Dataset):
-        return kind.rows(data)
+        return kind.rows(data, model)
     assert isinstance(kind, Remove)
     wanted = len(data) if kind.records is None else kind.records
     some = data.parts.sum(_some, min(1.0, wanted / max(len(data), 1)), kind.seed)

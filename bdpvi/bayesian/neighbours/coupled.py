@@ -76,7 +76,7 @@ class Coupled:
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide by SVI, then train every neighbour along the same plan."""
         check_elementwise(problem.optim)
-        neighbours = [kind.rows(problem.data) for kind in self.kinds]
+        neighbours = [kind.rows(problem.data, problem.model) for kind in self.kinds]
         parts = self._parts(problem, neighbours)
         once = always if parts is None else parts.once
         begun = None if parts is None else parts.begun("fit")

@@ -18,6 +18,7 @@ from bdpvi.bayesian.inference.fingerprint import SECRET
 from bdpvi.bayesian.inference.svi import Convergence, Problem
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.contract import Model, fitting
 from bdpvi.noise.keys import Key
 
 
@@ -49,8 +50,8 @@ class Remove:
     records: int | None = None
     seed: int = 0
 
-    def rows(self, data: Dataset) -> RowFits:
-        """Return the neighbours of ``data``."""
+    def rows(self, data: Dataset, model: Model) -> RowFits:
+        """Return the neighbours of ``data``, with records that the model accepts."""
         if self.records == 0:
             return RowFits("remove", data.select(torch.arange(0, device=data.ids.device)), -1.0)
         return RowFits("remove", _sample(data, self.records, self.seed), -1.0)
@@ -61,7 +62,8 @@ class Add:
     """Neighbours with one additional held-out record: x' ~ μ, as in the definition.
 
     Args:
-        heldout: records that are not in the data, with distinct ids.
+        heldout: records that are not in the data, with distinct ids; those that are invalid for the
+            model are left out.
         records: number of records to add in turn; None means all.
         seed: seed of that choice.
     """
@@ -70,8 +72,8 @@ class Add:
     records: int | None = None
     seed: int = 0
 
-    def rows(self, data: Dataset) -> RowFits:
-        """Return the neighbours of ``data``."""
+    def rows(self, data: Dataset, model: Model) -> RowFits:
+        """Return the neighbours of ``data``, with records that the model accepts."""
         shared = torch.isin(self.heldout.ids.cpu(), data.ids.cpu())
         if bool(shared.any()):
             first = int(self.heldout.ids.cpu()[shared][0])
@@ -81,7 +83,7 @@ class Add:
                 f"heldout has {several(self.heldout.x.shape[1], 'feature')}, the data "
                 f"{data.x.shape[1]}"
             )
-        heldout = self.heldout.to(data.x.device, data.x.dtype)
+        heldout = fitting(model, self.heldout.to(data.x.device, data.x.dtype))
         return RowFits("add", _sample(heldout, self.records, self.seed), 1.0)
 
 
@@ -109,8 +111,8 @@ def unfinished_key(checkpoint: Path | None) -> Key:
 class Change(Protocol):
     """A choice of neighbours: :class:`Remove`, :class:`Add`, or a part of one."""
 
-    def rows(self, data: Dataset) -> RowFits:
-        """Return the neighbours of ``data``."""
+    def rows(self, data: Dataset, model: Model) -> RowFits:
+        """Return the neighbours of ``data``, with records that the model accepts."""
 
 
 class Neighbours(Protocol):

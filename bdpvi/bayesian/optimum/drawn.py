@@ -103,7 +103,7 @@ class FixedDraws:
                 mean, root, course = elbo.minimum(data.x.double(), data.y.double(), start, allowed)
             panels = []
             for kind in self.kinds:
-                rows = kind.rows(data)
+                rows = kind.rows(data, problem.model)
                 with log.step(f"neighbours ({rows.kind})"):
                     panels.append(self._panel(elbo, rows, mean, root, allowed, most))
         name, scale = elbo.parameter(root)

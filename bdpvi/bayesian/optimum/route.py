@@ -185,7 +185,7 @@ class Optimum:
 
     def _neighbours(self, problem: Problem) -> list[Any]:
         """Return the neighbours of each panel."""
-        return [kind.rows(problem.data) for kind in self.kinds]
+        return [kind.rows(problem.data, problem.model) for kind in self.kinds]
 
     def _check_size(self, source: Source, neighbours: Sequence[RowFits], *, diagonal: bool) -> None:
         """Warn of a long job, and refuse one without enough memory."""

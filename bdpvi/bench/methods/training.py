@@ -102,7 +102,7 @@ class TrainingRelease:
         path: list[Distribution] = []
         run_svi(problem, progress.silent, lambda _, now: path.append(guide.posterior(now)))
         records = None if self.records is None else min(self.records, len(data))
-        rows = Remove(records).rows(data)
+        rows = Remove(records).rows(data, problem.model)
         costs = TemperedCosts()
 
         def charge(step: int, parameters: dict[str, Tensor]) -> None:

@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from bdpvi import (
     BayesianLogisticRegression,
+    BayesianMultinomialRegression,
     Coupled,
     Dataset,
     NotCertifiedWarning,
@@ -103,11 +104,21 @@ def test_row_of_heldout_record_equals_a_run_with_it(data: Dataset) -> None:
         assert_same({name: value[row] for name, value in rows.items()}, alone, 1e-10)
 
 
+def test_heldout_records_that_the_model_cannot_take_are_left_out() -> None:
+    data = Dataset(torch.zeros(20, 1), torch.arange(20.0) % 3)
+    fresh = Dataset(torch.zeros(4, 1), torch.tensor([0.0, 1.0, 3.0, 0.5]), ids=torch.arange(20, 24))
+    with pytest.warns(UserWarning, match="2 records left out"):
+        rows = Add(fresh).rows(data, BayesianMultinomialRegression(classes=3))
+    assert rows.records.y.tolist() == [0.0, 1.0]
+
+
 def test_heldout_records_are_none_of_the_data(data: Dataset) -> None:
     rest = data.without(7)
     with pytest.raises(ValueError, match="heldout has record id 12, which is in the data already"):
-        Add(data.select(torch.tensor([7, 12]))).rows(rest)
-    assert Add(data.select(torch.tensor([7]))).rows(rest).kind == "add"
+        Add(data.select(torch.tensor([7, 12]))).rows(rest, BayesianLogisticRegression())
+    assert (
+        Add(data.select(torch.tensor([7]))).rows(rest, BayesianLogisticRegression()).kind == "add"
+    )
 
 
 @pytest.mark.parametrize("optim", [SGD({"lr": 1e-3}), Adam({"lr": 0.05})])

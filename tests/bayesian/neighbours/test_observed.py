@@ -38,7 +38,7 @@ def test_rows_are_separate_runs_in_every_step() -> None:
         pairs = summarise(with_all[step], problem.guide.posterior(now))
         found.append(pairs.log_moment(ORDERS)[:, 11])
 
-    train_rows(problem, Remove().rows(data), observe=compare)
+    train_rows(problem, Remove().rows(data, problem.model), observe=compare)
     expected = [
         summarise(p, q).log_moment(ORDERS)[:, 0] for p, q in zip(with_all, without, strict=True)
     ]
