@@ -17,7 +17,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from bdpvi.audits.games import Floats, Rates
+from bdpvi.audits.games import Rates
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.distances import unsampled, variance_of
 from bdpvi.privacy.events import PerturbedObjective, Priced, SampledGaussian, Threshold
@@ -25,6 +25,7 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.loss_distribution import deltas_together
 from bdpvi.privacy.perturbed_loss import gaussian_delta
 from bdpvi.privacy.perturbed_objective import law
+from bdpvi.synthesis.counts import Floats
 
 _EPSILONS = np.linspace(0.0, 12.0, 241)
 _LEAST, _MOST = 1 / 16, 64.0

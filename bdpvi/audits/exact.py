@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,8 +63,8 @@ def audits(data: Dataset, epsilon: float, delta: float) -> list[tuple[str, Calla
     made = (guide, noisy_scores, counts, random_records)
     names = ("guide draws", "noisy scores, rounds", "synthetic counts, exact", "Bayesian draws")
     return [
-        (name, lambda audit=audit, name=name: audit(name, data, epsilon, delta))
-        for name, audit in zip(names, made, strict=True)
+        (name, partial(one, name, data, epsilon, delta))
+        for name, one in zip(names, made, strict=True)
     ]
 
 
@@ -115,11 +116,12 @@ def guide(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:
     for table in (first(data, _MOST), pulled()):
         whole = recipe.fit_guide(table, neighbours=Optimum(Remove(0)), progress=False)
         receipt = release(whole, epsilon=epsilon, delta=delta).receipt
-        claim = receipt.bound.epsilon
+        claim, noise = receipt.bound.epsilon, receipt.noise_scale
+        assert noise is not None
         for row in searched(table.x.shape[1]):
             more = recipe.fit_guide(_and(table, row), neighbours=Optimum(Remove(0)), progress=False)
             moved = float((more.posterior.mean - whole.posterior.mean).norm())
-            found = max(found, moved / receipt.noise_scale)
+            found = max(found, moved / noise)
     return _exact(name, claim, gaussian_epsilon(found**2, delta), delta, begun)
 
 
