@@ -164,7 +164,7 @@ largest that the guesses refute.{short("runs", runs)} Claims refuted at 99.9 %:
 A low tightness proves nothing either way: of noisy scores and DPVI the attacker sees the last
 answer only, while their accountants assume that all rounds are seen.
 
-    bdpvi audit --simulated --runs 1000 --out build/audit"""
+    bdpvi audit --simulated --runs {runs} --out build/audit"""
 
 
 def promised(found: pd.DataFrame, tables: int) -> str:
@@ -212,7 +212,7 @@ not run by this page | `python tests/sabotage/run.py` |
 | kills and full disks | {kills} kills, {full} full disks | {found} \
 | `python benchmarks/interruptions.py --kills 330` |
 | numbers far out | {tests} tests: σ from 1e-8 to 1e8, δ from 1e-300, orders to 1e6, \
-500 dimensions, tables of 0 to 3 records | no NaN, nothing below mpmath's \
+500 dimensions, tables of 0 to 3 records | against mpmath, no NaN; not run by this page \
 | `pytest -m "" tests/privacy/test_extremes.py` |
 | growth of a ledger | {charges:,} different charges, a total after each | \
 {early * 1e3:.2f} ms at first, {late * 1e3:.2f} ms at the end (CPU) | this page's |
