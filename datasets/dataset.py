@@ -366,3 +366,7 @@ class Split:
 
     train: Dataset
     test: Dataset
+
+    def trained_on(self, device: torch.device) -> Split:
+        """Return the same records, those for training on a device, the others on the host."""
+        return Split(self.train.to(device), self.test.to("cpu"))

@@ -18,9 +18,9 @@ class Laplace(FullRank):
     """N(m, H⁻¹): the posterior mode, and the inverse of the negative log density's Hessian.
 
     Like Pyro's ``AutoLaplaceApproximation`` it trains a point by SVI and then computes the Hessian.
-    It is for :class:`~bdpvi.BayesianLogisticRegression` and for other regressions made by their
-    ``bounded``: fits are refined until the mode is proven
-    (:class:`bdpvi.bayesian.mode.route.Mode`), and draws have a certified Bayesian ε.
+    It is for :class:`~bdpvi.BayesianLogisticRegression`, for other regressions made by their
+    ``bounded``, and for :class:`~bdpvi.models.own.OwnRegression`: fits are refined until the mode
+    is proven (:class:`bdpvi.bayesian.mode.route.Mode`), and draws have a certified Bayesian ε.
 
     Args:
         model: the model.

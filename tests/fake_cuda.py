@@ -52,6 +52,7 @@ class Cuda(Tensor):
 
     def tolist(self) -> Any:
         """Return the values."""
+        _note("tolist")
         return self.value.tolist()
 
     def numpy(self, *_: Any, **__: Any) -> Any:
@@ -73,6 +74,8 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if there and name not in _MOVES:
         _require_one_device(name, args, tensors)
     asked = kwargs.get("device")
+    if _waits_for(name, args, kwargs, there, asked):
+        _note(name)
     there = there if asked is None else asked.type == "meta"
     kwargs = kwargs if asked is None else {**kwargs, "device": CPU}
     if there and kwargs.get("generator") is not None:
@@ -88,6 +91,44 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if there
         else found
     )
+
+
+def _waits_for(name: str, args: Any, kwargs: dict[str, Any], there: bool, asked: Any) -> bool:
+    """Whether the host waits for the device, as ``torch.cuda.set_sync_debug_mode`` has it."""
+    if name == "aten::_to_copy":
+        moved = asked is not None and (asked.type == "meta") != there
+        return moved and not (kwargs.get("non_blocking") and not there)
+    if name == "aten::copy_":
+        blocks = not (len(args) > 2 and args[2]) and not kwargs.get("non_blocking")
+        into, source = (isinstance(one, Cuda) for one in args[:2])
+        return into != source and (source or blocks)
+    if there and name in _PICKS:
+        return any(one is not None and one.dtype is torch.bool for one in args[1])
+    return there and name in _WAITING
+
+
+_NOTES: list[list[str]] = []
+_WAITING = (
+    "aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item", "aten::nonzero",
+    "aten::masked_select", "aten::unique_consecutive", "aten::_unique2", "aten::unique_dim",
+    "aten::repeat_interleave", "aten::bincount",
+)  # fmt: skip
+"""What has a result on the host, or one of a size that only the device knows."""
+
+
+def _note(name: str) -> None:
+    for notes in _NOTES:
+        notes.append(name)
+
+
+@contextmanager
+def waits() -> Iterator[list[str]]:
+    """Yield the operations at which the host has waited for the device so far."""
+    _NOTES.append([])
+    try:
+        yield _NOTES[-1]
+    finally:
+        _NOTES.pop()
 
 
 def _require_one_device(name: str, args: Any, tensors: list[Tensor]) -> None:
@@ -122,7 +163,7 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs = tree_map(_renamed, kwargs or {})  # in a hook of autograd names are not seen
         every = tree_leaves((args, kwargs))
         if any(isinstance(one, Cuda) for one in every) or kwargs.get("device") == META:
             return _computed(func, args, kwargs)
@@ -137,7 +178,9 @@ class _Names(TorchFunctionMode):
     ) -> Any:
         name, kwargs = getattr(func, "__name__", ""), dict(kwargs or {})
         if name == "cuda":
-            func, args = Tensor.to, (args[0], CUDA)
+            name, func, args = "to", Tensor.to, (args[0], CUDA)
+        if name == "pin_memory":
+            return args[0]
         if name in ("tensor", "as_tensor", "asarray") and _is_cuda(kwargs.get("device")):
             with temporarily_clear_interpreter_stack():  # which torch does itself
                 return func(*args, **{**kwargs, "device": None}).to(META)

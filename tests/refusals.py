@@ -324,6 +324,32 @@ def federated(guide: Any = None, size: int = 3, **more: Any) -> Any:
     return fit_federated(BOUNDED, guide, clients, made, rounds=2, progress=False, **more)
 
 
+class Single(nn.Module):
+    """A layer of single precision alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype is torch.bfloat16:
+            raise RuntimeError("no kernel")
+        return x
+
+
+def autocast(made: Any) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        made.step()
+
+
+def scripted(module: nn.Module) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(module)
+
+
+def frozen() -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    module[0].bias.requires_grad_(False).grad = torch.ones(4)
+    return module
+
+
 def half(mode: str) -> Any:
     pytest.importorskip("opacus")
     with torch.autocast("cpu", torch.bfloat16):
@@ -473,6 +499,9 @@ CASES: dict[str, Case] = {
         lambda: begun(t, "d"),
     ),
     "releases/steps: create the run again": lambda t: forked(trained()),
+    "networks/autocast: call step() outside": lambda t: after(
+        network(nn.Sequential(nn.Linear(3, 2), Single())), autocast, lambda made: made.step()
+    ),
     "networks/deep: give noise_multiplier": lambda t: (
         lambda: network(noise_multiplier=None, steps=5),
         lambda: (network(), network(noise_multiplier=None, steps=5, epsilon=1.0)),
@@ -495,6 +524,16 @@ CASES: dict[str, Case] = {
     ),
     "networks/refusals: give it all of these": lambda t: after(
         nn.Linear(3, 2), lambda m: network(m, weights=[m.weight]), lambda m: network(m)
+    ),
+    "networks/refusals: call module.zero_grad()": lambda t: after(
+        frozen(), network, lambda m: (m.zero_grad(), network(m))
+    ),
+    "networks/refusals: call the module once": lambda t: after(
+        nn.LazyLinear(2), network, lambda m: (m(TABLE[0]), network(m))
+    ),
+    "networks/refusals: give the module as it was": lambda t: (
+        lambda: network(scripted(nn.Linear(3, 2))),
+        lambda: network(nn.Linear(3, 2)),
     ),
     "networks/refusals: set requires_grad_": lambda t: after(
         nn.Linear(3, 2).requires_grad_(False), network, lambda m: network(m.requires_grad_(True))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import fake_cuda
 import gpu_check
@@ -10,12 +12,16 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import bdpvi
 from bdpvi._ground.host import HOST, on_host
 from bdpvi._ground.isolation import isolated
+from bdpvi.cli import app
 from bdpvi.models.misfits import MisfitError
+from bdpvi.networks import DPSGDSettings
+from bdpvi.networks.gradients import GRAD_SAMPLE_MODES, GradSampleMode
 from bdpvi.sklearn import PrivateLogisticRegression
 
 CASES = gpu_check.cases(small=True)
@@ -112,3 +118,100 @@ def test_an_estimator_refuses_tensors_of_another_device() -> None:
     model = PrivateLogisticRegression(epsilon=1.0, classes=(0, 1))
     with fake_cuda.pretended(), pytest.raises(TypeError, match=r"Tensor.cpu\(\)"):
         model.fit(torch.zeros(20, 3, device="cuda"), torch.ones(20, device="cuda"))
+
+
+# --------------------------------------------------------------------------- waits
+
+
+def steps_of_a_network(mode: GradSampleMode, data: torch.device) -> Callable[[], object]:
+    net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)).to(fake_cuda.CUDA)
+    x = torch.linspace(-1, 1, 500, device="cpu").reshape(100, 5)
+    made = bdpvi.make_private(
+        net, torch.optim.Adam(net.parameters()), loss=nn.functional.cross_entropy,
+        data=(x.to(data), (x[:, 0] > 0).long().to(data)), rate=0.5, max_grad_norm=1.0,
+        noise_multiplier=1.0, settings=DPSGDSettings(records=100, grad_sample_mode=mode),
+    )  # fmt: skip
+    return made.step
+
+
+@pytest.mark.parametrize("data", [HOST, pytest.param(fake_cuda.CUDA, marks=pytest.mark.whole)])
+@pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
+def test_a_step_of_a_network_waits_twice_at_most(mode: GradSampleMode, data: torch.device) -> None:
+    """Once for what the step says of its weights; ghost clipping once for norms, too."""
+    pytest.importorskip("opacus")
+    with fake_cuda.pretended():
+        step = steps_of_a_network(mode, data)
+        step()
+        with fake_cuda.waits() as waits:
+            step()
+    assert len(waits) == (2 if mode == "ghost" else 1), waits
+
+
+def test_a_step_of_private_svi_waits_twice_at_most() -> None:
+    """Once for the gradients of the records, once for the parameters."""
+
+    def model(x: Tensor) -> None:
+        zeros, ones = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
+        w = pyro.sample("w", dist.Normal(zeros, ones).to_event(1))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, x.new_ones(())), obs=x[:, 0])
+
+    def guide(x: Tensor) -> None:
+        loc = pyro.param("loc", lambda: x.new_zeros(x.shape[1]))
+        pyro.sample("w", dist.Normal(loc, x.new_ones(x.shape[1])).to_event(1))
+
+    with fake_cuda.pretended(), pyro.get_param_store().scope():
+        svi = bdpvi.PrivateSVI(
+            model, guide, pyro.optim.Adam({"lr": 0.01}), pyro.infer.Trace_ELBO(), clip=1.0,
+            noise_multiplier=1.0, rate=0.5,
+        )  # fmt: skip
+        x = torch.ones(60, 3, dtype=torch.float64, device=fake_cuda.CUDA)
+        with torch.device(fake_cuda.CUDA):
+            svi.step(x)
+            svi.step(x)
+            with fake_cuda.waits() as waits:
+                svi.step(x)
+    assert len(waits) <= 2, waits
+
+
+def test_waits_are_seen() -> None:
+    with fake_cuda.pretended():
+        one = torch.ones(3, device="cuda")
+        with fake_cuda.waits() as waits:
+            one + one
+            torch.zeros(3).to("cuda", non_blocking=True)
+        assert not waits
+        with fake_cuda.waits() as waits:
+            bool(one.any())
+            one.cpu()
+            one[one > 0]
+            torch.zeros(3).to("cuda")
+        assert len(waits) == 4
+
+
+# --------------------------------------------------------------------------- commands
+
+
+def compared(folder: Path, device: str) -> float:
+    out = folder / device
+    asked = ["compare", "--data", "breast-cancer", "--methods", "dp-gd", "--epsilons", "1"]
+    asked += ["--seeds", "1", "--quiet", "--json", "--out", str(out), "--device", device]
+    found = CliRunner().invoke(app, asked)
+    assert found.exit_code == 0, found.output
+    rows = json.loads(found.stdout)["summary"]
+    return float(next(row["log_score"] for row in rows if row["method"] == "dp-gd"))
+
+
+@pytest.mark.whole
+def test_a_comparison_on_a_device_is_the_cpus(tmp_path: Path) -> None:
+    expected = compared(tmp_path, "cpu")
+    with fake_cuda.pretended():
+        assert compared(tmp_path, "cuda") == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("command", ["demo", "compare", "fit"])
+def test_commands_refuse_a_device_that_is_not_there(command: str, tmp_path: Path) -> None:
+    asked = [command, "--out", str(tmp_path / "out"), "--device", "abacus"]
+    asked += [] if command == "demo" else ["--data", "breast-cancer"]
+    found = CliRunner().invoke(app, asked)
+    assert "device='abacus' must be auto, cpu or cuda" in str(found.exception)

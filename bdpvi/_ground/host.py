@@ -6,7 +6,7 @@ same fit on every device. Records, parameters and gradients stay on their device
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from types import FunctionType
@@ -53,9 +53,9 @@ class _HostDraws(TorchFunctionMode):
         there, named = tree_map_only(Tensor, lambda one: one.to(HOST), (tuple(args[1:]), own))
         if func.__name__.endswith("_"):
             drawn = func(torch.empty_like(args[0], device=HOST), *there, **named)
-            return args[0].copy_(drawn)
+            return args[0].copy_(onto(drawn, device))
         first = [one.to(HOST) if isinstance(one, Tensor) else one for one in args[:1]]
-        return func(*first, *there, **named).to(device)
+        return onto(func(*first, *there, **named), device)
 
 
 def _place(like: Tensor | None) -> torch.device:
@@ -83,6 +83,42 @@ def on_host(function: Callable[P, T]) -> Callable[P, T]:
     # Doctest only looks at functions with the module's own globals.
     own = FunctionType(call.__code__, function.__globals__, closure=call.__closure__)
     return wraps(function)(own)
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of that name; "auto" is CUDA where there is one, otherwise the CPU.
+
+    Raises:
+        ValueError: naming ``device``.
+
+    >>> device_of("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device={name!r} must be auto, cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device={name!r}, but no CUDA device is available")
+    return device
+
+
+def onto(one: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device; a copy from the host to a CUDA device is not waited for."""
+    if device.type == "cuda" and one.device.type == "cpu":
+        return one.pin_memory().to(device, non_blocking=True)
+    return one.to(device)
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Return whether all values are finite; a device is waited for once.
+
+    >>> all_finite([torch.ones(2), torch.tensor(float("inf"))])
+    False
+    """
+    return bool(torch.stack([one.isfinite().all() for one in tensors]).all())
 
 
 @contextmanager

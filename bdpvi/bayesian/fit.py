@@ -18,7 +18,7 @@ from torch.distributions import Distribution
 
 from bdpvi import guides
 from bdpvi._ground import progress as bars
-from bdpvi._ground.host import on_host
+from bdpvi._ground.host import device_of, on_host
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import NotCertifiedWarning
 from bdpvi.bayesian.accounting.panel import Panel
@@ -247,10 +247,10 @@ def fit(
         _check_blocks(guide, training)
         moved = Dataset(torch.zeros(1, len(data.feature_names)), torch.zeros(1))
     elif isinstance(data, Table):
-        there = data.to(_device(training.device), training.dtype)
+        there = data.to(device_of(training.device), training.dtype)
         moved = there.first()
     else:
-        there = moved = data.to(_device(training.device), training.dtype)
+        there = moved = data.to(device_of(training.device), training.dtype)
     require(model, guide, moved if len(moved) else _blank(moved))
     if isinstance(guide, AutoGuide):
         guide = guides.of(guide, model, moved)
@@ -261,8 +261,9 @@ def fit(
         neighbours = neighbours or Mode()
         if not (isinstance(neighbours, Mode) and Mode.takes(model, guide)):
             raise ValueError(
-                "guide: Laplace is the mode of BayesianLogisticRegression without clip, or of a "
-                "regression made by its bounded(), by neighbours=Mode(), not of "
+                "guide: Laplace is the mode of BayesianLogisticRegression without clip, of a "
+                "regression made by its bounded() or of an OwnRegression, by neighbours=Mode(), "
+                "not of "
                 f"{model!r:.80} by {type(neighbours).__name__}; use guides.FullRank"
             )
         if isinstance(there, BlockData):
@@ -339,15 +340,3 @@ def _one_hot(preprocessing: Mapping[str, Any]) -> tuple[tuple[int, ...], ...]:
 
     written = preprocessing.get("encoding")
     return Encoding.from_dict(written).one_hot if written else ()
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"device={name!r} must be auto, cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={name!r}, but no CUDA device is available")
-    return device

@@ -16,7 +16,7 @@ from bdpvi.bayesian.accounting.table import TableCost
 from bdpvi.bayesian.accounting.table import total as of_table
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.mode.influence import of_any_table
-from bdpvi.bayesian.neighbours.rounding import Reach, public_rounding_error, rounding_error
+from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.kinds import Known, weighing
 from bdpvi.privacy.book import Charge, Entry, Priced
@@ -98,13 +98,8 @@ def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
     if charge.from_data or not bounded(fit):
         return None
     if influence := of_any(fit):
-        model = weighing(fit.model)
-        assert model is not None
-        n, (k, tau) = len(fit.parameters["loc"]), (charge.draws, charge.temperature)
-        assert model.loss is not None
-        least = model.precision(influence.columns // model.loss.predictors)
-        error = public_rounding_error(fit.guide, n, least, k, tau)
-        return (ModeDraws(influence=influence, draws=k, temperature=tau, rounding=error),)
+        k, tau = charge.draws, charge.temperature
+        return (ModeDraws(influence=influence, draws=k, temperature=tau),)
     variance = charge.draws * max(one.largest or 0.0 for one in fit.panels) / charge.temperature
     if not variance:
         return ()

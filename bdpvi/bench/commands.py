@@ -12,7 +12,7 @@ import typer
 
 from bdpvi._ground import outputs, store, validate
 from bdpvi.commands import options
-from bdpvi.commands.options import Delta, Json, Quiet, SplitTable, reads_table
+from bdpvi.commands.options import Delta, Device, Json, Quiet, SplitTable, reads_table
 
 if TYPE_CHECKING:
     from bdpvi.bench.methods import Method
@@ -62,6 +62,7 @@ def demo(
             show_default=False,
         ),
     ] = None,
+    device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -75,12 +76,14 @@ def demo(
     """
     from rich.console import Console
 
+    from bdpvi._ground.host import device_of
     from bdpvi.bench import demonstration
 
     if data is not None:
         validate.choice("data", data, DEMONSTRATED)
     with options.resumable(out / "cells"):
         split, note = demonstration.load(data)
+        split = split.trained_on(device_of(device))
         if note:
             outputs.complain(note)
         result = demonstration.run(out, split, progress=not quiet)
@@ -113,6 +116,7 @@ def compare(
             "--searched", help="Use the settings that bdpvi's own searches found for the table."
         ),
     ] = False,
+    device: Device = "auto",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -128,9 +132,11 @@ def compare(
     from rich.console import Console
 
     from bdpvi._ground import progress
+    from bdpvi._ground.host import device_of
     from bdpvi.bench import comparison, headline, hyperparameters, report
     from bdpvi.tables.files import DEFAULT
 
+    there = device_of(device)
     named = table.name if searched or settings is not None else DEFAULT
     chosen = hyperparameters.load(named, settings or hyperparameters.FILE)
     plan = comparison.ComparisonPlan(
@@ -143,7 +149,7 @@ def compare(
     )
     with options.resumable(out / "cells"):
         comparison.compare(
-            table.split(options.PUBLIC_SEED),
+            table.split(options.PUBLIC_SEED).trained_on(there),
             plan,
             out,
             chosen={"data": chosen.data, **chosen.how},

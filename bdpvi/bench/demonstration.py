@@ -20,7 +20,7 @@ from bdpvi._ground import outputs
 from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi._ground.progress import bar, silent
 from bdpvi._ground.store import check_writable
-from bdpvi.bayesian.fit import Fit, fit
+from bdpvi.bayesian.fit import Fit, Training, fit
 from bdpvi.bayesian.releases import cost, preview, release
 from bdpvi.bench.methods import Method
 from bdpvi.bench.methods.dp_sgld import DPSGLDLosses
@@ -140,7 +140,8 @@ def run(out: Path, split: Split, *, progress: bool = True) -> Demonstration:
     kept = Checkpoint(out, settings, "cells")
     check_writable(out)
     model = BayesianLogisticRegression()
-    fitted = fit(model, guides.Laplace(model), split.train, progress=progress)
+    training = Training(device=str(split.train.x.device))
+    fitted = fit(model, guides.Laplace(model), split.train, training=training, progress=progress)
     kept.begin()
 
     def once(name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -199,7 +200,8 @@ def _of_draws(fitted: Fit, plan: Charge, price: Cost, test: Dataset) -> dict[str
     latents = preview(
         fitted, REPEATS, temperature=plan.temperature, generator=torch.Generator().manual_seed(0)
     )
-    each = predictive_means(fitted.model, latents, test.x)
+    at_home = {name: value.cpu() for name, value in latents.items()}
+    each = predictive_means(fitted.model, at_home, test.x)
     means = each.reshape(-1, plan.draws, len(test)).mean(1)
     tempered = f", temperature {plan.temperature:g}" * (plan.temperature != 1)
     return {
@@ -217,7 +219,8 @@ def _of_method(name: str, method: Method, epsilon: float | None, split: Split) -
     prepared = method.prepare(split.train, DELTA)
     setting = 1.0 if epsilon is None else prepared.calibrate(epsilon)
     outcomes = prepared.outcomes([setting] * SEEDS, range(SEEDS))
-    means = [predictive_means(method.model, one.latents, split.test.x).mean(0) for one in outcomes]
+    drawn = [{name: value.cpu() for name, value in one.latents.items()} for one in outcomes]
+    means = [predictive_means(method.model, one, split.test.x).mean(0) for one in drawn]
     return {
         "method": name,
         "guarantee": "none" if epsilon is None else method.guarantee,

@@ -15,6 +15,7 @@ from bdpvi._ground.outputs import several
 from bdpvi.commands import options
 from bdpvi.commands.engine import engine
 from bdpvi.commands.options import (
+    Device,
     Json,
     LedgerFile,
     Quiet,
@@ -183,7 +184,7 @@ def fit(
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
     seed: Seed = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     workers: Workers = None,
     quiet: Quiet = False,
     as_json: Json = False,

@@ -96,6 +96,10 @@ Settings = Annotated[
     ),
 ]
 Folder = Annotated[Path, typer.Argument(help="Folder that `bdpvi fit` wrote. It is secret.")]
+Device = Annotated[
+    str,
+    typer.Option(help="Device to train on: auto, cpu or cuda; auto is cuda where there is one."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 PUBLIC_SEED = 0

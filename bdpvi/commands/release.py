@@ -79,12 +79,20 @@ Epsilon = Annotated[
         show_default=False,
     ),
 ]
-
+GROUPS = "every group of at least this share of the population, such as 0.1"
 GroupShares = Annotated[
     list[float] | None,
     typer.Option(
-        help="Also the ε of every group of at least this share of the population, such as 0.1; "
-        "once for every share. By default only of the mean over everybody.",
+        help=f"Also the ε of {GROUPS}; once for every share. By default only of the mean over "
+        "everybody.",
+        show_default=False,
+    ),
+]
+GroupShare = Annotated[
+    float | None,
+    typer.Option(
+        help=f"The guarantee is for {GROUPS}: a Bayesian one, but for each group and not only for "
+        "the mean over everybody.",
         show_default=False,
     ),
 ]
@@ -99,6 +107,7 @@ def release(
     epsilon: Epsilon = None,
     delta: Delta = 1e-5,
     guarantee: Guarantee = "",
+    for_groups_of: GroupShare = None,
     large_delta: LargeDelta = False,
     conversion: Conversion = "",
     as_json: Json = False,
@@ -108,7 +117,8 @@ def release(
     Give --epsilon to release at the smallest temperature that keeps within it, --temperature to
     choose that yourself, or both to be refused beyond ε. From a clipped fit at the optimum with a
     noise scale, ε is a worst-case one and the temperature follows from public constants; a
-    certified Bayesian ε stands beside it. With --guarantee bayesian the temperature is 1 or public.
+    certified Bayesian ε stands beside it. With --guarantee bayesian the temperature is 1 or public,
+    and with --for-groups-of the same holds for every group.
     Where rows are kept, each release is solved anew from them and takes --epsilon alone.
 
     The file holds what may be shared. What the command prints is for the owner: it is computed
@@ -126,7 +136,7 @@ def release(
 
     if temperature is None and epsilon is None:
         raise ValueError("temperature or epsilon must be given")
-    kind = guarantee_of(guarantee)
+    kind = guarantee_of(guarantee, for_groups_of)
     accounting = bdpvi.bayesian.Accounting(conversion=conversion) if conversion else None
     fitted = files.load(folder)
     if settings:
@@ -140,7 +150,8 @@ def release(
     store.make_folder(out.parent)
     where = Places.of(out=out, secret=folder, ledger=fitted.ledger.path, shared=out)
     asked = (draws, temperature, epsilon, delta, guarantee, conversion, str(where.out))
-    options_ = hashlib.sha256(repr(asked).encode()).hexdigest()
+    asked_all = asked if for_groups_of is None else (*asked, for_groups_of)
+    options_ = hashlib.sha256(repr(asked_all).encode()).hexdigest()
     price = {} if epsilon is None else {"epsilon": epsilon, "delta": delta}
     released: list[Release] = []
     with _charged(fitted, folder, where.out):
@@ -172,7 +183,8 @@ def release(
         if not released:
             outputs.say(f"{out} is a copy of an earlier release, and nothing was charged")
             copied = release_of(where.out.read_bytes(), fitted.model)
-            released.append(replace(copied, secret=bdpvi.cost(fitted, delta=delta)))
+            spent = bdpvi.cost(fitted, delta=delta, for_groups_of=for_groups_of)
+            released.append(replace(copied, secret=spent))
         if as_json:
             public = {"out": out, "receipt": released[0].receipt.to_dict()}
             secret = {"cost": released[0].cost.to_dict()}
@@ -221,10 +233,17 @@ def _charged(fitted: Fit, folder: Path, out: Path) -> Iterator[None]:
         ) from None
 
 
-def guarantee_of(name: str) -> Promise | None:
-    """Return the guarantee with this name, None without a name."""
+def guarantee_of(name: str, share: float | None = None) -> Promise | None:
+    """Return the guarantee with this name, or for groups of a share; None without either."""
     import bdpvi
 
+    if share is not None:
+        if name not in ("", "bayesian"):
+            raise ValueError(
+                f"for_groups_of={share:g}: guarantee={name} is no mean over a group; leave one of "
+                "the two out"
+            )
+        return bdpvi.BayesianDP(for_groups_of=share)
     if not name:
         return None
     found: Promise = getattr(bdpvi, GUARANTEES[validate.choice("guarantee", name, GUARANTEES)])()

@@ -24,9 +24,10 @@ times a polynomial in p(1 − p) and 1 − 2p that is at most 1 in size, so s = 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -222,6 +223,47 @@ class ContinuedPoisson:
         sign = torch.where(a > self.kink, -1.0, 1.0).to(bend)
         first = below + (self.largest / 2 - above) - y
         return [first, *(bend * sign**k for k in range(degree - 1))]
+
+
+@dataclass(frozen=True)
+class StatedLoss:
+    """The loss of a likelihood of one's own, with bounds that are stated and not proved.
+
+    Derivatives are by automatic differentiation.
+
+    Args:
+        family: the Pyro distribution of N targets for predictors (N,).
+        bound: as stated.
+
+    >>> from torch.distributions import Bernoulli
+    >>> loss = StatedLoss(lambda a: Bernoulli(logits=a), Bound(1.0, 0.25, 1.0))
+    >>> [round(float(one), 4) for one in loss.slopes(torch.tensor([1.0]), torch.ones(1), 3)]
+    [-0.2689, 0.1966, -0.0909]
+    """
+
+    family: Callable[[Tensor], Any]
+    bound: Bound
+
+    kink, predictors = math.inf, 1
+
+    def value(self, a: Tensor, y: Tensor) -> Tensor:
+        """Return ℓ; shapes are broadcast."""
+        a, y = torch.broadcast_tensors(a, y)
+        found: Tensor = -self.family(a.flatten()).log_prob(y.flatten())
+        return found.reshape(a.shape)
+
+    def slopes(self, a: Tensor, y: Tensor, degree: int) -> list[Tensor]:
+        """Return the derivatives from the first to that of ``degree``."""
+        found: list[Tensor] = []
+        with torch.enable_grad():
+            at = torch.broadcast_tensors(a, y)[0].detach().clone().requires_grad_()
+            last = self.value(at, y)
+            for k in range(degree):
+                if not last.requires_grad:  # it is constant
+                    last = at * 0
+                (last,) = torch.autograd.grad(last.sum(), at, create_graph=k + 1 < degree)
+                found.append(last.detach())
+        return found
 
 
 @dataclass(frozen=True)

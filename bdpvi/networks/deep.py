@@ -19,11 +19,12 @@ from torch.utils._pytree import tree_leaves
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.networks.autocast import Autocast
 from bdpvi.networks.gradients import Batch, GradSampleMode, Loss, trainable
 from bdpvi.networks.preflight import make_gradients, without_gradient
 from bdpvi.networks.private import Private
 from bdpvi.networks.records import IndexedRecords, Source, check_panel
-from bdpvi.networks.refusals import check_loss, check_module, check_optimizer
+from bdpvi.networks.refusals import check_kind, check_loss, check_module, check_optimizer
 from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
@@ -139,6 +140,7 @@ def make_private(
     """
     validate.positive("max_grad_norm", max_grad_norm)
     validate.rate("rate", rate)
+    check_kind(module)
     weights, ledger = trainable(module), settings.ledger
     if isinstance(data, Dataset):
         ledger = data.ledger if ledger is None else ledger
@@ -173,7 +175,8 @@ def make_private(
     fixed = without_gradient(module, loss, batches)
     name = {"kind": "steps", "of": secrets.token_hex(8)}
     charged = Steps(ledger, mechanism.event(1), **name, block=BLOCK, most=settings.steps)
-    return Private(module, optimizer, gradients, held, counted, mechanism, charged, fixed)
+    autocast = Autocast(module, gradients, batches[-1])
+    return Private(module, optimizer, gradients, held, counted, mechanism, charged, fixed, autocast)
 
 
 def nearest_power(records: int) -> int:

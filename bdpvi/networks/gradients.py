@@ -304,11 +304,13 @@ def _factors(norms: Tensor, clip: float) -> Tensor:
 
 def _add_clipped(total: Sequence[Tensor], each: Sequence[Tensor], clip: float) -> None:
     norms = _norms(each)
-    factors = _factors(norms, clip)
+    factors, bad = _factors(norms, clip), norms == 0
+    some = bad.is_cuda or bool(bad.any())  # a device would be waited for
     # By mv, not einsum, and without autocast, which would use half precision.
     with torch.autocast(factors.device.type, enabled=False):
         for whole, one in zip(total, each, strict=True):
-            kept = _blanked(_wide(one).flatten(1), norms == 0)  # 0 · NaN would be NaN
+            flat = _wide(one).flatten(1)
+            kept = _blanked(flat, bad) if some else flat  # 0 · NaN would be NaN
             whole += (kept.T @ factors).view_as(whole)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -11,15 +11,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from bdpvi._ground import validate
 from bdpvi._ground.checkpoint import sealed, understood, unsealed
 from bdpvi._ground.halving import by_halves
+from bdpvi._ground.host import all_finite
 from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import require_same
 from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.accounting.accountant import Account
+from bdpvi.networks.autocast import Autocast
 from bdpvi.networks.gradients import MARGIN, RecordGradients, trainable
 from bdpvi.networks.preflight import Fixed
 from bdpvi.networks.records import IndexedRecords
+from bdpvi.networks.refusals import check_frozen
 from bdpvi.noise.streams import stir
 from bdpvi.privacy.cost import Bound, Cost, Exposure
 from bdpvi.privacy.events import NormCounts, SampledGaussian
@@ -48,14 +52,15 @@ class Private:
         counted: IndexedRecords | None,
         mechanism: NoisySum,
         charged: Steps,
-        fixed: Fixed = (),
+        fixed: Fixed,
+        autocast: Autocast,
     ) -> None:
         self.module, self.optimizer = module, optimizer
         self._mechanism = mechanism
         self.batch = torch.zeros(0, dtype=torch.int64)
         self._gradients, self._charged = gradients, charged
         self._data, self._counted = data, counted
-        self._weights, self._fixed = trainable(module), fixed
+        self._weights, self._fixed, self._autocast = trainable(module), fixed, autocast
         self._modes = [(layer, layer.training) for layer in module.modules()]
         self._place = 0
         self._norms = None if counted is None else NormCounts.none(counted.ids)
@@ -99,8 +104,9 @@ class Private:
             BudgetExceededError: if the step would exceed what is left of the ledger's budget.
                 Nothing is charged or drawn.
             ValueError: if the length of the data or the set of trainable weights has changed, or a
-                weight was changed since the last step; nothing is charged. Also if the forward pass
-                changes a weight: the network must then not be released.
+                weight was changed since the last step, or a layer has no gradients of single
+                records under the current ``torch.autocast``; nothing is charged. Also if the
+                forward pass changes a weight: the network must then not be released.
             FloatingPointError: if a weight is not finite after the step, as is visible in it.
         """
         if self._stopped:
@@ -109,10 +115,11 @@ class Private:
         self._check_weights()
         if self._counted is not None:
             self._counted.check_length("panel")
-        self._charged.take()
-        device = self._weights[0].device
         for layer, mode in self._modes:
             layer.training = mode
+        self._autocast.check()
+        self._charged.take()
+        device = self._weights[0].device
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             # No coins are drawn twice if a run went back to an earlier state.
             step = self.steps - 1 if self.mechanism.seed is None else self._place
@@ -133,10 +140,61 @@ class Private:
                 self._weights[at].grad[entries] = 0  # type: ignore[index]
             self.optimizer.step()
             self._versions = self._now()
-        if not all(bool(weight.isfinite().all()) for weight in self._weights):
+        if not all_finite(self._weights):
             raise FloatingPointError(
                 f"step {step + 1} made a weight that is not finite; use a smaller learning rate"
             )
+
+    def go_on(
+        self,
+        *,
+        noise_multiplier: float | None = None,
+        max_grad_norm: float | None = None,
+        steps: int | None = None,
+    ) -> Private:
+        """Return the next part of a schedule: further steps at another noise or clip.
+
+        Module, optimiser, data and ledger stay, and the ledger has the charges of all parts. So
+        :meth:`worst_case` of the last part includes them; :meth:`cost` is of one part. Steps that
+        an earlier part has charged in advance stay charged, at most nine; none if it had a number
+        of steps and took them all. The earlier part takes no step after the new one has.
+
+        Args:
+            noise_multiplier: z from now on; unchanged by default. Like the clip it must follow from
+                public facts.
+            max_grad_norm: C from now on; unchanged by default.
+            steps: number of steps of the new part; no limit by default.
+
+        Raises:
+            ValueError: naming the argument. Nothing is charged.
+
+        >>> module = torch.nn.Linear(4, 2)
+        >>> from bdpvi.networks import DPSGDSettings
+        >>> from bdpvi.networks.deep import make_private
+        >>> private = make_private(
+        ...     module, torch.optim.SGD(module.parameters(), lr=1.0),
+        ...     loss=torch.nn.functional.cross_entropy,
+        ...     data=(torch.zeros(100, 4), torch.arange(100) % 2), rate=0.1, max_grad_norm=1.0,
+        ...     noise_multiplier=4.0, settings=DPSGDSettings(records=100, steps=5),
+        ... )
+        >>> for _ in range(5):
+        ...     private.step()
+        >>> private = private.go_on(noise_multiplier=2.0, steps=1)
+        >>> private.step()
+        >>> [entry.count for entry in private.ledger.entries()]
+        [5, 1]
+        """
+        if steps is not None:
+            validate.positive_int("steps", steps)
+        given = {"noise_multiplier": noise_multiplier, "clip": max_grad_norm}
+        if max_grad_norm is not None:
+            validate.positive("max_grad_norm", max_grad_norm)
+        made = copy(self)
+        chosen: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
+        made._mechanism = replace(self._mechanism, **chosen)
+        made._charged = self._charged.next(made._mechanism.event(1), steps)
+        made._norms = None if self._counted is None else NormCounts.none(self._counted.ids)
+        return made
 
     def _clipped_sum(self, device: torch.device) -> list[Tensor]:
         """Return the sum of the batch's clipped gradients; records that fail count as zero."""
@@ -172,6 +230,7 @@ class Private:
                 "would still be trained and charged. Call make_private again. Nothing was "
                 "charged"
             )
+        check_frozen(self.optimizer, self.module)
         if self._now() != self._versions:
             raise ValueError(
                 "module has a weight or a buffer that was changed outside step(), possibly from "

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from bdpvi._ground import validate
+from bdpvi._ground.host import onto
 from bdpvi._ground.outputs import several
 from bdpvi.networks.gradients import Batch
 
@@ -147,12 +148,12 @@ class IndexedRecords:
         """Return the records at ``positions``, (B,), on ``device``; two empty tensors if B is 0."""
         x: Any
         if isinstance(self.source, tuple):
-            x, y = tree_map(lambda one: one[positions.to(one.device)], self.source)
+            x, y = tree_map(lambda one: one[onto(positions, one.device)], self.source)
         elif len(positions):
             x, y = default_collate([self.source[i] for i in positions.tolist()])
         else:
             x = y = torch.zeros(0)
-        return tree_map(lambda one: one.to(device), x), y.to(device)
+        return tree_map(lambda one: onto(one, device), x), onto(y, device)
 
 
 def check_panel_size(panel: IndexedRecords) -> None:

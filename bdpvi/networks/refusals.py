@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -60,11 +61,31 @@ def check_module(module: nn.Module, batch: Batch) -> None:
     before = {name: value.clone() for name, value in copy.named_buffers()}
     with torch.no_grad(), still(batch):
         together = _passes(copy, x)
+        _check_buffers(module, before, copy)
         for at in range(len(y)):
             alone = _passes(copy, tree_map(lambda one, at=at: one[at : at + 1], x))
             if not _same(together[-1].outputs, alone[-1].outputs, at, trial.near):
                 name = _mixing(together, alone, at, trial.near)
                 raise _refused(name, module.get_submodule(name), "mixes records", FIRST)
+
+
+def check_kind(module: nn.Module) -> None:
+    """Refuse a module without Python layers, or with weights that have no shape yet.
+
+    Raises:
+        ValueError: naming the layer.
+    """
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise _refused(name, layer, "torch.jit compiled", "give the module as it was before")
+        if any(is_lazy(weight) for weight in layer.parameters(recurse=False)):
+            raise _refused(
+                name, layer, "has no weights before its first call", "call the module once"
+            )
+
+
+def _check_buffers(module: nn.Module, before: Mapping[str, Tensor], copy: nn.Module) -> None:
+    """Refuse a module whose copy changed its buffers."""
     for name, value in copy.named_buffers():
         if not torch.equal(before[name], value):
             owner = name.rpartition(".")[0]
@@ -106,8 +127,11 @@ def check_loss(loss: Loss, module: nn.Module, batch: Batch) -> None:
 def check_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
     """Refuse an optimiser that does not train exactly the trainable weights.
 
+    It may have frozen weights of the module as well, as ``module.parameters()`` gives them: an
+    optimiser passes over a weight without a gradient.
+
     Raises:
-        ValueError: naming ``optimizer``.
+        ValueError: naming ``optimizer``, or a frozen weight with a gradient, which is none of ours.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("optimizer=LBFGS evaluates the loss itself; use SGD or Adam")
@@ -115,12 +139,29 @@ def check_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
     wanted = {id(w) for w in trainable(module)}
     if not wanted:
         raise ValueError("module has no trainable weight; set requires_grad_(True) on some")
-    if given != wanted:
+    frozen = {id(w) for w in module.parameters() if not w.requires_grad}
+    check_frozen(optimizer, module)
+    if given - frozen != wanted:
         raise ValueError(
             f"optimizer has {several(len(given), 'weight')}, {len(given & wanted)} of the "
             f"{len(wanted)} that the module trains; give it all of these and no others "
             "(requires_grad_(False) freezes)"
         )
+
+
+def check_frozen(optimizer: Optimizer, module: nn.Module) -> None:
+    """Refuse a gradient of a frozen weight: the optimiser would add it without clip and noise.
+
+    Raises:
+        ValueError: naming the weight.
+    """
+    given = {id(w) for group in optimizer.param_groups for w in group["params"]}
+    for name, weight in module.named_parameters():
+        if id(weight) in given and not weight.requires_grad and weight.grad is not None:
+            raise ValueError(
+                f"module has a frozen weight {name!r} with a gradient, which the optimizer would "
+                "use without clip and noise. Nothing was charged; call module.zero_grad()"
+            )
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 Floating-point samples of a Gaussian reveal its mean: few other means can produce the low bits of a
 sample (Mironov, CCS 2012). So the mean is clamped to a public box, and the sample is rounded to a
 public lattice that is far coarser than float64 and fine enough for its use. Rounding is
-post-processing and costs no privacy. The rounded sample equals the rounded exact one up to a total
-variation θ, which :func:`total_variation` bounds and accountants add to δ.
+post-processing and costs no privacy. The rounded sample equals the rounded exact one, as bits and
+digits are added where float64 does not settle it (:mod:`bdpvi.noise.exact_rounding`).
+:func:`total_variation` bounds the error of float64 alone, and accountants still add it to δ.
 
 The noise is added not to the mean itself but to its position between two points of the lattice,
 measured from the nearest boundary between cells. That leaves no error for a large mean, and none
@@ -30,7 +31,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 from bdpvi._ground import validate
-from bdpvi._ground.host import on_host
+from bdpvi._ground.host import on_host, onto
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import BLOCK, LAW, WholeNormals
 
@@ -77,7 +78,7 @@ class Lattice:
 def total_variation(
     lattice: Lattice, mean: Tensor, deviation: Tensor, *, dense: bool, bits: int = BITS
 ) -> float:
-    """Bound the total variation between a sample of :func:`sample` and a rounded exact one.
+    """Bound the total variation between a rounded sample in float64 and a rounded exact one.
 
     Couple both by their uniform random numbers. They are rounded to the same point unless a
     boundary between two points of the lattice lies between them. (1) A uniform of b bits is within
@@ -152,7 +153,7 @@ def sample(
     lattice: Lattice | None = None,
     key: Key | None = None,
 ) -> Tensor:
-    """Return samples from N(μ, τΣ), (draws, d), float64 on the CPU.
+    """Return samples from N(μ, τΣ), (draws, d), float64 on the CPU; exactly rounded if secret.
 
     Args:
         posterior: N(μ, Σ), an Independent Normal or a MultivariateNormal.
@@ -166,23 +167,26 @@ def sample(
     mean = posterior.mean.cpu().double()
     if lattice is not None:
         mean = mean.clamp(-lattice.box, lattice.box)
-    shape = (draws, len(mean))
+    shape, key = (draws, len(mean)), key or Key.fresh()
     if generator is None:
         noise = standard_normal(shape, key)
     else:
         noise = torch.randn(shape, dtype=torch.float64, generator=generator)
-    if isinstance(posterior, Independent):
-        scaled = noise * posterior.stddev.cpu().double()
-    else:
-        scaled = noise @ posterior.scale_tril.cpu().double().T  # type: ignore[attr-defined]
-    scaled = math.sqrt(temperature) * scaled
+    diagonal = isinstance(posterior, Independent)
+    factor = (posterior.stddev if diagonal else posterior.scale_tril).cpu().double()  # type: ignore[attr-defined]
+    scaled = math.sqrt(temperature) * (noise * factor if diagonal else noise @ factor.T)
     if lattice is None:
         return mean + scaled
     # A division by a power of two is exact, and so is the position in the cell, unless it is ¼ or
     # more from its boundary; adding 0 turns -0 into 0, as its sign would survive.
     place = mean / lattice.step
     above = (place - 0.5).round() + 1.0
-    cells = (place - (above - 0.5) + scaled / lattice.step).floor() + above
+    inside = place - (above - 0.5) + scaled / lattice.step
+    cells = inside.floor() + above
+    if generator is None:
+        from bdpvi.noise.exact_rounding import settle  # late: settings need none
+
+        settle(cells, inside, place, factor / lattice.step, temperature, noise, key, BITS)
     return cells * lattice.step + 0.0
 
 
@@ -256,7 +260,7 @@ def add_whole(total: Tensor, deviation: Amount, whole: Tensor) -> Tensor:
     """
     step = sum_step(deviation)
     nearest = (total.detach().double() / step).round_()
-    return nearest.add_(whole.to(nearest.device)).mul_(step)
+    return nearest.add_(onto(whole, nearest.device)).mul_(step)
 
 
 def on_lattice(total: Tensor, deviation: float) -> Tensor:

@@ -179,7 +179,7 @@ def digest_of(seal: str) -> str:
 def _fields(event: Priced) -> dict[str, Any]:
     """Return an event's fields without the panel's norms, which are secret and not needed here."""
     found = {one.name: getattr(event, one.name) for one in fields(event) if one.name != "norms"}
-    return {name: asdict(v) if isinstance(v, Influence) else v for name, v in found.items()}
+    return {name: v.to_dict() if isinstance(v, Influence) else v for name, v in found.items()}
 
 
 def _events(content: Sequence[Mapping[str, Any]]) -> tuple[Priced, ...]:

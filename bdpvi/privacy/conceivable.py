@@ -40,9 +40,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,6 +75,7 @@ class Influence:
         shift: b, the largest distance of the means.
         spread: s: the precision of all other terms changes by factors from e^{−s} to e^{s}.
         share: a, the record's own curvature, below 1 for a removed record.
+        stated: whether it follows from bounds that a model's author states, not from proven ones.
 
     Raises:
         ValueError: if a number is out of range.
@@ -88,6 +90,7 @@ class Influence:
     shift: float
     spread: float
     share: float
+    stated: bool = field(default=False, metadata={"absent": False})
 
     def __post_init__(self) -> None:
         validate.positive_int("columns", self.columns)
@@ -95,6 +98,10 @@ class Influence:
             validate.non_negative(name, getattr(self, name))
         if not self.added and not self.share < 1:
             raise ValueError(f"share must be below 1 where a record is removed, got {self.share}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return its attributes as JSON types; ``stated`` only if it is true."""
+        return {name: value for name, value in asdict(self).items() if name != "stated" or value}
 
     def delta(
         self, epsilon: float, direction: str = "", draws: int = 1, weight: float | None = None

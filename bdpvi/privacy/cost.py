@@ -79,6 +79,10 @@ class Assumption(Enum):
     STUDENT_T = (
         "Means over records are bounded by Student's t, which can fail if costs have a heavy tail"
     )
+    STATED_BOUNDS = (
+        "The bounds on the derivatives of the model's log-likelihood are stated by the analyst, "
+        "not proved"
+    )
     FOUND_FROM_DATA = (
         "The temperature was chosen from the data, on a coarse public grid, and no ε covers that "
         "choice"
@@ -170,7 +174,12 @@ class Bound:
         if self.doubt:
             return f"not certified: {self.doubt}"
         stand = ", if the table's own records can serve as fresh records"
-        return "certified" + stand * (Assumption.LEAVE_ONE_OUT in self.assumptions)
+        stated = ", with bounds that the analyst states"
+        return (
+            "certified"
+            + stand * (Assumption.LEAVE_ONE_OUT in self.assumptions)
+            + stated * (Assumption.STATED_BOUNDS in self.assumptions)
+        )
 
     @property
     def sure(self) -> str:

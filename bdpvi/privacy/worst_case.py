@@ -18,7 +18,7 @@ import torch
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.privacy import mode_draws, perturbed_objective
-from bdpvi.privacy.cost import ADD_OR_REMOVE, REPLACE, Bound
+from bdpvi.privacy.cost import ADD_OR_REMOVE, REPLACE, Assumption, Bound
 from bdpvi.privacy.distances import common_neighbours, unsampled, variance_of
 from bdpvi.privacy.events import (
     WITH,
@@ -110,7 +110,9 @@ def epsilon(events: Iterable[Event | Priced], delta: float) -> Bound | None:
     found_epsilon = after_rounding(solve, rest, rounding)
     if not math.isfinite(found_epsilon):
         return None
-    return worst(found_epsilon, delta, name, **whose, rounding=rounding)
+    found = worst(found_epsilon, delta, name, **whose, rounding=rounding)
+    stated = any(one.influence.stated for one in modes)
+    return found.assuming(*[Assumption.STATED_BOUNDS] * stated)
 
 
 def _in_halves(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.halving import by_halves
-from bdpvi._ground.host import HOST, drawing
+from bdpvi._ground.host import HOST, all_finite, drawing
 from bdpvi.noise.streams import stir
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.sources import Batch
@@ -144,12 +144,12 @@ def move(program: Program, optim: PyroOptim, draw: Draw, gradient: Tensor, numbe
     """
     program.backward(draw, gradient)
     optim(program.parameters.values())
-    for name, value in program.parameters.items():
-        if not bool(value.isfinite().all()):
-            raise FloatingPointError(
-                f"parameter {name!r} is not finite after step {number + 1}; use a lower "
-                "learning rate"
-            )
+    if all_finite(program.parameters.values()):
+        return
+    name = next(n for n, value in program.parameters.items() if not all_finite([value]))
+    raise FloatingPointError(
+        f"parameter {name!r} is not finite after step {number + 1}; use a lower learning rate"
+    )
 
 
 class Descent:

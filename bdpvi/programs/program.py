@@ -28,7 +28,7 @@ from pyro.ops.contract import contract_tensor_tree
 from torch import Tensor
 from torch.distributions import transform_to
 
-from bdpvi._ground.host import on
+from bdpvi._ground.host import on, onto
 from bdpvi.models.contract import Site, parts
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.parameters import Holder, Parameters
@@ -160,10 +160,10 @@ class Program:
             total: gradient in (u, θ), (D,).
         """
         pieces = total.split([self.dim, *(self.parameters[n].numel() for n in self.direct)])
-        surrogate = draw.public + (draw.latents * pieces[0].to(draw.latents)).sum()
+        surrogate = draw.public + (draw.latents * _like(pieces[0], draw.latents)).sum()
         for name, piece in zip(self.direct, pieces[1:], strict=True):
             value = self.parameters[name]
-            surrogate = surrogate + (value * piece.reshape(value.shape).to(value)).sum()
+            surrogate = surrogate + (value * _like(piece.reshape(value.shape), value)).sum()
         values = list(self.parameters.values())
         found = torch.autograd.grad(surrogate, values, allow_unused=True)
         for value, one in zip(values, found, strict=True):
@@ -247,6 +247,10 @@ def _summed_out(modelled: poutine.Trace, guided: poutine.Trace) -> Tensor:
     total: Tensor = sum(term.sum() for term in found)
     elbo: Tensor = total - guided.log_prob_sum()
     return elbo
+
+
+def _like(values: Tensor, other: Tensor) -> Tensor:
+    return onto(values.to(other.dtype), other.device)
 
 
 def _nothing(*_: Any, **__: Any) -> None:

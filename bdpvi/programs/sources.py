@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bdpvi._ground.host import onto
 from bdpvi.datasets.dataset import BlockData, Data
 from bdpvi.datasets.items import Items
 from bdpvi.datasets.records import Spread
@@ -150,4 +151,4 @@ class _Parts:
 
 def at(rows: Rows, positions: Tensor) -> Rows:
     """Return the records at these positions, (B, ...) for each tensor of a record."""
-    return tuple(one[positions.to(one.device)] for one in rows)
+    return tuple(one[onto(positions, one.device)] for one in rows)

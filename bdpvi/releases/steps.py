@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +64,11 @@ class Steps:
         self.taken, self._ahead = self.charged, 0
         self._room, self._seen = 0, -1
         ledger.check(event)
+
+    def next(self, event: Priced, most: int | None) -> Steps:
+        """Return further steps at another price, of the same kind, with a name of their own."""
+        name = secrets.token_hex(8)
+        return Steps(self.ledger, event, kind=self.kind, of=name, block=self.block, most=most)
 
     @property
     def charged(self) -> int:

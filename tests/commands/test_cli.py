@@ -128,6 +128,17 @@ def test_a_weight_norm_takes_the_clips_place(
     capsys.readouterr()
     assert run("cost", tmp_path / "fit", "--for-groups-of", 0.5, "--for-groups-of", 0.4) == 0
     assert capsys.readouterr().out.count(": for every group of at least") == 2
+    for_groups = ("release", tmp_path / "fit", "--for-groups-of", 0.5, "--temperature", 50)
+    to = ("--out", tmp_path / "groups.json")
+    assert run(*for_groups, *to, "--guarantee", "typical") == 2
+    assert "is no mean over a group" in capsys.readouterr().err
+    assert run(*for_groups, "--epsilon", 0.01, *to) == 2
+    assert "every-group DP ε = 0.01" in capsys.readouterr().err
+    assert run(*for_groups, *to) == 0
+    assert "for every group of at least 50 %" in capsys.readouterr().out
+    group = bdpvi.load_release(tmp_path / "groups.json").receipt.group
+    assert group is not None
+    assert group.share == 0.5
 
 
 def test_groups_are_named_by_their_features(table: Path, tmp_path: Path) -> None:

@@ -219,6 +219,14 @@ FAULTS = (
         },
     ),
     Fault(
+        what="draws whose place on the lattice float64 alone decides",
+        caught={
+            "float64-settles-all": (
+                "tests/noise/test_exact_rounding.py::test_a_draw_in_the_tail_has_no_end",
+            ),
+        },
+    ),
+    Fault(
         what="a lattice too fine for the arithmetic of the draws",
         caught={"lattice-too-fine": (SECURE + "test_posteriors_have_their_own_lattice",)},
     ),

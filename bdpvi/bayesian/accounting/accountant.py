@@ -43,7 +43,7 @@ from bdpvi.privacy.conversions import (
     minimise_delta,
     split_delta,
 )
-from bdpvi.privacy.cost import Assumption, Bound, Cost, Exposure, Kind, relation_of
+from bdpvi.privacy.cost import Bound, Cost, Exposure, Kind, relation_of
 from bdpvi.privacy.events import Event
 from bdpvi.privacy.rounding import cap, rounding_delta
 
@@ -138,9 +138,9 @@ class Account:
             return Cost(worst_case=worst)
         relation = relation_of(name.split()[0] for name in self.directions)
         found = self._estimated(delta, worst)
-        more = (Assumption.FOUND_FROM_DATA,) * self.charged.from_data
         if found is not None:
-            found = replace(found, unit=f"one {self.charged.unit}").assuming(*more)
+            found = replace(found, unit=f"one {self.charged.unit}")
+            found = found.assuming(*self.charged.assumptions)
         if self.charged.path:
             return Cost(worst_case=worst, path=found and _of_path(found, worst))
         if worst is not None:

@@ -17,6 +17,7 @@ from bdpvi.bayesian.accounting.losses import total_error
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.record_costs import event_cost
 from bdpvi.privacy.conversions import REAL_ORDERS, Orders
+from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.events import Event, SampledGaussian, check_same_records
 
 Charged = tuple[Event, int]
@@ -83,6 +84,15 @@ class Charges:
     def from_data(self) -> bool:
         """Whether a number that should be public was computed from the records."""
         return any(event.from_data for event, _ in self.events)
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Assumptions about temperatures and about the bounds on any record."""
+        drawn = [event for event, _ in self.events if isinstance(event, PosteriorDraws)]
+        influences = [panel.influence for event in drawn for panel in event.panels]
+        stated = any(one is not None and one.stated for one in influences)
+        found = (Assumption.FOUND_FROM_DATA,) * self.from_data
+        return found + (Assumption.STATED_BOUNDS,) * stated
 
     @property
     def runs(self) -> bool:

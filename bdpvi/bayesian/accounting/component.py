@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -225,7 +225,7 @@ class BayesianAccountant:
                 "b2": one.panels[0].pairs.b2,
                 "draws": one.draws,
                 "temperature": one.temperature,
-                "influence": (found := one.panels[0].influence) and asdict(found),
+                "influence": (found := one.panels[0].influence) and found.to_dict(),
             }
             for one in self._draws
         ]

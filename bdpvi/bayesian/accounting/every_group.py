@@ -47,7 +47,7 @@ from bdpvi.bayesian.accounting.bisection import bisected, of_bound
 from bdpvi.bayesian.accounting.estimators import MeanEstimate
 from bdpvi.bayesian.accounting.losses import Deltas
 from bdpvi.privacy.conversions import HOCKEY_STICK, TESTS
-from bdpvi.privacy.cost import Assumption, Bound, Cost, Kind
+from bdpvi.privacy.cost import Bound, Cost, Kind
 
 LEVELS = (0.0, 1 / 8, 1 / 4, 1 / 2, 3 / 4)
 """Levels q, as fractions of β. At share 1 only the first is used."""
@@ -117,7 +117,7 @@ def every_group(
             accounts[0].charged.orders, estimates, each, HOCKEY_STICK, betting.__name__
         )
         bound = settle(solve, directions, delta, terms, rounding)
-        more = (Assumption.FOUND_FROM_DATA,) * any(one.charged.from_data for one in accounts)
+        more = [known for one in accounts for known in one.charged.assumptions]
         return replace(
             bound.assuming(*more),
             kind=Kind.GROUP,

@@ -49,6 +49,7 @@ from bdpvi.privacy import worst_case
 from bdpvi.privacy.book import RESERVED, Charge, Entry, Priced, merged
 from bdpvi.privacy.cost import Bound, Cost, Exposure
 from bdpvi.privacy.distances import common_neighbours, variance_of
+from bdpvi.privacy.gaussian_dp import worst
 from bdpvi.privacy.ledger import Ledger
 
 LEAST = 0.01
@@ -149,7 +150,7 @@ class TableCost:
         Raises:
             ValueError: if there is none at ``delta``.
         """
-        share, epsilon = self._rest(delta)
+        share, spent = self._rest(delta)
         found = [account.cost(share).bayesian for account in self.accounts]
         known = [one for one in found if one is not None]
         if len(known) < len(found) or not known:
@@ -158,8 +159,7 @@ class TableCost:
         if not self.rest:
             return largest
         by = f"{largest.by}; and the worst case of other charges"
-        both = largest.epsilon + epsilon
-        return replace(largest, epsilon=both, delta=delta, by=by, distance=None)
+        return _both(replace(largest, by=by, distance=None), spent, delta)
 
     def typical(self, delta: float) -> Bound:
         """Return a bound on most records' own ε; see :func:`.typical.typical`.
@@ -167,11 +167,11 @@ class TableCost:
         Raises:
             ValueError: if nothing is known about single records, or there is none at ``delta``.
         """
-        share, epsilon = self._rest(delta)
+        share, spent = self._rest(delta)
         if not self.accounts:
             raise ValueError(self.why or f"{_NONE}nothing is known of single records")
         largest = max((typical(one, share) for one in self.accounts), key=lambda b: b.epsilon)
-        return replace(largest, epsilon=largest.epsilon + epsilon, delta=delta)
+        return _both(largest, spent, delta)
 
     def groups(self, delta: float, shares: Sequence[float]) -> tuple[Bound, ...]:
         """Return the ε of every group of at least each share; see :func:`.every_group`.
@@ -181,11 +181,11 @@ class TableCost:
         Raises:
             ValueError: if nothing is known about single records, or as there.
         """
-        share, epsilon = self._rest(delta)
+        share, spent = self._rest(delta)
         if not self.accounts:
             raise ValueError(self.why or f"{_NONE}nothing is known of single records")
         found = every_group(self.accounts, share, shares)
-        return tuple(replace(one, epsilon=one.epsilon + epsilon, delta=delta) for one in found)
+        return tuple(_both(one, spent, delta) for one in found)
 
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
         """Return the Bayesian δ at ``epsilon``; see :meth:`.Account.get_delta`.
@@ -196,9 +196,10 @@ class TableCost:
         share, spent = self._rest(near)
         if not self.accounts:
             raise ValueError(self.why or f"{_NONE}nothing is known of single records")
-        if epsilon < spent:
+        left = epsilon - spent.epsilon
+        if left < 0:
             return 1.0
-        found = (account.get_delta(epsilon - spent, near=share) for account in self.accounts)
+        found = (account.get_delta(left, near=share) for account in self.accounts)
         return min(1.0, max(found) + near - share)
 
     def exposure(self, delta: float) -> Exposure | None:
@@ -207,14 +208,20 @@ class TableCost:
             return None
         return self.accounts[0].exposure(delta)
 
-    def _rest(self, delta: float) -> tuple[float, float]:
-        """Return the part of δ for single records, and the ε of the other mechanisms."""
+    def _rest(self, delta: float) -> tuple[float, Bound]:
+        """Return the part of δ for single records, and the bound of the other mechanisms."""
         if not self.rest:
-            return delta, 0.0
+            return delta, worst(0.0, delta, worst_case.NOTHING)
         found = worst_case.epsilon(self.rest, delta / 2)
         if found is None:
             raise ValueError(f"{_NONE}half of delta={delta:g} does not cover the worst case")
-        return delta / 2, found.epsilon
+        return delta / 2, found
+
+
+def _both(one: Bound, other: Bound, delta: float) -> Bound:
+    """Return a bound with a worst case, by basic composition."""
+    epsilon, more = one.epsilon + other.epsilon, other.assumptions
+    return replace(one, epsilon=epsilon, delta=delta).assuming(*more)
 
 
 def total(

@@ -16,7 +16,7 @@ from bdpvi.bayesian.accounting.answer import sampled
 from bdpvi.bayesian.accounting.losses import Deltas
 from bdpvi.bayesian.accounting.quantiles import certified_rank
 from bdpvi.privacy.conversions import EPSILONS
-from bdpvi.privacy.cost import Assumption, Bound, Kind, relation_of
+from bdpvi.privacy.cost import Bound, Kind, relation_of
 from bdpvi.privacy.rounding import after_rounding, rounding_delta
 
 SHARES = (0.99, 0.95, 0.9)
@@ -84,7 +84,6 @@ def typical(account: Account, delta: float) -> Bound:
             f"{float(EPSILONS[-1]):g}: their influence on the posterior is too large. Fewer draws "
             "or a higher temperature cost less"
         )
-    more = (Assumption.FOUND_FROM_DATA,) * account.charged.from_data
     return Bound(
         kind=Kind.TYPICAL,
         epsilon=epsilon,
@@ -92,7 +91,7 @@ def typical(account: Account, delta: float) -> Bound:
         by="order statistics",
         relation=relation_of(kinds),
         unit=f"one {account.charged.unit}",
-        assumptions=(*sampled(account.directions), *more),
+        assumptions=(*sampled(account.directions), *account.charged.assumptions),
         rounding=rounding_delta(account.charged.rounding, epsilon),
         share=share,
         confidence=1 - DOUBT,

@@ -15,6 +15,7 @@ from pyro.infer import SVI, Trace_ELBO
 from pyro.optim import ExponentialLR, PyroOptim
 from torch import Tensor
 
+from bdpvi._ground.host import HOST, onto
 from bdpvi._ground.isolation import isolated as isolated
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.inference.guide import Guide
@@ -123,7 +124,7 @@ def run_svi(
     def loss_and_grads(model: Model, guide: Guide, x: Tensor, y: Tensor) -> float:
         value: float = loss.loss_and_grads(model, guide, x, y)
         params = (p for _, p in pyro.get_param_store().named_parameters())
-        norms.append(sum(float(p.grad.square().sum()) for p in params) ** 0.5)
+        norms.append(float(sum(p.grad.square().sum().double() for p in params)) ** 0.5)
         return value
 
     def model(x: Tensor, y: Tensor) -> Any:
@@ -139,11 +140,11 @@ def run_svi(
         if begun is not None:
             _restore(problem, optim, begun)
             losses, norms = list(begun["losses"]), list(begun["norms"])
-        first = len(losses)
+        first, ids = len(losses), data.ids.to(HOST)
         for step in track(range(plan.steps), "fit"):
             if step < first:
                 continue
-            batch = plan.batch(step, data.ids)
+            batch = plan.batch(step, ids)
             if not bool(batch.any()):
                 raise ValueError(
                     f"rate={plan.rate} left the Poisson batch of step {step} empty "
@@ -152,7 +153,8 @@ def run_svi(
             torch.default_generator.manual_seed(plan.noise_seed(step))
             # Pyro's checks of the sites are needed once; they cost more than the step.
             with pyro.validation_enabled(step == 0):
-                losses.append(svi.step(data.x[batch], data.y[batch]))
+                chosen = onto(batch.nonzero().squeeze(1), data.x.device)
+                losses.append(svi.step(data.x[chosen], data.y[chosen]))
             if not math.isfinite(losses[-1]):
                 raise FloatingPointError(
                     f"optim: the ELBO became {-losses[-1]} at step {step}; lower the learning rate"

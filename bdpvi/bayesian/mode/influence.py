@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from bdpvi.bayesian.mode.objective import EXACT, Peak, distance
+from bdpvi.models.losses import StatedLoss
 from bdpvi.models.weighing import Weighing
 from bdpvi.privacy.conceivable import Influence
 
@@ -67,7 +68,10 @@ def _of_least(
     pull = bound.score * norm / math.sqrt(least)
     share = bound.curvature * norm * model.longest(n) / least
     found = of_any_record(longest, pull, share, columns, added=added, room=_ROOM)
-    return found if found is None or model.loss.predictors == 1 else _spread(found)
+    if found is None:
+        return None
+    found = replace(found, stated=isinstance(model.loss, StatedLoss))
+    return found if model.loss.predictors == 1 else _spread(found)
 
 
 def _spread(found: Influence) -> Influence:

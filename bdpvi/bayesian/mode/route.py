@@ -36,11 +36,11 @@ class Mode:
 
     It is for :class:`~bdpvi.guides.Laplace` of regressions with a bounded loss
     (:mod:`bdpvi.models.losses`): :class:`~bdpvi.BayesianLogisticRegression` without clipped scores,
-    and others made by ``bounded``. The guide is trained by SVI if ``Training`` has a rate below 1
-    or a custom optimiser, and then refined by Newton steps on all records until the decrement
-    proves that the mode is reached; the result does not depend on the start. Besides the panel, the
-    influence of any conceivable record is bounded (:mod:`bdpvi.bayesian.mode.influence`), so that
-    the cost of draws is certified.
+    others made by ``bounded``, and :class:`~bdpvi.models.own.OwnRegression`. The guide is trained
+    by SVI if ``Training`` has a rate below 1 or a custom optimiser, and then refined by Newton
+    steps on all records until the decrement proves that the mode is reached; the result does not
+    depend on the start. Besides the panel, the influence of any conceivable record is bounded
+    (:mod:`bdpvi.bayesian.mode.influence`), so that the cost of draws is certified.
 
     Args:
         kinds: :class:`Remove` or :class:`Add` or both; by default every record is left out once,
@@ -96,8 +96,9 @@ class Mode:
         model, guide, data = weighing(problem.model), problem.guide, problem.data
         if model is None or not isinstance(guide, Laplace):
             raise ValueError(
-                f"neighbours=Mode() is for guides.Laplace of BayesianLogisticRegression without "
-                f"clip or of a regression made by its bounded(), got {type(guide).__name__} of "
+                "neighbours=Mode() is for guides.Laplace of BayesianLogisticRegression without "
+                "clip, of a regression made by its bounded() or of an OwnRegression, got "
+                f"{type(guide).__name__} of "
                 f"{problem.model!r:.80}; use Coupled() or Optimum()"
             )
         with isolated(data.x):

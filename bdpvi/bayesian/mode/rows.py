@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bdpvi.bayesian.mode.own import OwnCurvature
 from bdpvi.bayesian.optimum.packed import indices, monomials
-from bdpvi.models.losses import Loss, Softmax
+from bdpvi.models.losses import Loss, Softmax, StatedLoss
 from bdpvi.models.weighing import Weighing
 
 _ENTRIES = 1 << 23
@@ -83,7 +83,11 @@ class Weighted:
     loss: Loss
 
     most: ClassVar[int] = 3
-    cost: ClassVar[float] = 1.0
+
+    @property
+    def cost(self) -> float:
+        """Work of a pass; automatic differentiation is slow."""
+        return 100.0 if isinstance(self.loss, StatedLoss) else 1.0
 
     @classmethod
     def of(cls, part: tuple[Tensor, Tensor], model: Weighing) -> Weighted:

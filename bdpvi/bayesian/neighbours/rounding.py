@@ -39,8 +39,10 @@ def rounding_error(
 ) -> float:
     """Bound the total variation distance between drawn samples and the accountants' exact samples.
 
-    The bound is for the fit and for every neighbour within reach. With a public noise scale the box
-    bounds the mean, so θ is public too: the same for every data set.
+    Samples of :mod:`bdpvi.noise.exact_rounding` have none; the bound is for float64 alone. δ covers
+    it all the same, except in the worst case of draws at a mode, whose ε may be so large that
+    (1 + e^ε) θ would use up δ. The bound is for the fit and for every neighbour within reach. With
+    a public noise scale the box bounds the mean, so θ is public: the same for every data set.
 
     Args:
         guide: the fit's guide; samples are rounded to its lattice.
@@ -62,24 +64,3 @@ def rounding_error(
         total_variation(lattice, mean, deviation * f, dense=dense) for f in (ratio, 1 / ratio)
     )
     return draws * (wide + narrow)
-
-
-def public_rounding_error(
-    guide: Guide, columns: int, precision: float, draws: int = 1, temperature: float = 1.0
-) -> float:
-    """Bound the total variation distance of :func:`rounding_error` for every table, publicly.
-
-    It is for samples from N(m, τH⁻¹) with H ≥ λI, so that no deviation exceeds (τ/λ)^½; θ grows
-    with deviations. Means may be as large as √N, but θ does not depend on them
-    (:func:`~bdpvi.noise.secure.total_variation`).
-
-    Args:
-        guide: samples are rounded to its lattice.
-        columns: d.
-        precision: λ.
-        draws: number of samples k.
-        temperature: τ.
-    """
-    deviation = torch.full((columns,), math.sqrt(temperature / precision), dtype=torch.float64)
-    lattice, mean = guide.lattice(temperature), torch.zeros_like(deviation)
-    return draws * total_variation(lattice, mean, deviation, dense=True)

@@ -11,7 +11,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import transform_to
 
-from bdpvi._ground.host import HOST
+from bdpvi._ground.host import HOST, onto
 from bdpvi.bayesian.inference.guide import Free, Reparameterised
 from bdpvi.bayesian.inference.svi import Problem
 from bdpvi.datasets.dataset import Dataset
@@ -166,7 +166,7 @@ class LogisticGradient:
         extra, weight, batch, generator = step
         like, m = batch[0], len(weight)
         noise = torch.randn(self.guide.dim, generator=generator, dtype=like.dtype, device=HOST)
-        noise = noise.to(like.device)
+        noise = onto(noise, like.device)
         height, width = (len(like), m) if like.is_cuda else _tile(like)
         tiles = list(zip(*(part.split(max(1, height)) for part in batch), strict=True))
         space = like.new_empty(min(height, len(like)) * min(width, m))

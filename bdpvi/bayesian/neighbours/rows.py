@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import transform_to
 
+from bdpvi._ground.host import HOST, onto
 from bdpvi.bayesian.inference.guide import Free, Reparameterised
 from bdpvi.bayesian.inference.optimisers import decay, fresh, fused
 from bdpvi.bayesian.inference.svi import Observer, Problem, isolated
@@ -250,9 +251,9 @@ class Trajectory:
 
     def _batch(self, step: int, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return the indices of the batch's records in the data, and among the rows' own."""
-        ids = self.batches[step].to(index.device)
+        ids, device = self.batches[step], self.seen[0].device
         here, mine = self.index[ids], index[ids]
-        return here[here >= 0], mine[mine >= 0]
+        return onto(here[here >= 0], device), onto(mine[mine >= 0], device)
 
 
 def _repeated(start: Tensor, rows: RowFits) -> Tensor:
@@ -275,7 +276,10 @@ def _adjacent(part: Tensor) -> Tensor:
 
 
 def _index(records: Dataset, limit: int) -> Tensor:
-    """Return the index of the record with each id below ``limit``, -1 where there is none."""
-    index = torch.full((limit,), -1, device=records.ids.device)
-    index[records.ids] = torch.arange(len(records), device=records.ids.device)
+    """Return the index of the record with each id below ``limit``, -1 where there is none.
+
+    It is on the host, as batches are.
+    """
+    index = torch.full((limit,), -1, device=HOST)
+    index[records.ids.to(HOST)] = torch.arange(len(records), device=HOST)
     return index

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from bdpvi.bayesian.fit import fit
+from bdpvi.bayesian.fit import Training, fit
 from bdpvi.bayesian.guarantees import BAYESIAN, BayesianDP
 from bdpvi.bench.methods.method import PreparedMethod
 from bdpvi.bench.methods.posterior import PreparedRelease
@@ -44,7 +44,8 @@ class CertifiedDraws:
 
     def prepare(self, train: Dataset, delta: float) -> PreparedMethod:
         """Find the mode of the data and of every neighbour."""
-        fitted = fit(self.model, Laplace(self.model), train, progress=False)
+        training = Training(device=str(train.x.device))
+        fitted = fit(self.model, Laplace(self.model), train, training=training, progress=False)
         return PreparedDraws.of(fitted, self.draws, delta, TemperatureOrigin.CONSTANTS)
 
 

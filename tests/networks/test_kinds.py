@@ -1,0 +1,267 @@
+"""What trains, what is refused before a charge, and schedules of learning rate, noise and clip."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import networks_trained as trained
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bdpvi import Budget, BudgetExceededError, Ledger, make_private
+from bdpvi.networks import DPSGDSettings
+from bdpvi.networks.gradients import GRAD_SAMPLE_MODES, GradSampleMode
+from bdpvi.networks.private import Private
+from bdpvi.privacy import worst_case
+from bdpvi.privacy.events import SampledGaussian
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "from-other-libraries.md"
+SOME = (
+    "frozen parts, low-rank adapters", "`Conv2d`, depthwise too, and `GroupNorm`",
+    "`BatchNorm2d` in training", "`Embedding`", "`TransformerEncoder`", "tied weights",
+    "`torch.autocast` around a step",
+)  # fmt: skip
+WHOLE = pytest.mark.whole
+X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+DATA = X, torch.arange(40) % 3
+
+
+def private(module: nn.Module, optimizer: Any = None, **options: Any) -> Private:
+    given: dict[str, Any] = {
+        "rate": 0.5,
+        "max_grad_norm": 1.0,
+        "noise_multiplier": 1.0,
+        "data": DATA,
+    }
+    given |= {name: options.pop(name) for name in set(given) & set(options)}
+    optimizer = optimizer or torch.optim.SGD(module.parameters(), lr=0.1)
+    settings = DPSGDSettings(records=40, **options)
+    return make_private(module, optimizer, loss=F.cross_entropy, settings=settings, **given)
+
+
+def page() -> dict[str, list[str]]:
+    """Return the columns of the table on the page by the kind of network."""
+    text = PAGE.read_text(encoding="utf-8")
+    lines = text[text.index("| network |") :].split("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return {name: said for name, *said in rows}
+
+
+@pytest.mark.filterwarnings("ignore")  # of Opacus, and of torch about torch.jit
+@pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
+@pytest.mark.parametrize("some", [SOME, pytest.param(tuple(trained.KINDS), marks=WHOLE)])
+def test_norms_are_those_of_autograd_or_nothing_is_charged(
+    mode: GradSampleMode, some: tuple[str, ...]
+) -> None:
+    pytest.importorskip("opacus")
+    told, column = page(), GRAD_SAMPLE_MODES.index(mode)
+    assert list(told) == list(trained.KINDS)
+    for name in some:
+        kind = trained.KINDS[name]
+        found, why = trained.ours(kind, mode)
+        assert found == told[name][column], (name, mode, why)
+        if found == "no":
+            assert re.search(r"layer '|has \(|module has|torch.autocast in", why), why
+
+
+@WHOLE
+def test_the_table_is_what_the_benchmark_prints() -> None:
+    pytest.importorskip("opacus")
+    text = PAGE.read_text(encoding="utf-8")
+    assert "\n".join(trained.rows()) in text
+
+
+# --------------------------------------------------------------------------- mixed precision
+
+
+class Single(nn.Module):
+    """A layer of single precision alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inside(x)
+        if out.dtype is torch.bfloat16:
+            raise RuntimeError("no kernel")
+        return out
+
+
+@pytest.mark.parametrize(
+    ("module", "mode", "said"),
+    [
+        (nn.Linear(6, 3), "ghost", "'ghost' does not go with torch.autocast"),
+        (nn.Sequential(Single()), "functorch", r"layer '0' \(Single\).*no kernel"),
+        (nn.Sequential(Single()), "hooks", r"layer '0' \(Single\).*no kernel"),
+    ],
+)
+def test_mixed_precision_is_tried_before_a_charge(module: nn.Module, mode: Any, said: str) -> None:
+    """Every record failed, counted as zero, and the noise alone was charged and released."""
+    if mode != "functorch":
+        pytest.importorskip("opacus")
+    made = private(module, grad_sample_mode=mode)
+    before = nn.utils.parameters_to_vector(module.parameters()).clone()
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(ValueError, match=f"(?s){said}.*Nothing was charged"),
+    ):
+        made.step()
+    assert made.ledger.entries() == ()
+    assert torch.equal(before, nn.utils.parameters_to_vector(module.parameters()))
+    made.step()
+    assert made.steps == 1
+
+
+def test_mixed_precision_is_tried_once_and_trains() -> None:
+    module = nn.Linear(6, 3)
+    made = private(module, noise_multiplier=1e-3, rate=1.0)
+    state, before = torch.get_rng_state(), module.weight.detach().clone()
+    with torch.autocast("cpu", torch.bfloat16):
+        made.step()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert float((module.weight.detach() - before).norm()) > 1e-3
+
+
+# --------------------------------------------------------------------------- frozen weights
+
+
+def test_an_optimiser_may_have_frozen_weights() -> None:
+    first = nn.Linear(6, 4).requires_grad_(False)
+    module = nn.Sequential(first, nn.Linear(4, 3))
+    before = first.weight.clone()
+    made = private(module, torch.optim.AdamW(module.parameters(), weight_decay=0.5))
+    assert made.mechanism.size == 4 * 3 + 3
+    made.step()
+    assert torch.equal(first.weight, before)
+    first.weight.grad = torch.ones_like(before)  # as a loss without privacy leaves it
+    with pytest.raises(ValueError, match=r"frozen weight '0\.weight' with a gradient"):
+        made.step()
+    assert torch.equal(first.weight, before)
+    assert made.steps == 1
+    with pytest.raises(ValueError, match=r"frozen weight '0\.weight' with a gradient"):
+        private(module)
+    module.zero_grad()
+    made.step()
+    first.weight.requires_grad_(True)
+    with pytest.raises(ValueError, match="other trainable weights"):
+        made.step()
+
+
+def test_a_module_without_layers_or_weights_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"layer '0' \(LazyLinear\).*call the module once"):
+        private(nn.Sequential(nn.LazyLinear(3)))
+
+
+# --------------------------------------------------------------------------- schedules
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        lambda optim: torch.optim.lr_scheduler.LambdaLR(optim, lambda step: float(step == 0)),
+        lambda optim: torch.optim.lr_scheduler.MultiplicativeLR(optim, lambda _: 0.0),
+    ],
+)
+def test_a_scheduler_of_the_learning_rate_takes_the_optimiser(scheduler: Any) -> None:
+    module = nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    made, schedule = private(module, optimizer), scheduler(optimizer)
+    made.step()
+    schedule.step()
+    before = module.weight.detach().clone()
+    made.step()
+    assert torch.equal(module.weight, before)
+
+
+def test_a_schedule_of_noise_and_clip_costs_what_its_parts_cost() -> None:
+    made = private(nn.Linear(6, 3), noise_multiplier=4.0, steps=3)
+    for _ in range(3):
+        made.step()
+    later = made.go_on(noise_multiplier=2.0, steps=2).go_on(max_grad_norm=0.1, steps=4)
+    for _ in range(4):
+        later.step()
+    parts = [
+        SampledGaussian(noise_multiplier=noise, rate=0.5, steps=steps)
+        for noise, steps in ((4.0, 3), (2.0, 4))
+    ]
+    wanted = worst_case.epsilon(parts, 1e-5)
+    assert wanted is not None
+    assert later.worst_case(1e-5).epsilon == pytest.approx(wanted.epsilon, rel=1e-6)
+    assert [entry.count for entry in later.ledger.entries()] == [3, 4]
+    assert later.mechanism.noise_multiplier == 2.0
+    with pytest.raises(BudgetExceededError, match="steps=4 were asked for"):
+        later.step()
+    with pytest.raises(ValueError, match="changed outside step"):
+        made.go_on(noise_multiplier=9.0).step()
+
+
+def test_a_part_has_the_noise_of_its_own_noise_and_clip() -> None:
+    x = torch.zeros(4, 5000)
+    module = nn.Linear(5000, 2, bias=False)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    first = private(module, optimizer, data=(x, torch.arange(4) % 2), rate=1.0, seed=1)
+    first.step()
+    drawn = [module.weight.grad]
+    for part in (first.go_on(noise_multiplier=3.0), first.go_on(max_grad_norm=0.5)):
+        part._versions = part._now()
+        part.step()
+        drawn.append(module.weight.grad)
+    for found, wanted in zip(drawn, (1.0, 3.0, 0.5), strict=True):
+        assert found is not None
+        assert float(found.std()) * 40 == pytest.approx(wanted, rel=0.03)
+    one, other = (drawn[k].flatten() for k in (0, 1))  # type: ignore[union-attr]
+    assert abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < 0.05
+
+
+def test_a_part_is_charged_or_refused_before_it_draws() -> None:
+    ledger = Ledger(budget=Budget(1.0))
+    module = nn.Linear(6, 3)
+    made = private(module, noise_multiplier=8.0, ledger=ledger, steps=5)
+    for _ in range(5):
+        made.step()
+    later, before = made.go_on(noise_multiplier=1.0), module.weight.clone()
+    with pytest.raises(BudgetExceededError):
+        later.step()
+    assert [entry.count for entry in ledger.entries()] == [5]
+    assert torch.equal(before, module.weight)
+    for given in ({"noise_multiplier": 0.0}, {"max_grad_norm": -1.0}, {"steps": 0}):
+        with pytest.raises(ValueError, match=next(iter(given))):
+            made.go_on(**given)
+
+
+def test_a_part_counts_its_panel_from_its_own_first_step() -> None:
+    generator = torch.Generator().manual_seed(1)
+    panel = torch.randn(100, 6, generator=generator), torch.arange(100) % 3
+    made = private(nn.Linear(6, 3), noise_multiplier=4.0, panel=panel, steps=2)
+    made.step()
+    made.step()
+    later = made.go_on(noise_multiplier=2.0, steps=1)
+    later.step()
+    assert (made.event().steps, later.event().steps) == (2, 1)
+    assert later.event().norms is not None
+    assert later.event().norms.steps == 1  # type: ignore[union-attr]
+
+
+def test_a_part_goes_on_from_its_state() -> None:
+    def start() -> Private:
+        torch.manual_seed(0)
+        made = private(nn.Linear(6, 3), noise_multiplier=4.0, ledger=ledger, steps=2)
+        return made
+
+    ledger = Ledger()
+    made = start()
+    made.step()
+    made.step()
+    later = made.go_on(noise_multiplier=2.0)
+    later.step()
+    state = later.state_dict()
+    again = start().go_on(noise_multiplier=2.0)
+    again.load_state_dict(state)
+    again.step()
+    assert [entry.count for entry in ledger.entries()] == [2, 10, 10]  # ten in advance, twice
+    assert again.worst_case(1e-5) == later.worst_case(1e-5)
