@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from scipy.special import betaincinv, ndtri
+from scipy.special import betaincinv
 
 from bdpvi._ground import validate
 from bdpvi.datasets.schema import Codes
@@ -62,7 +62,7 @@ class Rates:
     def of(cls, without: Floats, with_it: Floats, level: float) -> Rates:
         """Return the bounds of Clopper and Pearson (1934) of a threshold of scores.
 
-        A quarter of the scores chooses the threshold, as if they were of two normal laws; the
+        The threshold is the median of a quarter of all scores, the best one of two normal laws; the
         others are counted.
 
         Args:
@@ -74,10 +74,7 @@ class Rates:
         (0.9878, 0.0122)
         """
         first = max(len(without) // 4, 1)
-        tried = np.unique(np.concatenate([without[:first], with_it[:first]]))
-        false, true = _beyond(without[:first], with_it[:first], tried)
-        apart = ndtri((true + 0.5) / (first + 1)) - ndtri((false + 0.5) / (first + 1))
-        at = tried[int(np.argmax(apart))]
+        at = np.median(np.concatenate([without[:first], with_it[:first]]))
         false, true = _beyond(without[first:], with_it[first:], at)
         turns, confidence = len(without) - first, (1 + level) / 2
         quiet = _clopper_pearson(turns - false, turns, confidence)
