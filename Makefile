@@ -72,7 +72,7 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 large: $(VENV)/installed  ## releases of tables of 20 million rows in blocks, and their limits; an hour, 6 GB in build/large
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/blocks.py build/large --rows 2e7
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/blocks.py build/large --rows 2e7 --route synthesize --numbers 11
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/blocks.py build/large --rows 2e7 --route fit --numbers 4
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/blocks.py build/large --rows 2e7 --route fit
 
 reliability: $(VENV)/installed  ## slow tests; when the estimators hold: docs/studies; audits: docs/reliability.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow

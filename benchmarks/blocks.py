@@ -45,7 +45,7 @@ GROUP = 1 << 17
 FILE = 8 * GROUP
 NUMBERS, CATEGORIES = 16, 4
 ROUTES = ("private", "synthesize", "fit", "train")
-LIMITS = {"private": (300.0, 1536), "synthesize": (600.0, 1536), "fit": (360.0, 2048)}
+LIMITS = {"private": (300.0, 1536), "synthesize": (600.0, 1536), "fit": (360.0, 1536)}
 """Seconds that a route may take with two workers at ``FULL`` rows, and MiB of a process."""
 FULL, SPEED_UP = 2e7, 1.7
 """Rows of the limits, and the least gain of two workers over one."""

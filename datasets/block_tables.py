@@ -11,19 +11,24 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
+from bdpvi._ground import validate
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.schema import in_file
+from bdpvi.datasets.records import Spread
+from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.tables import dataset_from_frame
+from bdpvi.datasets.units import Persons, RowLimit, tell_of_others, without_unit
 
 
 def from_blocks(
     table: Any,
     target: str,
     *,
+    unit: str | None = None,
+    rows_per_unit: int = 1,
     executor: Executor | None = None,
     file: FileFormat | None = None,
     progress: bool = True,
@@ -38,6 +43,9 @@ def from_blocks(
         table: a file, a folder or glob of CSV or Parquet files, a URL, a Dask data frame, or
             :class:`~bdpvi.datasets.blocks.Blocks`.
         target: the yes/no column.
+        unit: the column that identifies persons, if a guarantee is to be about all rows of one, who
+            must lie in one block, as :func:`~bdpvi.datasets.partition` writes them.
+        rows_per_unit: largest number of rows used for each person, the first ones.
         executor: workers that read the blocks: a :class:`concurrent.futures.ProcessPoolExecutor`,
             or Dask's ``client.get_executor()``. Without them this process does. Results are the
             same to the bit for any number of workers.
@@ -50,7 +58,8 @@ def from_blocks(
         PrivacyUtilityWarning: with the number of rows that are left out. For the owner.
 
     Raises:
-        ValueError: naming an option or a column, or the block that cannot be read.
+        ValueError: naming an option or a column, or the block that cannot be read; or if rows of
+            one person lie in two blocks, which is for the owner.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -65,11 +74,6 @@ def from_blocks(
     """
     given = {one.name: options.pop(one.name) for one in fields(FileFormat) if one.name in options}
     file = replace(file or FileFormat(), **given)
-    if options.get("unit") is not None:
-        raise ValueError(
-            f"unit={options['unit']!r}: each row is a record here; bdpvi.private takes a table in "
-            "blocks with several rows of a person"
-        )
     if options.get("constants") is None:
         raise ValueError(
             "constants: a table in blocks is encoded by public preprocessing; give an Encoding, as "
@@ -79,14 +83,21 @@ def from_blocks(
     if options.get("types") is not None:
         options["types"] = in_file(options["types"], list(blocks.header), file)
     options = {"name": Path(blocks.path).stem or "data", **options}
-    none = pd.DataFrame({name: pd.Series(dtype=object) for name in blocks.header})
+    header, people, limit = list(blocks.header), People(), None
+    if unit is not None:
+        header = without_unit(header, unit)
+        given: Schema | None = options.get("types")
+        type_, options["types"] = (None, None) if given is None else given.of_unit(unit)
+        limit = RowLimit(unit, validate.positive_int("rows_per_unit", rows_per_unit), type_)
+        people = People(unit=unit, rows_per_unit=rows_per_unit)
+    none = pd.DataFrame({name: pd.Series(dtype=object) for name in header})
     empty = dataset_from_frame(none, target, **options)
     rows = blocks.records(executor, track=bar if progress else None, what="pass")
-    everything, kept = rows.sum(_counted, target, options)
+    if limit is not None:
+        rows = _first_rows(rows, limit)
+    left_out, kept = rows.sum(_counted, target, options)
     tell_owner(
-        everything - kept,
-        "record",
-        "it has a blank, an unknown value, or a number that is not finite",
+        left_out, "record", "it has a blank, an unknown value, or a number that is not finite"
     )
     return BlockData(
         rows.map(_encoded, target, options),
@@ -94,8 +105,25 @@ def from_blocks(
         empty.feature_names,
         empty.name,
         empty.preprocessing,
-        People(),
+        people,
     )
+
+
+def _first_rows(rows: Spread[pd.DataFrame], limit: RowLimit) -> Spread[pd.DataFrame]:
+    """Return the rows that are used of each person, by a pass that looks for their persons.
+
+    Raises:
+        ValueError: if rows of one person lie in two blocks.
+    """
+    more, persons = rows.sum(_persons, limit)
+    limit.check(persons)
+    tell_of_others(more, limit.unit, limit.rows)
+    return rows.map(limit.of)
+
+
+def _persons(frame: pd.DataFrame, limit: RowLimit) -> tuple[int, Persons]:
+    """Return the number of rows that are not used, and the persons."""
+    return len(frame) - len(limit.of(frame)), limit.persons(frame)
 
 
 def _encoded(frame: pd.DataFrame, target: str, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -107,5 +135,6 @@ def _encoded(frame: pd.DataFrame, target: str, options: dict[str, Any]) -> tuple
 
 
 def _counted(frame: pd.DataFrame, target: str, options: dict[str, Any]) -> tuple[int, int]:
-    """Return the number of rows, and of those that can be used."""
-    return len(frame), len(_encoded(frame, target, options)[0])
+    """Return the number of rows that cannot be used, and of those that can."""
+    kept = len(_encoded(frame, target, options)[0])
+    return len(frame) - kept, kept

@@ -131,7 +131,7 @@ class Dataset:
             )
         if len(torch.unique(self.ids)) != len(self.ids):
             raise ValueError("ids must be unique: a record would be charged twice as two records")
-        if not (bool(self.x.isfinite().all()) and bool(self.y.isfinite().all())):
+        if not (_finite(self.x) and _finite(self.y)):
             good = self.x.isfinite().all(dim=1)
             good &= self.y.isfinite().reshape(len(self), -1).all(dim=1).to(good.device)
             for name in ("x", "y", "ids"):
@@ -226,6 +226,11 @@ class Dataset:
         for values in (self.ids.cpu(), self.x.cpu().double(), self.y.cpu().double()):
             digest.update(values[order].contiguous().numpy().tobytes())
         return digest.hexdigest()
+
+
+def _finite(values: Tensor) -> bool:
+    """Return whether all numbers are finite; the sum mostly says so, several times as fast."""
+    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
 
 
 @dataclass(frozen=True, eq=False)

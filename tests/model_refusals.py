@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pyro.distributions as dist
 import torch
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
+from pyro.infer.reparam import ConjugateReparam
 from pyro.nn import PyroModule
 from torch import Tensor, nn
 
@@ -45,7 +47,8 @@ def said(key: str) -> str:
 def program(body: str, head: str = "x, y=None") -> Callable[..., None]:
     """Return the model or guide with this body."""
     names = {"sample": pyro.sample, "plate": pyro.plate, "param": pyro.param, **vars(dist)}
-    names |= {"torch": torch, "OUTSIDE": OUTSIDE, "scale": pyro.poutine.scale}
+    names |= {"torch": torch, "OUTSIDE": OUTSIDE, "TABLE": TABLE[0], "scale": pyro.poutine.scale}
+    names |= {"COUNT": itertools.count(), "factor": pyro.factor}
     exec(f"def made({head}):\n{textwrap.indent(body, ' ')}", names)
     made: Callable[..., None] = names["made"]
     return made
@@ -164,6 +167,25 @@ class Hidden:
         program(GOOD)(net(x), y)
 
 
+class Reading(nn.Module):
+    """A recurrent layer that reads the columns of a record."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
+        pyro.module("layer", self.layer)
+        program("w = sample('w', Normal(0.0, 1.0))\n" + seen("x * w"), "x, y")(
+            self.layer(x.unsqueeze(-1))[0][:, -1, 0], y
+        )
+
+
+def conjugate(model: Any) -> Any:
+    by = ConjugateReparam(lambda *_: dist.Beta(2.0, 1.0))
+    return pyro.poutine.reparam(model, {"w": by})
+
+
 def hiding(found: Any) -> Any:
     return lambda x, y=None: found(x, y)
 
@@ -193,23 +215,13 @@ def stepped(*args: Any, **options: Any) -> PrivateSVI:
 BATCHED, LAYERED = Normed(nn.BatchNorm1d(3)), Normed(nn.LayerNorm(3))
 READING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "hand the targets over, inside": ({"model": W + seen(obs="None")}, {}),
-    "write it so that it runs": ({"model": W + seen("x @ w if x[0, 0] > 0 else -x @ w")}, {}),
     "give it the name of a latent": (
         {"guide": GUIDE + "sample('v', Normal(0.0, 1.0))"},
         {"guide": GUIDE},
     ),
-    "give it parameters of its own": (
-        {"guide": GUIDE.replace("param('m', torch.zeros(3))", "x.mean(0)")},
-        {"guide": GUIDE},
-    ),
-    "give it constants that": ({"model": W.replace("x.new_zeros(3)", "x.mean(0)") + seen()}, {}),
     "make it continuous": (
         {"model": "k = sample('k', Bernoulli(0.5))\n" + GOOD, "guide": GUIDE},
         {"model": "k = sample('k', Beta(0.5, 0.5))\n" + GOOD},
-    ),
-    "hand the records over as arguments of step, and read": (
-        {"model": W + seen("w[0]", size="60", obs="OUTSIDE[i]")},
-        {},
     ),
     "hand the records over as arguments of step, and let": (
         {"model": W + seen("w[0]", obs="OUTSIDE")},
@@ -219,8 +231,20 @@ READING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "write a guide that computes": ({"model": LOCAL}, {"model": LOCAL, "guide": ENCODER}),
     "let model and guide be modules": ({"model": hiding(Hidden())}, {"model": LAYERED}),
     "use a Normal": (
-        {"guide": GUIDE.replace("1.0", "1.0, 1.0").replace("Normal", "StudentT")},
-        {"guide": GUIDE},
+        {"model": LOCAL, "guide": ENCODER.replace("Normal(a * x[:, 0], 1.0)", "Laplace(a, 1.0)")},
+        {"model": LOCAL, "guide": ENCODER},
+    ),
+    "take it from the arguments alone": (
+        {"model": W + seen("TABLE[: len(x)] @ w")},
+        {"model": GOOD},
+    ),
+    "use nn.LSTM": (
+        {"model": Reading(nn.GRU(1, 1, batch_first=True))},
+        {"model": Reading(nn.LSTM(1, 1, batch_first=True))},
+    ),
+    "write its locations and scales": (
+        {"guide": GUIDE.replace("param('m', torch.zeros(3))", "torch.zeros(3)")},
+        {},
     ),
     "sample it there too": ({"guide": "param('m', torch.zeros(3))"}, {"guide": GUIDE}),
     "sample it in the guide": (
@@ -228,3 +252,64 @@ READING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"model": LOCAL, "guide": ENCODER},
     ),
 }
+"""What PrivateSVI refuses by the sites of a single run."""
+
+RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "programs/runs: write it so that it runs": (
+        {"model": W + seen("x @ w if x[0, 0] > 0 else -x @ w")},
+        {},
+    ),
+    "programs/runs: give it parameters of its own": (
+        {"guide": GUIDE.replace("param('m', torch.zeros(3))", "x.mean(0)")},
+        {"guide": GUIDE},
+    ),
+    "programs/runs: give it constants that": (
+        {"model": W.replace("x.new_zeros(3)", "x.mean(0)") + seen()},
+        {},
+    ),
+    "programs/runs: hand the records over as arguments of step, and read": (
+        {"model": W + seen("w[0]", size="60", obs="OUTSIDE[i]")},
+        {},
+    ),
+    "programs/runs: leave that out": (
+        {"model": conjugate(program("w = sample('w', Beta(1.0, 1.0))\n" + seen("w + x[:, 0]")))},
+        {"model": "w = sample('w', Beta(1.0, 1.0))\n" + seen("w + x[:, 0]")},
+    ),
+    "programs/runs: keep its constants": (
+        {"model": W + "factor('f', (-1 - w[0] ** 2).log())\n" + seen()},
+        {"model": W + "factor('f', -(1 + w[0] ** 2).log())\n" + seen()},
+    ),
+    "programs/runs: hand every tensor": (
+        {"model": W + seen("x @ w + OUTSIDE[i]", obs="None if y is None else y[i]")},
+        {},
+    ),
+    "programs/runs: let every run have": (
+        {"model": W + "if next(COUNT) % 3 == 0: sample('v', Normal(0.0, 1.0))\n" + seen()},
+        {},
+    ),
+    "programs/runs: give it one shape": (
+        {"model": W.replace("3", "3 + next(COUNT)") + seen("x[:, 0] * w[0]")},
+        {"model": W + seen("x[:, 0] * w[0]")},
+    ),
+    "programs/runs: give guide and model tensors": (
+        {"guide": GUIDE.replace("zeros(3)", "zeros(2)")},
+        {"guide": GUIDE},
+    ),
+    "programs/runs: let each entry": (
+        {"model": W + seen("(x - x.mean(0)) @ w")},
+        {},
+    ),
+    "programs/runs: put a record's own": (
+        {"model": W.replace("3", "len(x)") + seen("x[:, 0] * w[0]")},
+        {"model": LOCAL, "guide": ENCODER},
+    ),
+    "programs/runs: let the guide's draws": (
+        {"guide": GUIDE.replace("zeros(3))", "zeros(3)).detach()")},
+        {"guide": GUIDE},
+    ),
+    "programs/runs: write it out of place": (
+        {"model": W + "w[0] = 0.0\n" + seen()},
+        {"model": W + "w = torch.cat([torch.zeros(1), w[1:]])\n" + seen()},
+    ),
+}
+"""What PrivateSVI refuses by several runs on made-up records."""

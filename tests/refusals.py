@@ -800,7 +800,7 @@ CASES: dict[str, Case] = {
             stepped(model=partial(program(GOOD, "x, y, c"), c=1.0)),
         ),
     ),
-    "programs/reading: Call pyro.clear_param_store() first": lambda t: (
+    "programs/runs: Call pyro.clear_param_store() first": lambda t: (
         lambda: (program(GUIDE)(*TABLE), stepped(guide=GUIDE)),
         lambda: (pyro.clear_param_store(), stepped(guide=GUIDE)),
     ),

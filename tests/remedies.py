@@ -65,8 +65,15 @@ def remedies() -> set[str]:
 
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "programs/test_dpvi_route.py::test_targets_are_for_observing_alone": (
+        "models/traces: sample it",
+        "models/traces: write model(x, y=None)",
+    ),
+    "programs/test_private_svi.py::test_a_site_that_is_gone_is_named": (
+        "programs/program: let every run",
+    ),
     "programs/test_pyro_features.py::test_indices_in_an_array_are_refused_with_the_remedy": (
-        "programs/reading: hand indices over",
+        "programs/runs: hand indices over",
     ),
     "bayesian/test_one_ledger.py::test_a_cut_or_an_old_ledger_is_noticed": (
         "_ground/chain: Restore the newest",

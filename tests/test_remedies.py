@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pyro
 import pytest
-from model_refusals import CHECKED, READING, program, said, stepped
+from model_refusals import CHECKED, READING, RUNS, program, said, stepped
 from refusals import CASES, LARGEST, LOGISTIC, private
 from remedies import ELSEWHERE, ROOT, remedies
 from simulated import logistic_data
@@ -43,10 +43,10 @@ def test_a_model_that_cannot_be_accounted_for_is_helped(key: str) -> None:
     bdpvi.check(good, guides.MeanField(good), data)
 
 
-@pytest.mark.parametrize("key", READING)
+@pytest.mark.parametrize("key", [*READING, *RUNS])
 def test_a_program_that_cannot_be_trained_is_helped(key: str) -> None:
-    bad, good = READING[key]
-    with pytest.raises(ValueError, match=said(f": {key}")):
+    bad, good = {**READING, **RUNS}[key]
+    with pytest.raises(ValueError, match=said(key if key in RUNS else f": {key}")):
         stepped(**bad)
     pyro.clear_param_store()
     stepped(**good)
@@ -69,7 +69,7 @@ def test_every_remedy_has_a_test() -> None:
         f"{'models/misfits' if 'in the guide' in key else 'programs/reading'}: {key}"
         for key in READING
     )
-    known = [*CHECKED, *read, *CASES, *(key for keys in ELSEWHERE.values() for key in keys)]
+    known = [*CHECKED, *read, *RUNS, *CASES, *(key for keys in ELSEWHERE.values() for key in keys)]
     assert [one for one in sorted(found) if not any(map(one.startswith, known))] == []
     assert [key for key in known if not any(one.startswith(key) for one in found)] == []
     for node in ELSEWHERE:

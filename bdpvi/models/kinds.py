@@ -31,7 +31,7 @@ def weighing(model: object) -> Weighing | None:
     >>> weighing(BayesianLogisticRegression(clip=0.5)) is None
     True
     >>> weighing(BayesianPoissonRegression.bounded(largest=9)).loss.bound
-    Bound(score=9.0, curvature=4.5, concordance=1.0)
+    LossBound(score=9.0, curvature=4.5, concordance=1.0)
     """
     if isinstance(model, BayesianLogisticRegression | Design) and model.loss is not None:
         return model

@@ -1,7 +1,7 @@
 r"""Losses of linear predictors: derivatives, and public bounds on them.
 
 A loss ℓ(a; y) is a negative log-likelihood in the predictor a. Three numbers bound it for every
-target (:class:`Bound`): |ℓ′| ≤ s, 0 ≤ ℓ″ ≤ κ, and ln ℓ″ has the Lipschitz constant M, that is
+target (:class:`LossBound`): |ℓ′| ≤ s, 0 ≤ ℓ″ ≤ κ, and ln ℓ″ has the Lipschitz constant M, that is
 |ℓ‴| ≤ Mℓ″ wherever ℓ‴ exists. From these follows how far any record moves a posterior's mode
 (:mod:`bdpvi.bayesian.mode.influence`; Bach, EJS 4, 2010, for M = 1). Each loss has |ℓ⁽ᵏ⁾| ≤
 M^{k−2} ℓ″ for k up to 6 too, except across its kink.
@@ -35,7 +35,7 @@ from torch.nn.functional import logsigmoid
 
 
 @dataclass(frozen=True)
-class Bound:
+class LossBound:
     """Public bounds on a loss, for every target and predictor.
 
     Attributes:
@@ -53,7 +53,7 @@ class Loss(Protocol):
     """A convex loss of a linear predictor."""
 
     @property
-    def bound(self) -> Bound:
+    def bound(self) -> LossBound:
         """Bounds for every target."""
 
     @property
@@ -105,7 +105,7 @@ class Logistic:
     """ln(1 + e^{−a}), a the predictor times 2y − 1: the rows of the design have that sign."""
 
     kink, predictors = math.inf, 1
-    bound = Bound(1.0, 0.25, 1.0)
+    bound = LossBound(1.0, 0.25, 1.0)
 
     def value(self, a: Tensor, y: Tensor) -> Tensor:
         """Return ℓ; the target is in the rows' sign."""
@@ -121,7 +121,7 @@ class NegativeBinomial:
     """Counts of known dispersion, at most ``largest``.
 
     >>> NegativeBinomial(largest=8.0, dispersion=0.5).bound
-    Bound(score=8.0, curvature=2.5, concordance=1.0)
+    LossBound(score=8.0, curvature=2.5, concordance=1.0)
     """
 
     largest: float
@@ -130,10 +130,10 @@ class NegativeBinomial:
     kink, predictors = math.inf, 1
 
     @property
-    def bound(self) -> Bound:
+    def bound(self) -> LossBound:
         """Bounds for every target."""
         size = 1 / self.dispersion
-        return Bound(max(self.largest, size), (self.largest + size) / 4, 1.0)
+        return LossBound(max(self.largest, size), (self.largest + size) / 4, 1.0)
 
     def value(self, a: Tensor, y: Tensor) -> Tensor:
         """Return ℓ."""
@@ -151,7 +151,7 @@ class LogisticErrors:
     """Numbers with errors of the logistic law.
 
     >>> LogisticErrors(scale=2.0).bound
-    Bound(score=0.5, curvature=0.125, concordance=0.5)
+    LossBound(score=0.5, curvature=0.125, concordance=0.5)
     """
 
     scale: float
@@ -159,9 +159,9 @@ class LogisticErrors:
     kink, predictors = math.inf, 1
 
     @property
-    def bound(self) -> Bound:
+    def bound(self) -> LossBound:
         """Bounds for every target."""
-        return Bound(1 / self.scale, 0.5 / self.scale**2, 1 / self.scale)
+        return LossBound(1 / self.scale, 0.5 / self.scale**2, 1 / self.scale)
 
     def value(self, a: Tensor, y: Tensor) -> Tensor:
         """Return ℓ."""
@@ -181,7 +181,7 @@ class ContinuedPoisson:
 
     >>> loss = ContinuedPoisson(largest=8.0)
     >>> loss.bound, [round(float(loss.rate(torch.tensor(a))), 2) for a in (0.0, 1.0, 2.0, 9.0)]
-    (Bound(score=8.0, curvature=4.0, concordance=1.0), [1.0, 2.72, 5.83, 8.0])
+    (LossBound(score=8.0, curvature=4.0, concordance=1.0), [1.0, 2.72, 5.83, 8.0])
     """
 
     largest: float
@@ -189,9 +189,9 @@ class ContinuedPoisson:
     predictors = 1
 
     @property
-    def bound(self) -> Bound:
+    def bound(self) -> LossBound:
         """Bounds for every target."""
-        return Bound(self.largest, self.largest / 2, 1.0)
+        return LossBound(self.largest, self.largest / 2, 1.0)
 
     @property
     def kink(self) -> float:
@@ -236,13 +236,13 @@ class StatedLoss:
         bound: as stated.
 
     >>> from torch.distributions import Bernoulli
-    >>> loss = StatedLoss(lambda a: Bernoulli(logits=a), Bound(1.0, 0.25, 1.0))
+    >>> loss = StatedLoss(lambda a: Bernoulli(logits=a), LossBound(1.0, 0.25, 1.0))
     >>> [round(float(one), 4) for one in loss.slopes(torch.tensor([1.0]), torch.ones(1), 3)]
     [-0.2689, 0.1966, -0.0909]
     """
 
     family: Callable[[Tensor], Any]
-    bound: Bound
+    bound: LossBound
 
     kink, predictors = math.inf, 1
 
@@ -282,7 +282,7 @@ class Softmax:
     classes: int
 
     kink = math.inf
-    bound = Bound(math.sqrt(2), 0.5, math.sqrt(2))
+    bound = LossBound(math.sqrt(2), 0.5, math.sqrt(2))
 
     @property
     def predictors(self) -> int:

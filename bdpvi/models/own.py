@@ -2,8 +2,8 @@ r"""Regressions with a likelihood of one's own, and bounds on it that its author
 
 The likelihood ℓ(a; y) = −log p(y | a) depends on a record through one linear predictor a and the
 target y. Draws from ``guides.Laplace`` then have a certificate like those of the library's
-regressions, by the same proof (:mod:`bdpvi.bayesian.mode.influence`), if :class:`.Bound` holds at
-every predictor and target: |ℓ′| ≤ s, 0 ≤ ℓ″ ≤ κ, and |ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″ for k from 3 to 6. The
+regressions, by the same proof (:mod:`bdpvi.bayesian.mode.influence`), if :class:`.LossBound` holds
+at every predictor and target: |ℓ′| ≤ s, 0 ≤ ℓ″ ≤ κ, and |ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″ for k from 3 to 6. The
 first two and k = 3 bound any record; k up to 6 bounds the error of the neighbours' expansions.
 
 No computation proves this of a program, so it is an assumption, which every receipt names. It is
@@ -30,12 +30,12 @@ from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.design import Design
 from bdpvi.models.logistic import departure
-from bdpvi.models.losses import Bound, StatedLoss
+from bdpvi.models.losses import LossBound, StatedLoss
 from bdpvi.models.priors import Prior
 from bdpvi.models.weighing import LIMIT
 
 HIGHEST = 6
-"""The highest derivative that :class:`.Bound` is stated for."""
+"""The highest derivative that :class:`.LossBound` is stated for."""
 _POINTS = 4096
 _SMALL, _LARGE = 0.1, 100.0
 """Sizes of the predictors of public points, in units of 1/M."""
@@ -68,11 +68,11 @@ class OwnRegression(Design):
     >>> import pyro.distributions as dist
     >>> model = OwnRegression(
     ...     family=lambda a: dist.Binomial(5, logits=a), targets=(0, 5), whole=True,
-    ...     bound=Bound(score=5.0, curvature=5 / 4, concordance=1.0))
+    ...     bound=LossBound(score=5.0, curvature=5 / 4, concordance=1.0))
     >>> model.loss.bound == model.bound
     True
     >>> OwnRegression(family=lambda a: dist.Binomial(5, logits=a), targets=(0, 5), whole=True,
-    ...     bound=Bound(score=5.0, curvature=1.2, concordance=1.0))
+    ...     bound=LossBound(score=5.0, curvature=1.2, concordance=1.0))
     Traceback (most recent call last):
         ...
     ValueError: bound: the curvature at a random public point is not within curvature=1.2; state \
@@ -80,7 +80,7 @@ bounds that hold at every predictor and target
     """
 
     family: Callable[[Tensor], Any]
-    bound: Bound
+    bound: LossBound
     targets: tuple[float, float]
     whole: bool = False
     middle: float = 0.0
@@ -185,7 +185,7 @@ bounds that hold at every predictor and target
         validate.every("y", data.y, self.takes(data.x, data.y), rule)
 
 
-def _contradicted(bound: Bound, here: Sequence[Tensor]) -> tuple[str, str] | None:
+def _contradicted(bound: LossBound, here: Sequence[Tensor]) -> tuple[str, str] | None:
     """Return the kind of a point that contradicts the bounds, and the constant; None without any.
 
     Args:
@@ -209,7 +209,7 @@ def _contradicted(bound: Bound, here: Sequence[Tensor]) -> tuple[str, str] | Non
 
 
 def _bent(
-    bound: Bound, here: Sequence[Tensor], there: Sequence[Tensor], step: Tensor
+    bound: LossBound, here: Sequence[Tensor], there: Sequence[Tensor], step: Tensor
 ) -> tuple[str, str] | None:
     """Return as :func:`_contradicted` the kind of a pair of points that does.
 

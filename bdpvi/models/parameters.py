@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,36 +43,48 @@ class Holder(nn.Module):
 
 
 def modules_of(*programs: Any) -> list[nn.Module]:
-    """Return the modules that programs are, are methods of, or refer to by name, each once.
+    """Return the modules that programs are, are methods of, or refer to by name, each once."""
+    return [one for _, one in _referred(programs) if isinstance(one, nn.Module)]
 
-    It searches ``functools.partial`` and Pyro's handlers, the attributes of a method's object, and
-    the closures of functions.
+
+def tensors_of(*programs: Any) -> list[tuple[str, Tensor]]:
+    """Return the tensors that programs refer to by name, parameters left out."""
+    found = ((name, one) for name, one in _referred(programs) if isinstance(one, Tensor))
+    return [(name, one) for name, one in found if not isinstance(one, nn.Parameter)]
+
+
+def _referred(programs: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what programs are, are methods of, or refer to, and its name, each once.
+
+    It searches ``functools.partial`` and Pyro's handlers, the attributes of modules and of a
+    method's object, the closures of functions, and modules and tensors among their globals.
     """
-    found: dict[int, nn.Module] = {}
     seen: set[int] = set()
-    left = list(programs)
+    left = [("", one) for one in programs]
     while left:
-        one = left.pop(0)
+        name, one = left.pop(0)
         if id(one) in seen:
             continue
         seen.add(id(one))
+        yield name, one
         if isinstance(one, nn.Module):
-            found[id(one)] = one
+            own = {**vars(one), **dict(one.named_buffers())}
+            left += [(n, value) for n, value in own.items() if isinstance(value, Tensor)]
         elif isinstance(one, partial):
-            left += [one.func, *one.args, *one.keywords.values()]
+            left += [("", v) for v in (one.func, *one.args)] + list(one.keywords.items())
         elif inspect.ismethod(one):
             owner = one.__self__
             left += (
-                [owner]
+                [("", owner)]
                 if isinstance(owner, nn.Module)
-                else [*getattr(owner, "__dict__", {}).values()]
+                else [*getattr(owner, "__dict__", {}).items()]
             )
-            left.append(one.__func__)
+            left.append(("", one.__func__))
         elif inspect.isfunction(one):
             names = inspect.getclosurevars(inspect.unwrap(one))
-            modules = [v for v in names.globals.values() if isinstance(v, nn.Module)]
-            left += [*names.nonlocals.values(), *modules]
-    return list(found.values())
+            kinds = (nn.Module, Tensor)
+            left += [*names.nonlocals.items()]
+            left += [(n, v) for n, v in names.globals.items() if isinstance(v, kinds)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyro
 import torch
 from pyro import poutine
+from pyro.distributions import ImproperUniform
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import Transform, biject_to
@@ -41,6 +42,16 @@ class GlobalLatents(Messenger):  # type: ignore[misc]
         if not msg["is_observed"] and type(msg["fn"]).__name__ != "_Subsample":
             msg["fn"] = msg["fn"].to_event(len(msg["fn"].batch_shape))
             msg["cond_indep_stack"] = ()
+
+
+class Improper(Messenger):  # type: ignore[misc]
+    """Give a latent with an improper prior a value, as ``SplitReparam`` has them."""
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        fn = msg["fn"]
+        if msg["value"] is None and isinstance(fn, ImproperUniform):
+            onto, shape = biject_to(fn.support), fn.batch_shape + fn.event_shape
+            msg["value"] = onto(torch.zeros(onto.inverse_shape(shape)))
 
 
 def log_likelihood(model: Model, latents: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -123,23 +134,37 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
         x: features of one record, (1, d).
     """
     with isolated(x), poutine.block(), torch.no_grad(), pyro.validation_enabled(False):
-        trace = poutine.trace(model).get_trace(x)
+        trace = poutine.trace(Improper()(model)).get_trace(x)
     found = {site["name"]: site["fn"].support for site in split(trace)[0]}
     return {n: biject_to(support) for n, support in found.items() if not support.is_discrete}
 
 
-def check_without_targets(model: Model, arguments: tuple[Argument, ...], like: Tensor) -> None:
-    """Run a model of several arguments on zeros, without its targets, as predictions do.
+def check_without_targets(
+    model: Model, arguments: tuple[Argument, ...], x: Tensor, sites: Iterable[Site]
+) -> None:
+    """Run a model on zeros, without its targets, as predictions do.
+
+    Args:
+        model: the model.
+        arguments: the features, if it takes them by name; () for a single x.
+        x: features of one record, (1, d); of the type of the latents, if there are arguments.
+        sites: the latents of its training.
 
     Raises:
-        ValueError: if it fails.
+        ValueError: if it fails, or has other latents.
     """
-    if not arguments:
-        return
     try:
-        transforms(given(model, blank(arguments, like)), like.new_zeros(1, 0))
+        if arguments:
+            found = transforms(given(model, blank(arguments, x)), x.new_zeros(1, 0))
+        else:
+            found = transforms(model, x)
     except Exception as error:
         raise ValueError(
             f"model raised {type(error).__name__} without its targets ({error!s:.80}); they are "
-            "for obs= alone, as predictions have none"
+            "for obs= alone, as predictions have none: write model(x, y=None)"
         ) from error
+    if missing := sorted({site.name for site in sites} - set(found)):
+        raise ValueError(
+            f"model: without its targets it has no latent site {missing[0]!r}; sample it whether "
+            "or not there are targets, which are for obs= alone"
+        )

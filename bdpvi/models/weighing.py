@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bdpvi.models.losses import Bound, Loss, Softmax
+from bdpvi.models.losses import Loss, LossBound, Softmax
 
 LIMIT = 2.0
 """Default limit at which standardised features are clipped, ±."""
@@ -73,7 +73,7 @@ def longest_row(columns: int, limit: float, constant: float) -> float:
     return math.sqrt(of_features + constant**2)
 
 
-def usual_precision(bound: Bound, norm: float, longest: float) -> float:
+def usual_precision(bound: LossBound, norm: float, longest: float) -> float:
     """Return λ = 4MsCB."""
     return 4 * bound.concordance * bound.score * norm * longest
 

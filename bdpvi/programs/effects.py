@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from pyro.distributions import stable, stable_log_prob
 from pyro.ops.einsum import torch_log
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.subsample_messenger import SubsampleMessenger
@@ -24,14 +25,16 @@ from torch.distributions import (
 @contextmanager
 def out_of_place() -> Iterator[None]:
     """Replace what Pyro and torch compute in place, which vmap does not support."""
-    log, multinomial = torch_log.safe_log, Multinomial.log_prob
+    log, multinomial, integral = torch_log.safe_log, Multinomial.log_prob, stable._stable_log_prob
     torch_log.safe_log = lambda x: x.clamp(min=torch.finfo(x.dtype).tiny).log()
     Multinomial.log_prob = _multinomial  # type: ignore[method-assign]
+    stable._stable_log_prob = _stable
     try:
         yield
     finally:
         torch_log.safe_log = log
         Multinomial.log_prob = multinomial  # type: ignore[method-assign]
+        stable._stable_log_prob = integral
 
 
 def _multinomial(self: Multinomial, value: Tensor) -> Tensor:
@@ -43,15 +46,46 @@ def _multinomial(self: Multinomial, value: Tensor) -> Tensor:
     return found
 
 
+def _stable(alpha: Tensor, beta: Tensor, value: Tensor, coords: str) -> Tensor:
+    """Return Pyro's log-density of a stable variable, without branches on its values.
+
+    Near α = 1 and near a value of 0, where its integral fails, it is interpolated as there.
+    """
+    if coords == "S":
+        value = torch.where(alpha == 1, value, value - beta * (torch.pi / 2 * alpha)).tan()
+    width = stable_log_prob.alpha_near_one_tolerance
+    near = (alpha - 1).abs() < width
+    above = _stable_away(torch.where(near, 1 + width, alpha), beta, value)
+    below = _stable_away(torch.full_like(alpha, 1 - width), beta, value)
+    share = torch.where(near, (alpha - 1) / (2 * width) + 0.5, 0.5)
+    return torch.where(near, torch.logaddexp(above + share.log(), below + (1 - share).log()), above)
+
+
+def _stable_away(alpha: Tensor, beta: Tensor, value: Tensor) -> Tensor:
+    """Return the log-density of a stable variable away from α = 1."""
+    z = value + beta * (torch.pi / 2 * alpha).tan()
+    at_zero = stable_log_prob._unsafe_alpha_stable_log_prob_at_zero(alpha, 0).exp().reciprocal()
+    width = stable_log_prob.value_near_zero_tolerance_alpha * alpha / (1 - alpha).abs()
+    width = width.clamp(max=stable_log_prob.value_near_zero_tolerance_density * at_zero)
+    near = z.abs() < width
+    above = stable_log_prob._unsafe_stable_log_prob(alpha, beta, torch.where(near, width, z))
+    below = stable_log_prob._unsafe_stable_log_prob(alpha, beta, -width)
+    share = torch.where(near, z / (2 * width) + 0.5, 0.5)
+    return torch.where(near, torch.logaddexp(above + share.log(), below + (1 - share).log()), above)
+
+
 @contextmanager
-def plates(is_records: Callable[[str, Any, bool], bool]) -> Iterator[None]:
-    """Give every plate over records one entry and a scale of 1, whatever its size.
+def plates(
+    is_records: Callable[[str, Any, bool], bool], indices: tuple[int, ...] = (0,)
+) -> Iterator[None]:
+    """Give every plate over records these entries, one by default, and a scale of 1.
 
     So a record's contribution depends neither on N nor on the batch size. Pyro has no handler for a
     plate's size, which is read before any message is sent.
 
     Args:
         is_records: decides by a plate's name, its size, and whether it subsamples.
+        indices: of the entries.
     """
     plain = SubsampleMessenger._subsample
 
@@ -65,7 +99,7 @@ def plates(is_records: Callable[[str, Any, bool], bool]) -> Iterator[None]:
     ) -> tuple[int, int, Tensor | None]:
         part = subsample is not None or (subsample_size is not None and subsample_size != size)
         if is_records(name, size, part):
-            return 1, 1, torch.zeros(1, dtype=torch.int64, device=device)
+            return len(indices), len(indices), torch.tensor(indices, device=device)
         return plain(name, size, subsample_size, subsample, use_cuda, device)  # type: ignore[no-any-return]
 
     SubsampleMessenger._subsample = staticmethod(one_entry)

@@ -31,6 +31,7 @@ from torch.distributions import transform_to
 from bdpvi._ground.host import on, onto
 from bdpvi.models.contract import Site, parts
 from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.misfits import Misfit, MisfitError
 from bdpvi.models.parameters import Holder, Parameters
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import Reparameterise, out_of_place, plates
@@ -109,6 +110,10 @@ class Program:
             for site in trace.nodes.values():
                 if site["type"] == "sample" and "log_prob_sum" in site:
                     public = public + sign * site["log_prob_sum"]
+        if gone := [site.name for site in self.sites if site.name not in guided.nodes]:
+            wrong = "is not in this run of the guide, as it was in the first"
+            remedy = "let every run have the same sites, whatever is drawn in it"
+            raise MisfitError([Misfit(f"latent site {gone[0]!r}", wrong, remedy)])
         values = {site.name: guided.nodes[site.name]["value"] for site in self.sites}
         flat = [site.transform.inv(values[site.name]).flatten() for site in self.sites]
         fixed = {
@@ -143,14 +148,16 @@ class Program:
 
     def record_losses(self, draw: Draw, rows: Rows) -> Tensor:
         """Return each record's term of the negative ELBO, (B,). Secret."""
-        theta = {name: self.parameters[name] for name in self.direct}
+        theta = {name: self.parameters[name].detach() for name in self.direct}
+        # With the gradient, as torch has no batches of an LSTM without.
         each = torch.vmap(
-            self.of_record,
+            torch.func.grad_and_value(self.of_record, argnums=(0, 1)),
             in_dims=(None, None, None, *[0 for _ in rows]),
             randomness="different",
         )
-        with torch.no_grad():
-            return each(draw.latents.detach(), theta, draw.fixed, *rows)
+        with torch.enable_grad():
+            _, found = each(draw.latents.detach(), theta, draw.fixed, *rows)
+        return found.detach()  # type: ignore[no-any-return]
 
     def backward(self, draw: Draw, total: Tensor) -> None:
         """Set the gradients of all parameters from the public part and a sum over records.

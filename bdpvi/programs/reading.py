@@ -16,14 +16,15 @@ from torch import Tensor, nn
 from torch.distributions import Independent, biject_to, constraints
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bdpvi._ground.host import HOST, drawing, on
+from bdpvi._ground.host import HOST, drawing
 from bdpvi._ground.outputs import several
 from bdpvi.models.contract import Site
 from bdpvi.models.misfits import LastSite, Misfit, MisfitError, left_over, split
-from bdpvi.models.parameters import Holder, modules_of
+from bdpvi.models.parameters import Holder, modules_of, tensors_of
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.effects import is_normal, plates
+from bdpvi.programs.effects import is_normal
 from bdpvi.programs.program import Draw, Program, in_plate
+from bdpvi.programs.runs import Runs, failed, named
 
 LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO)
 _OBSERVE = 'hand the targets over, inside the plate: pyro.sample("y", ..., obs=y)'
@@ -53,16 +54,27 @@ def read(
     """
     _check_loss(loss)
     _check_unused(guide)
+    with pyro.validation_enabled(False):  # of made-up records, which may lie outside a support
+        return _read(model, guide, loss, arguments, plate)
+
+
+def _read(
+    model: Callable[..., Any],
+    guide: Callable[..., Any],
+    loss: Any,
+    arguments: Arguments,
+    plate: str | None,
+) -> Program:
     holder = Holder(modules_of(model, guide))
-    if mixing := list(_in_layers(holder)):
-        raise MisfitError(mixing)
+    if early := [*_in_layers(holder), *_in_names(model, guide, arguments)]:
+        raise MisfitError(early)
     found = plate or _found(model, guide, arguments)
-    runs = _Runs(model, guide, arguments, found)
+    runs = Runs(model, guide, arguments, found)
     modelled, guided, parameters = runs.first()
     _observed(modelled)
     owned = {id(value) for value in holder.parameters()}
     free = {name: value for name, value in parameters.items() if id(value) not in owned}
-    misfits = [
+    misfits = list(runs.unsteady(modelled, guided)) or [
         *_in_model(modelled, guided, found, loss),
         *_in_guide(guided, guide, found, modelled),
         *_in_parameters(free, runs.sizes.get(found), arguments.length),
@@ -84,7 +96,10 @@ def read(
         local=any(in_plate(one, found) for one in split(guided)[0]),
         holder=holder,
     )
-    return _tried(made)
+    made = _tried(made)
+    if misfits := list(runs.mixing(guided, found)):
+        raise MisfitError(misfits)
+    return made
 
 
 def _found(model: Callable[..., Any], guide: Callable[..., Any], arguments: Arguments) -> str:
@@ -93,132 +108,13 @@ def _found(model: Callable[..., Any], guide: Callable[..., Any], arguments: Argu
     A plate of size N is considered only if no other fits: a plate over other things may have N
     entries by chance.
     """
-    alone = _Runs(model, guide, arguments, None)
+    alone = Runs(model, guide, arguments, None)
     with pyro.get_param_store().scope(), drawing(arguments.device):
         try:
             return _plate(alone.alone())
         except ValueError:
             alone.by_size = True
             return _plate(alone.alone())
-
-
-class _Runs:
-    """Runs of a model and a guide on made-up records.
-
-    Attributes:
-        sizes: sizes of the plates, as written in the program.
-    """
-
-    def __init__(
-        self,
-        model: Callable[..., Any],
-        guide: Callable[..., Any],
-        arguments: Arguments,
-        plate: str | None,
-    ) -> None:
-        self.model, self.guide, self.arguments, self.plate = model, guide, arguments, plate
-        self.sizes: dict[str, Any] = {}
-        self.by_size = False
-
-    def alone(self) -> poutine.Trace:
-        """Return the trace of the model on a record of zeros, its latents from the prior."""
-        return self._run("model", self.model, 0)
-
-    def first(self) -> tuple[poutine.Trace, poutine.Trace, dict[str, Tensor]]:
-        """Return both traces on a record of zeros, and the unconstrained parameters.
-
-        Raises:
-            ValueError: if a parameter existed before.
-        """
-        before = set(pyro.get_param_store().keys())
-        with poutine.trace(param_only=True) as captured:
-            guided = self._run("guide", self.guide, 0)
-            modelled = self._run("model", poutine.replay(self.model, guided), 0)
-        nodes = captured.trace.nodes
-        found = {name: _unconstrained(site["value"]) for name, site in nodes.items()}
-        once = {id(value): name for name, value in reversed(found.items())}
-        found = {n: v for n, v in found.items() if v.requires_grad and once[id(v)] == n}
-        if old := sorted(before & set(found)):
-            raise ValueError(
-                f"parameter {old[0]!r} is in Pyro's store already: if it was trained on these "
-                "records, no ε covers it. Call pyro.clear_param_store() first, and create the "
-                "guide and its modules again. Nothing was charged"
-            )
-        return modelled, guided, found
-
-    def differing(self, modelled: poutine.Trace, guided: poutine.Trace, plate: str) -> list[Misfit]:
-        """Return the sites that wrongly depend, or wrongly do not depend, on the records."""
-        misfits = []
-        with drawing(self.arguments.device), torch.no_grad():
-            state = torch.random.get_rng_state()
-            zeros = self._run("guide", self.guide, 0)
-            torch.random.set_rng_state(state)
-            ones = self._run("guide", self.guide, 1)
-        for site in split(zeros)[0]:
-            if not in_plate(site, plate) and not _alike(site, ones.nodes[site["name"]]):
-                remedy = "give it parameters of its own; one guide is for all records"
-                misfits.append(Misfit(_named(site), "of the guide follows from records", remedy))
-        with torch.no_grad():
-            again = self._run("model", poutine.replay(self.model, guided), 1)
-        for site in split(modelled)[0]:
-            if not in_plate(site, plate) and not _alike(site, again.nodes[site["name"]]):
-                remedy = "give it constants that come neither from the records nor their number"
-                misfits.append(Misfit(_named(site), "has a prior of the records", remedy))
-        seen = [s for s in split(modelled)[1] if in_plate(s, plate)]
-        if seen and all(_alike(site, again.nodes[site["name"]]) for site in seen):
-            misfits.append(
-                Misfit(
-                    _named(seen[0]),
-                    "does not follow from the arguments",
-                    "hand the records over as arguments of step, and read none from elsewhere",
-                )
-            )
-        return misfits
-
-    def _run(self, name: str, program: Callable[..., Any], value: int) -> poutine.Trace:
-        rows = tuple(torch.full_like(one, value) for one in self.arguments.stand_in)
-        args, kwargs = self.arguments.call(rows)
-        last = LastSite()
-        try:
-            with (
-                on(self.arguments.device),
-                pyro.validation_enabled(False),
-                plates(self._is_records),
-                last,
-            ):
-                return poutine.trace(program).get_trace(*args, **kwargs)
-        except MisfitError:
-            raise
-        except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-            raise _failed(name, "one record", last, error) from error
-
-    def nesting(self, loss: TraceEnum_ELBO, plate: str) -> None:
-        """Let the loss determine how deeply plates are nested."""
-        args, kwargs = self.arguments.call(self.arguments.stand_in)
-        here = on(self.arguments.device)
-        with here, pyro.validation_enabled(False), plates(lambda name, *_: name == plate):
-            loss._guess_max_plate_nesting(self.model, self.guide, args, kwargs)
-
-    def _is_records(self, name: str, size: Any, part: bool) -> bool:
-        self.sizes.setdefault(name, size)
-        if self.plate is not None:
-            return name == self.plate
-        return part or (self.by_size and size == self.arguments.length)
-
-
-def _failed(name: str, on: str, last: LastSite, error: Exception) -> ValueError:
-    first = (str(error).splitlines() or [""])[0]
-    place = f", at or after site {last.name!r}" if last.name else ""
-    remedy = (
-        "hand indices over as a torch tensor of whole numbers; arrays and frames become float64"
-        if isinstance(error, IndexError) and "used as indices" in first
-        else "write it so that it runs for a single record, with torch operations alone: no "
-        ".item(), no if on a tensor's value"
-    )
-    return ValueError(
-        f"{name} raised {type(error).__name__} on {on}{place} ({first}): {remedy}. "
-        "Nothing was charged"
-    )
 
 
 def _check_loss(loss: Any) -> None:
@@ -260,9 +156,11 @@ def _plate(modelled: poutine.Trace) -> str:
     """
     observed = _observed(modelled)
     stacks = [[f.name for f in site["cond_indep_stack"] if f.size == 1] for site in observed]
+    # One outside all plates may be a constant, as poutine.condition makes of a global latent.
+    stacks = [one for one in stacks if one] or stacks
     common: list[str] = [name for name in stacks[0] if all(name in one for one in stacks)]
     if not common:
-        raise MisfitError([Misfit(_named(observed[0]), "is in no plate over the records", _PLATE)])
+        raise MisfitError([Misfit(named(observed[0]), "is in no plate over the records", _PLATE)])
     if len(common) > 1:
         raise ValueError(
             f"plate: {' and '.join(map(repr, common))} could each be over the records; say which, "
@@ -281,21 +179,43 @@ def _in_layers(holder: Holder) -> Iterator[Misfit]:
             )
 
 
+def _recurrent(holder: Holder) -> Iterator[Misfit]:
+    """Yield the layers whose steps torch writes in place."""
+    for name, layer in holder.named_modules():
+        if isinstance(layer, (nn.RNN, nn.GRU, nn.RNNCellBase)):
+            yield Misfit(
+                f"layer {name.removeprefix('held.')!r} ({type(layer).__name__})",
+                "has no gradient of a single record in torch",
+                "use nn.LSTM, which has one, or write the recurrence with nn.Linear",
+            )
+
+
+def _in_names(model: object, guide: object, arguments: Arguments) -> Iterator[Misfit]:
+    """Yield the tensors that model and guide refer to by name and that share records' memory."""
+    if arguments.source is not None:
+        return
+    places = {one.untyped_storage().data_ptr() for one in arguments.tables if one.numel()}
+    for name, value in tensors_of(model, guide):
+        if value.numel() and value.untyped_storage().data_ptr() in places:
+            yield Misfit(
+                f"tensor {name!r}",
+                "of the model or guide is a table of records",
+                "take it from the arguments alone, where each record can be protected",
+            )
+
+
 def _in_model(
     modelled: poutine.Trace, guided: poutine.Trace, plate: str, loss: Any
 ) -> Iterator[Misfit]:
     latent, observed = split(modelled)
     for site in observed:
-        if _is_factor(site) and not in_plate(site, plate):
-            continue
         if not in_plate(site, plate):
-            yield Misfit(_named(site), f"is not in plate {plate!r}", _PLATE)
             continue
         (frame,) = (one for one in site["cond_indep_stack"] if one.name == plate)
         shape = site["fn"].log_prob(site["value"]).shape
         if frame.vectorized and len(shape) >= -frame.dim and shape[frame.dim] != 1:
             yield Misfit(
-                _named(site),
+                named(site),
                 f"has {several(shape[frame.dim], 'entry', 'entries')} for one record",
                 "hand the records over as arguments of step, and let each entry follow from its "
                 "own row; a target of several numbers needs .to_event(1)",
@@ -306,9 +226,9 @@ def _in_model(
                 yield from left_over(site, isinstance(loss, TraceEnum_ELBO))
         elif site["fn"].support.is_discrete:
             remedy = "make it continuous, or give each record its own, enumerated one"
-            yield Misfit(_named(site), "is discrete and global", remedy)
+            yield Misfit(named(site), "is discrete and global", remedy)
         elif site["name"] not in guided.nodes:
-            yield Misfit(_named(site), "is not in the guide", "sample it there too")
+            yield Misfit(named(site), "is not in the guide", "sample it there too")
 
 
 def _in_guide(
@@ -318,20 +238,20 @@ def _in_guide(
         fn = site["fn"]
         if site["name"] not in modelled.nodes and not site["infer"].get("is_auxiliary"):
             remedy = "give it the name of a latent of the model, or take it out"
-            yield Misfit(f"{_named(site)} of the guide", "is not in the model", remedy)
+            yield Misfit(f"{named(site)} of the guide", "is not in the model", remedy)
             continue
         while isinstance(fn, Independent):
             fn = fn.base_dist
         local, kind = in_plate(site, plate), type(fn).__name__
         if local and isinstance(guide, AutoGuide):
             yield Misfit(
-                _named(site),
+                named(site),
                 f"has parameters for single records in {type(guide).__name__}",
                 "write a guide that computes them from the record's own row, as an encoder does",
             )
-        elif kind != "Delta" and not is_normal(fn):
+        elif kind != "Delta" and not (is_normal(fn) or (fn.has_rsample and not local)):
             yield Misfit(
-                _named(site),
+                named(site),
                 f"is {kind} in the guide",
                 "use a Normal, a MultivariateNormal or a transform of one; leave a discrete one "
                 "to the model, which sums it out by config_enumerate and TraceEnum_ELBO",
@@ -354,7 +274,7 @@ def _in_parameters(free: Mapping[str, Tensor], size: Any, length: int) -> Iterat
             )
 
 
-def _nested(loss: Any, runs: _Runs, plate: str) -> Any:
+def _nested(loss: Any, runs: Runs, plate: str) -> Any:
     """Return a copy of the loss that knows how deeply plates are nested."""
     loss = copy.copy(loss)
     if isinstance(loss, TraceEnum_ELBO) and loss.max_plate_nesting == float("inf"):
@@ -368,6 +288,11 @@ def _tried(made: Program) -> Program:
     Raises:
         ValueError: naming the site where the step fails.
     """
+    if not made.parameters:
+        raise ValueError(
+            "guide has no parameters to train: write its locations and scales by pyro.param, or "
+            "use AutoNormal. Nothing was charged"
+        )
     last, rows = LastSite(), made.arguments.stand_in
     try:
         with last, drawing(made.device):
@@ -378,8 +303,12 @@ def _tried(made: Program) -> Program:
         for value in made.parameters.values():
             value.grad = None
         return made
-    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
-        raise _failed("model", "the gradient of one record", last, error) from error
+    except MisfitError:
+        raise
+    except Exception as error:  # whatever a program of the user's raises
+        if wrong := list(_recurrent(made.holder)):
+            raise MisfitError(wrong) from error
+        raise failed("model", "the gradient of one record", last, error) from error
 
 
 def _used(made: Program, draw: Draw) -> tuple[str, ...]:
@@ -392,11 +321,6 @@ def _used(made: Program, draw: Draw) -> tuple[str, ...]:
     return tuple(name for name, one in zip(theta, found, strict=True) if one is not None)
 
 
-def _unconstrained(value: Tensor) -> Tensor:
-    made = getattr(value, "unconstrained", None)
-    return value if made is None else made()
-
-
 def _site(site: Mapping[str, Any]) -> Site:
     transform = biject_to(site["fn"].support)
     return Site(site["name"], transform.inverse_shape(site["value"].shape), transform)
@@ -404,14 +328,3 @@ def _site(site: Mapping[str, Any]) -> Site:
 
 def _is_factor(site: Mapping[str, Any]) -> bool:
     return type(site["fn"]).__name__ == "Unit"
-
-
-def _named(site: Mapping[str, Any]) -> str:
-    kind = "observed" if site["is_observed"] else "latent"
-    return f"{kind} site {site['name']!r}"
-
-
-def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two sites have the same value and log-density."""
-    values = [(site["value"], site["fn"].log_prob(site["value"])) for site in (one, other)]
-    return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(*values, strict=True))

@@ -125,8 +125,7 @@ class SuitedDPVI(Settings):
     def of(cls, settings: Settings, model: Model, data: Data, guide: object) -> SuitedDPVI:
         """Return the route for a model, as :meth:`bdpvi.DPVI.suited`."""
         check_steps(guide)
-        own = getattr(model, "check", None)
-        if own is not None:
+        if (own := getattr(model, "check", None)) is not None:
             own(shown(data))
         guide = _usual(model) if guide is None else guide
         holder = Holder(modules_of(model, guide))
@@ -136,7 +135,11 @@ class SuitedDPVI(Settings):
         with isolated(typed(latents_like(data), model, guide)), on(HOST):
             program = made._read(model, data)
             moments(program)  # refuse before any charge
-            check_without_targets(model, arguments_of(data), latents_like(data))
+            like, named = data.like[0], arguments_of(data)
+            if named or like.is_floating_point():
+                like = typed(latents_like(data), model)
+            row = like.new_zeros(1, len(data.feature_names))
+            check_without_targets(model, named, row, program.sites)
             return replace(made, size=program.size)
 
     def suited(self, model: Model, data: Data, guide: object) -> SuitedDPVI:

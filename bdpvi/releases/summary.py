@@ -133,6 +133,11 @@ class Summary:
         """Whether there are intervals."""
         return any(one.sd is not None for one in self.coefficients)
 
+    @property
+    def _shares(self) -> bool:
+        """Whether privacy's share of any deviation is known: not where a guide was trained."""
+        return any(one.privacy is not None for one in self.coefficients)
+
     def _trust(self) -> str:
         """Return the first line: the intervals' level, and whether they are reliable."""
         if not self._known:
@@ -149,7 +154,8 @@ class Summary:
     def __str__(self) -> str:
         units = any(one.scale != 1 for one in self.coefficients)
         ends = ["from", "to"] if self._known else []
-        head = ["", "mean", *(["sd", *ends, "P(> 0)", "privacy"] if ends else [])]
+        share = ["privacy"] if self._shares else []
+        head = ["", "mean", *(["sd", *ends, "P(> 0)", *share] if ends else [])]
         if self.odds and self.ratio:
             head += [self.ratio, *ends]
             head += ["per unit", *ends] if units else []
@@ -184,7 +190,7 @@ class Summary:
         cells = [f"{v:.3g}" for v in known if v is not None]
         if one.positive is not None:
             privacy = "" if one.privacy is None else f"{100 * one.privacy:.0f} %"
-            cells += [f"{one.positive:.3f}", privacy]
+            cells += [f"{one.positive:.3f}", *([privacy] if self._shares else [])]
         if self.odds and self.ratio:
             cells += [f"{v:.3g}" for v in one.ratio() if v is not None]
             per_unit = one.ratio(per_unit=True) if units else ()

@@ -21,7 +21,7 @@ from bdpvi import BayesianDP, Budget, Dataset, Ledger, guides
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.models.kinds import weighing
-from bdpvi.models.losses import Bound, LogisticErrors
+from bdpvi.models.losses import LogisticErrors, LossBound
 from bdpvi.models.own import OwnRegression
 from bdpvi.privacy.cost import Assumption
 
@@ -35,7 +35,7 @@ def binomial(a: Tensor) -> Any:
 def wrong_by(**less: float) -> dict[str, Any]:
     """Return the arguments of a binomial regression, with bounds times these factors."""
     true = {"score": 5.0, "curvature": 1.25, "concordance": 1.0}
-    bound = Bound(**{name: value * less.get(name, 1.0) for name, value in true.items()})
+    bound = LossBound(**{name: value * less.get(name, 1.0) for name, value in true.items()})
     return {"family": binomial, "targets": (0, TRIALS), "whole": True, "bound": bound}
 
 
@@ -69,11 +69,11 @@ def test_errors_of_a_location_are_tested_near_their_targets() -> None:
     for name in ("score", "curvature", "concordance"):
         less = {**vars(exact), name: 0.99 * getattr(exact, name)}
         with pytest.raises(ValueError, match="bound: "):
-            OwnRegression(**settings, bound=Bound(**less))
+            OwnRegression(**settings, bound=LossBound(**less))
 
 
 def test_a_loss_that_is_not_convex_or_has_no_bound_is_refused() -> None:
-    wide = Bound(100.0, 100.0, 100.0)
+    wide = LossBound(100.0, 100.0, 100.0)
     with pytest.raises(ValueError, match="bound: a negative curvature"):
         made(family=lambda a: dist.StudentT(3.0, a, 1.0), whole=False, bound=wide)
     with pytest.raises(ValueError, match=r"bound: the (score|curvature)"):
@@ -111,7 +111,7 @@ def hidden(a: Tensor) -> Any:
 )
 def test_jumps_are_found_between_points(family: Any) -> None:
     with pytest.raises(ValueError, match=r"bound: the change of .* between two random public"):
-        made(family=family, targets=(-3, 3), whole=False, bound=Bound(9.0, 9.0, 3.0))
+        made(family=family, targets=(-3, 3), whole=False, bound=LossBound(9.0, 9.0, 3.0))
 
 
 class ByHand(dist.TorchDistribution):  # type: ignore[misc]
@@ -135,7 +135,7 @@ def test_a_family_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="changes with other predictors"):
         made(family=mixed)
     made(family=lambda a: dist.Binomial(TRIALS, logits=a - 0.1 * 3.7))
-    one = {"targets": (0, 1), "bound": Bound(1.0, 0.25, 1.0)}
+    one = {"targets": (0, 1), "bound": LossBound(1.0, 0.25, 1.0)}
     with pytest.raises(ValueError, match="is not finite"):
         made(family=partial(ByHand, share=lambda a: (a.exp() / (1 + a.exp())).log()), **one)
     made(family=partial(ByHand, share=logsigmoid), **one)
@@ -150,7 +150,7 @@ def test_a_family_that_is_none_is_refused() -> None:
     [
         ({"targets": (5, 0)}, "targets must be a smaller and a larger number"),
         ({"targets": (0, 4.5)}, "targets must be whole numbers"),
-        ({"bound": Bound(5.0, 1.25, 0.0)}, "bound.concordance must be"),
+        ({"bound": LossBound(5.0, 1.25, 0.0)}, "bound.concordance must be"),
     ],
 )
 def test_arguments_are_checked(changed: dict[str, Any], message: str) -> None:
@@ -282,11 +282,11 @@ def test_a_smooth_quantile_is_one_of_its_own_losses() -> None:
             r = value - self.a
             return -(0.9 * r + softplus(-r))
 
-    good = Bound(score=0.9, curvature=0.25, concordance=1.0)
+    good = LossBound(score=0.9, curvature=0.25, concordance=1.0)
     model = OwnRegression(family=Quantile, targets=(-3.0, 3.0), bound=good)
     assert weighing(model) is model
     with pytest.raises(ValueError, match="bound: the score"):
-        OwnRegression(family=Quantile, targets=(-3.0, 3.0), bound=Bound(0.89, 0.25, 1.0))
+        OwnRegression(family=Quantile, targets=(-3.0, 3.0), bound=LossBound(0.89, 0.25, 1.0))
 
 
 def test_a_budget_is_spent_as_by_any_other_model() -> None:

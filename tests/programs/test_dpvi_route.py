@@ -681,3 +681,34 @@ def test_guides_without_a_covariance_are_refused_before_a_charge() -> None:
     with pytest.raises(ValueError, match="its latents are not Gaussian"):
         bdpvi.fit_private(model, data, epsilon=1.0, guide=AutoDelta(model), route=QUICK)
     assert not data.ledger.entries()
+
+
+def _without_default(x: Tensor, y: Tensor) -> None:
+    w = pyro.sample("w", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(x[:, :2] @ w, 1.0), obs=y)
+
+
+def _with_a_latent_of_targets(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
+    s = 1.0 if y is None else pyro.sample("s", dist.LogNormal(0.0, 1.0))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(x[:, :2] @ w, s), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (_without_default, r"model raised TypeError without its targets .* model\(x, y=None\)"),
+        (_with_a_latent_of_targets, "without its targets it has no latent site 's'"),
+    ],
+)
+def test_targets_are_for_observing_alone(model: Any, message: str) -> None:
+    """A draw would fail after ε is spent."""
+    x, ledger = torch.randn(60, 2), bdpvi.Ledger()
+    route = bdpvi.DPVI(rows=60, steps=3, progress=False)
+    with pytest.raises(ValueError, match=message):
+        bdpvi.fit_private(model, (x, x[:, 0]), epsilon=5.0, route=route, ledger=ledger)
+    assert not ledger.book().entries
+    good = lambda x, y=None: _without_default(x, y)  # noqa: E731
+    bdpvi.fit_private(good, (x, x[:, 0]), epsilon=5.0, route=route, ledger=ledger)

@@ -493,3 +493,55 @@ def test_a_script_for_svi_becomes_private_by_one_line(
     torch.manual_seed(0)
     if script is not autoencoder_script:  # plain SVI passes over all records in every step
         assert script(SVI) == pytest.approx(wanted, abs=near)
+
+
+def test_a_site_that_is_gone_is_named() -> None:
+    """A preflight cannot see what changes after it."""
+    left = [1000]
+
+    def model(x: Tensor, y: Tensor) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    def guide(x: Tensor, y: Tensor) -> None:
+        loc = pyro.param("loc", torch.zeros(2))
+        left[0] -= 1
+        if left[0]:
+            pyro.sample("w", dist.Normal(loc, 1.0).to_event(1))
+
+    x = torch.randn(30, 2)
+    made = PrivateSVI(
+        model, guide, SGD({"lr": 0.01}), Trace_ELBO(), clip=1.0, noise_multiplier=2.0, rate=0.5
+    )
+    made.step(x, x[:, 0])
+    left[0] = 1
+    with pytest.raises(ValueError, match="latent site 'w' is not in this run of the guide"):
+        made.step(x, x[:, 0])
+    assert made.steps > 0
+    pyro.clear_param_store()
+
+
+def test_what_a_model_changes_in_place_stays_as_it_was() -> None:
+    def model(x: Tensor, y: Tensor) -> None:
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        x -= 1.0
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    x = torch.randn(30, 2)
+    before, y = x.clone(), x[:, 0].clone()
+    made = PrivateSVI(
+        model,
+        AutoNormal(model),
+        SGD({"lr": 0.01}),
+        Trace_ELBO(),
+        clip=1.0,
+        noise_multiplier=2.0,
+        rate=1.0,
+    )
+    for _ in range(3):
+        made.step(x, y)
+    made.evaluate_loss(x, y)
+    assert torch.equal(x, before)
+    pyro.clear_param_store()

@@ -369,9 +369,9 @@ def local_by_size(x: Tensor, y: Tensor | None = None) -> None:
         pyro.sample("y", dist.Normal(z, 1.0), obs=None if y is None else y[at])
 
 
-def gamma_guide(x: Tensor, y: Tensor | None = None) -> None:
+def discrete_guide(x: Tensor, y: Tensor | None = None) -> None:
     pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-    pyro.sample("s", dist.Gamma(2.0, 2.0))
+    pyro.sample("s", dist.Geometric(0.5))
 
 
 def half_guide(x: Tensor, y: Tensor | None = None) -> None:
@@ -394,7 +394,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (branching, AutoNormal, "data-dependent control flow.*no if on a tensor's value"),
     (local, AutoNormal, "latent site 'z' has parameters for single records in AutoNormal"),
     (local_by_size, lambda _: entries, "parameter 'loc' has an entry for each record"),
-    (plain, lambda _: gamma_guide, "latent site 's' is Gamma in the guide"),
+    (plain, lambda _: discrete_guide, "latent site 's' is Geometric in the guide"),
     (plain, lambda _: half_guide, "latent site 's' is not in the guide"),
     (plain, lambda _: guide_of_records, "latent site 'w' of the guide follows from records"),
 ]

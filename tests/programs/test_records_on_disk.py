@@ -152,6 +152,58 @@ def test_a_number_of_rows_is_bought_as_in_memory(rows: pd.DataFrame, tmp_path: P
     assert len([one for one in blocks.ledger.entries() if one.events]) == 3
 
 
+@pytest.mark.filterwarnings("ignore:for the owner only")
+@pytest.mark.usefixtures("once")
+def test_persons_with_several_rows_are_trained_on_as_in_memory(
+    rows: pd.DataFrame, tmp_path: Path
+) -> None:
+    visits = rows.assign(who=np.random.default_rng(1).integers(0, 1000, len(rows)))
+    visits.to_csv(tmp_path / "visits.csv", index=False)
+    datasets.partition(tmp_path / "visits.csv", by="who", out=tmp_path / "table", progress=False)
+    given: dict[str, Any] = {"positive": "yes", "constants": PUBLIC}
+    blocks = datasets.from_blocks(
+        tmp_path / "table", "sick", unit="who", rows_per_unit=3, progress=False, **given
+    )
+    whole = pd.read_parquet(tmp_path / "table").rename(columns=str)
+    first = whole[whole.groupby("who").cumcount() < 3].drop(columns="who")
+    memory = datasets.dataset_from_frame(first, "sick", **given)
+    memory = memory.of_people(People(unit="who", rows_per_unit=3))
+    assert len(memory) == len(blocks) < len(first) < len(whole)
+    found = [
+        bdpvi.fit_private(model, data, epsilon=4.0, route=QUICK, guide=guide)
+        for data in (blocks, memory)
+    ]
+    assert torch.equal(found[0].samples, found[1].samples)
+    assert found[0].cost == found[1].cost
+    assert blocks.ledger.rows_per_unit == 3
+    one = on_disk(rows, tmp_path / "rows", 3)
+    alone = bdpvi.fit_private(model, one, epsilon=4.0, route=QUICK, guide=guide)
+    noises = [data.ledger.entries()[-1].events[0].noise_multiplier for data in (blocks, one)]
+    assert noises[0] > 2 * noises[1]
+    assert not torch.equal(alone.samples, found[0].samples)
+
+
+def test_a_person_in_two_blocks_is_refused_before_any_charge(
+    rows: pd.DataFrame, tmp_path: Path
+) -> None:
+    who = np.repeat(np.arange(len(rows) // 2), 2)
+    together, apart = rows.assign(who=who), rows.assign(who=np.roll(who, 1))
+    for name, table in (("together", together), ("apart", apart)):
+        (tmp_path / name).mkdir()
+        for at in range(2):
+            half = table.iloc[at * (len(rows) // 2) :][: len(rows) // 2]
+            half.to_parquet(tmp_path / name / f"{at}.parquet")
+    given: dict[str, Any] = {"positive": "yes", "constants": PUBLIC, "progress": False}
+    given |= {"unit": "who", "rows_per_unit": 2}
+    assert len(datasets.from_blocks(tmp_path / "together", "sick", **given)) > 0
+    with pytest.raises(ValueError, match=r"^unit='who': rows of one person lie in several blocks"):
+        datasets.from_blocks(tmp_path / "apart", "sick", **given)
+    with pytest.raises(ValueError, match="rows_per_unit"):
+        datasets.from_blocks(tmp_path / "together", "sick", **{**given, "rows_per_unit": 0})
+    with pytest.raises(ValueError, match="unit='id' must be a column of the table once"):
+        datasets.from_blocks(tmp_path / "together", "sick", **{**given, "unit": "id"})
+
+
 class Read(Whole[tuple[Tensor, Tensor]]):
     """Records that note which of them are read."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from typing import Protocol
 
 import torch
@@ -270,7 +270,7 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
             (n * event.draws, own.select(records).log_mgf_for_inversion(event.temperature))
             for (event, n), own in zip(draws, pairs, strict=True)
         ]
-        return lambda s: sum((n * log_mgf(s) for n, log_mgf in parts), torch.zeros(()))
+        return lambda s: reduce(torch.Tensor.add_, (f(s).mul_(n) for n, f in parts))
 
     if variance is not None:
         found = Deltas(partial(equal_covariance, variance), counts=counts)

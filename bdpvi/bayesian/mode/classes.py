@@ -23,6 +23,7 @@ product of the standard deviations, for the third 2.9 times that. So the remaind
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -118,10 +119,12 @@ class WeightedClasses:
         """Return the factor of the remainder."""
         return (1.0, 3.4, 8.4)[degree - 1]
 
-    def tensors(
-        self, point: Tensor, root: Tensor, degree: int, reach: float
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Return the records' part of the tensors of F′ and of F″ up to a degree, packed."""
+    def norm(self, columns: int) -> float:
+        """Return √n, as the bound is one on eigenvalues."""
+        return math.sqrt(columns)
+
+    def tensors(self, point: Tensor, root: Tensor, degree: int, reach: float) -> tuple[Tensor, ...]:
+        """Return the records' part of T₃, T₄, … of F″ up to a degree, each (n(n + 1)/2, ·)."""
         n, basis = self.z.shape[1], self.loss.basis
         orders, inner = range(3, degree + 3), basis.shape[1]
         raw = {k: torch.zeros(width(n, k), width(inner, k)).double() for k in orders}
@@ -134,15 +137,13 @@ class WeightedClasses:
                 scaled = moments(b, basis, k) * part.weight.unsqueeze(1)
                 raw[k] += monomials(part.z.T, k) @ scaled
         size = len(point)
-        gradients, bends = [torch.zeros(size, size).double()], []
+        bends = []
         row, column = indices(size, 2)
         for k in orders:
             whole = _rooted(_whole(raw.pop(k), n, inner, k), root)
-            if k < degree + 2:
-                gradients.append(whole[(slice(None), *indices(size, k - 1))])
             index = indices(size, k - 2)
             bends.append(whole[(row[:, None], column[:, None], *(one[None] for one in index))])
-        return tuple(gradients), tuple(bends)
+        return tuple(bends)
 
     def _moved(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
         """Return predictors at displacements (m, n), (m, N, K − 1)."""

@@ -5,27 +5,33 @@ In units of the mode's own Gaussian, u = Lᵀz, a displacement Δ of the neighbo
     Δ + Σ_{k ≥ 2} T_{k+1}[Δ^k]/k! ± ω ℓ′(z·m + u·Δ) u = 0,   T_k = Σ ωᵢ ℓ⁽ᵏ⁾ uᵢ^{⊗k},
 
 with + for an added record and − for a removed one, and its precision is
-K = I + Σ_{k ≥ 1} T_{k+2}[Δ^k]/k! ± ω ℓ″ u uᵀ. The sums are truncated at k = j. As |ℓ⁽ᵏ⁾| ≤
-M^{k−2} ℓ″ for k up to 6, with t = ‖Δ‖ the truncation error of the gradient is at most
-e^{ht} (ht)^j t/(j + 1)!, and that of K at most e^{ht} (ht)^{j+1}/(j + 1)!. Each neighbour uses the
+K = I + Σ_{k ≥ 1} T_{k+2}[Δ^k]/k! ± ω ℓ″ u uᵀ. The sum for K is truncated at k = j, that for Δ at
+g = max(j, 2), as T₃ serves both. As |ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″ for k up to 6, with t = ‖Δ‖ the truncation
+error of the gradient is at most e^{ht} (ht)^g t/(g + 1)!. That of K is a sum of matrices
+ωᵢ ℓ″ uᵢuᵢᵀ times at most e^{ht} |M uᵢ·Δ|^{j+1}/(j + 1)!, and Σ ωᵢ ℓ″ (uᵢ·Δ)² ≤ t², M‖uᵢ‖ ≤ h: its
+trace norm, hence its Frobenius norm, is at most e^{ht} (ht)^{j+1}/(j + 1)!. Each neighbour uses the
 smallest j with a negligible error; neighbours too far for any degree are computed by passes over
 all records. If a loss has a kink, rows that some neighbour's displacement may carry across it are
-left out of the tensors from T₃ on, and summed exactly for every neighbour.
+left out of the tensors, and summed exactly for every neighbour.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.objective import Peak
-from bdpvi.bayesian.mode.own import TINY, OwnCurvature
+from bdpvi.bayesian.mode.own import TINY
 from bdpvi.bayesian.mode.rows import Beyond, Rows, blocks, width
-from bdpvi.bayesian.optimum.packed import indices, monomials, taylor_weights, unpack
+from bdpvi.bayesian.optimum.packed import indices, monomials, positions, taylor_weights, unpack
+from bdpvi.datasets.records import Spread
 
 NEGLIGIBLE, TOLERABLE = 1e-10, 1e-7
 """Limits on the total variation distance of a neighbour's Gaussian from the true one: to accept a
@@ -37,6 +43,10 @@ FAR = 1.2
 """Largest expected displacement, over the first Newton step."""
 _ENTRIES = 1 << 24
 """Largest number of entries of a tensor."""
+_PIECE = 1 << 22
+"""Entries of all precisions of the neighbours that are computed at once."""
+_AT_ONCE = 1 << 23
+"""Numbers of a pass over all records: those of every record and neighbour."""
 _REACH = 1.5
 """Largest displacement, over the largest expected one, for which rows are known to keep to their
 side of a kink; a neighbour that is further is computed by a pass."""
@@ -44,26 +54,130 @@ side of a kink; a neighbour that is further is computed by a pass."""
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """Neighbours in units of the mode.
+    """Neighbours, with the fit against each.
 
     Attributes:
-        shift: Δ, (m, n).
-        precision: K, packed, (n(n + 1)/2, m).
+        r, b2: as of :class:`~bdpvi.bayesian.accounting.gaussian_pairs.GaussianPairs`, (m, n).
         error: bound on each Gaussian's total variation distance from the true one, (m,).
     """
 
-    shift: Tensor
-    precision: Tensor
+    r: Tensor
+    b2: Tensor
     error: Tensor
+
+    @classmethod
+    def of(cls, shift: Tensor, precision: Tensor, error: Tensor) -> Moved:
+        """Return neighbours by Δ, (m, n), and K, packed, (n(n + 1)/2, m), in units of the mode."""
+        size, axes = torch.linalg.eigh(unpack(precision))
+        return cls(size, size * (axes.mT @ shift.unsqueeze(2)).squeeze(2).square(), error)
+
+    @classmethod
+    def none(cls, count: int, columns: int) -> Moved:
+        """Return room for neighbours."""
+        r, b2 = torch.empty(2, count, columns, dtype=torch.float64)
+        return cls(r, b2, torch.full((count,), math.inf, dtype=torch.float64))
+
+    def put(self, at: Tensor | slice, some: Moved) -> None:
+        """Write neighbours to these places."""
+        self.r[at], self.b2[at], self.error[at] = some.r, some.b2, some.error
 
     def pairs(self) -> GaussianPairs:
         """Return the fit against each neighbour."""
-        r, b2 = torch.empty_like(self.shift), torch.empty_like(self.shift)
-        for part in blocks(len(self.shift), self.shift.shape[1] ** 2):
-            size, axes = torch.linalg.eigh(unpack(self.precision[:, part]))
-            r[part] = size
-            b2[part] = size * (axes.mT @ self.shift[part].unsqueeze(2)).squeeze(2).square()
-        return GaussianPairs(r, b2)
+        return GaussianPairs(self.r, self.b2)
+
+
+@dataclass(frozen=True, eq=False)
+class Polynomial:
+    """The derivatives of F at the mode, which give neighbours without the records.
+
+    Attributes:
+        point, root, longest: as of :class:`~bdpvi.bayesian.mode.objective.Peak`.
+        near: rows that may cross a kink.
+        reach: the largest displacement for which the others do not.
+        bends: T_{k+2}/k! for k = 1, 2, …, packed, (n(n + 1)/2, ·).
+    """
+
+    point: Tensor
+    root: Tensor
+    longest: float
+    near: Rows
+    reach: float
+    bends: tuple[Tensor, ...]
+
+    @property
+    def degree(self) -> int:
+        """The largest degree j."""
+        return len(self.bends)
+
+    @cached_property
+    def gradients(self) -> dict[int, Tensor]:
+        """T_{k+1}/k! by degree k, (n, ·), from k = 2 on."""
+        return {k: self._gradient(k) for k in range(2, max(self.degree, 2) + 1)}
+
+    def _gradient(self, degree: int) -> Tensor:
+        n = len(self.point)
+        place, (first, *rest) = positions(n), indices(n, degree)
+        column = rest[0] if degree == 2 else place[rest[0], rest[1]]
+        raw = self.bends[degree - 2] / taylor_weights(n, degree - 1)
+        return raw[place[:, first], column] * taylor_weights(n, degree)
+
+    def pull(self, moves: Tensor, degree: int) -> Tensor:
+        """Return the change of F′ at displacements (m, n), by the polynomial for a degree j."""
+        total = moves.T.clone()
+        for k in range(2, max(degree, 2) + 1):
+            total += self.gradients[k] @ monomials(moves.T, k)
+        found: Tensor = total.T
+        return found
+
+    def bend(self, moves: Tensor, degree: int) -> Tensor:
+        """Return F″ at displacements (m, n), packed, (n(n + 1)/2, m)."""
+        row, column = indices(len(self.point), 2)
+        total = (row == column).double().unsqueeze(1).repeat(1, len(moves))
+        for k in range(1, degree + 1):
+            total += self.bends[k - 1] @ monomials(moves.T, k)
+        return total
+
+    def neighbours(self, records: Rows, sign: float) -> Moved:
+        """Return the neighbours with one of the records added (``sign`` 1) or removed (−1)."""
+        count, n = len(records), len(self.point)
+        moved, todo = Moved.none(count, n), torch.ones(count, dtype=torch.bool)
+        far = FAR * _first_steps(self.point, self.root, records, sign)
+        for degree in range(1, self.degree + 1):
+            serves = missing(self.longest * far, far, degree, n, self.near) <= NEGLIGIBLE
+            mine = (todo & (serves | (degree == self.degree))).nonzero()[:, 0]
+            todo[mine] = False
+            for part in blocks(len(mine), width(n, 2) + width(n, degree) + len(self.near)):
+                at = mine[part]
+                moved.put(at, self._solved(records.select(at), sign, degree))
+        return moved
+
+    def _solved(self, records: Rows, sign: float, degree: int) -> Moved:
+        """Return neighbours computed by the polynomial of a degree, with their error bounds."""
+        own, n = records.own(self.point, self.root, sign), len(self.point)
+        near = Beyond(self.near, self.point, self.root)
+        shift, left = own.solved(lambda x: self.pull(x, degree) + near.pulls(x))
+        bent = self.bend(shift, degree) + near.bends(shift) + own.bend(shift)
+        length = torch.linalg.vector_norm(shift, dim=1)
+        off = missing(self.longest * length, length, degree, n, self.near)
+        if math.isfinite(self.near.loss.kink):
+            off = off.where(length <= self.reach, math.inf)
+        return Moved.of(shift, bent, (off + left_over(left, self.longest, n)) / own.least)
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Records of some neighbours, to be sent to a worker."""
+
+    records: Rows
+
+    @property
+    def name(self) -> str:
+        """The piece in words."""
+        return f"{len(self.records)} neighbours"
+
+    def read(self) -> Iterator[Rows]:
+        """Yield the records."""
+        yield self.records
 
 
 class ModeExpansion:
@@ -76,97 +190,62 @@ class ModeExpansion:
 
     def __init__(self, mode: Peak, far: Tensor) -> None:
         self.mode, self.n = mode, len(mode.point)
-        self.reach = _REACH * float(far.max()) if len(far) else 0.0
-        self.near = mode.posterior.records.sum(_near, mode.point, mode.root, self.reach)
-        self.degree = 1
-        while self.degree < self.near.most and self._fits(self.degree + 1) and self._short(far):
-            self.degree += 1
-        records, degrees = mode.posterior.records, range(1, self.degree + 1)
-        gradients, bends = records.sum(_tensors, mode.point, mode.root, self.degree, self.reach)
-        weights = [taylor_weights(self.n, k) for k in degrees]
-        self.gradients = [one * w for one, w in zip(gradients, weights, strict=True)]
-        self.bends = [one * w for one, w in zip(bends, weights, strict=True)]
-        row, column = indices(self.n, 2)
-        self.eye = (row == column).double().unsqueeze(1)
+        records, reach = mode.posterior.records, _REACH * float(far.max()) if len(far) else 0.0
+        self.near = mode.none
+        if math.isfinite(mode.none.loss.kink):
+            self.near = mode.posterior.near(mode.point, mode.root, reach)
+        degree = 1
+        while degree < self.near.most and self._fits(degree + 1) and self._short(far, degree):
+            degree += 1
+        bends = records.sum(_tensors, mode.point, mode.root, degree, reach)
+        weighted = tuple(one * taylor_weights(self.n, k) for k, one in enumerate(bends, 1))
+        self.polynomial = Polynomial(
+            mode.point, mode.root, mode.longest, self.near, reach, weighted
+        )
 
-    def _width(self, degree: int) -> int:
-        return width(self.n, degree)
+    @property
+    def degree(self) -> int:
+        """The largest degree."""
+        return self.polynomial.degree
 
     def _fits(self, degree: int) -> bool:
-        return self._width(2) * self._width(degree) <= _ENTRIES
+        return width(self.n, 2) * width(self.n, degree) <= _ENTRIES
 
-    def _short(self, far: Tensor) -> bool:
-        missing = self._missing(far, self.degree)
-        return not bool((missing <= TOLERABLE).all()) or bool(missing.mean() > NEGLIGIBLE)
-
-    def _missing(self, t: Tensor, degree: int) -> Tensor:
-        """Return the total variation distance due to truncation, for displacements of length t."""
-        ht = self.mode.longest * t
-        factor = math.factorial(degree + 1) / self.near.excess(degree)
-        curvature = ht.exp() * ht.pow(degree + 1) / factor
-        gradient = ht.exp() * ht.pow(degree) * t / factor
-        return _variation(gradient, curvature, ht, self.n)
+    def _short(self, far: Tensor, degree: int) -> bool:
+        lacks = missing(self.mode.longest * far, far, degree, self.n, self.near)
+        return not bool((lacks <= TOLERABLE).all()) or bool(lacks.mean() > NEGLIGIBLE)
 
     def neighbours(self, records: Rows, sign: float) -> Moved:
         """Return the neighbours with one of the records added (``sign`` 1) or removed (−1).
+
+        They are computed some at a time, of a table in blocks by its workers.
 
         Args:
             records: the records; in the data where ``sign`` is −1.
             sign: 1 or −1.
         """
-        count = len(records)
-        moved = Moved(
-            torch.empty(count, self.n).double(),
-            torch.empty(self._width(2), count).double(),
-            torch.full((count,), math.inf).double(),
-        )
-        far = FAR * first_steps(self.mode, records, sign)
-        todo = torch.ones(count, dtype=torch.bool)
-        for degree in range(1, self.degree + 1):
-            serves = self._missing(far, degree) <= NEGLIGIBLE
-            mine = (todo & (serves | (degree == self.degree))).nonzero()[:, 0]
-            todo[mine] = False
-            entries = self._width(2) + self._width(degree) + len(self.near)
-            for part in blocks(len(mine), entries):
-                self._solve(records, sign, moved, mine[part], degree)
-        rough, all_of_them = (~(moved.error <= TINY)).nonzero()[:, 0], self.mode.posterior.count
-        if len(rough) * all_of_them * self._width(2) * records.cost > _WORK:
+        moved, at, data = Moved.none(len(records), self.n), 0, self.mode.posterior.records
+        size = max(1, _PIECE // width(self.n, 2))
+        every = torch.arange(len(records))
+        pieces = [records.select(some) for some in every.split(size)] if len(every) else []
+        found: Iterator[Moved] = (_moved(one, self.polynomial, sign) for one in pieces)
+        if isinstance(data, Spread) and pieces:
+            parts: Any = replace(data, parts=[*map(_Piece, pieces)], steps=(), ahead=8)
+            found = replace(parts, what="neighbours").each(_moved, self.polynomial, sign)
+        for some in found:
+            moved.put(slice(at, at + len(some.error)), some)
+            at += len(some.error)
+        rough, count = (~(moved.error <= TINY)).nonzero()[:, 0], self.mode.posterior.count
+        if len(rough) * count * width(self.n, 2) * records.cost > _WORK:
             rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
-        for part in blocks(len(rough), all_of_them):
-            self._pass(records, sign, moved, rough[part])
+        for part in blocks(len(rough), count, _AT_ONCE):
+            moved.put(rough[part], self._pass(records.select(rough[part]), sign))
         return replace(moved, error=moved.error.nan_to_num(1.0).clamp(max=1.0))
 
-    def _solve(self, records: Rows, sign: float, moved: Moved, at: Tensor, degree: int) -> None:
-        """Write neighbours computed by the polynomial into ``moved``, with their error bounds."""
-        own = self._own(records.select(at), sign)
-        near = Beyond(self.near, self.mode.point, self.mode.root)
-
-        def pull(x: Tensor) -> Tensor:
-            total = x.T.clone()
-            for k in range(2, degree + 1):
-                total += self.gradients[k - 1] @ monomials(x.T, k)
-            return total.T + near.pulls(x)
-
-        shift, left = own.solved(pull)
-        bent = self.eye.expand(-1, len(at)).clone()
-        for k in range(1, degree + 1):
-            bent += self.bends[k - 1] @ monomials(shift.T, k)
-        length = torch.linalg.vector_norm(shift, dim=1)
-        missing = self._missing(length, degree)
-        if math.isfinite(self.near.loss.kink):
-            missing = missing.where(length <= self.reach, math.inf)
-        moved.shift[at] = shift
-        moved.precision[:, at] = bent + near.bends(shift) + own.bend(shift)
-        moved.error[at] = (missing + self._left(left)) / own.least
-
-    def _own(self, records: Rows, sign: float) -> OwnCurvature:
-        return records.own(self.mode.point, self.mode.root, sign)
-
-    def _pass(self, records: Rows, sign: float, moved: Moved, at: Tensor) -> None:
-        """Write neighbours computed by passes over all records into ``moved``."""
-        own, data = self._own(records.select(at), sign), self.mode.posterior.records
-        point, root = self.mode.point, self.mode.root
-        prior = self.mode.posterior.precision * root.T @ root
+    def _pass(self, records: Rows, sign: float) -> Moved:
+        """Return neighbours computed by passes over all records."""
+        point, root, data = self.mode.point, self.mode.root, self.mode.posterior.records
+        own, prior = records.own(point, root, sign), self.mode.posterior.precision * root.T @ root
 
         def pull(x: Tensor) -> Tensor:
             return data.sum(_pulls, point, root, x) + x @ prior
@@ -174,22 +253,30 @@ class ModeExpansion:
         shift, left = own.solved(pull)
         row, column = indices(self.n, 2)
         bent = data.sum(_bends, point, root, shift) + prior[row, column]
-        moved.shift[at] = shift
-        moved.precision[:, at] = bent.T + own.bend(shift)
-        moved.error[at] = self._left(left) / own.least
-
-    def _left(self, gradient: Tensor) -> Tensor:
-        """Return the total variation distance due to a remaining gradient in mode and curvature."""
-        return 2 * gradient * (1 + self.mode.longest * math.sqrt(self.n))
+        error = left_over(left, self.mode.longest, self.n) / own.least
+        return Moved.of(shift, bent.T + own.bend(shift), error)
 
 
-def _near(part: Rows, point: Tensor, root: Tensor, reach: float) -> Rows:
-    return part.select(part.crossing(point, root, reach))
+def missing(ht: Tensor, t: Tensor, degree: int, columns: int, rows: Rows) -> Tensor:
+    """Return the total variation distance due to truncation, for displacements of length t."""
+    end = max(degree, 2)
+    gradient = rows.excess(end) * ht.exp() * ht.pow(end) * t / math.factorial(end + 1)
+    curvature = rows.excess(degree) * ht.exp() * ht.pow(degree + 1) / math.factorial(degree + 1)
+    return _variation(gradient, rows.norm(columns) * curvature, ht)
+
+
+def left_over(gradient: Tensor, longest: float, columns: int) -> Tensor:
+    """Return the total variation distance due to a remaining gradient in mode and curvature."""
+    return 2 * gradient * (1 + longest * math.sqrt(columns))
+
+
+def _moved(part: Rows, polynomial: Polynomial, sign: float) -> Moved:
+    return polynomial.neighbours(part, sign)
 
 
 def _tensors(
     part: Rows, point: Tensor, root: Tensor, degree: int, reach: float
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+) -> tuple[Tensor, ...]:
     return part.tensors(point, root, degree, reach)
 
 
@@ -203,17 +290,22 @@ def _bends(part: Rows, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
 
 def first_steps(mode: Peak, records: Rows, sign: float) -> Tensor:
     """Return the length of every neighbour's first Newton step, about its displacement, (m,)."""
-    own = records.own(mode.point, mode.root, sign)
-    length: Tensor = torch.linalg.vector_norm(own.first(), dim=1)
+    size = max(1, _PIECE // len(mode.point))
+    parts = [records.select(slice(i, i + size)) for i in range(0, max(len(records), 1), size)]
+    return torch.cat([_first_steps(mode.point, mode.root, one, sign) for one in parts])
+
+
+def _first_steps(point: Tensor, root: Tensor, records: Rows, sign: float) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(records.own(point, root, sign).first(), dim=1)
     return length
 
 
-def _variation(gradient: Tensor, curvature: Tensor, ht: Tensor, columns: int) -> Tensor:
+def _variation(gradient: Tensor, curvature: Tensor, ht: Tensor) -> Tensor:
     """Bound the total variation of N(0, I) from a Gaussian with inexact mode and precision.
 
-    By Pinsker it is at most ½(ρ² + n η²)^½ for a mean ρ standard deviations and a precision η away,
-    with η small; with a gradient of g the mode is within g/((1 − a) e^{−ht}). This function takes
-    a = 0: callers divide by 1 − a, the neighbour's own least curvature.
+    By Pinsker it is at most ½(ρ² + η²)^½ for a mean ρ standard deviations and a precision η away in
+    Frobenius norm, with η small; with a gradient of g the mode is within g/((1 − a) e^{−ht}). This
+    function takes a = 0: callers divide by 1 − a, the neighbour's own least curvature.
     """
     rho = 2 * gradient * ht.exp()
-    return 0.5 * (rho.square() + columns * (2 * curvature).square()).sqrt()
+    return 0.5 * (rho.square() + (2 * curvature).square()).sqrt()

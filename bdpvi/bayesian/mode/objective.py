@@ -27,6 +27,10 @@ def _derivatives(part: Rows, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return part.derivatives(w)
 
 
+def _crossing(part: Rows, point: Tensor, root: Tensor, reach: float) -> Rows:
+    return part.select(part.crossing(point, root, reach))
+
+
 class _Largest(float):
     """A number whose sum with another is the larger of the two."""
 
@@ -34,9 +38,9 @@ class _Largest(float):
         return _Largest(max(self, other))
 
 
-def _longest(part: Rows, root: Tensor) -> _Largest:
+def _longest(part: Rows, root: Tensor) -> tuple[_Largest, Rows]:
     lengths = part.lengths(root)
-    return _Largest(lengths.max() if len(lengths) else 0.0)
+    return _Largest(lengths.max() if len(lengths) else 0.0), part.select(slice(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +67,11 @@ class LogPosterior:
         value = value + self.precision / 2 * away.square().sum()
         return float(value), pull + self.precision * away, bend + prior
 
+    def near(self, point: Tensor, root: Tensor, reach: float) -> Rows:
+        """Return the rows that a displacement of at most ``reach`` may carry across the kink."""
+        found: Rows = self.records.sum(_crossing, point, root, reach)
+        return found
+
 
 @dataclass(frozen=True, eq=False)
 class Peak:
@@ -75,6 +84,7 @@ class Peak:
         longest: h, the largest M‖z‖ of the data's rows in the norm of F″(m)⁻¹.
         decrement: ν = ‖F′(m)‖ in that norm.
         course: F and ν of every step.
+        none: no rows, of the kind of the data's.
     """
 
     posterior: LogPosterior
@@ -83,6 +93,7 @@ class Peak:
     longest: float
     decrement: float
     course: Tensor
+    none: Rows
 
     @property
     def error(self) -> float:
@@ -104,12 +115,13 @@ def distance(longest: float, pull: float) -> float:
     return pull if longest == 0 else -math.log1p(-longest * pull) / longest
 
 
-def climbed(posterior: LogPosterior, start: Tensor) -> Peak:
+def climbed(posterior: LogPosterior, start: Tensor, enough: float = 0.0) -> Peak:
     """Return the mode to rounding, by Newton steps that are halved until F falls.
 
     Args:
         posterior: F.
         start: where to begin, (n,).
+        enough: ν from which on no further step is made.
     """
     w, course, best = start, [], math.inf
     here, gradient, curvature = posterior.at(w)
@@ -118,8 +130,8 @@ def climbed(posterior: LogPosterior, start: Tensor) -> Peak:
         white = torch.linalg.solve_triangular(factor, gradient.unsqueeze(1), upper=False)
         decrement = float(white.norm())
         course.append([here, decrement])
-        if decrement < 1e-3 and decrement >= best / 2:  # only rounding error remains
-            break
+        if decrement <= enough or (decrement < 1e-3 and decrement >= best / 2):
+            break  # close enough, or only rounding error remains
         best = decrement if decrement < 1e-3 else math.inf
         step = torch.linalg.solve_triangular(factor.T, white, upper=True).squeeze(1)
         size, limit = 1.0, here + 1e-12 * abs(here)
@@ -130,5 +142,6 @@ def climbed(posterior: LogPosterior, start: Tensor) -> Peak:
         w = w - size * step
     eye = torch.eye(len(w), dtype=w.dtype)
     root = torch.linalg.solve_triangular(factor, eye, upper=False).T
-    longest = float(posterior.records.sum(_longest, root))
-    return Peak(posterior, w, root, longest, decrement, torch.tensor(course, dtype=torch.float64))
+    longest, none = posterior.records.sum(_longest, root)
+    made = torch.tensor(course, dtype=torch.float64)
+    return Peak(posterior, w, root, float(longest), decrement, made, none)

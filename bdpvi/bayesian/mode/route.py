@@ -20,6 +20,7 @@ from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, climbed
 from bdpvi.bayesian.neighbours.route import Add, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import BlockData, Data, Dataset
+from bdpvi.datasets.records import Spread
 from bdpvi.guides.laplace import Laplace, PointMass
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import weighing
@@ -29,6 +30,11 @@ from bdpvi.noise.keys import Key
 
 MOST = 200_000
 """Default size of a panel: a larger panel hardly lowers ε."""
+
+
+_THIN, _ROUGH, _CLOSE = 16, 0.1, 1e-11
+"""Of a table in blocks: each how manyth block gives a start, and how many standard deviations from
+the mode, there and in the end, are close enough; the last adds to each neighbour's error."""
 
 
 class Mode:
@@ -111,7 +117,7 @@ class Mode:
             records = every.parts.map(weigh, model)
             posterior = LogPosterior(records, len(every), model.precision(n), centre)
             start = self._start(problem, _lifted(centre, every_class), track)
-            peak = climbed(posterior, (start.view(n, -1) @ every_class).flatten())
+            peak = _climbed(posterior, (start.view(n, -1) @ every_class).flatten())
         if not peak.error <= EXACT:
             raise FloatingPointError(
                 f"the fit is only known to within {peak.error:.3g} standard deviations of the "
@@ -155,6 +161,18 @@ class Mode:
         if self.table is None:  # the caller has all records
             return panel
         return panel.marked(rows.records.ids, rows.records.x, rows.records.y)
+
+
+def _climbed(posterior: LogPosterior, start: Tensor) -> Peak:
+    """Return the mode; of many blocks with few passes, from the mode of some of them."""
+    records = posterior.records
+    if not isinstance(records, Spread):
+        return climbed(posterior, start)
+    if records.blocks >= _THIN:
+        some = records.thinned(_THIN)
+        few = LogPosterior(some, posterior.count, posterior.precision / _THIN, posterior.centre)
+        start = climbed(few, start, enough=_ROUGH).point
+    return climbed(posterior, start, enough=_CLOSE)
 
 
 def _basis(model: Weighing) -> torch.Tensor:

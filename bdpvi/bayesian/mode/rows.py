@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from bdpvi.bayesian.mode.own import OwnCurvature
-from bdpvi.bayesian.optimum.packed import indices, monomials
+from bdpvi.bayesian.optimum.packed import monomials, squares
 from bdpvi.models.losses import Loss, Softmax, StatedLoss
 from bdpvi.models.weighing import Weighing
 
-_ENTRIES = 1 << 23
+_ENTRIES = 1 << 20
 
 
 class Rows(Protocol):
@@ -55,10 +55,11 @@ class Rows(Protocol):
     def excess(self, degree: int) -> float:
         """Return the factor of the remainder of the tensors at a degree."""
 
-    def tensors(
-        self, point: Tensor, root: Tensor, degree: int, reach: float
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Return the records' part of the tensors of F′ and of F″ up to a degree, packed."""
+    def norm(self, columns: int) -> float:
+        """Return the Frobenius norm of the remainder of F″ over its bound."""
+
+    def tensors(self, point: Tensor, root: Tensor, degree: int, reach: float) -> tuple[Tensor, ...]:
+        """Return the records' part of T₃, T₄, … of F″ up to a degree, each (n(n + 1)/2, ·)."""
 
     def pulls(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
         """Return the records' part of the change of F′ at displacements (m, n)."""
@@ -139,15 +140,16 @@ class Weighted:
         """Return 1, the factor of the remainder, as |ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″."""
         return 1.0
 
-    def tensors(
-        self, point: Tensor, root: Tensor, degree: int, reach: float
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Return the records' part of the tensors of F′ and of F″ up to a degree, packed.
+    def norm(self, columns: int) -> float:
+        """Return 1: the bound is one on the trace."""
+        return 1.0
+
+    def tensors(self, point: Tensor, root: Tensor, degree: int, reach: float) -> tuple[Tensor, ...]:
+        """Return the records' part of T₃, T₄, … of F″ up to a degree, each (n(n + 1)/2, ·).
 
         Rows near the kink are left out.
         """
         n, degrees = len(point), range(1, degree + 1)
-        gradients = tuple(torch.zeros(n, width(n, k)).double() for k in degrees)
         bends = tuple(torch.zeros(width(n, 2), width(n, k)).double() for k in degrees)
         smooth = self
         if math.isfinite(self.loss.kink):
@@ -155,14 +157,12 @@ class Weighted:
         for some in blocks(len(smooth), width(n, degree) + width(n, 2)):
             part = smooth.select(some)
             z, weight = part.z, part.weight
-            u = z @ root
-            every, square = part.slopes(z @ point, degree + 2), outer(u).T
+            u = (z @ root).T.contiguous()
+            every, square = part.slopes(z @ point, degree + 2), squares(u)
             for k in degrees:
-                powers = monomials(u.T, k).T
-                if k > 1:  # of degree 1 it is the identity
-                    gradients[k - 1].add_((u.T * (weight * every[k])) @ powers)
-                bends[k - 1].add_((square * (weight * every[k + 1])) @ powers)
-        return gradients, bends
+                powers = square if k == 2 else monomials(u, k)
+                bends[k - 1].add_(square @ (powers * (weight * every[k + 1])).T)
+        return bends
 
     def pulls(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
         """Return the records' part of the change of F′ at displacements (m, n)."""
@@ -244,13 +244,12 @@ class Beyond:
 
 def outer(u: Tensor) -> Tensor:
     """Return the packed squares of rows (m, n): uuᵀ, (m, n(n + 1)/2)."""
-    row, column = indices(u.shape[1], 2)
-    return u[:, row] * u[:, column]
+    return squares(u.T.contiguous()).T
 
 
-def blocks(rows: int, width: int) -> list[slice]:
-    """Return slices of rows, each with about a million numbers."""
-    size = max(1, _ENTRIES // max(1, width))
+def blocks(rows: int, width: int, entries: int = _ENTRIES) -> list[slice]:
+    """Return slices of rows, each with about so many numbers, a million that stay in a cache."""
+    size = max(1, entries // max(1, width))
     return [slice(at, min(at + size, rows)) for at in range(0, rows, size)]
 
 

@@ -16,6 +16,7 @@ import torch
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Training, datasets, guides
 from bdpvi.bayesian import Add, Remove
+from bdpvi.bayesian.mode import expansion
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.datasets import constants_of
 from bdpvi.privacy.book import Charge
@@ -88,6 +89,49 @@ def test_a_panel_of_a_table_in_blocks_is_a_sample(folder: Path) -> None:
     panel = fit(blocks(folder), Remove(600)).panels[0]
     assert 600 <= len(panel.ids) <= 604  # rounded up in every block
     assert len(torch.unique(panel.pairs.b2, dim=0)) > 100
+
+
+@pytest.mark.whole
+def test_many_blocks_are_fitted_with_few_passes(rows: pd.DataFrame, tmp_path: Path) -> None:
+    """Rows in order, so that every sixteenth block is no fair sample of them."""
+    ordered = rows.sort_values("age")
+    ordered.to_parquet(tmp_path / "visits.parquet", row_group_size=120)
+    data = datasets.dataset_from_frame(ordered, "sick", positive="yes", constants=PUBLIC)
+    found, memory = fit(blocks(tmp_path)), fit(data)
+    assert len(found.convergence.elbo) < len(memory.convergence.elbo)
+    distance = found.posterior.mean - memory.posterior.mean
+    units = torch.linalg.solve(memory.parameters["scale_tril"], distance)
+    assert float(units.norm()) < 1e-9
+    (one,), (other,) = memory.panels, found.panels
+    torch.testing.assert_close(other.pairs.b2, one.pairs.b2, rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(other.pairs.r, one.pairs.r, rtol=1e-9, atol=0)
+
+
+@pytest.mark.whole
+def test_a_panel_in_pieces_is_the_whole(
+    folder: Path, pool: ProcessPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fit(blocks(folder)).panels[0]
+    monkeypatch.setattr(expansion, "_PIECE", 6 * 500)
+    pieces, two = (fit(blocks(folder, executor=one)).panels[0] for one in (None, pool))
+    for panel in (pieces, two):
+        torch.testing.assert_close(panel.pairs.b2, whole.pairs.b2, rtol=1e-9, atol=1e-20)
+        torch.testing.assert_close(panel.pairs.r, whole.pairs.r, rtol=1e-12, atol=0)
+    assert torch.equal(pieces.pairs.b2, two.pairs.b2)
+    assert torch.equal(pieces.pairs.r, two.pairs.r)
+
+
+def test_persons_are_fitted_by_one_row_each(rows: pd.DataFrame, tmp_path: Path) -> None:
+    who = rows.assign(who=np.arange(len(rows)) // 2)
+    who.to_parquet(tmp_path / "visits.parquet", row_group_size=1000)
+    one = fit(blocks(tmp_path, unit="who"))
+    first = datasets.dataset_from_frame(rows[::2], "sick", positive="yes", constants=PUBLIC)
+    torch.testing.assert_close(one.posterior.mean, fit(first).posterior.mean, rtol=0, atol=1e-9)
+    planned = Charge(draws=10, temperature=9.0)
+    assert bdpvi.cost(one, planned=planned).bayesian is not None
+    two = fit(blocks(tmp_path, unit="who", rows_per_unit=2))
+    with pytest.raises(ValueError, match="a unit of this table has up to 2 rows"):
+        bdpvi.cost(two, planned=planned)
 
 
 def test_what_needs_single_records_is_refused(folder: Path, rows: pd.DataFrame) -> None:

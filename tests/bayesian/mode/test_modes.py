@@ -30,6 +30,7 @@ from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.bayesian.mode.rows import Weighted
 from bdpvi.bayesian.neighbours.route import Add, Remove
+from bdpvi.bayesian.optimum.packed import unpack
 from bdpvi.datasets.records import Held
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy import conversions
@@ -149,6 +150,33 @@ def test_one_far_record_asks_for_no_larger_tensor() -> None:
         ModeExpansion(peak, near).degree == ModeExpansion(peak, torch.cat([near, far])).degree == 2
     )
     assert ModeExpansion(peak, torch.cat([near, 8 * far])).degree == 3
+
+
+@pytest.mark.parametrize("kind", ["light", "heavy", "rare corner"])
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_what_a_polynomial_leaves_out_is_within_its_bounds(kind: str, degree: int) -> None:
+    """Gradient and curvature at displacements, against the records' own sums."""
+    data = table(200, 3, 2, kind)
+    records = Weighted.of((data.x, data.y), MODEL)
+    n = records.z.shape[1]
+    zeros = torch.zeros(n).double()
+    peak = climbed(LogPosterior(Held(records), 200, MODEL.precision(n), zeros), zeros)
+    made = ModeExpansion(peak, torch.tensor([1.0 / peak.longest]).double()).polynomial
+    assert made.degree == 3
+    way = torch.randn(40, n, generator=torch.Generator().manual_seed(0)).double()
+    moves = torch.logspace(-2, 0, 40).double()[:, None] * torch.nn.functional.normalize(way)
+    length, h = moves.norm(dim=1), peak.longest
+    pull, bend = made.pull(moves, degree), unpack(made.bend(moves, degree))
+    prior = peak.posterior.precision * peak.root.T @ peak.root
+    true_pull = records.pulls(peak.point, peak.root, moves) + moves @ prior
+    true_bend = unpack(records.bends(peak.point, peak.root, moves).T) + prior
+    end = max(degree, 2)
+    most = (h * length).exp() * (h * length) ** end * length / math.factorial(end + 1)
+    assert bool(((pull - true_pull).norm(dim=1) <= most + 1e-13).all())
+    most = (h * length).exp() * (h * length) ** (degree + 1) / math.factorial(degree + 1)
+    off = (bend - true_bend).flatten(1).norm(dim=1)
+    assert bool((off <= most + 1e-13).all())
+    assert float((off / most).max()) > 0.003  # the bound is not empty
 
 
 def test_svi_on_batches_ends_at_the_same_mode() -> None:

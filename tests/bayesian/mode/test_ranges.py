@@ -40,10 +40,10 @@ from bdpvi.bayesian.storage import load_fit, save_fit
 from bdpvi.models.classes import ordered_logits
 from bdpvi.models.kinds import weighing
 from bdpvi.models.losses import (
-    Bound,
     ContinuedPoisson,
     LogisticErrors,
     Loss,
+    LossBound,
     NegativeBinomial,
     Softmax,
 )
@@ -62,7 +62,7 @@ MODELS: dict[str, Any] = {
         family=lambda a: dist.Categorical(logits=ordered_logits(a - CUTS[0], CUTS.diff())),
         targets=(0, 3),
         whole=True,
-        bound=Bound(score=1.0, curvature=0.5, concordance=1.0),
+        bound=LossBound(score=1.0, curvature=0.5, concordance=1.0),
     ),
 }
 ENDS = {
