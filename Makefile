@@ -74,10 +74,12 @@ large: $(VENV)/installed  ## releases of tables of 20 million rows in blocks, an
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/blocks.py build/large --rows 2e7 --route synthesize --numbers 11
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/blocks.py build/large --rows 2e7 --route fit
 
-reliability: $(VENV)/installed  ## slow tests; when the estimators hold, and a control of one that does not: docs/studies
+reliability: $(VENV)/installed  ## slow tests; when the estimators hold: docs/studies; audits: docs/reliability.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 	PYTHONPATH=benchmarks $(BIN)/python -m studies coverage --out docs/studies
 	PYTHONPATH=benchmarks $(BIN)/python -m studies generative --out docs/studies
+	OMP_NUM_THREADS=1 $(BIN)/bdpvi audit --simulated --runs 1000 --out build/audit
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py --audit build/audit/audit.json --out docs/reliability.md
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "bdpvi needs Python 3.10 or newer"'

@@ -55,6 +55,7 @@ for command in (
     app.command(cls=Command)(command)
 for name in ("demo", "compare", "tune"):  # by name: nothing else depends on this room
     app.command(cls=Command)(getattr(import_module("bdpvi.bench.commands"), name))
+app.command(cls=Command)(import_module("bdpvi.audits.commands").audit)
 app.add_typer(ledger.app, name="ledger")
 
 

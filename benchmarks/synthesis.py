@@ -29,9 +29,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from attack import likelihood_ratio, play
 
 import bdpvi
+from bdpvi.audits.games import likelihood_ratio, play
 from bdpvi.datasets import Domain, Schema
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.cells import read_cells

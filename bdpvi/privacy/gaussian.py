@@ -73,6 +73,6 @@ def largest_variance(epsilon: float, delta: float) -> float:
 
     def excess(log_variance: float) -> float:
         v = torch.tensor([math.exp(log_variance)], dtype=torch.float64)
-        return math.log(max(float(equal_covariance(v, epsilon)), 1e-300) / delta)
+        return math.log(max(float(equal_covariance(v, epsilon)), 5e-324) / delta)
 
     return math.exp(float(brentq(excess, -60.0, 10.0, xtol=1e-12)))

@@ -185,7 +185,8 @@ class Loss:
         # With a = √v/2 − ε/√v and b = a − √v: e^ε Φ(b) = e^{−a²/2} erfcx(−b/√2)/2.
         a = root / 2 - epsilon / root
         stays = ndtr(a) - np.exp(-(a**2) / 2) * erfcx((root - a) / math.sqrt(2)) / 2
-        falls = mu * (upper - lower) * most - (stays[:, :-1] - stays[:, 1:])
+        with np.errstate(over="ignore"):  # next to no noise: +∞ is a bound too
+            falls = mu * (upper - lower) * most - (stays[:, :-1] - stays[:, 1:])
         # Residuals below the smallest cell.
         nearest = (epsilon[:, 0] - last**2 * m - highest) / (last * mu)
         rest = mu * last * _density(np.maximum(nearest, 0.0))

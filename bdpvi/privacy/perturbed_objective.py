@@ -124,7 +124,9 @@ def epsilon(
         if high == _HIGHEST:
             return math.inf
         high = min(2 * high, _HIGHEST)
-    return float(brentq(lambda e: found(e) - delta, 0.0, high, xtol=1e-300)) * (1 + 1e-11)
+    # A δ of 1e-300 is next to 0 almost everywhere, and the search halves often.
+    exact = brentq(lambda e: found(e) - delta, 0.0, high, xtol=1e-300, maxiter=2000)
+    return float(exact) * (1 + 1e-11)
 
 
 def calibrate(

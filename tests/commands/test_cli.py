@@ -394,7 +394,7 @@ def test_an_interruption_while_modules_load_is_one_line() -> None:
 
 COMMANDS = [
     "", "demo", "private", "fit", "release", "cost", "predict", "compare", "tune", "ledger",
-    "ledger show", "ledger repair", "account",
+    "ledger show", "ledger repair", "account", "audit",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from attack import copies, judged, likelihood_ratio, play
 from scipy.stats import beta, norm
 
+from bdpvi.audits.games import judged, likelihood_ratio, play
 from bdpvi.datasets import Domain, Schema
 from bdpvi.datasets.records import Held
 from bdpvi.datasets.schema import Codes
@@ -48,6 +49,17 @@ def right(codes: Codes, key: Key) -> NoisyCounts:
 
 
 RATIO = likelihood_ratio(OTHERS, CANARY)
+
+
+def copies(canary: Codes) -> Callable[[Codes], float]:
+    """Return a score of rows, where counts are not shown: how many agree with it in two columns."""
+
+    def score(rows: Codes) -> float:
+        same = rows == canary
+        pairs = itertools.combinations(range(rows.shape[1]), 2)
+        return float(sum((same[:, a] & same[:, b]).sum() for a, b in pairs))
+
+    return score
 
 
 def noises(of: MeasurementPlan, there: bool, wrong: float, seed: int) -> np.ndarray:

@@ -7,7 +7,6 @@ attack may exist; for noisy counts no score is better than :func:`likelihood_rat
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -45,6 +44,41 @@ class Game:
     hits: float
     false_alarms: float
     reversed: bool
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Bounds of what a test does: hits from below, false alarms from above, each at (1 + level)/2.
+
+    Attributes:
+        hits: least probability that it says "there" of a release with the record.
+        false_alarms: largest probability that it says so of one without.
+    """
+
+    hits: float
+    false_alarms: float
+
+    @classmethod
+    def of(cls, without: Floats, with_it: Floats, level: float) -> Rates:
+        """Return the bounds of Clopper and Pearson (1934) of a threshold of scores.
+
+        The threshold is the median of a quarter of all scores, the best one of two normal laws; the
+        others are counted.
+
+        Args:
+            without, with_it: scores of releases, (R,) each; the higher, the likelier.
+            level: probability that both bounds hold.
+
+        >>> found = Rates.of(np.zeros(400), np.ones(400), 0.95)
+        >>> round(found.hits, 4), round(found.false_alarms, 4)
+        (0.9878, 0.0122)
+        """
+        first = max(len(without) // 4, 1)
+        at = np.median(np.concatenate([without[:first], with_it[:first]]))
+        false, true = _beyond(without[first:], with_it[first:], at)
+        turns, confidence = len(without) - first, (1 + level) / 2
+        quiet = _clopper_pearson(turns - false, turns, confidence)
+        return cls(float(_clopper_pearson(true, turns, confidence)), float(1 - quiet))
 
 
 def play(
@@ -148,21 +182,6 @@ def likelihood_ratio(others: Codes, canary: Codes) -> Callable[[NoisyCounts], fl
     return score
 
 
-def copies(canary: Codes) -> Callable[[Codes], float]:
-    """Return a score of rows, where counts are not shown: how many agree with it in two columns.
-
-    Args:
-        canary: one row, (1, d).
-    """
-
-    def score(rows: Codes) -> float:
-        same = rows == canary
-        pairs = itertools.combinations(range(rows.shape[1]), 2)
-        return float(sum((same[:, a] & same[:, b]).sum() for a, b in pairs))
-
-    return score
-
-
 def _beyond(alarm: Floats, hit: Floats, threshold: Floats) -> tuple[Floats, Floats]:
     """Return how many of each are at a threshold or above."""
     a, b = (
@@ -174,7 +193,12 @@ def _beyond(alarm: Floats, hit: Floats, threshold: Floats) -> tuple[Floats, Floa
 
 def _low(false: Floats, true: Floats, turns: int, delta: float) -> Floats:
     """Return log((p − δ)/q) with p bounded below and q above; −∞ where nothing is left of p."""
-    low = np.where(true > 0, betaincinv(np.maximum(true, 1), turns - true + 1, 1 - _CONFIDENCE), 0)
-    high = betaincinv(false + 1, np.maximum(turns - false, 1), _CONFIDENCE)
-    high = np.where(false < turns, high, 1.0)
+    low = _clopper_pearson(true, turns, _CONFIDENCE)
+    high = 1 - _clopper_pearson(turns - false, turns, _CONFIDENCE)
     return np.asarray(np.log(np.maximum(low - delta, 1e-300)) - np.log(high))
+
+
+def _clopper_pearson(seen: Floats, turns: int, confidence: float) -> Floats:
+    """Return the lower bound of a probability, from how often something was seen."""
+    low = betaincinv(np.maximum(seen, 1), turns - seen + 1, 1 - confidence)
+    return np.where(seen > 0, low, 0.0)

@@ -1,0 +1,122 @@
+"""What a ledger claims, as a family of mechanisms, and the member that guesses leave possible.
+
+A claim is the δ(ε) of the events that were charged. A test that sees the record with probability p
+and raises a false alarm with probability q has p ≤ e^ε q + δ(ε) at every ε (Kairouz, Oh and
+Viswanath 2015, Theorem 2.1), and so has its opposite, 1 − q ≤ e^ε (1 − p) + δ(ε). Bounds of p and
+q that break either refute the claim, whatever the mechanism is. The same events with more noise
+claim less: the one with the least noise that is refuted gives the *audited ε* (as Nasr et al.,
+"Tight auditing of differentially private machine learning", 2023, do for DP-SGD), which comes near
+to the claim with hundreds of runs; one (ε, δ) alone would take a number that grows with e^ε/δ.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from bdpvi.audits.games import Rates
+from bdpvi.privacy import worst_case
+from bdpvi.privacy.distances import unsampled, variance_of
+from bdpvi.privacy.events import PerturbedObjective, Priced, SampledGaussian, Threshold
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.loss_distribution import deltas_together
+from bdpvi.privacy.perturbed_loss import gaussian_delta
+from bdpvi.privacy.perturbed_objective import law
+from bdpvi.synthesis.counts import Floats
+
+_EPSILONS = np.linspace(0.0, 12.0, 241)
+_LEAST, _MOST = 1 / 16, 64.0
+"""Noise, over what was claimed, among which the audited one is searched."""
+_HALVINGS = 12
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The events that a ledger was charged with.
+
+    Attributes:
+        events: gaussian sums, sums over Poisson samples, perturbed objectives, thresholds.
+    """
+
+    events: tuple[Priced, ...]
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> Claim:
+        """Return everything that was charged.
+
+        Raises:
+            ValueError: if a charge has no worst case.
+        """
+        found: list[Priced] = []
+        for entry in ledger.entries():
+            if entry.events is None:
+                raise ValueError(f"ledger: nothing bounds a record in its charge {entry.kind!r}")
+            found += [one for one in entry.events for _ in range(entry.count)]
+        return cls(tuple(found))
+
+    def epsilon(self, delta: float) -> float:
+        """Return ε at ``delta``; +inf if there is none."""
+        found = worst_case.epsilon(self.events, delta)
+        return math.inf if found is None else found.epsilon
+
+    def with_noise(self, scale: float) -> Claim:
+        """Return the same events with ``scale`` times the noise."""
+        return Claim(tuple(_louder(one, scale) for one in self.events))
+
+    @lru_cache(maxsize=64)  # noqa: B019
+    def deltas(self) -> Floats:
+        """Return δ at each of ``_EPSILONS``, without the part that rounding adds."""
+        flat = self.events
+        steps = [one for one in flat if isinstance(one, SampledGaussian) and not unsampled(one)]
+        runs = tuple(one.at(one.largest, one.steps) for one in steps)
+        minima = tuple(one for one in flat if isinstance(one, PerturbedObjective))
+        variance = math.fsum(variance_of(one) or 0.0 for one in flat)
+        known = math.fsum(one.delta for one in flat if isinstance(one, Threshold))
+        if runs and variance:
+            runs += (SampledGaussian(noise_multiplier=variance**-0.5),)
+        others = deltas_together(runs) if runs else None
+        if minima:
+            each = law(minima, 0.0 if runs else variance, others)
+            found = np.array([each(float(epsilon)) for epsilon in _EPSILONS])
+        elif others is not None:
+            found = others(_EPSILONS)
+        else:
+            found = gaussian_delta(_EPSILONS, np.full(len(_EPSILONS), variance))
+        return np.asarray(np.minimum(found + known, 1.0))
+
+    def refuted(self, rates: Rates) -> bool:
+        """Return whether no mechanism with these δ(ε) allows such rates."""
+        allowed, times = self.deltas(), np.exp(_EPSILONS)
+        p, q = rates.hits, rates.false_alarms
+        gained = np.maximum(p - times * q, (1 - q) - times * (1 - p))
+        return bool((gained > allowed).any())
+
+    def audited(self, rates: Rates, delta: float) -> float:
+        """Return the ε at ``delta`` of the member with the least noise that is refuted, or 0.
+
+        Args:
+            rates: bounds, from below of the hits and from above of the false alarms.
+            delta: δ.
+        """
+        if not self.with_noise(_MOST).refuted(rates):
+            return 0.0
+        low, high = math.log(_LEAST), math.log(_MOST)
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            if self.with_noise(math.exp(middle)).refuted(rates):
+                high = middle
+            else:
+                low = middle
+        return self.with_noise(math.exp(high)).epsilon(delta)
+
+
+def _louder(event: Priced, scale: float) -> Priced:
+    if isinstance(event, SampledGaussian):
+        return replace(event, noise_multiplier=event.noise_multiplier * scale, norms=None)
+    if isinstance(event, PerturbedObjective):
+        noise, hiding = event.noise_multiplier * scale, event.hiding / scale
+        return replace(event, noise_multiplier=noise, hiding=hiding)
+    return event

@@ -1,0 +1,177 @@
+"""Audits: near to right claims, above wrong ones, and they go on where they were interrupted."""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated import logistic_data
+from test_cli import run
+
+from bdpvi._ground import progress
+from bdpvi._ground.checkpoint import Checkpoint
+from bdpvi.audits import doors, exact
+from bdpvi.audits.claims import Claim
+from bdpvi.audits.found import PAIRS, Audit, Door
+from bdpvi.audits.games import Rates
+from bdpvi.privacy.book import Entry
+from bdpvi.privacy.events import PerturbedObjective, Priced, SampledGaussian, Threshold
+from bdpvi.privacy.gaussian_dp import gaussian_epsilon
+from bdpvi.privacy.ledger import Ledger
+
+DELTA, EPSILON = 1e-5, 4.0
+DATA = logistic_data(60, 3)
+DOORS = {one.name: one for one in doors.doors(DATA, EPSILON, DELTA)}
+EVENTS: dict[str, tuple[Priced, ...]] = {
+    "gaussian": (SampledGaussian(noise_multiplier=2.0, steps=4),),
+    "sampled": (SampledGaussian(noise_multiplier=2.0, rate=0.3, steps=2),),
+    "minimum": (PerturbedObjective(noise_multiplier=1.0, curvature=0.2),),
+    "threshold": (SampledGaussian(noise_multiplier=1.0), Threshold(1e-6)),
+}
+
+
+def rates(mu: float) -> Rates:
+    """Return the exact rates of the best test of N(0, 1) and N(μ, 1)."""
+    miss = math.erfc(mu / 2 / math.sqrt(2)) / 2
+    return Rates(hits=1 - miss, false_alarms=miss)
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.0, 3.0])
+def test_exact_rates_give_the_epsilon_of_the_mechanism(mu: float) -> None:
+    """Audited by the claim of another noise; a test that is 1 % off would give another ε."""
+    claim = Claim((SampledGaussian(noise_multiplier=1.0),))
+    assert claim.audited(rates(mu), DELTA) == pytest.approx(
+        gaussian_epsilon(mu**2, DELTA), rel=5e-3
+    )
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_less_is_claimed_with_more_noise(name: str) -> None:
+    claim = Claim(EVENTS[name])
+    small, large = (claim.with_noise(scale).deltas() for scale in (0.8, 1.0))
+    assert bool((large <= small + 1e-12).all())
+    assert not claim.refuted(Rates(0.5, 0.5))
+    assert claim.refuted(Rates(1 - 1e-9, 1e-9))
+
+
+def test_counted_rates_hold_at_their_level() -> None:
+    """Of N(0, 1) and N(1, 1), one bound or the other fails in at most one of 20 games."""
+    random, wrong = np.random.default_rng(0), 0
+    for _ in range(200):
+        found = Rates.of(random.normal(0, 1, 200), random.normal(1, 1, 200), 0.95)
+        best = rates(1.0)
+        wrong += (found.hits - found.false_alarms) > best.hits - best.false_alarms
+    assert wrong <= 10
+
+
+def fake(noise: float, charged: float = 1.0) -> Door:
+    """Return a door with a noisy sum whose noise is not what is charged."""
+    random = np.random.default_rng(0)
+
+    def once(moved: float) -> tuple[float, Ledger]:
+        ledger = Ledger()
+        event = SampledGaussian(noise_multiplier=charged)
+        ledger.charge(Entry(kind="release", events=(event,)))
+        return moved + noise * float(random.normal()), ledger
+
+    return Door("noisy sum", 0.0, 1.0, once)
+
+
+@pytest.mark.parametrize(("noise", "refuted"), [(1.0, False), (0.5, True)])
+def test_half_the_noise_is_noticed(noise: float, refuted: bool, tmp_path: Path) -> None:
+    found = fake(noise).audited(DELTA, 1000, Checkpoint(tmp_path / "a", {}), progress.silent)
+    assert found.refuted is refuted
+    assert ("WRONG" in str(found)) is refuted
+    assert found.certain <= found.low
+    if not refuted:
+        assert 0.5 < found.tightness < 1.05
+
+
+def test_an_interrupted_audit_goes_on(tmp_path: Path) -> None:
+    door, calls = fake(1.0), []
+
+    def once(moved: float) -> tuple[float, Ledger]:
+        calls.append(moved)
+        if len(calls) == 2 * PAIRS + 5:
+            raise KeyboardInterrupt
+        return door.once(moved)
+
+    kept = Checkpoint(tmp_path / "a", {})
+    broken = Door("sum", 0.0, 1.0, once)
+    with pytest.raises(KeyboardInterrupt):
+        broken.audited(DELTA, 2 * PAIRS, kept, progress.silent)
+    broken.audited(DELTA, 2 * PAIRS, kept, progress.silent)
+    assert len(calls) == 4 * PAIRS + 5 + 1  # the unfinished part again, and one for the claim
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_every_door_is_charged_what_it_was_asked_for(name: str) -> None:
+    door = DOORS[name]
+    without, with_it = (door._once(one) for one in (door.without, door.with_it))
+    assert math.isfinite(without[0])
+    assert math.isfinite(with_it[0])
+    claims = [Claim.of(ledger) for _, ledger in (without, with_it)]
+    assert claims[0] == claims[1]
+    assert claims[0].epsilon(DELTA) == pytest.approx(EPSILON, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["noisy scores, rounds", "synthetic counts, exact"])
+def test_exact_audits_come_near_to_the_claim(name: str) -> None:
+    found = dict(exact.audits(logistic_data(300, 3), 1.0, DELTA))[name]()
+    assert 0.9 < found.tightness <= 1 + 1e-6
+    assert found.runs == 0
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_guides_and_random_records(epsilon: float) -> None:
+    found = dict(exact.audits(logistic_data(300, 3), epsilon, DELTA))
+    assert 0.9 < found["guide draws"]().tightness <= 1 + 1e-6
+    random = found["Bayesian draws"]()
+    assert 0 < random.low <= random.claim
+    assert random.worst is not None
+    assert random.worst > random.low
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DOORS)
+def test_no_door_gives_away_more(name: str, tmp_path: Path) -> None:
+    kept = Checkpoint(tmp_path / "a", {})
+    assert not DOORS[name].audited(DELTA, 400, kept, progress.silent).refuted
+
+
+def _few(claim: float) -> Any:
+    audit = Audit(
+        door="x", claim=claim, low=1.0, certain=1.0, delta=DELTA, runs=0, seconds=0.0, worst=2.0
+    )
+    return lambda *given: [("x", lambda: audit)]
+
+
+@pytest.mark.parametrize(("claim", "code"), [(1.1, 0), (0.9, 1)])
+def test_the_command(
+    claim: float, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(exact, "audits", _few(claim))
+    out = tmp_path / "out"
+    assert run("audit", "--simulated", "--out", out, "--exact-only", "--quiet") == code
+    said = capsys.readouterr()
+    assert "secret" in said.out
+    assert ("too small" in said.err) is bool(code)
+    file = out / "audit.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700
+    assert json.loads(file.read_text())["refuted"] == (["x"] if code else [])
+
+
+def test_a_table_or_a_simulated_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--simulated", "--data", "breast-cancer", "--out", tmp_path / "a")
+    assert run("audit", *given) == 2
+    assert "give one" in capsys.readouterr().err
+    assert run("audit", "--out", tmp_path / "a") == 2
+    assert not (tmp_path / "a").exists()

@@ -1,0 +1,175 @@
+"""Numbers far out: a right value, +∞ or an error that says why; never NaN, never below the truth.
+
+mpmath computes the same to as many digits as cancel.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+from simulated import logistic_data
+
+import bdpvi
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.guides import MeanField
+from bdpvi.privacy import conversions, worst_case
+from bdpvi.privacy.events import PerturbedObjective, Priced, SampledGaussian, Threshold
+from bdpvi.privacy.gaussian import equal_covariance, largest_variance
+from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
+from bdpvi.regression import NoisyScores, ObjectivePerturbation
+
+SIGMAS = (1e-8, 1e-4, 0.02, 1.0, 10.0, 1e4, 1e8)
+EPSILONS = (1e-6, 1e-3, 0.1, 1.0, 100.0, 1e3)
+DELTAS = (1e-300, 1e-100, 1e-20, 1e-5, 0.5)
+SEEN = mpmath.mpf("1e-300")
+"""Smaller δ need not be told from 0."""
+
+
+def exact(variance: float, epsilon: float) -> mpmath.mpf:
+    """Return δ(ε) of a Gaussian mechanism of μ² = variance, by its definition."""
+    mu = math.sqrt(variance)
+    far = min(abs(mu / 2 - epsilon / mu), 60.0)
+    with mpmath.workdps(60 + int(far**2 / 4 + min(epsilon, 1e4) / 2)):
+        root = mpmath.sqrt(mpmath.mpf(variance))
+        a = root / 2 - mpmath.mpf(epsilon) / root
+        return mpmath.ncdf(a) - mpmath.exp(epsilon) * mpmath.ncdf(a - root)
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_delta_of_a_gaussian(sigma: float) -> None:
+    variance = torch.tensor([sigma**-2], dtype=torch.float64)
+    for epsilon in EPSILONS:
+        found, true = float(equal_covariance(variance, epsilon)), exact(sigma**-2, epsilon)
+        assert 0 <= found <= 1
+        if true > SEEN:
+            assert found == pytest.approx(float(true), rel=1e-9)
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_epsilon_of_a_gaussian(sigma: float) -> None:
+    for delta in DELTAS:
+        found = gaussian_epsilon(sigma**-2, delta)
+        if found == 0:
+            assert exact(sigma**-2, 1e-30) <= delta
+        elif found < 300:  # beyond that mpmath takes long
+            assert exact(sigma**-2, found) <= delta * (1 + 1e-9)
+            assert exact(sigma**-2, found * (1 - 1e-6)) > delta
+
+
+@pytest.mark.parametrize(
+    "epsilon", [*EPSILONS[:-1], pytest.param(EPSILONS[-1], marks=pytest.mark.whole)]
+)
+@pytest.mark.parametrize("largest", [lambda *of: gaussian_distance(*of) ** 2, largest_variance])
+def test_the_distance_that_an_epsilon_allows(
+    largest: Callable[[float, float], float], epsilon: float
+) -> None:
+    for delta in DELTAS:
+        true = exact(largest(epsilon, delta), epsilon)
+        assert delta * (1 - 1e-3) < true <= delta * (1 + 1e-9)
+
+
+def epsilon_or_inf(events: list[Priced], delta: float) -> float:
+    found = worst_case.epsilon(events, delta)
+    return math.inf if found is None else found.epsilon
+
+
+@pytest.mark.parametrize("sigma", [1e-8, 0.02, 1.0, pytest.param(1e8, marks=pytest.mark.whole)])
+@pytest.mark.parametrize("delta", [1e-300, 1e-5, 0.5])
+def test_minima_and_thresholds_never_give_nan(sigma: float, delta: float) -> None:
+    for curvature, residual in itertools.product((0.0, 1.0), (1.0, 0.5, 1e-6)):
+        minimum = PerturbedObjective(noise_multiplier=sigma, curvature=curvature, residual=residual)
+        alone = epsilon_or_inf([minimum], delta)
+        more = epsilon_or_inf([minimum, Threshold(delta / 2)], delta)
+        assert 0 <= alone <= more * (1 + 1e-9)
+        if curvature == 0 and 0 < alone < 1e4:  # a Gaussian mechanism of distance k/σ
+            assert exact((residual / sigma) ** 2, alone) <= delta * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("sigma", [1e-8, 0.02, 1.0])
+def test_sampled_steps_never_give_less_than_all_records_of_one_do(sigma: float) -> None:
+    """Steps at rate q cost at most those at rate 1, and one step at least q of one, in δ."""
+    rate = 0.01
+    for delta in (1e-20, 1e-5, 0.5):
+        found = epsilon_or_inf([SampledGaussian(noise_multiplier=sigma, rate=rate)], delta)
+        assert found >= 0
+        if math.isfinite(found):
+            inner = math.log1p(math.expm1(found) / rate) if found < 500 else found - math.log(rate)
+            assert rate * exact(sigma**-2, inner) <= delta * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("dimension", [1, 20])
+def test_pairs_of_many_dimensions(dimension: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for spread, far in itertools.product((0.0, 1e-12, 1.0, 20.0), (0.0, 1e-16, 1.0)):
+        r = (spread * torch.randn(2, dimension, generator=generator, dtype=torch.float64)).exp()
+        b2 = far * torch.rand(2, dimension, generator=generator, dtype=torch.float64)
+        pairs = GaussianPairs(r, b2)
+        for order in (0.1, 1.0, 64.0, 1e6):
+            assert bool((pairs.renyi(order) >= -1e-12).all())  # refuses NaN too
+        found = pairs.hockey_stick(1.0)
+        assert bool(((found >= 0) & (found <= 1 + 1e-12)).all())
+
+
+def test_divergences_of_five_hundred_dimensions() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for spread in (0.0, 1e-12, 1.0, 20.0):
+        r = (spread * torch.randn(2, 500, generator=generator, dtype=torch.float64)).exp()
+        pairs = GaussianPairs(r, torch.ones(2, 500, dtype=torch.float64))
+        for order in (0.1, 1.0, 64.0, 1e6):
+            assert bool((pairs.renyi(order) >= 0).all())
+    one = torch.ones(1, 500, dtype=torch.float64)
+    close = GaussianPairs(one, one / 500)
+    assert float(close.hockey_stick(1.0)) == pytest.approx(float(exact(1.0, 1.0)), rel=1e-9)
+
+
+def test_conversions_at_orders_to_a_million() -> None:
+    for cost, order in itertools.product((0.0, 1e-300, 1.0, 1e300), (1e-6, 1.0, 1e6)):
+        for delta, epsilon in zip(DELTAS, EPSILONS, strict=False):
+            assert not bool(conversions.epsilon(cost, order, delta).isnan())
+            found = conversions.delta(cost, order, epsilon)
+            assert 0 <= float(found) <= 1
+            # Canonne, Kamath and Steinke (2020), Proposition 12, for the order λ + 1.
+            with mpmath.workdps(60):
+                lam = mpmath.mpf(order)
+                log = mpmath.mpf(cost) - lam * mpmath.mpf(epsilon)
+                log += lam * mpmath.log(lam) - (1 + lam) * mpmath.log1p(lam)
+                true = mpmath.exp(min(log, mpmath.mpf(0)))
+            if true > SEEN:
+                assert float(found) >= float(true) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("records", [0, 1, 2, 3])
+def test_tables_of_hardly_anybody(records: int) -> None:
+    """Released numbers are finite, or the refusal is an error that says why."""
+    some = logistic_data(4, 2)
+    model = bdpvi.BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
+
+    def table() -> bdpvi.Dataset:
+        return bdpvi.Dataset(some.x[:records], some.y[:records])
+
+    def route(**given: Any) -> torch.Tensor:
+        return bdpvi.fit_private(model, table(), epsilon=1.0, **given).samples
+
+    def guide() -> torch.Tensor:
+        recipe = bdpvi.recommended(1.0, guide=MeanField)
+        fitted = recipe.fit_guide(
+            table(), neighbours=bdpvi.Optimum(bdpvi.bayesian.Remove(0)), progress=False
+        )
+        return bdpvi.release(fitted, epsilon=1.0).samples
+
+    routes: list[Callable[[], torch.Tensor]] = [
+        lambda: route(route=ObjectivePerturbation(rows=100)),
+        lambda: route(route=NoisyScores(rows=100, least=0.0)),
+        guide,
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for one in routes:
+            assert bool(one().isfinite().all())
