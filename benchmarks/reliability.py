@@ -162,8 +162,9 @@ largest that the guesses refute.{short("runs", runs)} Claims refuted at 99.9 %:
 ![Claimed and audited ε of each door](figures/audited.svg)
 
 A low tightness proves nothing either way: of noisy scores and DPVI the attacker sees the last
-answer only, while their accountants assume that all rounds are seen; and the claim of objective
-perturbation keeps a part that more noise does not lower, which takes more runs to refute.
+answer only, while their accountants assume that all rounds are seen; and of objective
+perturbation the audited ε is what the guesses need of any mechanism, as more noise lowers its
+claim only in part.
 
     bdpvi audit --simulated --runs {runs} --out build/audit"""
 

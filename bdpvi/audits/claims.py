@@ -95,14 +95,17 @@ class Claim:
         return bool((gained > allowed).any())
 
     def audited(self, rates: Rates, delta: float) -> float:
-        """Return the ε at ``delta`` of the member with the least noise that is refuted, or 0.
+        """Return the ε at ``delta`` of the member with the least noise that is refuted.
+
+        It is at least what the rates need of any mechanism, by :meth:`.Rates.epsilon`.
 
         Args:
             rates: bounds, from below of the hits and from above of the false alarms.
             delta: δ.
         """
+        least = rates.epsilon(delta)
         if not self.with_noise(_MOST).refuted(rates):
-            return 0.0
+            return least
         low, high = math.log(_LEAST), math.log(_MOST)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
@@ -110,7 +113,7 @@ class Claim:
                 high = middle
             else:
                 low = middle
-        return self.with_noise(math.exp(high)).epsilon(delta)
+        return max(least, self.with_noise(math.exp(high)).epsilon(delta))
 
 
 def _louder(event: Priced, scale: float) -> Priced:

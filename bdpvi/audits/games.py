@@ -7,6 +7,7 @@ attack may exist; for noisy counts no score is better than :func:`likelihood_rat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -79,6 +80,18 @@ class Rates:
         turns, confidence = len(without) - first, (1 + level) / 2
         quiet = _clopper_pearson(turns - false, turns, confidence)
         return cls(float(_clopper_pearson(true, turns, confidence)), float(1 - quiet))
+
+    def epsilon(self, delta: float) -> float:
+        """Return the ε that such rates need at ``delta``, whatever the mechanism is.
+
+        It is the largest of log((p − δ)/q), the same of the opposite guess, and 0.
+
+        >>> round(Rates(0.8, 0.1).epsilon(0.0), 3)
+        2.079
+        """
+        p, q = self.hits, self.false_alarms
+        pairs = ((p - delta, q), (1 - q - delta, 1 - p))
+        return max([0.0, *(math.log(a / b) for a, b in pairs if a > 0 and b > 0)])
 
 
 def play(
