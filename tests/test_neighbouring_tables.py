@@ -174,7 +174,7 @@ def test_an_estimator_moves_by_no_more_than_is_paid_and_exact_constants_by_far_m
             warnings.simplefilter("ignore", PrivacyLeakWarning)
             found = model.fit(X[rows], y[rows]).release_
         receipt = found.receipt
-        steps: torch.Tensor = found.samples / receipt.noise_scale / math.sqrt(receipt.temperature)
+        steps: torch.Tensor = found.samples / receipt.noise_scale
         return steps
 
     whole, less = np.arange(400), np.delete(np.arange(400), i)
