@@ -85,6 +85,8 @@ def from_blocks(
     options = {"name": Path(blocks.path).stem or "data", **options}
     header, people, limit = list(blocks.header), People(), None
     if unit is not None:
+        if unit in (target, *(column.name for column in options["constants"].columns)):
+            raise ValueError(f"unit={unit!r} names persons, and is the target or in constants too")
         header = without_unit(header, unit)
         types: Schema | None = options.get("types")
         type_, options["types"] = (None, None) if types is None else types.of_unit(unit)

@@ -141,9 +141,8 @@ def needed(name: str, found: dict[str, str]) -> dict[str, str]:
         if one.name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
             about = metadata(one.name)
             classes = [c for c in about.get_all("Classifier") or [] if c.startswith("License ::")]
-            found[one.name] = (
-                about["License-Expression"] or " ".join(classes) or about["License"] or ""
-            )
+            said = (about.get("License-Expression"), " ".join(classes), about.get("License"))
+            found[one.name] = next(filter(None, said), "")
             needed(one.name, found)
     return found
 

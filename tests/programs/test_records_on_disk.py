@@ -154,6 +154,7 @@ def test_a_number_of_rows_is_bought_as_in_memory(rows: pd.DataFrame, tmp_path: P
 
 @pytest.mark.filterwarnings("ignore:for the owner only")
 @pytest.mark.usefixtures("once")
+@pytest.mark.whole
 def test_persons_with_several_rows_are_trained_on_as_in_memory(
     rows: pd.DataFrame, tmp_path: Path
 ) -> None:
@@ -433,7 +434,7 @@ def test_what_is_refused_is_refused_before_any_charge(rows: pd.DataFrame, tmp_pa
     data, ledger = on_disk(rows, tmp_path / "table", 1), Ledger(unit="patient", rows_per_unit=3)
     with pytest.raises(ValueError, match="unit"):
         bdpvi.fit_private(model, data, epsilon=1.0, route=QUICK, guide=guide, ledger=ledger)
-    with pytest.raises(ValueError, match="unit"):
+    with pytest.raises(ValueError, match="unit='age' names persons, and is the target or in const"):
         on_disk(rows, tmp_path / "other", 1, unit="age", rows_per_unit=2)
     x, y = torch.ones(20, 2), torch.ones(20)
     with pytest.raises(ValueError, match=r"records of the shapes \(2,\); make each a pair"):

@@ -121,6 +121,7 @@ def test_a_panel_in_pieces_is_the_whole(
     assert torch.equal(pieces.pairs.r, two.pairs.r)
 
 
+@pytest.mark.whole
 def test_persons_are_fitted_by_one_row_each(rows: pd.DataFrame, tmp_path: Path) -> None:
     who = rows.assign(who=np.arange(len(rows)) // 2)
     who.to_parquet(tmp_path / "visits.parquet", row_group_size=1000)
