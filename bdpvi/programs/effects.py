@@ -99,7 +99,10 @@ def plates(
     ) -> tuple[int, int, Tensor | None]:
         part = subsample is not None or (subsample_size is not None and subsample_size != size)
         if is_records(name, size, part):
-            return len(indices), len(indices), torch.tensor(indices, device=device)
+            found = torch.zeros(len(indices), dtype=torch.int64, device=device)
+            if any(indices):  # a copy to a device would be waited for
+                found = torch.tensor(indices, device=device)
+            return len(indices), len(indices), found
         return plain(name, size, subsample_size, subsample, use_cuda, device)  # type: ignore[no-any-return]
 
     SubsampleMessenger._subsample = staticmethod(one_entry)
