@@ -91,7 +91,10 @@ def test_the_student_t_bounds_a_score_by_itself() -> None:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("name", "records"), [("poisson", 600), ("student_t", 1000)])
+@pytest.mark.parametrize(
+    ("name", "records"),
+    [("poisson", 600), pytest.param("student_t", 1000, marks=pytest.mark.slow)],
+)
 def test_a_release_of_the_guide_s_own_covariance_is_reliable(name: str, records: int) -> None:
     found = source(name)
     guide = FullRank(found["model"], init_scale=0.05)

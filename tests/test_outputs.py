@@ -163,7 +163,9 @@ def plain(tmp_path: Path) -> Path:
     return tmp_path / "t.csv"
 
 
-@pytest.mark.parametrize("screen", ["closed", "full", "ascii"])
+@pytest.mark.parametrize(
+    "screen", ["closed", pytest.param("full", marks=pytest.mark.slow), "ascii"]
+)
 def test_a_screen_ends_no_release(screen: str, plain: Path) -> None:
     if screen == "full" and not Path("/dev/full").exists():
         pytest.skip("no device that is full")

@@ -52,7 +52,7 @@ def _near(name: str, learned: str) -> None:
     elif name == "enumeration":
         assert numbers(learned) == pytest.approx([0.85, 0.85, -1, 1, 0.85, -1, 1], abs=0.2)
     else:
-        found, truth = (numbers(part) for part in learned.split(" of "))
+        found, truth = (numbers(part) for part in learned.rsplit(" of ", 1))
         assert found == pytest.approx(truth, abs=0.25)
 
 

@@ -128,7 +128,7 @@ def test_exact_audits_come_near_to_the_claim(name: str) -> None:
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+@pytest.mark.parametrize("epsilon", [pytest.param(0.5, marks=pytest.mark.slow), 4.0])
 def test_guides_and_random_records(epsilon: float) -> None:
     found = dict(exact.audits(logistic_data(300, 3), epsilon, DELTA))
     assert 0.9 < found["guide draws"]().tightness <= 1 + 1e-6

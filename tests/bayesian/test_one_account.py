@@ -36,6 +36,7 @@ def epsilon(fit: bdpvi.Fit) -> float:
     return bayes(bdpvi.cost(fit, delta=DELTA)).epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:delta")
 def test_two_fits_alike_cost_what_one_does_twice_and_others_more_than_either() -> None:
     once, twice, both, mixed, other = (Ledger() for _ in range(5))
@@ -76,7 +77,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("early", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_what_a_killed_process_released_counts(early: bool, tmp_path: Path) -> None:
     """Whether it dies when losses are kept and not charged, or once it is charged."""
     path, folder = str(tmp_path / "people.jsonl"), Path(__file__).parent

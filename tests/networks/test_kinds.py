@@ -68,7 +68,7 @@ def test_norms_are_those_of_autograd_or_nothing_is_charged(
             assert re.search(r"layer '|has \(|module has|torch.autocast in", why), why
 
 
-@WHOLE
+@pytest.mark.slow
 def test_the_table_is_what_the_benchmark_prints() -> None:
     pytest.importorskip("opacus")
     text = PAGE.read_text(encoding="utf-8")

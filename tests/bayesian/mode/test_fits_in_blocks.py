@@ -91,7 +91,7 @@ def test_a_panel_of_a_table_in_blocks_is_a_sample(folder: Path) -> None:
     assert len(torch.unique(panel.pairs.b2, dim=0)) > 100
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_many_blocks_are_fitted_with_few_passes(rows: pd.DataFrame, tmp_path: Path) -> None:
     """Rows in order, so that every sixteenth block is no fair sample of them."""
     ordered = rows.sort_values("age")
@@ -107,7 +107,7 @@ def test_many_blocks_are_fitted_with_few_passes(rows: pd.DataFrame, tmp_path: Pa
     torch.testing.assert_close(other.pairs.r, one.pairs.r, rtol=1e-9, atol=0)
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_a_panel_in_pieces_is_the_whole(
     folder: Path, pool: ProcessPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +121,7 @@ def test_a_panel_in_pieces_is_the_whole(
     assert torch.equal(pieces.pairs.r, two.pairs.r)
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 def test_persons_are_fitted_by_one_row_each(rows: pd.DataFrame, tmp_path: Path) -> None:
     who = rows.assign(who=np.arange(len(rows)) // 2)
     who.to_parquet(tmp_path / "visits.parquet", row_group_size=1000)
