@@ -459,7 +459,8 @@ def test_what_a_random_record_pays_is_at_most_the_worst_case() -> None:
         found = cost.bayesian if rows else cost.path
         assert found is not None
         assert cost.worst_case is not None
-        assert found.epsilon == cost.worst_case.epsilon
+        # Rarely the clipped residuals at the minimum make some records a little cheaper.
+        assert 0.99 * cost.worst_case.epsilon < found.epsilon <= cost.worst_case.epsilon
 
 
 def test_a_bayesian_guarantee_takes_draws_from_the_posterior() -> None:
