@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Sized
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bdpvi._ground.outputs import several
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Size = TypeVar("Size", bound=float)
 _KINDS = "biuf"
 """Kinds of numpy's and pandas' types: booleans, integers, floating point."""
 
@@ -52,6 +53,17 @@ def positive(name: str, value: float) -> float:
     if not (_real(name, value) > 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be finite and positive, got {value!r}")
     return float(value)
+
+
+def single(name: str, value: float) -> float:
+    """Return ``value`` if it is positive and at most 1e38, which tensors of any precision hold.
+
+    >>> single("limit", 1e300)
+    Traceback (most recent call last):
+        ...
+    ValueError: limit must be at most 1e+38, got 1e+300
+    """
+    return at_most(name, positive(name, value), 1e38)
 
 
 LEAST_EPSILON = 1e-9
@@ -106,7 +118,7 @@ def positive_int(name: str, value: int, least: int = 1) -> int:
     return int(value)
 
 
-def at_most(name: str, size: int, most: int, remedy: str = "") -> int:
+def at_most(name: str, size: Size, most: float, remedy: str = "") -> Size:
     """Return a size from untrusted input, if it is within a limit.
 
     Readers of shared files call it before they allocate that size.

@@ -58,7 +58,7 @@ class Design:
         if self.prior_scale is not None:
             validate.positive("prior_scale", self.prior_scale)
         if self.limit is not None:
-            validate.positive("limit", self.limit)
+            validate.single("limit", self.limit)
         object.__setattr__(self, "levels", disjoint("levels", self.levels))
         if self.weight_norm is not None and not self.weight_norm > 0:
             raise ValueError(f"weight_norm must be positive, got {self.weight_norm!r}")

@@ -104,7 +104,7 @@ class BayesianLogisticRegression:
                 object.__setattr__(self, name, disjoint(name, value))
         for name in ("prior_scale", "clip", "limit"):
             if (value := getattr(self, name)) is not None:
-                validate.positive(name, value)
+                validate.single(name, value)
         if self.weight_norm is not None and not self.weight_norm > 0:
             raise ValueError(f"weight_norm must be positive, got {self.weight_norm!r}")
         if self.clip is not None and self.weight_norm not in (None, math.inf):

@@ -41,7 +41,7 @@ class _Regression(Design):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        validate.positive("largest", self.largest)
+        validate.single("largest", self.largest)
 
     def cut(self, y: Tensor | None) -> Tensor | None:
         """Return targets clipped at ± ``largest``, if there are any."""
@@ -162,6 +162,7 @@ class _Counts(_Regression):
     def __post_init__(self) -> None:
         super().__post_init__()
         validate.positive_int("largest", self.largest)  # type: ignore[arg-type]
+        validate.single("largest", self.largest)
         if self.exposure is not None:
             validate.positive_int("exposure", self.exposure, least=0)
             if self.weighs:

@@ -46,8 +46,13 @@ def test_only_a_transaction_charges_a_ledger() -> None:
     }
     mine = {(SPENDS, on) for place, on in found if place == SPENDS}
     assert mine == {(SPENDS, "ledger"), (SPENDS, "self.ledger")}
-    # A ledger in memory, of what one fit was charged already, and how a calibration is asked for.
-    others = {("bdpvi/sklearn/base.py", "own"), ("bdpvi/bayesian/drawing.py", "asked")}
+    # Ledgers in memory, of what one fit was charged already and of what an audit claims; and how a
+    # calibration is asked for.
+    others = {
+        ("bdpvi/sklearn/base.py", "own"),
+        ("bdpvi/audits/doors.py", "ledger"),
+        ("bdpvi/bayesian/drawing.py", "asked"),
+    }
     assert found - mine == others
 
 
