@@ -141,8 +141,10 @@ def needed(name: str, found: dict[str, str]) -> dict[str, str]:
         if one.name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
             about = metadata(one.name)
             classes = [c for c in about.get_all("Classifier") or [] if c.startswith("License ::")]
-            said = (about.get("License-Expression"), " ".join(classes), about.get("License"))
-            found[one.name] = next(filter(None, said), "")
+            by_key = {key: about[key] for key in {*about}}
+            keys = "License-Expression", "Classifier", "License"
+            by_key["Classifier"] = " ".join(classes)
+            found[one.name] = next(filter(None, map(by_key.get, keys)), "")
             needed(one.name, found)
     return found
 

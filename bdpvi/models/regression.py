@@ -258,7 +258,7 @@ class BayesianPoissonRegression(_Counts):
     def __post_init__(self) -> None:
         super().__post_init__()
         remedy = "such counts are numbers to a linear model"
-        validate.at_most("largest", self.largest, MOST_COUNT, remedy)  # type: ignore[arg-type]
+        validate.at_most("largest", self.largest, MOST_COUNT, remedy)
 
     @property
     def loss(self) -> ContinuedPoisson | None:
