@@ -17,10 +17,9 @@ from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.records import Spread
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.tables import dataset_from_frame
-from bdpvi.datasets.units import Persons, RowLimit, tell_of_others, without_unit
+from bdpvi.datasets.units import RowLimit, without_unit
 
 
 def from_blocks(
@@ -96,7 +95,8 @@ def from_blocks(
     empty = dataset_from_frame(none, target, **options)
     rows = blocks.records(executor, track=bar if progress else None, what="pass")
     if limit is not None:
-        rows = _first_rows(rows, limit)
+        limit.check(rows.sum(limit.persons))
+        rows = rows.map(limit.of)
     left_out, kept = rows.sum(_counted, target, options)
     tell_owner(
         left_out, "record", "it has a blank, an unknown value, or a number that is not finite"
@@ -109,23 +109,6 @@ def from_blocks(
         empty.preprocessing,
         people,
     )
-
-
-def _first_rows(rows: Spread[pd.DataFrame], limit: RowLimit) -> Spread[pd.DataFrame]:
-    """Return the rows that are used of each person, by a pass that looks for their persons.
-
-    Raises:
-        ValueError: if rows of one person lie in two blocks.
-    """
-    more, persons = rows.sum(_persons, limit)
-    limit.check(persons)
-    tell_of_others(more, limit.unit, limit.rows)
-    return rows.map(limit.of)
-
-
-def _persons(frame: pd.DataFrame, limit: RowLimit) -> tuple[int, Persons]:
-    """Return the number of rows that are not used, and the persons."""
-    return len(frame) - len(limit.of(frame)), limit.persons(frame)
 
 
 def _encoded(frame: pd.DataFrame, target: str, options: dict[str, Any]) -> tuple[Tensor, Tensor]:

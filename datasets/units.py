@@ -109,14 +109,18 @@ def at_most(
     """
     validate.positive_int("rows_per_unit", rows)
     without_unit(list(frame.columns), unit)
-    names = persons_of(frame[unit], type)
-    kept = (names != "") & (names.groupby(names).cumcount() < rows)
+    kept = _first(persons_of(frame[unit], type), rows)
     if tell:
-        tell_of_others(int((~kept).sum()), unit, rows)
+        _tell(int((~kept).sum()), unit, rows)
     return frame[kept.to_numpy()]
 
 
-def tell_of_others(count: int, unit: str, rows: int) -> None:
+def _first(names: pd.Series[str], rows: int) -> pd.Series[bool]:
+    """Return which rows are among the first ``rows`` of their person, (N,)."""
+    return (names != "") & (names.groupby(names).cumcount() < rows)
+
+
+def _tell(count: int, unit: str, rows: int) -> None:
     """Tell the owner how many rows :func:`at_most` leaves out."""
     why = f"it has no person, or a person with more than {rows} (unit={unit!r})"
     tell_owner(count, "row", why, stacklevel=4)
@@ -128,12 +132,15 @@ class Persons:
 
     Attributes:
         hashes: of the persons of every part, once for each part.
+        left_out: number of rows that are not used.
     """
 
     hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
+    left_out: int = 0
 
     def __add__(self, other: Persons) -> Persons:
-        return Persons(np.concatenate([self.hashes, other.hashes]))
+        hashes = np.concatenate([self.hashes, other.hashes])
+        return Persons(hashes, self.left_out + other.left_out)
 
     @property
     def apart(self) -> bool:
@@ -164,6 +171,8 @@ class RowLimit:
     def check(self, persons: Persons) -> None:
         """Refuse a table of which two blocks would each keep rows of one person.
 
+        The owner is told how many rows are left out.
+
         Raises:
             ValueError: naming the unit. It is for the owner: it says something of the rows.
         """
@@ -173,6 +182,7 @@ class RowLimit:
                 f"`bdpvi partition TABLE --by {self.unit} --out FOLDER` writes a table in which "
                 "they do not"
             )
+        _tell(persons.left_out, self.unit, self.rows)
 
     def persons(self, frame: pd.DataFrame) -> Persons:
         """Return the persons in some rows.
@@ -187,7 +197,8 @@ class RowLimit:
                 "decimals; as text it is"
             )
         names = persons_of(values, self.type)
-        return Persons(np.unique(hashes_of(names[names != ""])))
+        left_out = len(names) - int(_first(names, self.rows).sum())
+        return Persons(np.unique(hashes_of(names[names != ""])), left_out)
 
 
 def hashes_of(persons: pd.Series[Any]) -> NDArray[np.uint64]:

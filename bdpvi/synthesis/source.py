@@ -17,7 +17,7 @@ from bdpvi.datasets.looks import Misread
 from bdpvi.datasets.records import Held, Records, Spread
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.types import ColumnType
-from bdpvi.datasets.units import Persons, RowLimit, tell_of_others
+from bdpvi.datasets.units import Persons, RowLimit
 from bdpvi.releases import persons
 from bdpvi.synthesis.order import Order
 
@@ -85,10 +85,9 @@ def look(rows: Records[pd.DataFrame], order: Order) -> None:
     of_domains = {name: one.reading for name, one in order.declared.items()}
     types = {name: one for name, one in of_domains.items() if one} | dict(order.types)
     limit = order.limit if isinstance(rows, Spread) else None
-    odd, misread, more, apart = rows.sum(_facts, types, tuple(order.kinds), limit)
+    odd, misread, persons = rows.sum(_facts, types, tuple(order.kinds), limit)
     if limit is not None:
-        limit.check(apart)
-        tell_of_others(more, limit.unit, limit.rows)
+        limit.check(persons)
     tell_owner(odd, "line", ODD)
     misread.tell()
 
@@ -98,10 +97,7 @@ def _facts(
     types: dict[str, ColumnType],
     names: Sequence[str],
     limit: RowLimit | None,
-) -> tuple[int, Misread, int, Persons]:
-    """Return the number of lines left out of a block, what is misread, the number of rows that a
-    person has too many, and the persons."""
-    more, apart = 0, Persons()
-    if limit is not None:
-        more, apart = len(frame) - len(limit.of(frame)), limit.persons(frame)
-    return int(frame.attrs.get(LEFT_OUT, 0)), Misread.of(frame, types, names), more, apart
+) -> tuple[int, Misread, Persons]:
+    """Return the number of lines left out of a block, what is misread, and the persons."""
+    persons = Persons() if limit is None else limit.persons(frame)
+    return int(frame.attrs.get(LEFT_OUT, 0)), Misread.of(frame, types, names), persons

@@ -12,7 +12,7 @@ from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.looks import tell_of_labels
 from bdpvi.datasets.records import Records
-from bdpvi.datasets.units import Persons, RowLimit, tell_of_others
+from bdpvi.datasets.units import Persons, RowLimit
 from bdpvi.tables.encoded import WITHOUT, usable
 from bdpvi.tables.pipeline import Pipeline
 
@@ -61,10 +61,9 @@ def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: RowLimit | No
         ValueError: if rows of one person lie in two parts, each of which would keep some. It is for
             the owner, like all that this pass finds.
     """
-    used, left_out, odd, labels, more, persons = frames.sum(_facts, pipeline, limit)
+    used, left_out, odd, labels, persons = frames.sum(_facts, pipeline, limit)
     if limit is not None:
         limit.check(persons)
-        tell_of_others(more, limit.unit, limit.rows)
     tell_owner(left_out, "row", WITHOUT)
     tell_owner(odd, "line", ODD)
     if pipeline.model is None:
@@ -74,9 +73,9 @@ def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: RowLimit | No
 
 def _facts(
     whole: pd.DataFrame, pipeline: Pipeline, limit: RowLimit | None
-) -> tuple[int, int, int, dict[str, int], int, Persons]:
-    """Return rows in use, others of them, lines left out, and counts of the target's labels; then
-    rows that a person has too many, and the persons."""
+) -> tuple[int, int, int, dict[str, int], Persons]:
+    """Return rows in use, others of them, lines left out, counts of the target's labels, and the
+    persons."""
     frame, persons = whole, Persons()
     if limit is not None:
         frame, persons = limit.of(whole), limit.persons(whole)
@@ -88,7 +87,7 @@ def _facts(
         most = sorted(zip(counts, cells.names, strict=True), reverse=True)[:_SHOWN]
         labels = {name: count for count, name in most if count}
     odd = int(whole.attrs.get(LEFT_OUT, 0))
-    return len(rows), left_out, odd, labels, len(whole) - len(frame), persons
+    return len(rows), left_out, odd, labels, persons
 
 
 def name_of(table: Blocks) -> str:
