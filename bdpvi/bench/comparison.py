@@ -349,8 +349,7 @@ def predict(method: Method, outcomes: Sequence[Outcome], split: Split) -> Tensor
     """
     names = outcomes[0].latents
     latents = {name: torch.cat([one.latents[name] for one in outcomes]) for name in names}
-    at_home = {name: value.cpu() for name, value in latents.items()}
-    means = predictive_means(method.model, at_home, split.test.x)
+    means = predictive_means(method.model, latents, split.test.x)
     return means.reshape(len(outcomes), -1, means.shape[1]).mean(1)
 
 

@@ -200,8 +200,7 @@ def _of_draws(fitted: Fit, plan: Charge, price: Cost, test: Dataset) -> dict[str
     latents = preview(
         fitted, REPEATS, temperature=plan.temperature, generator=torch.Generator().manual_seed(0)
     )
-    at_home = {name: value.cpu() for name, value in latents.items()}
-    each = predictive_means(fitted.model, at_home, test.x)
+    each = predictive_means(fitted.model, latents, test.x)
     means = each.reshape(-1, plan.draws, len(test)).mean(1)
     tempered = f", temperature {plan.temperature:g}" * (plan.temperature != 1)
     return {
@@ -219,8 +218,7 @@ def _of_method(name: str, method: Method, epsilon: float | None, split: Split) -
     prepared = method.prepare(split.train, DELTA)
     setting = 1.0 if epsilon is None else prepared.calibrate(epsilon)
     outcomes = prepared.outcomes([setting] * SEEDS, range(SEEDS))
-    drawn = [{name: value.cpu() for name, value in one.latents.items()} for one in outcomes]
-    means = [predictive_means(method.model, one, split.test.x).mean(0) for one in drawn]
+    means = [predictive_means(method.model, one.latents, split.test.x).mean(0) for one in outcomes]
     return {
         "method": name,
         "guarantee": "none" if epsilon is None else method.guarantee,

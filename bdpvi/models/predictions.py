@@ -21,8 +21,8 @@ def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> 
 
     Args:
         model: the model.
-        latents: their values, each (k, ...).
-        x: features, (N, d).
+        latents: their values, each (k, ...), on any device.
+        x: features, (N, d); the result is on their device.
 
     Raises:
         ValueError: if the target is one of several classes, which have no mean.
@@ -81,7 +81,7 @@ def _is(model: Model, *kinds: type) -> bool:
 def _each(formula: Formula, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """Return a formula's value for each of k values of the latents, (k, N, ...)."""
     with torch.no_grad():
-        return torch.vmap(lambda one: formula(one, x), chunk_size=256)(dict(latents))
+        return torch.vmap(lambda one: formula(one, x), chunk_size=256)(_beside(latents, x))
 
 
 def _traced(
@@ -89,4 +89,8 @@ def _traced(
 ) -> Tensor:
     from bdpvi.models.traces import predicted  # late: it loads Pyro
 
-    return predicted(model, latents, x, of)
+    return predicted(model, _beside(latents, x), x, of)
+
+
+def _beside(latents: Mapping[str, Tensor], x: Tensor) -> dict[str, Tensor]:
+    return {name: value.to(x.device) for name, value in latents.items()}
