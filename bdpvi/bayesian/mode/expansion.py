@@ -224,17 +224,15 @@ class ModeExpansion:
             records: the records; in the data where ``sign`` is −1.
             sign: 1 or −1.
         """
-        moved, at, data = Moved.none(len(records), self.n), 0, self.mode.posterior.records
-        size = max(1, _PIECE // width(self.n, 2))
-        every = torch.arange(len(records))
-        pieces = [records.select(some) for some in every.split(size)] if len(every) else []
+        moved, data = Moved.none(len(records), self.n), self.mode.posterior.records
+        places = blocks(len(records), width(self.n, 2), _PIECE)
+        pieces = [records.select(place) for place in places]
         found: Iterator[Moved] = (_moved(one, self.polynomial, sign) for one in pieces)
         if isinstance(data, Spread) and pieces:
             parts: Any = replace(data, parts=[*map(_Piece, pieces)], steps=(), ahead=8)
             found = replace(parts, what="neighbours").each(_moved, self.polynomial, sign)
-        for some in found:
-            moved.put(slice(at, at + len(some.error)), some)
-            at += len(some.error)
+        for place, some in zip(places, found, strict=True):
+            moved.put(place, some)
         rough, count = (~(moved.error <= TINY)).nonzero()[:, 0], self.mode.posterior.count
         if len(rough) * count * width(self.n, 2) * records.cost > _WORK:
             rough = (~(moved.error <= TOLERABLE)).nonzero()[:, 0]
@@ -290,8 +288,7 @@ def _bends(part: Rows, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
 
 def first_steps(mode: Peak, records: Rows, sign: float) -> Tensor:
     """Return the length of every neighbour's first Newton step, about its displacement, (m,)."""
-    size = max(1, _PIECE // len(mode.point))
-    parts = [records.select(slice(i, i + size)) for i in range(0, max(len(records), 1), size)]
+    parts = map(records.select, blocks(max(len(records), 1), len(mode.point), _PIECE))
     return torch.cat([_first_steps(mode.point, mode.root, one, sign) for one in parts])
 
 

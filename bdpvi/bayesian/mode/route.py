@@ -33,8 +33,9 @@ MOST = 200_000
 
 
 _THIN, _ROUGH, _CLOSE = 16, 0.1, 1e-11
-"""Of a table in blocks: each how manyth block gives a start, and how many standard deviations from
-the mode, there and in the end, are close enough; the last adds to each neighbour's error."""
+"""The mode of every 16th block of a table is a start. The others are distances from a mode, in
+standard deviations, at which a search ends: for that start, and for the fit, where the distance
+adds to each neighbour's error."""
 
 
 class Mode:

@@ -248,7 +248,7 @@ def outer(u: Tensor) -> Tensor:
 
 
 def blocks(rows: int, width: int, entries: int = _ENTRIES) -> list[slice]:
-    """Return slices of rows, each with about so many numbers, a million that stay in a cache."""
+    """Return slices of rows, each of at most ``entries`` numbers: a million stay in a cache."""
     size = max(1, entries // max(1, width))
     return [slice(at, min(at + size, rows)) for at in range(0, rows, size)]
 
