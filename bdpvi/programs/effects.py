@@ -51,7 +51,7 @@ def _stable(alpha: Tensor, beta: Tensor, value: Tensor, coords: str) -> Tensor:
 
     Near α = 1 and near a value of 0, where its integral fails, it is interpolated as there.
     """
-    if coords == "S":
+    if coords == "S":  # as Pyro has it, whose tangent is of the whole
         value = torch.where(alpha == 1, value, value - beta * (torch.pi / 2 * alpha)).tan()
     width = stable_log_prob.alpha_near_one_tolerance
     near = (alpha - 1).abs() < width

@@ -22,13 +22,13 @@ from bdpvi.models.traces import Improper
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import plates
 from bdpvi.programs.program import in_plate
+from bdpvi.programs.sources import Rows
 
 _REPEATS = 6
 """Further runs, which must have the same sites: half of the runs' coins are missed in 1 of 64."""
 _TRIED = (0.0, 1.0, 0.5, 3.0)
 """Values of made-up records, one of which most supports contain."""
 _ROW = "let each entry follow from its own row alone, without means, sorts or counts of records"
-Rows = tuple[Tensor, ...]
 
 
 class Runs:

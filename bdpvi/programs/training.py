@@ -334,13 +334,14 @@ class SuitedDPVI(Settings):
 
         def now() -> dict[str, Tensor]:
             nonce = torch.frombuffer(bytearray(os.urandom(32)), dtype=torch.uint8)
-            own = {_NONCE: nonce, _TRIED: self._tried(model, data)}
-            return own | {name: one.clone() for name, one in self.start.items()}
+            return {_NONCE: nonce, **{name: one.clone() for name, one in self.start.items()}}
 
-        begun = Checkpoint(self.checkpoint, {"run": run}).once("start", now)
+        kept = Checkpoint(self.checkpoint, {"run": run})
+        begun = kept.once("start", now)
         nonce = described(begun[_NONCE])
-        self.start.update({n: value for n, value in begun.items() if n not in (_NONCE, _TRIED)})
-        if not torch.allclose(self._tried(model, data), begun[_TRIED], rtol=1e-6):
+        self.start.update({name: value for name, value in begun.items() if name != _NONCE})
+        tried = self._tried(model, data)
+        if not torch.allclose(tried, kept.once("trial", lambda: {"loss": tried})["loss"], 1e-6):
             raise ValueError(
                 f"checkpoint={str(self.checkpoint)!r} holds a training of another model or guide: "
                 "go on with that, or give each training a folder of its own"
@@ -361,7 +362,7 @@ class SuitedDPVI(Settings):
             return torch.cat([public, one.sum().reshape(1)]).nan_to_num()
 
 
-_NONCE, _TRIED = "nonce of the run", "trial of the run"
+_NONCE = "nonce of the run"
 
 
 def _identified(program: Program, model: Model, features: int) -> Tensor | None:
