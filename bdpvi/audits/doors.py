@@ -57,8 +57,8 @@ def doors(data: Dataset, epsilon: float, delta: float) -> list[Door]:
         "DPVI": DPVI(rows=size, draws=1, steps=_STEPS, batch=max(1, len(data) // 4)),
     }
     made = [_route(name, one, data, epsilon, delta) for name, one in routes.items()]
-    return [*made, dp_sgd(data, epsilon, delta), federation(epsilon, delta), counts(data, epsilon,
-            delta)]  # fmt: skip
+    others = dp_sgd(data, epsilon, delta), federation(epsilon, delta), counts(data, epsilon, delta)
+    return [*made, *others]
 
 
 def neighbours(data: Dataset, far: float) -> tuple[Dataset, Dataset]:

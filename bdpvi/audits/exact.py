@@ -130,7 +130,8 @@ def noisy_scores(name: str, data: Dataset, epsilon: float, delta: float) -> Audi
     begun, k = time.monotonic(), data.x.shape[1] + 1
     plan = ScorePlan.of(Logistic(), k, gaussian_distance(epsilon, delta), float(len(data)))
     prior = NormalPrior(torch.zeros(k).double(), torch.eye(k).double())
-    rows = _design((first(data, _MOST).x, data.y.double()))
+    some = first(data, _MOST)
+    rows = _design((some.x, some.y))
     found = 0.0
     for _ in range(_TRANSCRIPTS):
         beside = _Beside(rows, [_design(one) for one in searched(k - 1)])

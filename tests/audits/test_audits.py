@@ -127,6 +127,12 @@ def test_exact_audits_come_near_to_the_claim(name: str) -> None:
     assert found.runs == 0
 
 
+def test_of_a_large_table_the_first_rows_are_audited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "_MOST", 50)
+    found = exact.noisy_scores("scores", logistic_data(300, 3), 1.0, DELTA)
+    assert 0.9 < found.tightness <= 1 + 1e-6
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("epsilon", [pytest.param(0.5, marks=pytest.mark.slow), 4.0])
 def test_guides_and_random_records(epsilon: float) -> None:
