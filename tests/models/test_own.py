@@ -80,8 +80,8 @@ def test_a_loss_that_is_not_convex_or_has_no_bound_is_refused() -> None:
         made(family=lambda a: dist.Poisson(a.clamp(max=50.0).exp()), bound=wide)
 
 
-class Huber(dist.TorchDistribution):  # type: ignore[misc]
-    """Its curvature has jumps, and each derivative is within every bound where it exists."""
+class OfPredictor(dist.TorchDistribution):  # type: ignore[misc]
+    """A distribution of a real target for a predictor."""
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012
     support = torch.distributions.constraints.real
@@ -89,6 +89,10 @@ class Huber(dist.TorchDistribution):  # type: ignore[misc]
     def __init__(self, a: Tensor) -> None:
         self.a = a
         super().__init__(a.shape, validate_args=False)
+
+
+class Huber(OfPredictor):
+    """Its curvature has jumps, and each derivative is within every bound where it exists."""
 
     def log_prob(self, value: Tensor) -> Tensor:
         r = (self.a - value).abs()
@@ -271,14 +275,7 @@ def test_a_target_beyond_the_bounds_is_clipped_and_an_odd_one_left_out() -> None
 def test_a_smooth_quantile_is_one_of_its_own_losses() -> None:
     """Asymmetric, so that all signs are tested: τr + softplus(−r), r = (y − a)/h."""
 
-    class Quantile(dist.TorchDistribution):  # type: ignore[misc]
-        arg_constraints: dict[str, Any] = {}  # noqa: RUF012
-        support = torch.distributions.constraints.real
-
-        def __init__(self, a: Tensor) -> None:
-            self.a = a
-            super().__init__(a.shape, validate_args=False)
-
+    class Quantile(OfPredictor):
         def log_prob(self, value: Tensor) -> Tensor:
             r = value - self.a
             return -(0.9 * r + softplus(-r))
