@@ -24,35 +24,34 @@ no better than large ones."""
 
 @dataclass(frozen=True, kw_only=True)
 class AuditedTable(SplitTable):
-    """A table of the owner's, or a simulated one."""
+    """A table of the owner's, or none."""
 
     data: Annotated[
         str, typer.Option(help="A CSV or Parquet file, or a public table; or give --simulated.")
     ] = ""
-    simulated: Annotated[
-        bool, typer.Option("--simulated", help="Use a simulated table instead.")
-    ] = False
 
     @property
     def there(self) -> bool:
         """Whether there may be such a table."""
-        return self.simulated or super().there
+        return not self.data or super().there
 
-    def records(self) -> Dataset:
-        """Return encoded records.
 
-        Raises:
-            ValueError: if a table is given with ``--simulated``.
-        """
-        import torch
+def records_of(table: AuditedTable, simulated: bool) -> Dataset:
+    """Return encoded records of the table, or simulated ones.
 
-        if not self.simulated:
-            return self.split(options.PUBLIC_SEED).train
-        if self.data:
-            raise ValueError(f"data={self.data!r} and --simulated were both given; give one")
-        from bdpvi.audits.exact import simulated
+    Raises:
+        ValueError: unless one of both is given.
+    """
+    import torch
 
-        return simulated(torch.Generator().manual_seed(options.PUBLIC_SEED))
+    if simulated == bool(table.data):
+        wrong = "were both given" if simulated else "are both missing"
+        raise ValueError(f"data={table.data!r} and --simulated {wrong}; give one")
+    if not simulated:
+        return table.split(options.PUBLIC_SEED).train
+    from bdpvi.audits import exact
+
+    return exact.simulated(torch.Generator().manual_seed(options.PUBLIC_SEED))
 
 
 @reads_table
@@ -62,6 +61,9 @@ def audit(
         Path,
         typer.Option(help="Secret folder for what is found; an unfinished audit continues."),
     ],
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="Use a simulated table instead.")
+    ] = False,
     epsilon: Annotated[float, typer.Option(help="ε of each release.")] = 4.0,
     delta: Delta = 1e-5,
     runs: Annotated[
@@ -93,7 +95,7 @@ def audit(
     validate.epsilon(epsilon)
     validate.probability("delta", delta)
     validate.positive_int("runs", runs, least=40)
-    data = table.records()
+    data = records_of(table, simulated)
     some = exact.first(data, ROWS)
     settings = {"epsilon": epsilon, "delta": delta, "table": exact.digest(some)}
     kept = Checkpoint(out, settings, "runs")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from simulated import logistic_data
 from test_cli import run
@@ -180,4 +181,16 @@ def test_a_table_or_a_simulated_one(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run("audit", *given) == 2
     assert "give one" in capsys.readouterr().err
     assert run("audit", "--out", tmp_path / "a") == 2
+    assert "give one" in capsys.readouterr().err
     assert not (tmp_path / "a").exists()
+
+
+def test_a_file_is_audited(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": random.integers(18, 90, 80), "sick": random.integers(0, 2, 80)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    given = ("--data", tmp_path / "t.csv", "--target", "sick", "--positive", "1", "--runs", "40")
+    assert run("audit", *given, "--out", tmp_path / "a", "--exact-only", "--quiet") == 0
+    found = json.loads((tmp_path / "a" / "audit.json").read_text())["audits"]
+    assert len(found) == 4
+    assert all(0 < one["tightness"] <= 1 + 1e-6 for one in found)
