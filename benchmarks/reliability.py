@@ -161,10 +161,10 @@ largest that the guesses refute.{short("runs", runs)} Claims refuted at 99.9 %:
 
 ![Claimed and audited ε of each door](figures/audited.svg)
 
-A low tightness proves nothing either way: of noisy scores and DPVI the attacker sees the last
-answer only, while their accountants assume that all rounds are seen; and of objective
-perturbation the audited ε is what the guesses need of any mechanism, as more noise lowers its
-claim only in part.
+A low tightness proves nothing either way; 0 says that this attack is weak. Of noisy scores and
+DPVI the attacker sees the last answer only, while their accountants assume that all rounds are
+seen; and the record that is tried moves these answers, and that of objective perturbation, by
+little of their noise.
 
     bdpvi audit --simulated --runs {runs} --out build/audit"""
 
