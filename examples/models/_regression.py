@@ -23,7 +23,9 @@ def run(
     average: Callable[[Tensor], Tensor],
     true: Sequence[float],
 ) -> None:
-    """Fit with every record left out once, release samples at temperature 1, draw a figure.
+    """Fit with 800 records left out in turn, release samples at temperature 1, draw a figure.
+
+    All 2000 records left out would take 2.5 times as long for an ε that is 2 to 3 % smaller.
 
     Args:
         arguments: of the command line.
@@ -48,6 +50,7 @@ def run(
         training=bdpvi.Training(
             steps=given.steps, seed=0, optim=default_optimiser(given.steps, lr=0.1, decay=0.05)
         ),
+        neighbours=bdpvi.Coupled(bdpvi.bayesian.Remove(min(800, given.records))),
         # of the search alone: no batch is drawn
         accounting=bdpvi.bayesian.Accounting(only_reliable=True, failure_probability=1e-30),
     )
