@@ -23,8 +23,8 @@ records or a larger ε. ``--speed N d`` times a table of that size. ``--groups``
 the ε of the mean and of every group of at least some shares. In tables named ``minorityD_N`` a
 twentieth of the records lies elsewhere and behaves otherwise; the last column is the minority's own
 mean of δ at the ε of the mean over everybody. ``--model`` prints tables that other regressions
-simulate, of 10,000 and 100,000 records with 5 and 20 columns (multinomial: 5), beside logistic
-regression of the same size.
+simulate, of 10,000 and 100,000 records with 5 and 20 columns, beside logistic regression of the
+same size.
 """
 
 from __future__ import annotations
@@ -335,8 +335,6 @@ def models(names: list[str], widths: list[int], sizes: list[float], delta: float
         for n in map(int, sizes):
             usual = float("nan")
             for name in ["logistic", *names]:
-                if name == "multinomial" and d > 5:
-                    continue
                 model, data = MODELS[name], Dataset(*of_model(name, d, n))
                 begun = time.process_time()
                 fit = bdpvi.fit(model, guides.Laplace(model), data, progress=False)

@@ -17,6 +17,7 @@ is within (‖F′(θ)‖ + ‖g_i‖)/λ of θ. So one pass bounds the cost of 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pyro
@@ -44,6 +45,8 @@ SHARE = 1e-3
 """Largest distance of a fit from the optimum, as a fraction of a record's largest effect. Rounding
 keeps this search farther away than Newton steps where records are many."""
 _ROUNDS, _STEPS, _BLOCK = 40, 50, 1024
+_PREDICTED = 2**20
+"""Predictions of each class at a time: draws times records."""
 
 
 class FixedDraws:
@@ -178,21 +181,29 @@ class DrawnElbo:
         with pyro.validation_enabled(False):
             return -log_likelihood(self.model, unpack(self.guide.sites, w), x, y)
 
-    def value(self, mean: Tensor, root: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Return F, up to a constant."""
+    def _parts(self, mean: Tensor, root: Tensor, x: Tensor, y: Tensor) -> Iterator[Tensor]:
+        """Yield the parts of F, up to a constant: the prior's, and that of each block of records.
+
+        A block has all draws of its records, so that memory does not grow with N.
+        """
         draws = self.draws.to(x)
         ridge = self.precision / 2 * (mean.square().sum() + root.square().sum())
-        prior = ridge - root.diagonal().log().sum()
-        if not len(x):
-            return prior
-        every = torch.vmap(lambda z: self._losses(mean + root @ z, x, y).sum())(draws)
-        return every.mean() + prior
+        yield ridge - root.diagonal().log().sum()
+        for part in slices(len(x), max(1, _PREDICTED // len(draws)))[: len(x)]:
+            some = x[part], y[part]
+            total = torch.vmap(lambda z, some=some: self._losses(mean + root @ z, *some).sum())
+            yield total(draws).mean()
 
-    def gradient(self, mean: Tensor, root: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return F′ in μ, (d,), and in the free entries of L, (d, d)."""
+    def both(
+        self, mean: Tensor, root: Tensor, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return F, up to a constant, and F′ in μ, (d,), and in the free entries of L, (d, d)."""
         mean, root = mean.detach().requires_grad_(), root.detach().requires_grad_()
-        in_mean, in_root = torch.autograd.grad(self.value(mean, root, x, y), (mean, root))
-        return in_mean, in_root.diagonal().diag() if self.diagonal else in_root.tril()
+        value, in_mean, in_root = mean.new_zeros(()), torch.zeros_like(mean), torch.zeros_like(root)
+        for part in self._parts(mean, root, x, y):
+            by_mean, by_root = torch.autograd.grad(part, (mean, root))
+            value, in_mean, in_root = value + part.detach(), in_mean + by_mean, in_root + by_root
+        return value, (in_mean, in_root.diagonal().diag() if self.diagonal else in_root.tril())
 
     def minimum(
         self, x: Tensor, y: Tensor, start: Tensor, allowed: float
@@ -209,14 +220,15 @@ class DrawnElbo:
         flat = start
         for _ in range(_ROUNDS):
             mean, root = self.unpacked(flat)
-            norm = math.hypot(*(float(part.norm()) for part in self.gradient(mean, root, x, y)))
+            value, pull = self.both(mean, root, x, y)
+            norm = math.hypot(*(float(part.norm()) for part in pull))
             if norm / self.precision <= allowed:
-                course.append([-float(self.value(mean, root, x, y)), norm])
+                course.append([-float(value), norm])
                 return mean, root, course
             if not norm < least / 10:
                 careful = not careful
             if norm < least:
-                course.append([-float(self.value(mean, root, x, y)), norm])
+                course.append([-float(value), norm])
                 best, least = flat, norm
             flat = self._searched(best, x, y, careful=careful)
         raise FloatingPointError(
@@ -238,8 +250,9 @@ class DrawnElbo:
 
         def closure() -> Tensor:
             search.zero_grad()
-            value = self.value(*self.unpacked(flat), x, y)
-            value.backward()
+            place = self.unpacked(flat)
+            value, pull = self.both(*place, x, y)
+            torch.autograd.backward(place, pull)
             return value
 
         search.step(closure)

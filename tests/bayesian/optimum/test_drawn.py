@@ -68,7 +68,20 @@ def test_the_value_is_the_sum_over_draws_and_records(kind: type[GaussianGuide]) 
             total -= weight * float(own.log_softmax(0)[target]) / len(elbo.draws)
     total += 0.5 * float(mean.square().sum() + root.square().sum())
     total -= float(torch.linalg.slogdet(root).logabsdet)
-    assert float(elbo.value(mean, root, data.x, data.y)) == pytest.approx(total, rel=1e-12)
+    assert float(elbo.both(mean, root, data.x, data.y)[0]) == pytest.approx(total, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", GUIDES)
+def test_blocks_of_records_add_up(
+    kind: type[GaussianGuide], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elbo, data = drawn(WEAK, kind), table(7)
+    mean, root = torch.ones(9).double(), torch.eye(9).double()
+    value, pull = elbo.both(mean, root, data.x, data.y)
+    monkeypatch.setattr("bdpvi.bayesian.optimum.drawn._PREDICTED", 3 * len(elbo.draws))
+    blocks = elbo.both(mean, root, data.x, data.y)
+    assert float(blocks[0]) == pytest.approx(float(value), rel=1e-13)
+    assert distance(blocks[1], pull) <= 1e-12 * distance(pull, (0 * mean, 0 * root))
 
 
 @pytest.mark.parametrize("kind", GUIDES)
@@ -76,10 +89,10 @@ def test_norms_are_those_of_each_record_alone(kind: type[GaussianGuide]) -> None
     elbo, data = drawn(WEAK, kind), table(6)
     mean, root = optimum(elbo, data, 1e-4)
     found = elbo.norms(data.x, data.y, mean, root)
-    every = elbo.gradient(mean, root, data.x, data.y)
+    every = elbo.both(mean, root, data.x, data.y)[1]
     for i in range(6):
         rest = data.without(i)
-        less = elbo.gradient(mean, root, rest.x, rest.y)
+        less = elbo.both(mean, root, rest.x, rest.y)[1]
         assert float(found[i]) == pytest.approx(distance(every, less), rel=1e-9)
     assert bool((found <= WEAK.score_bound(3) * (1 + 1e-12)).all())
 
