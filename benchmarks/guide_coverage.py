@@ -1,6 +1,6 @@
 """Coverage of a trained guide's intervals on the twelve examples of ``examples/private``.
 
-    python benchmarks/guide_coverage.py [--tables 40] [--only NAME ...]
+    python benchmarks/guide_coverage.py [--tables 40] [--steps 1000] [--only NAME ...]
 
 Each table is simulated anew from the same truth and fitted by ``fit_private`` with its defaults, at
 δ = 1e-5. Intervals are between the 2.5 and 97.5 % quantiles of 1000 draws. A model of hidden
@@ -127,7 +127,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def row(name: str, tables: int, records: int, epsilon: float) -> str:
+def row(name: str, tables: int, records: int, epsilon: float, steps: int) -> str:
     """Return a line of the table."""
     example: Example = import_module(name)
     of, truth = seen(name, example)
@@ -141,7 +141,7 @@ def row(name: str, tables: int, records: int, epsilon: float) -> str:
             epsilon=epsilon,
             delta=DELTA,
             guide=guide,
-            route=bdpvi.DPVI(loss=example.LOSS, progress=False),
+            route=bdpvi.DPVI(loss=example.LOSS, steps=steps, progress=False),
         )
         assert release.guide is not None
         values = of({n: one.double() for n, one in release.latents.items()})
@@ -167,6 +167,7 @@ def main() -> None:
     parser.add_argument("--tables", type=int, default=40)
     parser.add_argument("--records", type=float, default=1e4)
     parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--only", nargs="*", choices=NAMES, default=NAMES, metavar="NAME")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -178,7 +179,8 @@ def main() -> None:
     for name in given.only:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            print(row(name, given.tables, int(given.records), given.epsilon), flush=True)
+            found = row(name, given.tables, int(given.records), given.epsilon, given.steps)
+            print(found, flush=True)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ _DRIFT = 1.5
 _PRIOR = 0.9
 """Standard deviation, in those of the prior, from which a coordinate does not count as measured:
 its information is then less than a quarter of the prior's."""
+_AWAY = 3.0
+"""Distance from the optimum, in posterior standard deviations, from which a mean is not settled."""
 _MARGIN = 2.0
 """Factor on the windows' variance: with nine degrees of freedom it is rarely below half the truth.
 """
@@ -35,11 +37,13 @@ class TrainedGuide(NamedTuple):
         covariance: (d, d), or (d,) where coordinates are independent.
         measured: whether each coordinate's information exceeds the privacy noise, and the posterior
             is narrower than the prior, (d,).
+        settled: whether the steps were enough for the mean to reach the optimum.
     """
 
     mean: Tensor
     covariance: Tensor
     measured: Tensor
+    settled: bool
 
 
 class Course:
@@ -58,6 +62,7 @@ class Course:
             hide their slopes.
         moments: sums of 1, u, g, u² and ug over the steps, each weighted by the inverse noise
             variance, with the identified combinations u and noisy gradients g, (5, d).
+        pull: mean of g over the averaged steps, (d,).
     """
 
     def __init__(self, descent: Descent, steps: int, identified: Tensor | None = None) -> None:
@@ -69,6 +74,7 @@ class Course:
         values = descent.program.parameters.items()
         self.sums = {n: torch.zeros(self.windows, *v.shape).to(v) for n, v in values}
         self.moments = torch.zeros(5, descent.program.dim, dtype=torch.float64)
+        self.pull = torch.zeros(descent.program.dim, dtype=torch.float64)
 
     def run(self, steps: Any, kept: TrainingState | None = None) -> None:
         """Take these steps, starting from the last saved state.
@@ -98,6 +104,7 @@ class Course:
         if number < self.first:
             return
         self.variance += noise / self.averaged
+        self.pull += g / self.averaged
         window = self._window(number)
         for name, value in descent.program.parameters.items():
             self.sums[name][window] += value.detach()
@@ -112,6 +119,9 @@ class Course:
         the measured curvature where that is larger. The variance that batches and noise leave in
         the average is added, but at most twice the variance that the windows' averages show: where
         the records say little, the steps are too short to reach :func:`left_in_average`.
+
+        Near the optimum gradients average to about 0. A Newton step by their mean says how far away
+        it is; the prior's gradient, small where coordinates are measured, is left out.
         """
         counts = torch.zeros(self.windows)
         for number in range(self.first, self.steps):
@@ -128,12 +138,15 @@ class Course:
         covariance = _scaled(covariance, (least / _diagonal(covariance)).clamp(min=1.0))
         rate, noise = self.descent.mechanism.rate, self.variance
         left = left_in_average(covariance, rate, noise, self.averaged)
+        away = _diagonal(covariance) * self.pull
         if self.windows > 1 and len(mean):
             seen = _MARGIN * torch.stack(centres).var(0) / self.windows
             shrunk = (seen / _diagonal(left).clamp(min=1e-300)).clamp(max=1.0)
             left = _scaled(left, shrunk)
         measured &= _diagonal(covariance).sqrt() < _PRIOR * prior_deviations(program)
-        return TrainedGuide(mean, covariance + left, measured)
+        away = away[measured] / _diagonal(covariance + left)[measured].sqrt()
+        settled = not bool(away.square().mean() > _AWAY**2)
+        return TrainedGuide(mean, covariance + left, measured, settled)
 
     def _set(self, values: dict[str, Tensor]) -> None:
         with torch.no_grad():
@@ -143,7 +156,7 @@ class Course:
     def state_dict(self) -> dict[str, Any]:
         """Return everything on which later steps depend."""
         own = {"taken": self.taken, "variance": self.variance, "sums": dict(self.sums)}
-        own["moments"] = self.moments
+        own |= {"moments": self.moments, "pull": self.pull}
         return {**own, "ignored": self.descent.ignored, **self.descent.state_dict()}
 
     def load_state_dict(self, state: Any) -> None:
@@ -152,6 +165,7 @@ class Course:
         self.descent.ignored = state["ignored"]
         self.taken, self.variance = state["taken"], state["variance"]
         self.sums, self.moments = dict(state["sums"]), state["moments"]
+        self.pull = state["pull"]
 
 
 def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:

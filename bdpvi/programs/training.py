@@ -251,13 +251,14 @@ class SuitedDPVI(Settings):
                     PrivacyUtilityWarning,
                     stacklevel=9,
                 )
-            mean, covariance, measured = course.posterior()
+            mean, covariance, measured, settled = course.posterior()
             values = {f"of {name}": one for name, one in _values(program, model).items()}
             sites = {f"site {s.name}": torch.tensor(s.shape).long() for s in program.sites}
             return {
                 "mean": mean,
                 "covariance": covariance,
                 "measured": measured,
+                "settled": torch.tensor(settled),
                 **values,
                 **sites,
             }
@@ -284,6 +285,7 @@ class SuitedDPVI(Settings):
             covariance=tuple(map(tuple, ((spread + spread.mT) / 2).tolist())) if whole else (),
             sites=sites,
             measured=tuple(found["measured"].tolist()),
+            settled=bool(found["settled"]),
             features="" if kind.is_floating_point or arguments else str(kind).split(".")[1],
             arguments=arguments,
         )

@@ -114,6 +114,7 @@ class Gaussian:
         sites: shapes of the unconstrained latent variables, in order.
         measured: whether each coordinate is narrower than its prior and not dominated by privacy
             noise, (d,); if it is dominated, its variance is not informative. () means all.
+        settled: whether training reached the optimum, by the noisy gradients of its last half.
         features: torch's type of features that are whole numbers, such as "int64"; "" for others.
         arguments: the features, if the model takes them by name; () for a single x.
 
@@ -130,6 +131,7 @@ class Gaussian:
     covariance: tuple[tuple[float, ...], ...] = ()
     sites: Mapping[str, tuple[int, ...]]
     measured: tuple[bool, ...] = ()
+    settled: bool = field(default=True, metadata={"absent": True})
     features: str = field(default="", metadata={"absent": ""})
     arguments: tuple[Argument, ...] = ()
 

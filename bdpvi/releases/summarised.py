@@ -60,6 +60,10 @@ _FAINT = (
     ". Intervals of coefficients dominated by privacy noise may be too narrow: the guide could not "
     "learn their variance"
 )
+_UNTRAINED = (
+    ". Training has not reached the posterior: gradients of its last half point away from the "
+    "mean. Fit again with more steps"
+)
 _CLASSES = ". Classes are compared with the first"
 
 
@@ -127,7 +131,9 @@ def summarised(
         if release.guide is not None:
             shown = [one for one in rows if one.used]
             seen = sum(one.measured for one in shown)
-            reason, reliable = _TRAINED + _FAINT * (seen < len(shown)), seen >= SHARE * len(shown)
+            reason = _TRAINED + _FAINT * (seen < len(shown))
+            reason += _UNTRAINED * (not release.guide.settled)
+            reliable = seen >= SHARE * len(shown) and release.guide.settled
         if _of_features(release):
             reason += _LEVELS * (len(getattr(release.model, "levels", ())) > len(chosen))
             reason += _CLASSES * bool(_classes(release))

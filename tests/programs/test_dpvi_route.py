@@ -476,6 +476,7 @@ def test_a_resumed_training_counts_the_noise_of_all_its_steps(monkeypatch: Any) 
     resumed.run(range(4))
     assert resumed.variance == pytest.approx((3 * 2 / 0.5) ** 2, rel=1e-6)
     assert resumed.moments[0].tolist() == pytest.approx([4 / (3 * 2 / 0.5) ** 2] * 3, rel=1e-6)
+    assert resumed.pull.tolist() == [1.0] * 3
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -496,6 +497,24 @@ def test_a_guide_is_widened_to_the_curvature_that_is_measured(whole: bool) -> No
     # windows are equal, so nothing is left of the noise: 0.1² stays unless the curvature says more
     expected = torch.tensor([1 / (10 - 1.5), 0.01, 0.01]).double()
     torch.testing.assert_close(sizes, expected, rtol=1e-5, atol=0.0)
+    # 3 standard deviations away, root mean square of the two that are measured
+    limit = 3 * math.sqrt(2 / float(expected[0]))
+    for share, settled in ((0.99, True), (1.01, False)):
+        course.pull = torch.tensor([share * limit, 0.0, 1e9]).double()
+        assert course.posterior().settled == settled
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("steps", "settled"), [(40, False), (500, True)])
+def test_the_summary_of_too_few_steps_is_not_reliable(steps: int, settled: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(10_000, 2, generator=generator)
+    y = x @ torch.tensor([1.0, -1.0]) + torch.randn(10_000, generator=generator)
+    route = DPVI(rows=1e4, steps=steps, batch=500, draws=50)
+    release = bdpvi.fit_private(model, (x, y), epsilon=1.0, route=route)
+    summary = release.summary()
+    assert summary.reliable == settled
+    assert ("with more steps" in summary.reason) != settled
 
 
 @pytest.mark.parametrize(("scale", "measured"), [(0.88, True), (0.92, False)])
