@@ -34,7 +34,7 @@ from bdpvi.privacy.ledger import Ledger
 
 ROOT = Path(__file__).parents[1]
 DELTA, ROWS, FRESH = 1e-5, 400, 100
-FULL = {"runs": 1000, "tables": 200, "charges": 10_000}
+FULL = {"runs": 1000, "tables": 200, "charges": 10_000, "inputs": 98_000}
 """Sizes of the design; smaller ones are called so."""
 SHIFTS = (1.0, 2.0, 4.0)
 """Factors of all features of records to be scored, of which the first is no shift."""
@@ -202,6 +202,8 @@ def others(charges: int) -> str:
     counts = [json.loads(line) for line in faults.splitlines() if line.startswith("{")]
     kills, full = (sum(one[name] for one in counts) for name in ("kills", "full disks"))
     found = re.findall(r"^faults: (.*)$", faults, re.MULTILINE)[0]
+    damage = (ROOT / "docs" / "benchmarks" / "damage.txt").read_text(encoding="utf-8")
+    ((inputs, wrong),) = re.findall(r"^(\d+) inputs; faults: (.*)$", damage, re.MULTILINE)
     patches = len(list((ROOT / "tests" / "sabotage").glob("*.patch")))
     numeric = (ROOT / "tests" / "privacy" / "test_extremes.py").read_text(encoding="utf-8")
     tests = len(re.findall("^def test_", numeric, re.MULTILINE))
@@ -213,13 +215,15 @@ def others(charges: int) -> str:
 not run by this page | `python tests/sabotage/run.py` |
 | kills and full disks | {kills} kills, {full} full disks | {found} \
 | `python benchmarks/interruptions.py --kills 330` |
+| tables, shared files, fits, ledgers, checkpoints, states, messages and commands, damaged or \
+forged | {int(inputs):,} inputs, of 10 s and 1 GiB each | {wrong} | `python benchmarks/damage.py` |
 | numbers far out | {tests} tests: σ from 1e-8 to 1e8, δ from 1e-300, orders to 1e6, \
 500 dimensions, tables of 0 to 3 records | against mpmath, no NaN; not run by this page \
 | `pytest -m "" tests/privacy/test_extremes.py` |
 | growth of a ledger | {charges:,} different charges, a total after each | \
 {early * 1e3:.2f} ms at first, {late * 1e3:.2f} ms at the end (CPU) | this page's |
 
-{short("charges", charges).strip()}"""
+{(short("charges", charges) + short("inputs", int(inputs))).strip()}"""
 
 
 def main() -> None:
