@@ -525,8 +525,8 @@ def main() -> None:
             chance = random.Random(reader.name)
             refused = read = wrong = 0
             slowest = 0.0
-            for turn in range(-(-given.inputs // KINDS)):
-                content = reader.changes[turn % len(reader.changes)](reader.whole, chance)
+            while refused + read + wrong < given.inputs / KINDS:
+                content = chance.choice(reader.changes)(reader.whole, chance)
                 if alike(content, reader.whole):
                     continue
                 tried += 1

@@ -34,7 +34,7 @@ from bdpvi.privacy.ledger import Ledger
 
 ROOT = Path(__file__).parents[1]
 DELTA, ROWS, FRESH = 1e-5, 400, 100
-FULL = {"runs": 1000, "tables": 200, "charges": 10_000, "inputs": 98_000}
+FULL = {"runs": 1000, "tables": 200, "charges": 10_000, "inputs": 100_000}
 """Sizes of the design; smaller ones are called so."""
 SHIFTS = (1.0, 2.0, 4.0)
 """Factors of all features of records to be scored, of which the first is no shift."""
