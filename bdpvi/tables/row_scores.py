@@ -23,7 +23,7 @@ from bdpvi.tables.scores import CAUTION, RATE
 
 RELEASE = "this release"
 DRAWS = 100
-"""Most draws that a prediction is averaged over."""
+"""Most draws that a prediction is averaged over; others would change its last digits."""
 _AT_ONCE = 1024
 _BINS, _STEP = 1 << 15, 1 / 1024
 """Bins of the log-odds, around 0, and their width."""
@@ -50,12 +50,11 @@ class RowScores:
     def of(cls, work: Work, release: Release) -> RowScores | None:
         """Return the scores for a table in blocks, None for a target that is no class.
 
-        The AUC counts probabilities whose log-odds lie within 1/1024 of each other as equal.
+        A prediction is the mean over at most :data:`DRAWS` draws. The AUC counts probabilities as
+        equal whose log-odds lie in one bin, 1/1024 wide.
         """
-        encoding, known = (
-            release.encoding,
-            isinstance(release.model, BayesianLogisticRegression | OfClasses),
-        )
+        encoding = release.encoding
+        known = isinstance(release.model, BayesianLogisticRegression | OfClasses)
         if work.spread is None or encoding is None or not known or not work.used:
             return None
         few = replace(release, latents={n: one[:DRAWS] for n, one in release.latents.items()})
@@ -81,7 +80,7 @@ class RowScores:
         if own - self.optimism <= base:
             lines.append("WARNING: the log score of new rows is no better than the base rate's")
         head = (
-            f"scores on the table's own {self.rows} rows; the log score is up to about "
+            f"scores on the table's own {self.rows:,} rows; the log score is up to about "
             f"{self.optimism:.1g} larger than that of new rows:"
         )
         return "\n".join([head, *lines, CAUTION])

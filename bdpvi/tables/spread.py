@@ -31,7 +31,7 @@ def check(pipeline: Pipeline) -> None:
     fit = "; bdpvi.fit takes guides.Laplace for such a table, as datasets.from_blocks reads it"
     drawn = pipeline.settings if pipeline.settings and pipeline.settings.route is None else None
     asked: dict[str, tuple[Any, str]] = {
-        "from_data": (pipeline.from_data, ", and give constants"),
+        "from_data": (pipeline.from_data, ""),
         "settings": (drawn, ", or give settings with a route"),
         "guide": (pipeline.guide, fit),
         "guarantee": (pipeline.guarantee if _bayesian(pipeline) else None, fit),
