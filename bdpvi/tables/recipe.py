@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.settings import Accounting
@@ -131,11 +131,11 @@ class Recipe:
             from bdpvi.tables.prepared import Prepared
 
             route = self.route
-            shown = {"progress": progress, "checkpoint": checkpoint}
+            kept: Any = {"progress": progress, "checkpoint": checkpoint}
             if isinstance(route, DPVI):
-                route = replace(route, **shown)
+                route = replace(route, **kept)
             if isinstance(route, Intervals):
-                route = replace(route, trained=replace(route.trained, **shown))
+                route = replace(route, trained=replace(route.trained, **kept))
             return Prepared.of(self.model, train, route, ledger=ledger)
         from bdpvi.datasets.dataset import in_memory
 

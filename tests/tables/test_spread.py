@@ -23,6 +23,7 @@ from bdpvi import Ledger, Release
 from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.records import Spread
 from bdpvi.noise.keys import Key
+from bdpvi.programs import training
 from bdpvi.regression.objective import signed_design
 from bdpvi.regression.objective_plan import Facts, plan
 from bdpvi.regression.perturbed_objective import SummedObjective
@@ -126,6 +127,7 @@ def test_workers_change_nothing_and_see_no_key(
     folder: Path, workers: int, trained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "DPVI", partial(bdpvi.DPVI, steps=24, batch=300))
+    monkeypatch.setattr(training, "steps_within", lambda run, *price: run)  # takes a minute
     given = TRAINED if trained else {}
     here = private(folder / "parts", ledger=Ledger(), **given)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
