@@ -61,10 +61,11 @@ from bdpvi.privacy.book import Entry
 from bdpvi.privacy.events import NormCounts, PerturbedObjective, SampledGaussian
 from bdpvi.privacy.perturbed_objective import calibrate
 from bdpvi.privacy.repair import repair
+from bdpvi.regression import ObjectivePerturbation
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.sklearn import PrivateLogisticRegression
 from bdpvi.synthesis.counts import Counts
-from bdpvi.tables import files
+from bdpvi.tables import Recipe, files
 from bdpvi.tables.metrics import check_classes
 
 FILE = Path(__file__)
@@ -957,6 +958,12 @@ CASES: dict[str, Case] = {
     "tables/private: give a local file": lambda t: (
         lambda: in_folder(t, url=True, one_row_per_person=True),
         lambda: in_folder(t, url=True, one_row_per_person=True, ledger=t / "a.jsonl"),
+    ),
+    "tables/spread: give settings with": lambda t: (
+        lambda: in_folder(t, one_row_per_person=True, settings=Recipe(noise_scale=0.1)),
+        lambda: in_folder(
+            t, one_row_per_person=True, settings=Recipe(route=ObjectivePerturbation(rows=300))
+        ),
     ),
     "datasets/units: `bdpvi partition": lambda t: (
         lambda: of_visits(t, "visits.csv"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground import store, validate
+from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi._ground.progress import bar
 from bdpvi._ground.schema import to_json
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
@@ -27,7 +28,7 @@ from bdpvi.datasets.blocks import Blocks, in_blocks
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.looks import Misread, tell_of_clamped, tell_of_target
+from bdpvi.datasets.looks import Misread, beyond, tell_of_clamped, tell_of_target
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.records import Held, Records
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 
 MODEL = "release.json"
 """The file in the public folder."""
+TRAINING = "training"
+"""The folder in the secret folder for the state of a training on a table in blocks."""
 LEDGER = "ledger.jsonl"
 """The ledger's file in the secret folder, unless it is elsewhere."""
 
@@ -158,7 +161,8 @@ def private(
         out: new folder for :data:`MODEL`, which may be shared. Without it nothing is written.
         secret: new folder for the work in progress; ``OUT.secret`` by default. Never share it.
             After an interruption the same call resumes there and pays nothing twice. At the end it
-            holds a copy of the output, and the fit if draws are from a guide.
+            holds a copy of the output, and the fit if draws are from a guide, or the result of a
+            training on a table in blocks.
         ledger: the table's ledger, or its file, which is created if missing. By default it lies
             beside the table's file (:func:`beside`), so that another ``out`` still uses the same
             ledger; for a data frame it lies in the secret folder.
@@ -373,7 +377,7 @@ class Work:
             type_, positive = pipeline.target_type, pipeline.positive_label
             tell_of_target(frame[pipeline.target], type_, positive)
         elif most := getattr(pipeline.model, "largest", None):
-            tell_of_clamped(self.rows.y, getattr(pipeline.model, "middle", 0.0), most)
+            tell_of_clamped(beyond(self.rows.y, pipeline.model), len(self.rows), most)
 
     @cached_property
     def rows(self) -> Rows:
@@ -535,14 +539,16 @@ class Work:
                     stack.enter_context(aside)
             if folder is not None and storage.is_fit(folder):
                 return self._drawn(files.load(folder), work)
-            fit, settings = self._fitted(work, left)
+            fit, settings = self._fitted(work, left, folder)
             if folder is not None and not isinstance(fit, Prepared):
                 storage.save_fit_in(fit, folder, extra=to_json(settings))
             return self._drawn(fit, work)
 
-    def _fitted(self, work: Transaction, left: Remaining) -> tuple[Fit | Prepared, Recipe]:
+    def _fitted(
+        self, work: Transaction, left: Remaining, folder: Path | None
+    ) -> tuple[Fit | Prepared, Recipe]:
         """Return the fit to all records; preprocessing is charged before it is estimated."""
-        pipeline = self.pipeline
+        pipeline, checkpoint = self.pipeline, None
         data, found = self.dataset(work, left)
         about = len(data) if found is None or found.records is None else max(found.records, 1.0)
         if pipeline.delta * about >= 1:
@@ -557,11 +563,15 @@ class Work:
         if found and (nameless := found.nameless(pipeline.categorical)):
             warnings.warn(nameless, PrivacyUtilityWarning, stacklevel=4)
         settings = pipeline.chosen(left, found)
+        if folder is not None and isinstance(data, BlockData) and settings.trains:
+            checkpoint = folder / TRAINING  # reading blocks again takes long
+            Checkpoint(checkpoint, {"rows": "in blocks"}).begin()
         panel = self.bayesian or settings.noise_scale is None
         fit = settings.fit(
             data,
             neighbours=None if panel else Optimum(Remove(0)),
             progress=self.progress,
+            checkpoint=checkpoint,
         )
         fit.kept.name = work.name
         return fit, settings
