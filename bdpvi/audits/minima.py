@@ -24,6 +24,8 @@ from torch import Tensor
 
 from bdpvi.audits.claims import Claim
 from bdpvi.audits.found import CERTAIN, LEVEL, Audit, Door
+from bdpvi.noise.keys import Key
+from bdpvi.noise.secure import gaussian_sum
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.regression import perturbed_objective
 from bdpvi.regression.perturbed_objective import SummedObjective
@@ -45,16 +47,16 @@ class Solved:
     @classmethod
     def of(cls, door: Door, table: object) -> tuple[Solved, Ledger]:
         """Go through a door with a table; return what was solved, and what was charged."""
-        minimum, drawn = SummedObjective.minimum, perturbed_objective.gaussian_sum
+        minimum = SummedObjective.minimum
         found, sigmas = [], []
 
         def solved(objective: SummedObjective, slope: Tensor) -> Tensor:
             found.append(objective)
             return minimum(objective, slope)
 
-        def noisy(total: Tensor, deviation: float, key: object) -> Tensor:
+        def noisy(total: Tensor, deviation: float, key: Key) -> Tensor:
             sigmas.append(deviation)
-            return drawn(total, deviation, key)  # type: ignore[arg-type]
+            return gaussian_sum(total, deviation, key)
 
         with (
             mock.patch.object(SummedObjective, "minimum", solved),

@@ -111,7 +111,7 @@ def epsilon(distances: Sequence[float], rate: float, delta: float) -> float:
     some, found = [one for one in distances if one > 0], 0.0
     for present in (True, False):
         law = _composed([_law(one, rate, present) for one in some])
-        losses = np.arange(len(law)) * _STEP - len(some) * _MOST
+        losses: Floats = np.arange(len(law), dtype=np.float64) * _STEP - len(some) * _MOST
 
         def excess(at: float, law: Floats = law, losses: Floats = losses) -> float:
             return float(law @ -np.expm1(np.minimum(at - losses, 0.0))) - delta
@@ -150,7 +150,7 @@ def _flat(totals: Sequence[Tensor]) -> Tensor:
 
 
 def _hooked(batch: Any, noisy: Any) -> Any:
-    """Return a context in which all sums are made so; a step's other coins are those of no key."""
+    """Return a context with these samples and sums, where both runs draw all else alike."""
     return mock.patch.multiple(
         NoisySum, batch=batch, noisy=noisy, seed_of=lambda mechanism, step: step
     )

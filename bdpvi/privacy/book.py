@@ -419,6 +419,10 @@ def merged(events: Iterable[Priced]) -> tuple[Priced, ...]:
     return Merged().plus(Counter(events)).events
 
 
+_LARGEST = 1e150
+"""A larger distance, whose square is no number, counts as this."""
+
+
 @dataclass(frozen=True)
 class _Alike:
     """Steps whose numbers, or whose squared distances, add up.
@@ -443,7 +447,7 @@ class _Alike:
         return _Alike(
             self.first,
             self.steps + steps,
-            self.precision + steps * Fraction(one.noise_multiplier**-2),
+            self.precision + steps * Fraction(min(1 / one.noise_multiplier, _LARGEST)) ** 2,
             self.rounding + count * Fraction(one.rounding),
             self.equal and one == self.first,
         )

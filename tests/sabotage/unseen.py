@@ -316,8 +316,7 @@ NOTICED = (
         what="a category's columns are longer together than one",
         caught={
             "a-category-as-long-as-its-levels": (
-                "tests/models/test_one_hot.py::"
-                "test_no_record_costs_more_than_any_record_is_said_to",
+                "tests/models/test_one_hot.py::test_a_category_counts_once_in_score_row_and_prior",
             )
         },
     ),
