@@ -123,7 +123,7 @@ def releases(number: int) -> tuple[float, float, float]:
     medians; memory is in MiB, from the end of the first tenth on.
     """
     frame = pd.DataFrame({name: ["0", "1"] * 250 for name in "abc"})
-    schema = Schema({name: Domain(levels=("0", "1")) for name in frame}, "coins")
+    schema = Schema({name: Domain(levels=("0", "1")) for name in "abc"}, "coins")
     taken, part, before = [], max(1, number // 10), 0
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few rows
