@@ -155,7 +155,7 @@ class Program:
         with torch.enable_grad():
             u, found = each(latents, {name: values[name] for name in self.direct}, *rows)
         every = [u, *(found[name].reshape(len(u), -1) for name in self.direct)]
-        return torch.cat([one.double() for one in every], dim=1)
+        return torch.cat(every, dim=1).double()
 
     def record_losses(self, draw: Draw, rows: Rows) -> Tensor:
         """Return each record's term of the negative ELBO, (B,). Secret."""
@@ -179,7 +179,8 @@ class Program:
         """
         pulled = self.pulled_back(draw, total)
         for value, one in zip(self.parameters.values(), pulled, strict=True):
-            value.grad = one
+            same = one.stride() == value.stride()  # torch's fused optimisers take that for granted
+            value.grad = one if same else torch.empty_like(value).copy_(one)
 
     def pulled_back(self, draw: Draw, total: Tensor) -> Sequence[Tensor]:
         """Return the gradients that :meth:`backward` sets."""

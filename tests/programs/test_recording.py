@@ -139,6 +139,21 @@ def test_the_parameters_are_those_of_unrecorded_steps(name: str) -> None:
         assert torch.allclose(found[one], value, 1e-9, 1e-12), one
 
 
+def test_one_record_moves_a_recorded_sum_by_its_clip_at_most() -> None:
+    x, y = table()
+    _, made = programs(regression, 10 * x[:12], y[:12], rows=5)
+    draw, clip = made.draw(), Clip(bound=0.1)
+
+    def summed(kept: list[int]) -> Tensor:
+        return clipped_sum(made, draw, Batch.of((10 * x[kept], y[kept])), clip, 0.1)[0]
+
+    every = [*range(12)]
+    moved = [summed(every) - summed([j for j in every if j != i]) for i in every]
+    norms = torch.stack(moved).norm(dim=1)
+    assert float(norms.max()) <= 1.0
+    assert float(norms.min()) > 0.99
+
+
 def lookup(x: Tensor, y: Tensor) -> None:
     w = pyro.sample("w", dist.Normal(torch.zeros(4), 1.0).to_event(1))
     with pyro.plate("records", len(x)):
@@ -301,3 +316,29 @@ def equal(one: object, other: object) -> bool:
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return one == other
     return torch.allclose(one, other, 1e-12, 1e-14)
+
+
+def turned(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(torch.zeros(3, 2), 1.0).to_event(2))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Bernoulli(logits=(x @ w).sum(1)), obs=y)
+
+
+def turned_guide(x: Tensor, y: Tensor | None = None) -> None:
+    loc = pyro.param("loc", torch.arange(6.0).reshape(2, 3) / 10)
+    pyro.sample("w", dist.Normal(loc.T, 0.1).to_event(2))
+
+
+@pytest.mark.parametrize("loss", [Trace_ELBO, JitTrace_ELBO])
+def test_a_gradient_of_another_layout_moves_the_same_entries(loss: Any) -> None:
+    found = []
+    for settings in ({"fused": False}, {}, {"fused": True}):
+        pyro.clear_param_store()
+        given: dict[str, Any] = {"clip": 1.0, "noise_multiplier": 1.0, "rate": 0.3, "seed": 3}
+        svi = PrivateSVI(turned, turned_guide, Adam({"lr": 0.05, **settings}), loss(), **given)
+        x, y = table()
+        for _ in range(4):
+            svi.step(x, y)
+        found.append(pyro.param("loc").detach().clone())
+    assert torch.allclose(found[0], found[1], 1e-9, 1e-12)
+    assert torch.allclose(found[0], found[2], 1e-9, 1e-12)

@@ -95,7 +95,7 @@ def together(optim: PyroOptim, values: Sequence[Tensor]) -> None:
 
     Args:
         optim: the optimiser, which keeps the state.
-        values: the parameters, with gradients.
+        values: the parameters, with gradients of the same layout.
     """
     held = [optim.optim_objs.get(value) for value in values]
     each: list[Any] = [getattr(one, "optimizer", one) for one in held]  # of a schedule
@@ -127,4 +127,5 @@ def _fusible(optim: Any, value: Tensor) -> bool:
     (group,) = optim.param_groups
     if group["fused"] is False or any(group.get(name) for name in _OTHERWISE):
         return False
-    return value.is_floating_point() and bool(group["fused"] or value.is_cpu)
+    there = value.is_floating_point() and value.is_contiguous()
+    return there and bool(group["fused"] or value.is_cpu)
