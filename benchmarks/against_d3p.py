@@ -100,7 +100,7 @@ def ours(features: int, hidden: int, steps: int) -> dict[str, dict[str, float]]:
             pyro.sample("y", dist.Bernoulli(logits=logits), obs=y[at])
 
     store = pyro.get_param_store()
-    noisy = {"clip": CLIP, "noise_multiplier": NOISE, "rate": BATCH / RECORDS}
+    noisy: Any = {"clip": CLIP, "noise_multiplier": NOISE, "rate": BATCH / RECORDS}
     made: dict[str, Any] = {}
     for kind, settings in ((SVI, {}), (PrivateSVI, noisy)):
         for loss in (Trace_ELBO, JitTrace_ELBO):
