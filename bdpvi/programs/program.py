@@ -28,7 +28,7 @@ from pyro.ops.contract import contract_tensor_tree
 from torch import Tensor
 from torch.distributions import transform_to
 
-from bdpvi._ground.host import on, onto
+from bdpvi._ground.host import as_gradient, on, onto
 from bdpvi.models.contract import Site, parts
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.misfits import Misfit, MisfitError
@@ -179,8 +179,7 @@ class Program:
         """
         pulled = self.pulled_back(draw, total)
         for value, one in zip(self.parameters.values(), pulled, strict=True):
-            same = one.stride() == value.stride()  # torch's fused optimisers take that for granted
-            value.grad = one if same else torch.empty_like(value).copy_(one)
+            value.grad = as_gradient(one, value)
 
     def pulled_back(self, draw: Draw, total: Tensor) -> Sequence[Tensor]:
         """Return the gradients that :meth:`backward` sets."""
