@@ -18,6 +18,7 @@ from bdpvi.commands.options import (
     BaseRate,
     BudgetOption,
     Delta,
+    Device,
     Json,
     LedgerFile,
     Numeric,
@@ -164,6 +165,7 @@ def private(
     scores: WithScores = True,
     workers: Workers = None,
     dask: Dask = "",
+    device: Device = "auto",
     yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -220,6 +222,7 @@ def private(
             "ledger": ledger,
             "budget": None if budget is None else Budget(budget, delta),
             "one_row_per_person": one_row_per_person,
+            "device": device,
         }
         blocks = table.in_blocks or workers is not None or dask
         if table.data not in options.TABLES and not blocks:

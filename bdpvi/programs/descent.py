@@ -117,7 +117,7 @@ def clipped_sum(
     def gradients(positions: Tensor) -> Tensor:
         return program.gradients(draw, batch.read(positions)).detach().cpu()
 
-    total = torch.zeros(program.size + clip.counts, dtype=torch.float64)
+    total = torch.zeros(program.size + clip.counts, dtype=torch.float64, device=HOST)
     rows, ignored = max(1, min(_MOST_ROWS, _AT_A_TIME // max(program.size, 1))), 0
     for piece in batch.positions.split(rows) if len(batch.positions) else ():
         for part, found in by_halves(gradients, piece):
