@@ -260,10 +260,10 @@ def synthesized(data: Dataset) -> Make:
 
     def make(_: torch.device) -> Tensor:
         frame = pd.DataFrame(data.x.numpy(), columns=list(data.feature_names))
-        columns = dict.fromkeys(frame, Domain(low=-3, high=3))
+        columns = dict.fromkeys(data.feature_names, Domain(low=-5, high=5))
         schema = datasets.Schema(columns, "Simulated.")
         made = bdpvi.synthesize(frame, schema, epsilon=1.0, seed=1, progress=False)
-        return torch.from_numpy(made.sample(20, seed=1).to_numpy(float))
+        return torch.from_numpy(made.sample(20, seed=1).to_numpy(float).copy())
 
     return make
 
@@ -359,11 +359,9 @@ def cases(small: bool) -> dict[str, Case]:
     scores = bdpvi.regression.NoisyScores(rows=len(big))
     make = private_fit(Dataset(big.x[:, :1], big.y), big.y, objective, scores)
     found["fit_private, noisy scores"] = Case(make, agree=None)
-    for name, settings in (("MeanField", {"guide": "mean-field"}), ("objective", {})):
-        width = [3.0] * some.x.shape[1]
-        fit = PrivateLogisticRegression(
-            classes=(0, 1), bounds=([-one for one in width], width), random_state=1, **settings
-        )
+    for name, kind in (("MeanField", "mean-field"), ("objective", None)):
+        ends = [-3.0] * some.x.shape[1], [3.0] * some.x.shape[1]
+        fit = PrivateLogisticRegression(classes=(0, 1), bounds=ends, guide=kind, random_state=1)
         found[f"estimator, {name}"] = Case(estimated(fit, some, some.y))
     recipe = bdpvi.tables.Recipe(model=objective, route=route)
     found["private, DPVI"] = Case(from_a_table(many, settings=recipe), None)

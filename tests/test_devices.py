@@ -56,6 +56,7 @@ def marked(name: str) -> object:
     return pytest.param(name, marks=pytest.mark.slow) if slow else name
 
 
+@pytest.mark.filterwarnings("ignore:random_state=1 makes an experiment")
 @pytest.mark.parametrize("name", [marked(name) for name in CASES])
 def test_the_device_says_what_the_cpu_says(name: str) -> None:
     case = CASES[name]

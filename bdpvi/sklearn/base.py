@@ -141,8 +141,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             read = inputs.numbers(inputs.on_host(X))
             values = validate_data(self, read, dtype=np.float64, ensure_all_finite=False)
-            place = str(X.device) if getattr(X, "is_cuda", False) else "cpu"
-            rows = inputs.Numbers(values, device=place)
+            rows = inputs.Numbers(values, device=inputs.device_of(X))
         targets = column_or_1d(inputs.on_host(y), warn=True)
         check_consistent_length(rows, targets)
         if targets.dtype.kind == "c":

@@ -256,6 +256,11 @@ def encoded(X: Any, names: Any, encoding: Encoding) -> Tensor:
     return encoding.whole(read_columns(with_text_names(frame), encoding.types))
 
 
+def device_of(given: Any) -> str:
+    """Return the device of a CUDA tensor; the CPU for anything else."""
+    return str(given.device) if getattr(given, "is_cuda", False) else "cpu"
+
+
 def on_host(given: Any) -> Any:
     """Return a tensor on the CPU; anything else as it is."""
     return given.cpu() if hasattr(given, "cpu") else given
