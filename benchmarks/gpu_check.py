@@ -359,9 +359,9 @@ def cases(small: bool) -> dict[str, Case]:
     scores = bdpvi.regression.NoisyScores(rows=len(big))
     make = private_fit(Dataset(big.x[:, :1], big.y), big.y, objective, scores)
     found["fit_private, noisy scores"] = Case(make, agree=None)
-    for name, kind in (("MeanField", "mean-field"), ("objective", None)):
+    for name, which in (("MeanField", "mean-field"), ("objective", None)):
         ends = [-3.0] * some.x.shape[1], [3.0] * some.x.shape[1]
-        fit = PrivateLogisticRegression(classes=(0, 1), bounds=ends, guide=kind, random_state=1)
+        fit = PrivateLogisticRegression(classes=(0, 1), bounds=ends, guide=which, random_state=1)
         found[f"estimator, {name}"] = Case(estimated(fit, some, some.y))
     recipe = bdpvi.tables.Recipe(model=objective, route=route)
     found["private, DPVI"] = Case(from_a_table(many, settings=recipe), None)

@@ -222,13 +222,12 @@ def private(
             "ledger": ledger,
             "budget": None if budget is None else Budget(budget, delta),
             "one_row_per_person": one_row_per_person,
-            "device": device,
         }
         blocks = table.in_blocks or workers is not None or dask
         if table.data not in options.TABLES and not blocks:
             _look_first(table, given, yes=yes, quiet=quiet or as_json)
         with engine(workers, dask) as executor:
-            given["executor"] = executor
+            given |= {"executor": executor, "device": device}
             _carry_out(table, given, scores=scores, quiet=quiet, as_json=as_json)
 
 
