@@ -18,6 +18,7 @@ from bdpvi.commands.options import (
     BaseRate,
     BudgetOption,
     Delta,
+    Device,
     Json,
     LedgerFile,
     Numeric,
@@ -169,6 +170,7 @@ def private(
     scores: WithScores = True,
     workers: Workers = None,
     dask: Dask = "",
+    device: Device = "auto",
     yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -230,7 +232,7 @@ def private(
         if table.data not in options.TABLES and not blocks:
             _look_first(table, given, yes=yes, quiet=quiet or as_json)
         with engine(workers, dask) as executor:
-            given["executor"] = executor
+            given |= {"executor": executor, "device": device}
             _carry_out(table, given, scores=scores, quiet=quiet, as_json=as_json)
 
 

@@ -119,7 +119,7 @@ def clipped_sum(
     def gradients(positions: Tensor) -> Tensor:
         return program.gradients(draw, batch.read(positions)).detach().cpu()
 
-    total = torch.zeros(program.size + clip.counts, dtype=torch.float64)
+    total = torch.zeros(program.size + clip.counts, dtype=torch.float64, device=HOST)
     rows, ignored = _rows_at_once(program), 0
     for piece in batch.positions.split(rows) if len(batch.positions) else ():
         for part, found in by_halves(gradients, piece):

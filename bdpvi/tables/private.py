@@ -13,8 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from bdpvi._ground import store, validate
 from bdpvi._ground.checkpoint import Checkpoint
+from bdpvi._ground.host import HOST, device_of
 from bdpvi._ground.progress import bar
 from bdpvi._ground.schema import to_json
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
@@ -107,6 +110,7 @@ def private(
     thousands: str = "",
     date_format: str = "",
     executor: Executor | None = None,
+    device: str = "auto",
     progress: bool = True,
 ) -> Release:
     """Turn a table into a private model: private preprocessing, fit to all rows, charge, draw.
@@ -180,6 +184,9 @@ def private(
             :class:`concurrent.futures.ProcessPoolExecutor` or Dask's ``client.get_executor()``; a
             file is then read in blocks. They see rows, never keys or noise, and the release is the
             same to the bit for any number of them.
+        device: where :class:`bdpvi.DPVI` and guides are trained: "auto" (CUDA when there is one),
+            "cpu", "cuda" or any torch device. Other routes go through the rows a few times, where
+            the rows are.
         progress: whether to show progress bars.
 
     Raises:
@@ -207,6 +214,7 @@ def private(
         file=FileFormat(**{one.name: given[one.name] for one in fields(FileFormat)}),
         progress=progress,
         executor=executor,
+        device=device,
         out=out,
         secret=secret,
         ledger=ledger,
@@ -278,6 +286,7 @@ class Work:
         file: how a CSV file is written.
         where: paths of its files, if it has any.
         executor: workers for a table in blocks.
+        device: where a training has its records.
         limit: the rows used of each person of a table in blocks; None for all.
     """
 
@@ -289,6 +298,7 @@ class Work:
     file: FileFormat = field(default_factory=FileFormat)
     where: Places | None = None
     executor: Executor | None = None
+    device: torch.device = HOST
     limit: RowLimit | None = None
 
     @classmethod
@@ -299,6 +309,7 @@ class Work:
         file: FileFormat | None = None,
         progress: bool = True,
         executor: Executor | None = None,
+        device: str = "auto",
         out: str | os.PathLike[str] | None = None,
         secret: str | os.PathLike[str] | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -309,6 +320,8 @@ class Work:
         **pipeline: Any,
     ) -> Work:
         """Read the table; arguments as for :func:`private`. A refusal leaves no ledger."""
+        there = device_of(device)
+        torch.zeros(1, dtype=torch.float64, device=there).cpu()  # refused before a charge
         said: Any = {"unit": unit, "rows_per_unit": rows_per_unit}
         path_of = table.path or table if isinstance(table, Blocks) else table
         persons.check_said(path_of, **said, one_row_per_person=one_row_per_person)
@@ -354,7 +367,7 @@ class Work:
         else:
             table, pipeline["types"] = _of_persons(table, pipeline.get("types"), people)
         made = Pipeline(**pipeline)
-        work = cls(table, made, people, budget, progress, file, where, executor, limit)
+        work = cls(table, made, people, budget, progress, file, where, executor, there, limit)
         work.check()
         work.look()
         if ledger is not None:
@@ -566,6 +579,8 @@ class Work:
         if folder is not None and isinstance(data, BlockData) and settings.trains:
             checkpoint = folder / TRAINING  # reading blocks again takes long
             Checkpoint(checkpoint, {"rows": "in blocks"}).begin()
+        if settings.trains and isinstance(data, Dataset):
+            data = data.to(self.device, None)
         panel = self.bayesian or settings.noise_scale is None
         fit = settings.fit(
             data,

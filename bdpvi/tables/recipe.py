@@ -81,15 +81,15 @@ class Recipe:
         return self.draws if self.route is None else self.route.draws
 
     @property
+    def trains(self) -> bool:
+        """Whether a release may be trained step by step, for which a device is worth its copy."""
+        return not isinstance(self.route, ObjectivePerturbation | NoisyScores)
+
+    @property
     def bounded(self) -> bool:
         """Whether public noise bounds any record's influence, so that releases are worst-case."""
         bound = getattr(self.model, "score_bound", lambda weights: math.inf)(1)
         return self.route is not None or (self.noise_scale is not None and math.isfinite(bound))
-
-    @property
-    def trains(self) -> bool:
-        """Whether the route is, or may be, DPVI."""
-        return isinstance(self.route, DPVI | Intervals)
 
     def __str__(self) -> str:
         if self.route is None:
@@ -151,13 +151,14 @@ class Recipe:
         ledger: Ledger | None = None,
         progress: bool = True,
     ) -> Fit:
-        """Fit the guide, ignoring the route; arguments as for :func:`bdpvi.fit`."""
-        from bdpvi.bayesian.fit import fit
+        """Fit the guide on the records' device, ignoring the route; as :func:`bdpvi.fit`."""
+        from bdpvi.bayesian.fit import Training, fit
 
         return fit(
             self.model,
             self.made_guide(),
             train,
+            training=Training(device=str(train.x.device)),
             neighbours=neighbours,
             accounting=self.accounting,
             ledger=ledger,
