@@ -208,7 +208,7 @@ def _parquet(
 
         table = parquet.read_table(path)
         table.validate(full=True)  # texts that are not UTF-8 would fail later, and otherwise
-        frame = table.to_pandas()
+        frame: pd.DataFrame = table.to_pandas()
         there = frame.columns
         rounded = [name for name in written if name in there and frame[name].dtype.kind == "f"]
         for name, exact in _whole_numbers(path, rounded).items():

@@ -279,4 +279,4 @@ def test_weights_of_another_layout_take_a_fused_optimiser() -> None:
         run = private(module, optimizer, data=data, seed=0)
         run.step()
         found.append(module[0].weight.detach().clone())
-    assert torch.allclose(*found, 1e-5, 1e-6)
+    assert torch.allclose(found[0], found[1], 1e-5, 1e-6)
