@@ -1,13 +1,14 @@
 """Time and memory of a release of a table in blocks, by the number of rows and of workers.
 
-The route is `private` or `synthesize`, with bounds and levels estimated privately; or, with public
-ones, `fit`: a Laplace fit, its certificate, and ten draws; or `train`: logistic regression by
-`fit_private` and `DPVI`, in as many steps as --steps says. The table has 16 numbers, or as
-many as --numbers says, 4 categories of five names each, and a yes/no target. It is written once
-for each size, as Parquet files with row groups of 131,072 rows. CPU is the processor time of the
-caller. Memory is the peak of each process. The releases must be equal to the bit. A pass reads the
-whole table once. With several sizes the last lines are powers of the rows, by least squares of the
-logarithms of the CPU seconds of this process alone, and what they say of 10⁹ rows.
+The route is `private`, `ordinal` (`private` of a trained model for one of the categories) or
+`synthesize`, with bounds and levels estimated privately; or, with public ones, `fit`: a Laplace
+fit, its certificate, and ten draws; or `train`: logistic regression by `fit_private` and `DPVI`, in
+as many steps as --steps says. The table has 16 numbers, or as many as --numbers says, 4 categories
+of five names each, and a yes/no target. It is written once for each size, as Parquet files with row
+groups of 131,072 rows. CPU is the processor time of the caller. Memory is the peak of each process.
+The releases must be equal to the bit. A pass reads the whole table once. With several sizes the
+last lines are powers of the rows, by least squares of the logarithms of the CPU seconds of this
+process alone, and what they say of 10⁹ rows.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from bdpvi.releases.transaction import Transaction
 GROUP = 1 << 17
 FILE = 8 * GROUP
 NUMBERS, CATEGORIES = 16, 4
-ROUTES = ("private", "synthesize", "fit", "train")
+ROUTES = ("private", "ordinal", "synthesize", "fit", "train")
 LIMITS = {"private": (300.0, 1536), "synthesize": (600.0, 1536), "fit": (360.0, 1536)}
 """Seconds that a route may take with two workers at ``FULL`` rows, and MiB of a process."""
 FULL, SPEED_UP = 2e7, 1.7
@@ -132,7 +133,11 @@ def released(route: str, folder: Path, steps: int, pool: ProcessPoolExecutor | N
         if route == "synthesize":
             table = bdpvi.synthesize(folder, **given)
             return b"".join(one.tobytes() for one in table.counts.joint.values())
-        made = bdpvi.private(folder, positive="yes", **given)
+        given["positive"] = "yes"
+        if route == "ordinal":
+            model = bdpvi.BayesianOrdinalRegression(classes=len(LEVELS))
+            given |= {"target": "c0", "positive": None, "model": model, "classes": LEVELS}
+        made = bdpvi.private(folder, **given)
         return bytes(made.samples.numpy().tobytes())
 
 

@@ -1,23 +1,29 @@
 """Damage everything that bdpvi reads, at random: it must be read, or refused with a clear error.
 
-    python benchmarks/damage.py [--inputs 20000]
+    python benchmarks/damage.py [--inputs 100000]
 
-Bytes are flipped, cut, left out and put in; values of JSON files and of states are exchanged for
-others. A fault is any exception but ValueError and OSError, which the command line shows as one
-line, and anything accepted where a digest must tell that it was changed.
+Bytes are flipped, cut, left out and put in; values of JSON files and of states, and words of
+commands, are exchanged for others. A fault is any exception but ValueError and OSError, which the
+command line shows as one line; more than 10 seconds, or 1 GiB; a command that ends without a word,
+or by another status than 0 to 2; and what is accepted where a digest must tell of a change.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 import random
+import shutil
+import signal
 import sys
 import tempfile
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,16 +31,30 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyro
+import pyro.distributions as dist
 import torch
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
 from torch import nn
 from torch.nn import functional as F
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Fit, Optimum, datasets
+from bdpvi import (
+    BayesianLogisticRegression,
+    BayesianPoissonRegression,
+    Coupled,
+    Dataset,
+    Fit,
+    Optimum,
+    datasets,
+)
+from bdpvi._ground.schema import to_json
 from bdpvi.bayesian import storage
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bench import hyperparameters
-from bdpvi.datasets.constants import read_constants
+from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets.constants import constants_of, read_constants
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.records import Held
 from bdpvi.guides import MeanField
@@ -44,6 +64,8 @@ from bdpvi.networks.private import Private
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
 from bdpvi.releases import intent
+from bdpvi.releases.shared_file import release_bytes
+from bdpvi.synthesis import Counts, load, synthesize
 from bdpvi.tables.encoded import Unpaid, encode, read_rows
 from bdpvi.tables.pipeline import Pipeline
 
@@ -52,6 +74,7 @@ WRONG: tuple[Any, ...] = (
     float("nan"), float("inf"), "DEEP",
 )  # fmt: skip
 DEEP = "[" * 100_000
+SECONDS, KINDS = 10, 20
 Change = Callable[[Any, random.Random], Any]
 
 
@@ -132,6 +155,43 @@ def cell(content: bytes, chance: random.Random) -> bytes:
     cells[chance.randrange(len(cells))] = chance.choice(odd)
     lines[row] = ",".join(cells)
     return "\n".join(lines).encode()
+
+
+@contextmanager
+def one_gigabyte() -> Iterator[None]:
+    """Let this process take 1 GiB more than it has: more is a MemoryError."""
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    import resource
+
+    now = next(one for one in Path("/proc/self/status").read_text().splitlines() if "VmData" in one)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    most = int(now.split()[1]) * 1024 + 2**30
+    resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+@contextmanager
+def ten_seconds() -> Iterator[None]:
+    """End what takes longer by a RuntimeError, where the system has timers."""
+
+    def late(*_: object) -> None:
+        raise RuntimeError(f"takes more than {SECONDS} seconds")
+
+    if not hasattr(signal, "SIGALRM"):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def readers(folder: Path) -> Iterator[Reader]:
@@ -222,6 +282,9 @@ def readers(folder: Path) -> Iterator[Reader]:
     )  # fmt: skip
     yield from checkpoints(folder, model, data)
     yield from states(data)
+    yield from shared(frame, at)
+    yield Reader("message of a client", sent(), received, (exchanged, lying))
+    yield Reader("command", COMMANDS, command_in(folder, frame), (reworded,))
 
 
 class Unchanged(Exception):
@@ -265,6 +328,29 @@ def states(data: Dataset) -> Iterator[Reader]:
             settings=DPSGDSettings(seed=0),
         )  # fmt: skip
 
+    def steps() -> tuple[bdpvi.PrivateSVI, tuple[torch.Tensor, ...]]:
+        def model(x: torch.Tensor, y: torch.Tensor) -> None:
+            w = pyro.sample("w", dist.Normal(torch.zeros(x.shape[1]), 1.0).to_event(1))
+            with pyro.plate("records", len(x), subsample_size=6) as at:
+                pyro.sample("y", dist.Bernoulli(logits=x[at] @ w), obs=y[at])
+
+        pyro.clear_param_store()
+        made = bdpvi.PrivateSVI(
+            model, AutoNormal(model), pyro.optim.Adam({"lr": 0.1}), Trace_ELBO(),
+            clip=1.0, noise_multiplier=1.0, rate=0.1,
+        )  # fmt: skip
+        return made, (data.x.float(), data.y.float())
+
+    begun, given = steps()
+    begun.step(*given)
+    state = begun.state_dict()
+
+    def go_on(state: dict[str, Any]) -> None:
+        fresh, given = steps()
+        fresh.load_state_dict(state, *given)
+
+    yield Reader("state of PrivateSVI", state, go_on, (exchanged,), True)
+
     run = network()
     for _ in range(2):
         run.step()
@@ -280,6 +366,143 @@ def states(data: Dataset) -> Iterator[Reader]:
     )  # fmt: skip
 
 
+def shared(
+    frame: pd.DataFrame, at: Callable[[str, Callable[[Path], object]], Callable[[bytes], object]]
+) -> Iterator[Reader]:
+    """Return a schema, synthetic data and a release for inference."""
+    schema = Schema(
+        {
+            "age": Domain(low=0, high=110),
+            "sex": Domain(levels=("f", "m")),
+            "visits": Domain(low=0, high=9, integer=True),
+            "sick": Domain(levels=("no", "yes")),
+        },
+        source="the law",
+    )
+    both = (damaged, rewritten)
+    content = json.dumps(to_json(schema)).encode()
+    yield Reader("schema", content, at("s.json", lambda p: Schema.load(p).encode(frame)), both)
+    counts = Counts(also=(("age", "sex", "sick"),))
+    made = synthesize(frame, schema, epsilon=1.0, settings=counts)
+    read = at("y.json", lambda p: load(p).sample(3, seed=0))
+    yield Reader("synthetic", made.to_bytes(), read, both)
+    public = constants_of({"source": "the law", "age": [0, 110], "sex": ["f", "m"]})
+    released = bdpvi.private(
+        frame.drop(columns="sick"), target="visits", model=BayesianPoissonRegression(largest=9),
+        epsilon=99.0, expected_rows=60, constants=public,
+    )  # fmt: skip
+
+    def summarised(path: Path) -> None:
+        found = bdpvi.load_release(path)
+        found.predict_mean(frame)
+        found.summary()
+
+    content = release_bytes(released)
+    yield Reader("release of counts", content, at("i.json", summarised), both)
+
+
+def sent() -> dict[str, Any]:
+    """Return a client's reply: arrays by name, each with type, shape and bytes."""
+    from flwr.app import Array
+
+    arrays = {"w": Array(np.zeros((3, 2))), "b": Array(np.zeros(2, np.float32))}
+    return {name: [one.dtype, list(one.shape), one.stype, one.data] for name, one in arrays.items()}
+
+
+def lying(content: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+    """Return a reply with the bytes of one array damaged."""
+    name = chance.choice(list(content))
+    *about, whole = content[name]
+    return {**content, name: [*about, damaged(whole, chance)]}
+
+
+def received(content: dict[str, Any]) -> None:
+    """Take a reply as a server does."""
+    from flwr.app import Array, ArrayRecord, RecordDict
+
+    from bdpvi.federated.flower import _update
+
+    def record(arrays: dict[str, Any]) -> ArrayRecord:
+        return ArrayRecord({name: Array(*one) for name, one in arrays.items()})
+
+    try:
+        arrays = record(content)
+    except Exception as error:  # Flower's own
+        raise Unchanged from error
+    _update(RecordDict({"arrays": arrays}), record(sent()))
+
+
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("check", "--data", "t.csv", "--target", "sick", "--positive", "yes"),
+    ("private", "--data", "t.csv", "--target", "sick", "--positive", "yes", "--epsilon", "1",
+     "--one-row-per-person", "--out", "out", "--quiet", "--yes", "--no-scores"),
+    ("synthesize", "--data", "t.csv", "--epsilon", "1", "--one-row-per-person", "--out", "made",
+     "--quiet"),
+    ("predict", "made.json", "--data", "t.csv", "--out", "p.csv"),
+    ("summary", "i.json"),
+    ("describe", "made.json"),
+    ("schema", "--data", "t.csv", "--out", "drafted.json"),
+    ("sample", "y.json", "--rows", "5", "--out", "more.csv"),
+    ("account", "fit/ledger.jsonl"),
+    ("release", "fit", "--epsilon", "1", "--out", "again.json"),
+    ("cost", "fit"),
+)  # fmt: skip
+WORDS = (
+    "", "-1", "0", "nan", "inf", "1e-300", "1e300", "9" * 40, "x", "age", "sick", "yes", ".", "/",
+    "t.csv", "\x1b[2J", "a,b", "--", "-x", "é", "None", "3.5", "2", ".5", "missing.csv",
+)  # fmt: skip
+
+
+def reworded(commands: Any, chance: random.Random) -> tuple[str, ...]:
+    """Return a command with one to three words left out, put in, or others."""
+    words = list(chance.choice(commands))
+    for _ in range(chance.randint(1, 3)):
+        at, kind = chance.randrange(1, len(words) + 1), chance.randrange(4)
+        if kind == 0:
+            words[at : at + 1] = [chance.choice(WORDS)]
+        elif kind == 1:
+            del words[at : at + 1]
+        elif kind == 2:
+            words.insert(at, chance.choice(WORDS))
+        else:
+            options = [one for words in commands for one in words if one.startswith("--")]
+            words[at:at] = [chance.choice(options), chance.choice(WORDS)]
+    return tuple(words)
+
+
+def command_in(folder: Path, frame: pd.DataFrame) -> Callable[[tuple[str, ...]], None]:
+    """Return what runs a command in a copy of the folder, and takes its status for its answer."""
+    from bdpvi.cli import main
+
+    place = folder / "commands"
+
+    def run(words: tuple[str, ...]) -> None:
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(folder / "fit", place / "fit")
+        for name in ("made.json", "y.json", "i.json"):
+            shutil.copy(folder / name, place)
+        frame.to_csv(place / "t.csv", index=False)
+        old, here, said, status = sys.argv, Path.cwd(), io.StringIO(), 0
+        os.chdir(place)
+        sys.argv = ["bdpvi", *words]
+        try:
+            with redirect_stdout(said), redirect_stderr(said):
+                main()
+        except SystemExit as leaving:
+            status = leaving.code  # type: ignore[assignment]
+        finally:
+            sys.argv = old
+            os.chdir(here)
+        if status not in (0, 1, 2, None) or (status and not said.getvalue().strip()):
+            raise AssertionError(f"{words}: status {status}: {said.getvalue()[-300:]}")
+        if "Traceback" in said.getvalue():
+            raise AssertionError(f"{words}: {said.getvalue()[-300:]}")
+        if status:
+            raise ValueError(said.getvalue())
+
+    return run
+
+
 def alike(one: Any, other: Any) -> bool:
     """Return whether two contents say the same."""
     with suppress(TypeError, ValueError, RecursionError):
@@ -290,24 +513,27 @@ def alike(one: Any, other: Any) -> bool:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", type=int, default=20_000)
+    parser.add_argument("--inputs", type=int, default=100_000)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     print(f"python benchmarks/damage.py --inputs {given.inputs}")
     print(f"Python {sys.version.split()[0]}, torch {torch.__version__}, pandas {pd.__version__}\n")
-    print("| what is read | damaged | refused | read | faults |\n| --- | --- | --- | --- | --- |")
+    print("| what is read | damaged | refused | read | faults | slowest, s |\n|" + " --- |" * 6)
     faults, tried = Counter[str](), 0
     with tempfile.TemporaryDirectory() as place:
         for reader in readers(Path(place)):
             chance = random.Random(reader.name)
             refused = read = wrong = 0
-            for turn in range(-(-given.inputs // 16)):
-                content = reader.changes[turn % len(reader.changes)](reader.whole, chance)
+            slowest = 0.0
+            while refused + read + wrong < given.inputs / KINDS:
+                content = chance.choice(reader.changes)(reader.whole, chance)
                 if alike(content, reader.whole):
                     continue
                 tried += 1
+                begun = time.perf_counter()
                 try:
-                    reader.read(content)
+                    with one_gigabyte(), ten_seconds():
+                        reader.read(content)
                 except (ValueError, OSError):
                     refused += 1
                 except Unchanged:
@@ -320,7 +546,8 @@ def main() -> None:
                     if reader.sealed:
                         wrong += 1
                         faults[f"{reader.name}: accepted: {content!r:.2000}"] += 1
-            row = (reader.name, refused + read + wrong, refused, read, wrong)
+                slowest = max(slowest, time.perf_counter() - begun)
+            row = (reader.name, refused + read + wrong, refused, read, wrong, f"{slowest:.2f}")
             print("| " + " | ".join(map(str, row)) + " |", flush=True)
     print(f"\n{tried} inputs; faults: {sum(faults.values()) or 'none'}")
     for fault, number in faults.most_common(20):

@@ -22,18 +22,27 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyro
 import pyro.distributions as dist
 import torch
 from printed import command
 from pyro.infer import autoguide
+from sklearn.base import clone
 from torch import Tensor
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum, Training, datasets, guides
 from bdpvi.bench.methods import descent, sgld, variational
+from bdpvi.bench.methods.certified import CertifiedDraws
 from bdpvi.bench.methods.runs import Run
+from bdpvi.bench.methods.training import TrainingRelease
+from bdpvi.datasets.domain import Domain
+from bdpvi.federated.federated import Federation
+from bdpvi.federated.federated_vi import fit_federated
+from bdpvi.federated.rounds import Rounds
 from bdpvi.networks import DPSGDSettings
+from bdpvi.sklearn import PrivateLogisticRegression
 
 LIMIT = 240.0
 """Seconds after which no case is begun."""
@@ -216,26 +225,103 @@ def network(data: Dataset, width: int, steps: int) -> Make:
     return make
 
 
-def trained(data: Dataset) -> dict[str, Case]:
-    """Return the baselines with worst-case privacy."""
+def estimated(estimator: Any, data: Dataset, target: Tensor) -> Make:
+    """Return the probabilities of an estimator of :mod:`bdpvi.sklearn`, fitted on the device."""
+
+    def make(device: torch.device) -> Tensor:
+        fresh, x = clone(estimator), data.x.to(device)
+        return torch.from_numpy(fresh.fit(x, target.to(device)).predict_proba(x))
+
+    return make
+
+
+def from_a_table(data: Dataset, **settings: Any) -> Make:
+    """Return samples of :func:`bdpvi.private` for a data frame, from a file."""
+
+    def make(device: torch.device) -> Tensor:
+        frame = pd.DataFrame(data.x.numpy(), columns=list(data.feature_names))
+        frame["target"] = data.y.numpy()
+        bounds = {name: [-3.0, 3.0] for name in data.feature_names}
+        public = datasets.constants_of({"source": "Simulated.", **bounds})
+        with tempfile.TemporaryDirectory() as folder:
+            release = bdpvi.private(
+                frame, target="target", positive=1, epsilon=1.0, expected_rows=len(data),
+                constants=public, device=str(device), out=Path(folder) / "out", progress=False,
+                **settings,
+            )  # fmt: skip
+        release.summary()
+        return torch.cat([one.flatten() for one in release.latents.values()])
+
+    return make
+
+
+def synthesized(data: Dataset) -> Make:
+    """Return rows of :func:`bdpvi.synthesize`, which needs no device."""
+
+    def make(_: torch.device) -> Tensor:
+        frame = pd.DataFrame(data.x.numpy(), columns=list(data.feature_names))
+        columns = dict.fromkeys(data.feature_names, Domain(low=-5, high=5))
+        schema = datasets.Schema(columns, "Simulated.")
+        made = bdpvi.synthesize(frame, schema, epsilon=1.0, seed=1, progress=False)
+        return torch.from_numpy(made.sample(20, seed=1).to_numpy(float).copy())
+
+    return make
+
+
+def federated(data: Dataset, rounds: int = 5, **settings: Any) -> Make:
+    """Return the means of a guide trained by rounds of two clients."""
+
+    def make(device: torch.device) -> Tensor:
+        model, there = logistic().plain, data.to(device)
+        clients = [there.select(rows) for rows in torch.arange(len(data)).tensor_split(2)]
+        made = Rounds(
+            clients=2, size=data.x.shape[1], clip=8.0, noise_multiplier=3.0, record_rate=0.5,
+            record_clip=1.0, seed=1, **settings,
+        )  # fmt: skip
+        federation, guide = Federation(made), guides.MeanField(model)
+        fit = fit_federated(model, guide, clients, federation, rounds=rounds, progress=False)
+        return fit.posterior.mean
+
+    return make
+
+
+def trained(data: Dataset, steps: int = 30) -> dict[str, Case]:
+    """Return the methods of the comparison that are trained or drawn from here."""
 
     def by_dpvi(device: torch.device) -> Tensor:
         model = logistic()
-        settings = variational.DPVISettings(steps=30, rate=0.5)
+        settings = variational.DPVISettings(steps=steps, rate=0.5)
         guide = guides.MeanField(model)
         return variational.train(model, guide, data.to(device), runs=RUNS, settings=settings)["loc"]
 
     def by_gd(device: torch.device) -> Tensor:
-        settings = descent.DPGDSettings(steps=30)
+        settings = descent.DPGDSettings(steps=steps)
         (found,) = descent.dp_gd_runs(logistic(), data.to(device), runs=RUNS, settings=settings)
         return found.latents["w"]
 
     def by_sgld(device: torch.device) -> Tensor:
-        settings = sgld.DPSGLDSettings(steps=20, draws=1)
+        settings = sgld.DPSGLDSettings(steps=steps, draws=1)
         (found,) = sgld.dp_sgld_runs(logistic(), data.to(device), runs=RUNS, settings=settings)
         return found.latents["w"]
 
-    return {"DPVI": Case(by_dpvi), "DP-GD": Case(by_gd), "DP-SGLD": Case(by_sgld)}
+    def by_steps(device: torch.device) -> Tensor:
+        method = TrainingRelease(model=logistic(), steps=5, rate=0.5, records=10)
+        prepared = method.prepare(data.to(device), 1e-5)
+        (found,) = prepared.outcomes([1000.0], [1])
+        return found.latents["w"]
+
+    def by_draws(device: torch.device) -> Tensor:
+        model = BayesianLogisticRegression()
+        (found,) = CertifiedDraws(model=model).prepare(data.to(device), 1e-5).outcomes([9.0], [1])
+        return found.latents["w"]
+
+    return {
+        "DPVI": Case(by_dpvi),
+        "DP-GD": Case(by_gd),
+        "DP-SGLD": Case(by_sgld),
+        "training accounted": Case(by_steps),
+        "posterior draws": Case(by_draws),
+    }
 
 
 def cases(small: bool) -> dict[str, Case]:
@@ -270,6 +356,19 @@ def cases(small: bool) -> dict[str, Case]:
     objective = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
     make = private_fit(some, some.y, objective, bdpvi.regression.ObjectivePerturbation(rows=100))
     found["fit_private, objective"] = Case(make, agree=None)
+    scores = bdpvi.regression.NoisyScores(rows=len(big))
+    make = private_fit(Dataset(big.x[:, :1], big.y), big.y, objective, scores)
+    found["fit_private, noisy scores"] = Case(make, agree=None)
+    for name, which in (("MeanField", "mean-field"), ("objective", None)):
+        ends = [-3.0] * some.x.shape[1], [3.0] * some.x.shape[1]
+        fit = PrivateLogisticRegression(classes=(0, 1), bounds=ends, guide=which, random_state=1)
+        found[f"estimator, {name}"] = Case(estimated(fit, some, some.y))
+    recipe = bdpvi.tables.Recipe(model=objective, route=route)
+    found["private, DPVI"] = Case(from_a_table(many, settings=recipe), None)
+    found["private, guide"] = Case(from_a_table(many, guide=guides.MeanField), None)
+    found["synthesize"] = Case(synthesized(some))
+    found["federated"] = Case(federated(some))
+    found["federated, noise shares"] = Case(federated(some, noise_shares=2))
     found["PrivateSVI"] = Case(private_svi(Dataset(big.x[:200], big.y[:200]), 20))
     found["datasets"] = Case(lambda _: datasets.load_breast_cancer().train.x)
     found["network"] = Case(network(big, 16 if small else 1024, 20), agree=1e-2)

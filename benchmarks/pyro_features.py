@@ -1,11 +1,11 @@
 """What of Pyro's own features PrivateSVI trains as SVI does: one row a feature.
 
-    python benchmarks/pyro_features.py [--steps 20]
+    python benchmarks/pyro_features.py [--steps 20] [--recorded]
 
 Each row is a small model with a guide, trained by SVI and by PrivateSVI with noise and clip off, at
 rate 1 and with the same random numbers for the guide's draws, in float64. "as SVI" means that all
 parameters are equal to within 1e-6 after the steps. A row that SVI itself does not train does not
-count.
+count. With ``--recorded`` private steps are recorded, by the losses of ``pyro.infer`` named Jit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import platform
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 from unittest.mock import patch
@@ -137,8 +137,9 @@ def without_privacy() -> Iterator[None]:
         yield
 
 
-def compared(row: Row, steps: int) -> tuple[str, str]:
+def compared(row: Row, steps: int, recorded: bool = False) -> tuple[str, str]:
     """Return how PrivateSVI trains a row, and the refusal, the difference or the error."""
+    own = replace(row, loss=functools.partial(_recorded, row.loss())) if recorded else row
     kept = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -153,7 +154,7 @@ def compared(row: Row, steps: int) -> tuple[str, str]:
             try:
                 pyro.clear_param_store()
                 with without_privacy():
-                    private = trained_privately(row, guide, plain, steps)
+                    private = trained_privately(own, guide, plain, steps)
             except MadeOtherwiseError as error:
                 return OTHER, str(error)
             except Exception as error:
@@ -163,6 +164,12 @@ def compared(row: Row, steps: int) -> tuple[str, str]:
         pyro.clear_param_store()
     far = max((float((plain[n] - value).abs().max()) for n, value in private.items()), default=0.0)
     return (AS_SVI, "") if far <= NEAR else (OTHER, f"by {far:.2g}")
+
+
+def _recorded(loss: Any) -> Any:
+    """Return Pyro's loss that records the steps of another."""
+    made = getattr(pyro.infer, f"Jit{type(loss).__name__}")
+    return made(max_plate_nesting=loss.max_plate_nesting)
 
 
 def _line(error: Exception) -> str:
@@ -671,13 +678,14 @@ def rows() -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=STEPS)
-    steps = parser.parse_args().steps
+    parser.add_argument("--recorded", action="store_true", help="record private steps")
+    given = parser.parse_args()
     print(f"command: {command()}\nmachine: {platform.platform()}")
     print("versions:", *(f"{n} {version(n)}" for n in ("torch", "pyro-ppl")))
     print("\n| kind | feature | PrivateSVI | why |\n| --- | --- | --- | --- |")
     found = []
     for row in rows():
-        how, why = compared(row, steps)
+        how, why = compared(row, given.steps, given.recorded)
         found.append(how)
         print(f"| {row.kind} | {row.name} | {how} | {why.replace('|', ',')} |", flush=True)
     able = [how for how in found if how != NOT_BY_SVI]

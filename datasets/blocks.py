@@ -146,6 +146,7 @@ class RowGroup:
             groups = [] if self.group is None else [self.group]
             for batch in file.iter_batches(ROWS, row_groups=groups, use_threads=False):
                 none = False
+                batch.validate(full=True)  # texts are UTF-8
                 yield batch
             if none:
                 yield RecordBatch.from_pylist([], schema=file.schema_arrow)

@@ -206,8 +206,8 @@ class Dataset:
             raise ValueError(f"record_id={record_id} is not among the ids of {self.name}")
         return self.select(keep)
 
-    def to(self, device: torch.device | str, dtype: torch.dtype = torch.float64) -> Dataset:
-        """Return the data on ``device``; features and targets become ``dtype``."""
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = torch.float64) -> Dataset:
+        """Return the data on ``device``; features and targets become ``dtype``, if it is given."""
         return replace(
             self,
             x=self.x.to(device, dtype),

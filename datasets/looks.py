@@ -135,19 +135,26 @@ def tell_of_labels(
     )
 
 
-def tell_of_clamped(values: NDArray[np.float64], middle: float, most: float) -> None:
-    """Warn the owner if more than 1 % of the targets, (N,), are clamped to their public bound.
+def beyond(values: NDArray[np.float64], model: object) -> int:
+    """Return how many targets, (N,), a regression of numbers clamps to its public bound."""
+    most = getattr(model, "largest", None)
+    if most is None:
+        return 0
+    return int((np.abs(values - getattr(model, "middle", 0.0)) > most).sum())
+
+
+def tell_of_clamped(clamped: int, targets: int, most: float) -> None:
+    """Warn the owner if more than 1 % of the targets are clamped to their public bound.
 
     >>> with warnings.catch_warnings(record=True) as said:
     ...     warnings.simplefilter("always")
-    ...     tell_of_clamped(np.array([1.0, 12.0, 3.0]), 0.0, 10.0)
+    ...     tell_of_clamped(1, 3, 10.0)
     >>> str(said[0].message)[20:71]
     '1 of 3 targets are beyond their public bound of 10,'
     """
-    beyond = int((np.abs(values - middle) > most).sum())
-    if beyond > _CLAMPED * len(values):
+    if clamped > _CLAMPED * targets:
         _tell(
-            f"{beyond} of {len(values)} targets are beyond their public bound of {most:g}, and "
+            f"{clamped} of {targets} targets are beyond their public bound of {most:g}, and "
             "clamped to it: a mean near the bound is estimated too small, and only Poisson counts "
             "by noisy scores are corrected for it. A larger bound (largest=, --largest, "
             "--target-bounds) would keep them"

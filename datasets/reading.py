@@ -204,7 +204,11 @@ def _parquet(
     with open(path, "rb"):
         pass  # an OSError, as for a CSV file
     try:
-        frame = pd.read_parquet(path, engine="pyarrow")
+        from pyarrow import parquet
+
+        table = parquet.read_table(path)
+        table.validate(full=True)  # texts that are not UTF-8 would fail later, and otherwise
+        frame: pd.DataFrame = table.to_pandas()
         there = frame.columns
         rounded = [name for name in written if name in there and frame[name].dtype.kind == "f"]
         for name, exact in _whole_numbers(path, rounded).items():

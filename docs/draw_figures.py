@@ -248,7 +248,8 @@ def _prices(axes: mpl.axes.Axes) -> None:
 
 def more_records() -> Figure:
     """Draw the share of the gain that the default release keeps, as it was printed."""
-    cells = [row for row in printed("default-release.txt") if re.match(r"\d+, ", row[0])]
+    found = printed("default-release.txt")
+    cells = [row for row in found if re.match(r"\d+, ", row[0]) and len(row) == 4]
     figure = Figure(figsize=(7.6, 3.0), layout="constrained")
     columns = list(dict.fromkeys(cell[0].split(", ")[0] for cell in cells))
     for axes, width in zip(figure.subplots(1, len(columns), sharey=True), columns, strict=True):

@@ -72,6 +72,10 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "programs/test_private_svi.py::test_a_site_that_is_gone_is_named": (
         "programs/program: let every run",
     ),
+    "programs/test_recording.py::"
+    "test_what_a_record_would_freeze_is_refused_and_trained_without_one": (
+        "programs/recording: use {}()",
+    ),
     "programs/test_pyro_features.py::test_indices_in_an_array_are_refused_with_the_remedy": (
         "programs/runs: hand indices over",
     ),

@@ -16,17 +16,22 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import bdpvi
+from bdpvi import Optimum
 from bdpvi._ground.host import HOST, on_host
 from bdpvi._ground.isolation import isolated
+from bdpvi.bayesian import Remove
 from bdpvi.cli import app
 from bdpvi.models.misfits import MisfitError
 from bdpvi.networks import DPSGDSettings
 from bdpvi.networks.gradients import GRAD_SAMPLE_MODES, GradSampleMode
-from bdpvi.sklearn import PrivateLogisticRegression
+from bdpvi.tables import Recipe
 
 CASES = gpu_check.cases(small=True)
-ALSO_BY_DEFAULT = ("MeanField, batches", "PrivateSVI", "fit_private", "DPVI", "datasets", "release")
-SLOW = ("optimum, mean field", "Bayesian, default")
+ALSO_BY_DEFAULT = (
+    "MeanField, batches", "PrivateSVI", "fit_private", "DPVI", "datasets", "release", "estimator",
+    "federated", "private", "synthesize",
+)  # fmt: skip
+SLOW = ("optimum, mean field", "Bayesian, default", "posterior draws, default")
 LAWS: dict[str, Callable[[Tensor], dist.Distribution]] = {
     "normal": lambda one: dist.Normal(one, one),
     "gamma": lambda one: dist.Gamma(one, one),
@@ -51,6 +56,7 @@ def marked(name: str) -> object:
     return pytest.param(name, marks=pytest.mark.slow) if slow else name
 
 
+@pytest.mark.filterwarnings("ignore:random_state=1 makes an experiment")
 @pytest.mark.parametrize("name", [marked(name) for name in CASES])
 def test_the_device_says_what_the_cpu_says(name: str) -> None:
     case = CASES[name]
@@ -114,10 +120,12 @@ def test_a_model_on_another_device_is_refused_before_a_charge() -> None:
     assert ledger.entries() == ()
 
 
-def test_an_estimator_refuses_tensors_of_another_device() -> None:
-    model = PrivateLogisticRegression(epsilon=1.0, classes=(0, 1))
-    with fake_cuda.pretended(), pytest.raises(TypeError, match=r"Tensor.cpu\(\)"):
-        model.fit(torch.zeros(20, 3, device="cuda"), torch.ones(20, device="cuda"))
+def test_settings_are_fitted_where_the_records_are() -> None:
+    recipe, data = Recipe(noise_scale=0.5), gpu_check.table(small=True)
+    with fake_cuda.pretended():
+        for there in (HOST, fake_cuda.CUDA):
+            found = recipe.fit_guide(data.to(there), neighbours=Optimum(Remove(0)), progress=False)
+            assert {one.device for one in found.parameters.values()} == {there}
 
 
 # --------------------------------------------------------------------------- waits
@@ -174,6 +182,52 @@ def test_a_step_of_private_svi_waits_twice_at_most() -> None:
     assert len(waits) <= 2, waits
 
 
+def by_dpvi(steps: int) -> None:
+    def model(x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(x.new_zeros(5), x.new_ones(5)).to_event(1))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, x.new_ones(())), obs=y)
+
+    data = gpu_check.simulated(200, 5)
+    route = bdpvi.DPVI(rows=200, steps=steps, progress=False)
+    gpu_check.private_fit(data, data.y, model, route)(fake_cuda.CUDA)
+
+
+def by_rounds(rounds: int) -> None:
+    gpu_check.federated(gpu_check.simulated(100, 3), rounds=rounds)(fake_cuda.CUDA)
+
+
+def compared_by(method: str) -> Callable[[int], object]:
+    data = gpu_check.simulated(100, 3)
+    return lambda steps: gpu_check.trained(data, steps)[method].make(fake_cuda.CUDA)
+
+
+@pytest.mark.parametrize(
+    ("take", "most"),
+    [
+        pytest.param(by_dpvi, 3, id="DPVI"),  # gradients, parameters, and the draw
+        pytest.param(by_rounds, 2, id="federated"),  # each of two clients' gradients
+        pytest.param(compared_by("DPVI"), 0, id="compared DPVI"),
+        pytest.param(compared_by("DP-GD"), 0, id="compared DP-GD"),
+        pytest.param(compared_by("DP-SGLD"), 0, id="compared DP-SGLD"),
+    ],
+)
+def test_ten_more_steps_wait_for_the_device(take: Callable[[int], object], most: int) -> None:
+    counts = []
+    for steps in (20, 30):
+        with fake_cuda.pretended(), fake_cuda.waits() as waits:
+            take(steps)
+        counts.append(len(waits))
+    assert counts[1] - counts[0] == 10 * most
+
+
+@pytest.mark.parametrize("name", ["fit_private, objective", "fit_private, noisy scores"])
+def test_a_release_without_steps_waits_a_few_times(name: str) -> None:
+    with fake_cuda.pretended(), fake_cuda.waits() as waits:
+        CASES[name].make(fake_cuda.CUDA)
+    assert len(waits) <= 20, waits
+
+
 def test_waits_are_seen() -> None:
     with fake_cuda.pretended():
         one = torch.ones(3, device="cuda")
@@ -192,26 +246,29 @@ def test_waits_are_seen() -> None:
 # --------------------------------------------------------------------------- commands
 
 
-def compared(folder: Path, device: str) -> float:
+def compared(folder: Path, device: str, method: str) -> float:
     out = folder / device
-    asked = ["compare", "--data", "breast-cancer", "--methods", "dp-gd", "--epsilons", "1"]
-    asked += ["--seeds", "1", "--quiet", "--json", "--out", str(out), "--device", device]
+    asked = ["compare", "--data", "breast-cancer", "--methods", method, "--epsilons", "1"]
+    asked += ["--seeds", "1", "--draws", "2", "--quiet", "--json"]
+    asked += ["--out", str(out), "--device", device]
     found = CliRunner().invoke(app, asked)
     assert found.exit_code == 0, found.output
     rows = json.loads(found.stdout)["summary"]
-    return float(next(row["log_score"] for row in rows if row["method"] == "dp-gd"))
+    return float(next(row["log_score"] for row in rows if row["method"] == method))
 
 
 @pytest.mark.whole
-def test_a_comparison_on_a_device_is_the_cpus(tmp_path: Path) -> None:
-    expected = compared(tmp_path, "cpu")
+@pytest.mark.parametrize("method", ["dp-gd", "bdp-vi-mean-field"])
+def test_a_comparison_on_a_device_is_the_cpus(method: str, tmp_path: Path) -> None:
+    expected = compared(tmp_path, "cpu", method)
     with fake_cuda.pretended():
-        assert compared(tmp_path, "cuda") == pytest.approx(expected, abs=1e-9)
+        assert compared(tmp_path, "cuda", method) == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("command", ["demo", "compare", "fit"])
+@pytest.mark.parametrize("command", ["demo", "compare", "fit", "private"])
 def test_commands_refuse_a_device_that_is_not_there(command: str, tmp_path: Path) -> None:
     asked = [command, "--out", str(tmp_path / "out"), "--device", "abacus"]
     asked += [] if command == "demo" else ["--data", "breast-cancer"]
+    asked += ["--epsilon", "1"] if command == "private" else []
     found = CliRunner().invoke(app, asked)
     assert "device='abacus' must be auto, cpu or cuda" in str(found.exception)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from damage import one_gigabyte
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_cli import run
@@ -41,24 +41,6 @@ ODD: tuple[Any, ...] = (
     ["x"] * 3,
 )
 Place = tuple[Any, ...]
-
-
-@contextmanager
-def one_gigabyte() -> Iterator[None]:
-    """Let this process take 1 GiB more than it has: more is a MemoryError."""
-    if not sys.platform.startswith("linux"):
-        yield
-        return
-    import resource
-
-    now = next(one for one in Path("/proc/self/status").read_text().splitlines() if "VmData" in one)
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    most = int(now.split()[1]) * 1024 + 2**30
-    resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def places(content: Any, at: Place = ()) -> Iterator[Place]:

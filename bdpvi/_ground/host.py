@@ -131,3 +131,16 @@ def drawing(device: torch.device, seed: int | None = None) -> Iterator[None]:
         if seed is not None:
             torch.default_generator.manual_seed(seed)  # a seed for all devices is slow
         yield
+
+
+def as_gradient(one: Tensor, value: Tensor) -> Tensor:
+    """Return a gradient in the type, place and layout of its parameter.
+
+    torch's fused optimisers take the layout for granted: with another they move wrong entries.
+
+    >>> weight = torch.zeros(2, 3).T
+    >>> as_gradient(torch.ones(3, 2), weight).stride()
+    (1, 3)
+    """
+    same = (one.dtype, one.device, one.stride()) == (value.dtype, value.device, value.stride())
+    return one if same else torch.empty_like(value).copy_(one)

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 FILE = "audit.json"
 SECRET = "secret: it is computed from rows without noise. Share nothing of it"
-ROWS = 200
-"""Rows of a table that are used in runs: a claim holds for each table, and noise hides small ones
-no better than large ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +75,7 @@ def audit(
     """Audit every door: does a release give away more about one record than is claimed?
 
     Two tables that differ in one record go the whole way, and what comes out is compared. Where it
-    is Gaussian the result is exact, for a worst record found by search and for random ones; else
+    is Gaussian or has a density the result is exact, for a worst record and for random ones; else
     an attacker who knows all other rows guesses, run after run, and the audited ε is a lower bound
     at 95 and 99.9 %. A bound below the claim proves nothing; one above it, at 99.9 %, gives exit
     code 1.
@@ -96,7 +93,7 @@ def audit(
     validate.probability("delta", delta)
     validate.positive_int("runs", runs, least=40)
     data = records_of(table, simulated)
-    some = exact.first(data, ROWS)
+    some = exact.first(data, exact.ROWS)
     settings = {"epsilon": epsilon, "delta": delta, "table": exact.digest(some)}
     kept = Checkpoint(out, settings, "runs")
     track = progress.silent if quiet else progress.bar

@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import pyro
+import pyro.distributions as dist
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bdpvi.audits.found import Door
 from bdpvi.audits.games import likelihood_ratio
@@ -39,8 +41,11 @@ from bdpvi.tables.routes import fit_private
 _RATE, _STEPS = 0.25, 10
 _FAR = 2.0
 """The record's feature, in units of public scales: where the model clamps it."""
+_LONG = 1e6
+"""Its feature or target where gradients are clipped."""
 _COLUMNS = 6
 """Most columns whose signs are counted."""
+_MODEL = BayesianLogisticRegression.unweighted(limit=_FAR, intercept=True)
 
 
 def doors(data: Dataset, epsilon: float, delta: float) -> list[Door]:
@@ -51,28 +56,51 @@ def doors(data: Dataset, epsilon: float, delta: float) -> list[Door]:
         epsilon, delta: what each release may cost.
     """
     size = float(len(data))
-    routes: dict[str, Any] = {
-        "objective perturbation": ObjectivePerturbation(rows=size),
-        "noisy scores": NoisyScores(rows=size, least=0.0, draws=1),
-        "DPVI": DPVI(rows=size, draws=1, steps=_STEPS, batch=max(1, len(data) // 4)),
-    }
-    made = [_route(name, one, data, epsilon, delta) for name, one in routes.items()]
-    others = dp_sgd(data, epsilon, delta), federation(epsilon, delta), counts(data, epsilon, delta)
-    return [*made, *others]
+    scores = NoisyScores(rows=size, least=0.0, draws=1)
+    return [
+        minimum(data, epsilon, delta),
+        _route("noisy scores", scores, _MODEL, neighbours(data, _FAR), epsilon, delta),
+        dpvi(data, epsilon, delta),
+        dp_sgd(data, epsilon, delta),
+        federation(epsilon, delta),
+        counts(data, epsilon, delta),
+    ]
 
 
-def neighbours(data: Dataset, far: float) -> tuple[Dataset, Dataset]:
+def minimum(data: Dataset, epsilon: float, delta: float) -> Door:
+    """Return objective perturbation."""
+    route = ObjectivePerturbation(rows=float(len(data)))
+    tables = neighbours(data, _FAR)
+    return _route("objective perturbation", route, _MODEL, tables, epsilon, delta)
+
+
+def dpvi(data: Dataset, epsilon: float, delta: float) -> Door:
+    """Return DPVI; the record's gradient is clipped in every step."""
+    route = DPVI(rows=float(len(data)), draws=1, steps=_STEPS, batch=max(1, len(data) // 4))
+    return _route("DPVI", route, line, neighbours(data, 1.0, _LONG), epsilon, delta)
+
+
+def line(x: Tensor, y: Tensor | None = None) -> None:
+    """Run a model on which a record's gradient is as long as its target is far out."""
+    w = pyro.sample("w", dist.Normal(x.new_zeros(x.shape[1]), 1.0).to_event(1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def neighbours(data: Dataset, far: float, target: float = 1.0) -> tuple[Dataset, Dataset]:
     """Return the table with one more column, and the same with the record that is not 0 there."""
     x = torch.cat([data.x.double(), data.x.new_zeros(len(data), 1).double()], 1)
     row = torch.zeros(1, x.shape[1], dtype=x.dtype)
     row[0, -1] = far
     y = data.y.double()
-    return Dataset(x, y), Dataset(torch.cat([x, row]), torch.cat([y, y.new_ones(1)]))
+    return Dataset(x, y), Dataset(torch.cat([x, row]), torch.cat([y, y.new_tensor([target])]))
 
 
-def _route(name: str, route: Any, data: Dataset, epsilon: float, delta: float) -> Door:
+def _route(
+    name: str, route: Any, model: Any, tables: tuple[Dataset, Dataset], epsilon: float, delta: float
+) -> Door:
     """Return a route of :func:`bdpvi.fit_private`; the score is the record's own coefficient."""
-    model = BayesianLogisticRegression.unweighted(limit=_FAR, intercept=True)
+    own = tables[0].x.shape[1] - 1
 
     def once(table: Dataset) -> tuple[float, Ledger]:
         ledger = Ledger()
@@ -81,9 +109,9 @@ def _route(name: str, route: Any, data: Dataset, epsilon: float, delta: float) -
         )
         known = made.estimate or made.guide
         weights = made.samples[0].tolist() if known is None else known.mean
-        return float(weights[-2]), ledger
+        return float(weights[own]), ledger
 
-    return Door(name, *neighbours(data, _FAR), once)
+    return Door(name, *tables, once, record=len(tables[0]))
 
 
 def dp_sgd(data: Dataset, epsilon: float, delta: float) -> Door:
@@ -110,7 +138,7 @@ def dp_sgd(data: Dataset, epsilon: float, delta: float) -> Door:
             seen.append(float(module.weight[0, -1]))
         return _seen_steps(np.diff(seen) / rate * _RATE * size, noise, _RATE), ledger
 
-    return Door("DP-SGD", *neighbours(data, 1e3), once)
+    return Door("DP-SGD", *neighbours(data, _LONG), once, record=len(data))
 
 
 def federation(epsilon: float, delta: float) -> Door:

@@ -1,4 +1,4 @@
-"""Doors whose privacy loss is known exactly, without runs: what is shared is Gaussian.
+"""Audits by exact privacy losses, without guesses: what is shared is Gaussian, or has a density.
 
 Two tables that differ in one record give two Gaussians, and no test is better than the ratio of
 their densities (Neyman and Pearson): δ(ε) has a closed form where the covariances agree, and a
@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from bdpvi.audits import doors, minima, transcripts
 from bdpvi.audits.doors import counted
-from bdpvi.audits.found import Audit
+from bdpvi.audits.found import Audit, Door
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.fit import Fit, fit
 from bdpvi.bayesian.mode.route import Mode
@@ -51,6 +52,9 @@ _FRESH = 100
 _TRANSCRIPTS = 5
 _MOST = 2000
 """Rows of the table that are fitted again and again."""
+ROWS = 200
+"""Rows of a table that are used in runs: a claim holds for each table, and noise hides small ones
+no better than large ones."""
 
 
 def audits(data: Dataset, epsilon: float, delta: float) -> list[tuple[str, Callable[[], Audit]]]:
@@ -60,11 +64,23 @@ def audits(data: Dataset, epsilon: float, delta: float) -> list[tuple[str, Calla
         data: encoded features of about unit size, and labels 0 and 1.
         epsilon, delta: what each release may cost.
     """
-    made = (guide, noisy_scores, counts, random_records)
-    names = ("guide draws", "noisy scores, rounds", "synthetic counts, exact", "Bayesian draws")
+    some = first(data, ROWS)
+    tables = {
+        "guide draws": guide,
+        "noisy scores, rounds": noisy_scores,
+        "synthetic counts, exact": counts,
+        "Bayesian draws": random_records,
+    }
+    steps: dict[str, Callable[[], Door]] = {
+        "DPVI, steps": partial(doors.dpvi, some, epsilon, delta),
+        "DP-SGD, steps": partial(doors.dp_sgd, some, epsilon, delta),
+        "federation, rounds": partial(doors.federation, epsilon, delta),
+    }
+    name, minimum = "objective perturbation, minima", partial(doors.minimum, some, epsilon, delta)
     return [
-        (name, partial(one, name, data, epsilon, delta))
-        for name, one in zip(names, made, strict=True)
+        *((name, partial(one, name, data, epsilon, delta)) for name, one in tables.items()),
+        *((name, partial(transcripts.audited, name, one, delta)) for name, one in steps.items()),
+        (name, partial(minima.audited, name, minimum, delta)),
     ]
 
 
@@ -122,7 +138,7 @@ def guide(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:
             more = recipe.fit_guide(_and(table, row), neighbours=Optimum(Remove(0)), progress=False)
             moved = float((more.posterior.mean - whole.posterior.mean).norm())
             found = max(found, moved / noise)
-    return _exact(name, claim, gaussian_epsilon(found**2, delta), delta, begun)
+    return Audit.exact(name, claim, gaussian_epsilon(found**2, delta), delta, begun)
 
 
 def noisy_scores(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:
@@ -141,7 +157,7 @@ def noisy_scores(name: str, data: Dataset, epsilon: float, delta: float) -> Audi
         found = max(found, float(moved.square().sum(0).max()))
     claim = worst_case.epsilon(plan.events, delta)
     assert claim is not None
-    return _exact(name, claim.epsilon, gaussian_epsilon(found, delta), delta, begun)
+    return Audit.exact(name, claim.epsilon, gaussian_epsilon(found, delta), delta, begun)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +193,7 @@ def counts(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:
             tables += [(a, two.joint[at], one.deviations[at]) for at, a in one.joint.items()]
     total = sum(float(((a - b) ** 2).sum()) / noise**2 for a, b, noise in tables)
     claim = gaussian_epsilon(gaussian_distance(epsilon, delta) ** 2, delta)
-    return _exact(name, claim, gaussian_epsilon(total, delta), delta, begun)
+    return Audit.exact(name, claim, gaussian_epsilon(total, delta), delta, begun)
 
 
 def random_records(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:
@@ -192,7 +208,7 @@ def random_records(name: str, data: Dataset, epsilon: float, delta: float) -> Au
     random = known.pairs((plain.x[at, None], plain.y[at, None]) for at in range(number))
     worst = known.pairs(searched(plain.x.shape[1]))
     found = max(mean_epsilon(worst.select(slice(at, at + 1)), delta) for at in range(len(worst)))
-    made = _exact(name, known.claim, mean_epsilon(random, delta), delta, begun)
+    made = Audit.exact(name, known.claim, mean_epsilon(random, delta), delta, begun)
     return replace(made, worst=found)
 
 
@@ -246,13 +262,6 @@ def mean_epsilon(pairs: GaussianPairs, delta: float) -> float:
     while excess(high) > 0:
         high *= 2
     return root(excess, 0.0, high)
-
-
-def _exact(name: str, claim: float, found: float, delta: float, begun: float) -> Audit:
-    seconds = time.monotonic() - begun
-    return Audit(
-        door=name, claim=claim, low=found, certain=found, delta=delta, runs=0, seconds=seconds
-    )
 
 
 def _and(data: Dataset, row: Rows) -> Dataset:

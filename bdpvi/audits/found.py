@@ -53,6 +53,14 @@ class Audit:
     seconds: float
     worst: float | None = None
 
+    @classmethod
+    def exact(cls, door: str, claim: float, found: float, delta: float, begun: float) -> Audit:
+        """Return an exact audit that began at a time of :func:`time.monotonic`."""
+        seconds = time.monotonic() - begun
+        return cls(
+            door=door, claim=claim, low=found, certain=found, delta=delta, runs=0, seconds=seconds
+        )
+
     @property
     def tightness(self) -> float:
         """The audited ε over the claim."""
@@ -83,12 +91,14 @@ class Door:
         without, with_it: neighbouring tables.
         once: goes through it with a table; returns a score of what is shared, the higher the
             likelier the record was there, and the ledger that was charged.
+        record: its number among records or clients.
     """
 
     name: str
     without: Any
     with_it: Any
     once: Callable[[Any], tuple[float, Ledger]]
+    record: int = 0
 
     def audited(self, delta: float, pairs: int, kept: Checkpoint, track: Track[Any]) -> Audit:
         """Return what runs show.
@@ -110,7 +120,7 @@ class Door:
             for side, more in zip(scores, (part["without"], part["with"]), strict=True):
                 side += more
             seconds += part["seconds"]
-        claim = Claim.of(self._once(self.without)[1])
+        claim = Claim.of(self.through(self.without)[1])
         without, with_it = map(np.array, scores)
         low, certain = (
             claim.audited(Rates.of(without, with_it, level), delta) for level in (LEVEL, CERTAIN)
@@ -123,10 +133,11 @@ class Door:
     def _some(self, pairs: int) -> dict[str, Any]:
         begun = time.monotonic()
         sides: Sequence[Any] = (self.without, self.with_it)
-        without, with_it = ([self._once(one)[0] for _ in range(pairs)] for one in sides)
+        without, with_it = ([self.through(one)[0] for _ in range(pairs)] for one in sides)
         return {"without": without, "with": with_it, "seconds": time.monotonic() - begun}
 
-    def _once(self, table: Any) -> tuple[float, Ledger]:
+    def through(self, table: Any) -> tuple[float, Ledger]:
+        """Go through it with a table; return the score, and the ledger that was charged."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of small tables, and of noise that hides everything
             return self.once(table)

@@ -18,6 +18,7 @@ from bdpvi.commands.options import (
     BaseRate,
     BudgetOption,
     Delta,
+    Device,
     Json,
     LedgerFile,
     Numeric,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from bdpvi import Release
     from bdpvi.models.kinds import OfClasses, OfNumbers
     from bdpvi.tables.private import Work
+    from bdpvi.tables.row_scores import RowScores
     from bdpvi.tables.scores import Scores
 
 CATEGORIES = ("counted", "hashed")
@@ -130,7 +132,11 @@ Plan = Annotated[
     ),
 ]
 WithScores = Annotated[
-    bool, typer.Option(help="Score simulated releases on held-out rows, for the owner only.")
+    bool,
+    typer.Option(
+        help="Score simulated releases on held-out rows, or, of a table in blocks, the release on "
+        "its rows; for the owner only."
+    ),
 ]
 
 
@@ -164,6 +170,7 @@ def private(
     scores: WithScores = True,
     workers: Workers = None,
     dask: Dask = "",
+    device: Device = "auto",
     yes: Yes = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -225,7 +232,7 @@ def private(
         if table.data not in options.TABLES and not blocks:
             _look_first(table, given, yes=yes, quiet=quiet or as_json)
         with engine(workers, dask) as executor:
-            given["executor"] = executor
+            given |= {"executor": executor, "device": device}
             _carry_out(table, given, scores=scores, quiet=quiet, as_json=as_json)
 
 
@@ -283,11 +290,6 @@ def _carry_out(
         _print_json(released, where, found)
     elif found is not None:
         outputs.say(*f"For the owner only: {found}".split("\n"))
-    elif scores and work.spread is not None:
-        outputs.say(
-            "No scores for the owner: the table is in blocks. Files that were left out of it can "
-            "be predicted by `bdpvi predict`, to compare with their targets"
-        )
 
 
 def _model(name: str, **given: Any) -> OfNumbers | OfClasses | None:
@@ -357,13 +359,16 @@ def _go_on(work: Work, folder: Path) -> Release:
         raise KeyboardInterrupt(f"{kept} without a second charge") from None
 
 
-def _scores(work: Work, released: Release, took: float) -> Scores | None:
+def _scores(work: Work, released: Release, took: float) -> Scores | RowScores | None:
     """Score a release that took ``took`` seconds; an interruption loses only the scores."""
     from bdpvi._ground import progress
     from bdpvi.noise.keys import Key
+    from bdpvi.tables.row_scores import RowScores
     from bdpvi.tables.scores import patience, previewed
 
     try:
+        if work.spread is not None:
+            return RowScores.of(work, released)
         track = progress.bar if work.progress else progress.silent
         return previewed(work, released, Key.fresh(), track, seconds=patience(took))
     except KeyboardInterrupt:
@@ -380,7 +385,9 @@ def _report(released: Release, where: dict[str, Path]) -> None:
     )
 
 
-def _print_json(released: Release, where: dict[str, Path], found: Scores | None) -> None:
+def _print_json(
+    released: Release, where: dict[str, Path], found: Scores | RowScores | None
+) -> None:
     public: dict[str, Any] = {"out": where["out"], "receipt": released.receipt.to_dict()}
     public["summary"] = released.summary().to_dict()
     secret = {"folder": where["secret"], "cost": released.cost.to_dict()}

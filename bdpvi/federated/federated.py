@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
+from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.accounting.accountant import cost_of
 from bdpvi.federated.rounds import PUBLIC, Observer, Rounds
@@ -164,6 +165,7 @@ class Federation:
         self._asked = frozenset(self.rounds.mechanism.batch(round).tolist())
         return tuple(sorted(self._asked))
 
+    @on_host
     def aggregate(self, round: int, messages: Iterable[Message]) -> Released:
         """Return (Σ clipped updates + N(0, z²C²I)) / qN, whoever answered and in whatever order.
 

@@ -41,6 +41,7 @@ from torch.distributions import Distribution, transform_to
 
 from bdpvi._ground import progress as bars
 from bdpvi._ground import validate
+from bdpvi._ground.host import HOST, on_host, onto
 from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
@@ -82,13 +83,13 @@ class Client:
     def __init__(
         self, model: Model, data: Dataset, rounds: Rounds, seed: int | None = None
     ) -> None:
-        data = fitting(model, data).to("cpu")
+        data = fitting(model, data).to(data.x.device)
         check = getattr(model, "check", None)
         if check is not None:
             check(data)
-        self.rounds, self._data = rounds, data
+        self.rounds, self._data, self._ids = rounds, data, data.ids.to(HOST)
         # No record is needed to read the model, and the guide is the server's.
-        program = _read(model, MeanField(model), blank(data))
+        program = _read(model, MeanField(model), blank(data).to(data.x.device))
         self._program = replace(program, arguments=Arguments.of((data.x, data.y), {}))
         secret = secrets.randbits(128) if seed is None else seed
         self._plan = BatchPlan(steps=1, rate=rounds.record_rate or 1.0, seed=secret)
@@ -110,10 +111,10 @@ class Client:
         rounds, x = self.rounds, self._data.x
         if point.shape != (rounds.size,):
             raise ValueError(f"point must have shape ({rounds.size},), got {tuple(point.shape)}")
-        chosen = self._plan.batch(round, self._data.ids).nonzero()[:, 0]
+        chosen = self._plan.batch(round, self._ids).nonzero()[:, 0]
         clip = Clip(bound=rounds.record_clip or _LONGEST)
         with isolated(x, self._plan.noise_seed(round)):
-            draw = Draw(point.to(x), {}, x.new_zeros(()))
+            draw = Draw(onto(point.to(x.dtype), x.device), {}, x.new_zeros(()))
             batch = Batch(self._program.arguments.rows, chosen)
             slopes, ignored = clipped_sum(self._program, draw, batch, clip, clip.bound)
         tell_owner(ignored, "record", "its score is not finite")
@@ -277,6 +278,7 @@ class FederatedFit:
         return predictive_means(self.model, self.draw(draws, generator), features).mean(0)
 
 
+@on_host
 def fit_federated(
     model: Model,
     guide: Guide,
@@ -369,14 +371,14 @@ def seed_of(seed: int | None, who: int) -> int | None:
 
 
 def blank(data: Dataset) -> Dataset:
-    """Return one record of zeros with the columns of ``data``.
+    """Return one record of zeros with the columns of ``data``, on the CPU.
 
     >>> blank(Dataset(torch.ones(3, 2), torch.ones(3))).x
     tensor([[0., 0.]], dtype=torch.float64)
     """
     return Dataset(
-        torch.zeros(1, *data.x.shape[1:], dtype=torch.float64),
-        torch.zeros(1, *data.y.shape[1:], dtype=torch.float64),
+        torch.zeros(1, *data.x.shape[1:], dtype=torch.float64, device=HOST),
+        torch.zeros(1, *data.y.shape[1:], dtype=torch.float64, device=HOST),
     )
 
 

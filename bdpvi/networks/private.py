@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from bdpvi._ground import validate
 from bdpvi._ground.checkpoint import sealed, understood, unsealed
 from bdpvi._ground.halving import by_halves
-from bdpvi._ground.host import all_finite
+from bdpvi._ground.host import all_finite, as_gradient
 from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import require_same
 from bdpvi._ground.types import tell_owner
@@ -135,7 +135,7 @@ class Private:
                 )
                 raise ValueError(self._stopped)
             for weight, one in zip(self._weights, self.mechanism.means(total, step), strict=True):
-                weight.grad = one.to(weight)
+                weight.grad = as_gradient(one, weight)
             for at, entries in self._fixed:  # no gradient by construction, so no noise either
                 self._weights[at].grad[entries] = 0  # type: ignore[index]
             self.optimizer.step()

@@ -200,9 +200,10 @@ class WholeNormals:
         short = self._words(2, count)
         drawn = table(LAW).by_16_bits(short)
         (rest,) = np.nonzero(drawn == OPEN)
-        high = self._words(8, len(rest)) >> np.uint64(16)
-        high |= short[rest].astype(np.uint64) << np.uint64(48)
-        drawn[rest] = table(LAW).by_128_bits(high, self._words(8, len(rest)))
+        if len(rest):
+            high = self._words(8, len(rest)) >> np.uint64(16)
+            high |= short[rest].astype(np.uint64) << np.uint64(48)
+            drawn[rest] = table(LAW).by_128_bits(high, self._words(8, len(rest)))
         return drawn
 
     def _words(self, size: int, count: int) -> NDArray[np.unsignedinteger]:

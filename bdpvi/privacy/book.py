@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -244,10 +244,10 @@ class Book:
         return self.of_entries(one for one in self.entries if one.of != of)
 
     @cached_property
-    def merged(self) -> tuple[Priced, ...]:
-        """All events of the worst case, see :func:`merged`."""
+    def merged(self) -> Merged:
+        """All events of the worst case."""
         assert self.events is not None
-        return merged(for_unit(self.events, self.rows))
+        return Merged(self.rows).plus(self.events)
 
     @property
     def header(self) -> dict[str, Any]:
@@ -285,12 +285,16 @@ class Book:
         for entry in added:
             counts[entry.of] += entry.count
             opened = _opened([entry], opened)
+        known = None
         if opened or opened != self.opened or events is None:
             events = tally(entries)
+        elif (more := tally(added)) is None:
+            events = None
         else:  # earlier charges count as before
-            more = tally(added)
-            events = None if more is None else events + more
-        return replace(
+            known = self.merged.plus(more) if self.rows == 1 else None
+            events = Counter(events)
+            events.update(more)
+        made = replace(
             self,
             entries=entries,
             counts=counts,
@@ -300,6 +304,9 @@ class Book:
             fits=frozenset(fits),
             file=file,
         )
+        if known is not None:
+            made.__dict__["merged"] = known
+        return made
 
 
 def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
@@ -403,36 +410,94 @@ def for_unit(events: Mapping[Priced, int], rows: int = 1) -> Iterator[Priced]:
 
 
 def merged(events: Iterable[Priced]) -> tuple[Priced, ...]:
-    """Return events of the same joint cost, in an order that does not depend on the given order.
-
-    Equal steps add up, and so do the squared distances of Gaussian mechanisms (Dong, Roth and Su
-    2022, Corollary 2).
+    """Return events of the same joint cost: :attr:`Merged.events`.
 
     >>> one, two = (SampledGaussian(noise_multiplier=1 / mu) for mu in (0.3, 0.4))
     >>> merged([one, two])[0].noise_multiplier
     2.0
     """
-    alike: dict[tuple[Any, ...], list[SampledGaussian]] = {}
-    others: list[Priced] = []
-    for one in events:
-        if isinstance(one, SampledGaussian):
-            noise = 0.0 if one.rate == one.presence == 1 else one.noise_multiplier
-            key = (one.relation.value, one.unit, one.rate, one.presence, one.rows, noise)
-            alike.setdefault(key, []).append(one)
-        else:
-            others.append(one)
-    found: list[Priced] = []
-    for *_, noise in sorted(alike):
-        same = alike[(*_, noise)]
-        if len(same) == 1:
-            found.append(same[0])
-            continue
-        rounding, steps = math.fsum(one.rounding for one in same), sum(one.steps for one in same)
-        if not noise:
-            precision = math.fsum(one.steps / one.noise_multiplier**2 for one in same)
-            steps, noise = 1, precision**-0.5
-        found.append(replace(same[0], noise_multiplier=noise, steps=steps, rounding=rounding))
-    return (*found, *sorted(others, key=repr))
+    return Merged().plus(Counter(events)).events
+
+
+_LARGEST = 1e150
+"""A larger distance, whose square is no number, counts as this."""
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """Steps whose numbers, or whose squared distances, add up.
+
+    Attributes:
+        first: one of them.
+        steps: number of steps.
+        precision: sum of their squared distances.
+        rounding: sum of theirs.
+        equal: whether all are equal.
+    """
+
+    first: SampledGaussian
+    steps: int = 0
+    precision: Fraction = Fraction(0)
+    rounding: Fraction = Fraction(0)
+    equal: bool = True
+
+    def plus(self, one: SampledGaussian, count: int) -> _Alike:
+        """Return them with another, repeated."""
+        steps = count * one.steps
+        return _Alike(
+            self.first,
+            self.steps + steps,
+            self.precision + steps * Fraction(min(1 / one.noise_multiplier, _LARGEST)) ** 2,
+            self.rounding + count * Fraction(one.rounding),
+            self.equal and one == self.first,
+        )
+
+    @cached_property
+    def together(self) -> SampledGaussian:
+        """One event of their joint cost."""
+        steps, noise = self.steps, self.first.noise_multiplier
+        if not self.equal and self.first.rate == self.first.presence == 1:
+            steps, noise = 1, float(self.precision) ** -0.5
+        rounding = float(self.rounding)
+        return replace(self.first, noise_multiplier=noise, steps=steps, rounding=rounding)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Events with counts, so that one more costs no look at all of them.
+
+    Equal steps add up, and so do the squared distances of Gaussian mechanisms (Dong, Roth and Su
+    2022, Corollary 2). Sums are exact: no order of charges changes a bit.
+
+    Attributes:
+        rows: the most rows of one unit; see :func:`for_unit`.
+        alike: steps that are alike.
+        others: all other events.
+    """
+
+    rows: int = 1
+    alike: Mapping[tuple[Any, ...], _Alike] = field(default_factory=dict)
+    others: Counter[Priced] = field(default_factory=Counter)
+
+    def plus(self, events: Mapping[Priced, int]) -> Merged:
+        """Return them with more events."""
+        alike, others = dict(self.alike), Counter(self.others)
+        for one, count in events.items():
+            if not isinstance(one, SampledGaussian):
+                others[one] += count
+                continue
+            (unit,) = for_unit({one: 1}, self.rows)
+            assert isinstance(unit, SampledGaussian)
+            noise = 0.0 if unit.rate == unit.presence == 1 else unit.noise_multiplier
+            key = (unit.relation.value, unit.unit, unit.rate, unit.presence, unit.rows, noise)
+            alike[key] = alike.get(key, _Alike(unit)).plus(unit, count)
+        return Merged(self.rows, alike, others)
+
+    @property
+    def events(self) -> tuple[Priced, ...]:
+        """Events of the same joint cost, in an order that does not depend on that of charges."""
+        found = (self.alike[key].together for key in sorted(self.alike))
+        return (*found, *sorted(for_unit(self.others, self.rows), key=repr))
 
 
 def checked(budget: Budget | None, unit: str, rows: int) -> None:

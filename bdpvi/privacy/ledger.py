@@ -237,7 +237,8 @@ class Ledger:
                     f"the ledger {where} was begun with budget={book.budget}, unit={book.unit!r} "
                     f"and rows_per_unit={book.rows}, which stay as they are; "
                     f"budget={wanted.budget}, unit={wanted.unit!r} and "
-                    f"rows_per_unit={wanted.rows} need a ledger of their own"
+                    f"rows_per_unit={wanted.rows} need a ledger of their own, whose ε adds to "
+                    "that of this one"
                 )
             self._kept = wanted
             if self.path is not None:

@@ -32,11 +32,11 @@ def together(book: Book, delta: float, planned: Mapping[Priced, int]) -> Bound |
     """
     if book.events is None:
         return None
-    events = book.events + Counter(planned)
-    if book.rows > 1 and any(isinstance(one, PerturbedObjective) for one in events):
-        found = row_by_row(merged(for_unit(events)), book.rows, delta)
+    every = (*book.events, *planned) if book.rows > 1 else ()
+    if any(isinstance(one, PerturbedObjective) for one in every):
+        found = row_by_row(merged(for_unit(book.events + Counter(planned))), book.rows, delta)
     else:
-        found = worst_case(merged((*book.merged, *for_unit(planned, book.rows))), delta)
+        found = worst_case(book.merged.plus(planned).events, delta)
     return found if found is None or book.unit == ROW else replace(found, unit=book.whose)
 
 

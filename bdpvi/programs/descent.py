@@ -20,8 +20,10 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import HOST, all_finite, drawing
+from bdpvi.bayesian.inference.optimisers import together
 from bdpvi.noise.streams import stir
 from bdpvi.programs.program import Draw, Program
+from bdpvi.programs.recording import recorded
 from bdpvi.programs.sources import Batch
 from bdpvi.releases.noisy_sum import BELOW, NoisySum
 
@@ -117,8 +119,8 @@ def clipped_sum(
     def gradients(positions: Tensor) -> Tensor:
         return program.gradients(draw, batch.read(positions)).detach().cpu()
 
-    total = torch.zeros(program.size + clip.counts, dtype=torch.float64)
-    rows, ignored = max(1, min(_MOST_ROWS, _AT_A_TIME // max(program.size, 1))), 0
+    total = torch.zeros(program.size + clip.counts, dtype=torch.float64, device=HOST)
+    rows, ignored = _rows_at_once(program), 0
     for piece in batch.positions.split(rows) if len(batch.positions) else ():
         for part, found in by_halves(gradients, piece):
             if found is None:
@@ -127,6 +129,10 @@ def clipped_sum(
             ignored += int((~torch.linalg.vector_norm(found, dim=1).isfinite()).sum())
             total += clip.parts(found, bound)
     return total, ignored
+
+
+def _rows_at_once(program: Program) -> int:
+    return max(1, min(_MOST_ROWS, _AT_A_TIME // max(program.size, 1)))
 
 
 def move(program: Program, optim: PyroOptim, draw: Draw, gradient: Tensor, number: int) -> None:
@@ -143,7 +149,7 @@ def move(program: Program, optim: PyroOptim, draw: Draw, gradient: Tensor, numbe
         FloatingPointError: if a parameter is then not finite.
     """
     program.backward(draw, gradient)
-    optim(program.parameters.values())
+    together(optim, list(program.parameters.values()))
     if all_finite(program.parameters.values()):
         return
     name = next(n for n, value in program.parameters.items() if not all_finite([value]))
@@ -166,7 +172,11 @@ class Descent:
     """
 
     def __init__(self, program: Program, optim: PyroOptim, mechanism: NoisySum, clip: Clip) -> None:
-        self.program, self.optim, self.mechanism, self.clip = program, optim, mechanism, clip
+        records = program.arguments.length
+        expected = mechanism.rate * records
+        most = min(records, math.ceil(expected + 3 * math.sqrt(expected)), _rows_at_once(program))
+        self.program = recorded(program, most)
+        self.optim, self.mechanism, self.clip = optim, mechanism, clip
         self.bound, self.ignored = clip.bound, 0
 
     def step(self, number: int) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ Improved", 2022, for mean-field guides; here for any reparameterised guide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -28,7 +28,7 @@ from pyro.ops.contract import contract_tensor_tree
 from torch import Tensor
 from torch.distributions import transform_to
 
-from bdpvi._ground.host import on, onto
+from bdpvi._ground.host import as_gradient, on, onto
 from bdpvi.models.contract import Site, parts
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.misfits import Misfit, MisfitError
@@ -45,11 +45,13 @@ class Draw(NamedTuple):
         latents: unconstrained, (d,), a function of the guide's parameters.
         fixed: values of all global sites, detached, by name.
         public: the part of the negative ELBO that depends on no record.
+        saved: tensors from which a recorded draw is differentiated.
     """
 
     latents: Tensor
     fixed: dict[str, Tensor]
     public: Tensor
+    saved: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,21 +132,30 @@ class Program:
             draw: the latents at which to differentiate.
             rows: rows of B records.
         """
+        values = {name: value.detach() for name, value in self.parameters.items()}
+        return self.gradients_at(draw.latents.detach(), values, draw.fixed, rows)
+
+    def gradients_at(
+        self, latents: Tensor, values: dict[str, Tensor], fixed: dict[str, Tensor], rows: Rows
+    ) -> Tensor:
+        """Return :meth:`gradients` as a function of tensors alone."""
         if self._closed:
             assert isinstance(self.model, BayesianLogisticRegression)
             (x, y), _ = self.arguments.call(rows)
-            return -self.model.scores(x, y, draw.latents.detach()).double()
-        theta = {name: self.parameters[name].detach() for name in self.direct}
+            return -self.model.scores(x, y, latents).double()
+
+        def of_record(latents: Tensor, theta: dict[str, Tensor], *row: Tensor) -> Tensor:
+            return self.of_record(latents, {**values, **theta}, fixed, *row)
+
         each = torch.vmap(
-            torch.func.grad(self.of_record, argnums=(0, 1)),
-            in_dims=(None, None, None, *[0 for _ in rows]),
+            torch.func.grad(of_record, argnums=(0, 1)),
+            in_dims=(None, None, *[0 for _ in rows]),
             randomness="different",
         )
-        latents = draw.latents.detach()
         with torch.enable_grad():
-            u, found = each(latents, theta, draw.fixed, *rows)
+            u, found = each(latents, {name: values[name] for name in self.direct}, *rows)
         every = [u, *(found[name].reshape(len(u), -1) for name in self.direct)]
-        return torch.cat([one.double() for one in every], dim=1)
+        return torch.cat(every, dim=1).double()
 
     def record_losses(self, draw: Draw, rows: Rows) -> Tensor:
         """Return each record's term of the negative ELBO, (B,). Secret."""
@@ -166,6 +177,12 @@ class Program:
             draw: its graph is freed.
             total: gradient in (u, θ), (D,).
         """
+        pulled = self.pulled_back(draw, total)
+        for value, one in zip(self.parameters.values(), pulled, strict=True):
+            value.grad = as_gradient(one, value)
+
+    def pulled_back(self, draw: Draw, total: Tensor) -> Sequence[Tensor]:
+        """Return the gradients that :meth:`backward` sets."""
         pieces = total.split([self.dim, *(self.parameters[n].numel() for n in self.direct)])
         surrogate = draw.public + (draw.latents * _like(pieces[0], draw.latents)).sum()
         for name, piece in zip(self.direct, pieces[1:], strict=True):
@@ -173,8 +190,8 @@ class Program:
             surrogate = surrogate + (value * _like(piece.reshape(value.shape), value)).sum()
         values = list(self.parameters.values())
         found = torch.autograd.grad(surrogate, values, allow_unused=True)
-        for value, one in zip(values, found, strict=True):
-            value.grad = torch.zeros_like(value) if one is None else one
+        pairs = zip(values, found, strict=True)
+        return [torch.zeros_like(value) if one is None else one for value, one in pairs]
 
     def of_record(
         self, latents: Tensor, theta: dict[str, Tensor], fixed: dict[str, Tensor], *row: Tensor

@@ -24,9 +24,10 @@ from bdpvi.models.parameters import Holder, modules_of, tensors_of
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import is_normal
 from bdpvi.programs.program import Draw, Program, in_plate
+from bdpvi.programs.recording import RECORDED
 from bdpvi.programs.runs import Runs, failed, named
 
-LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO)
+LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, *RECORDED)
 _OBSERVE = 'hand the targets over, inside the plate: pyro.sample("y", ..., obs=y)'
 _PLATE = "observe it inside the plate over the records"
 

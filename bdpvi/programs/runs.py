@@ -273,7 +273,7 @@ def failed(name: str, on: str, last: LastSite, error: Exception) -> ValueError:
     first = (str(error).splitlines() or [""])[0]
     place = f", at or after site {last.name!r}" if last.name else ""
     return ValueError(
-        f"{name} raised {type(error).__name__} on {on}{place}{_line(error)} ({first}): "
+        f"{name} raised {type(error).__name__} on {on}{place}{line_of(error)} ({first}): "
         f"{_remedy(error, first)}. Nothing was charged"
     )
 
@@ -301,7 +301,7 @@ _LIBRARIES = (
 )
 
 
-def _line(error: Exception) -> str:
+def line_of(error: Exception) -> str:
     """Return the last line of the user's own on the way to an error."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [one for one in frames if not one.filename.startswith((*_LIBRARIES, "<frozen"))]

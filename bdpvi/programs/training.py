@@ -48,6 +48,7 @@ from bdpvi.programs.descent import Clip, Descent
 from bdpvi.programs.moments import moments
 from bdpvi.programs.program import Program
 from bdpvi.programs.reading import read
+from bdpvi.programs.recording import recorded
 from bdpvi.programs.settings import Settings
 from bdpvi.programs.sources import latents_like, source_of, typed
 from bdpvi.regression.objective_plan import rows_said
@@ -135,6 +136,7 @@ class SuitedDPVI(Settings):
         with isolated(typed(latents_like(data), model, guide)), on(HOST):
             program = made._read(model, data)
             moments(program)  # refuse before any charge
+            recorded(program, rows=2)
             like, named = data.like[0], arguments_of(data)
             if named or like.is_floating_point():
                 like = typed(latents_like(data), model)

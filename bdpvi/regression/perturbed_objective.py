@@ -143,7 +143,7 @@ class _Facts:
 
 def _pull(part: Signed, w: Tensor, k: float) -> Tensor:
     """Return the records' part of the gradient."""
-    return exact_sum(-(part.weights * torch.sigmoid(-(part.signed @ w)).clamp_(max=k)), part.signed)
+    return exact_sum(-(part.weights * torch.sigmoid(-(part.signed @ w)).clamp(max=k)), part.signed)
 
 
 def _bend(part: Signed, w: Tensor, k: float) -> Tensor:

@@ -139,11 +139,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             validate_data(self, X, skip_check_array=True)
             rows = inputs.table_of(X, self.types)
         else:
-            read = inputs.numbers(X)
-            rows = inputs.Numbers(
-                validate_data(self, read, dtype=np.float64, ensure_all_finite=False)
-            )
-        targets = column_or_1d(y, warn=True)
+            read = inputs.numbers(inputs.on_host(X))
+            values = validate_data(self, read, dtype=np.float64, ensure_all_finite=False)
+            rows = inputs.Numbers(values, device=inputs.device_of(X))
+        targets = column_or_1d(inputs.on_host(y), warn=True)
         check_consistent_length(rows, targets)
         if targets.dtype.kind == "c":
             raise ValueError(f"y: Complex data not supported, got {targets.dtype}")
@@ -191,6 +190,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             people: the unit of privacy, from :meth:`_people`.
         """
         from bdpvi import Ledger, WorstCaseDP
+        from bdpvi._ground.host import HOST, on
         from bdpvi.releases.transaction import Transaction
 
         secret = self._secret()
@@ -200,7 +200,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"ledger={self.ledger!r} accepts worst-case guarantees only")
         ledger = Ledger.at(str(self.ledger), **people) if durable else Ledger(**people)
         work = Transaction(ledger, secret, alone=True, what=f"fit of {type(self).__name__}")
-        with work.reserved(self.epsilon, self.delta, "fit") if public else nullcontext():
+        aside = work.reserved(self.epsilon, self.delta, "fit") if public else nullcontext()
+        with on(HOST), aside:
             yield work
 
     def _bought(
@@ -257,7 +258,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             feature_names=encoding.feature_names,
             preprocessing={"encoding": encoding.to_dict(), DECLARED: said, **noted},
             people=People(**people),
-        )
+        ).to(inputs.device)
 
     def _features(self, X: ArrayLike) -> Any:
         """Return checked rows as the release's input, (N, d); a NaN counts as the centre.
@@ -266,14 +267,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """
         import torch
 
-        from bdpvi.sklearn.inputs import encoded, numbers
+        from bdpvi.sklearn.inputs import encoded, numbers, on_host
         from bdpvi.tables.arrays import standardised
 
         if self.encoding_ is not None:
             validate_data(self, X, reset=False, skip_check_array=True)
             return encoded(X, getattr(self, "feature_names_in_", None), self.encoding_)
         given = {"dtype": np.float64, "ensure_all_finite": False, "reset": False}
-        rows: Floats = validate_data(self, numbers(X), **given)
+        rows: Floats = validate_data(self, numbers(on_host(X)), **given)
         found = standardised(rows, self.center_, self.scale_)
         return torch.from_numpy(np.nan_to_num(found, nan=0.0))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -43,10 +43,12 @@ class Numbers:
     Attributes:
         values: (N, d).
         target: (N,), if its centre and scale are estimated too.
+        device: where the fit is computed.
     """
 
     values: Floats
     target: Floats | None = None
+    device: str = "cpu"
 
     def __len__(self) -> int:
         return len(self.values)
@@ -68,7 +70,7 @@ class Numbers:
 
     def select(self, rows: NDArray[Any]) -> Numbers:
         """Return some of the rows."""
-        return Numbers(self.values[rows])
+        return Numbers(self.values[rows], device=self.device)
 
     def beside(self, target: Floats) -> Numbers:
         """Return the columns with a target whose centre and scale are estimated too."""
@@ -116,12 +118,14 @@ class Table:
         types: declared types of columns; others are numbers.
         target: its name, if its centre and scale are estimated too; "" otherwise.
         rows: N.
+        device: where the fit is computed.
     """
 
     columns: Columns
     types: Schema | None
     rows: int
     target: str = ""
+    device: ClassVar[str] = "cpu"
 
     def __len__(self) -> int:
         return self.rows
@@ -250,6 +254,16 @@ def encoded(X: Any, names: Any, encoding: Encoding) -> Tensor:
     """
     frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(np.asarray(X, object), columns=names)
     return encoding.whole(read_columns(with_text_names(frame), encoding.types))
+
+
+def device_of(given: Any) -> str:
+    """Return the device of a CUDA tensor; the CPU for anything else."""
+    return str(given.device) if getattr(given, "is_cuda", False) else "cpu"
+
+
+def on_host(given: Any) -> Any:
+    """Return a tensor on the CPU; anything else as it is."""
+    return given.cpu() if hasattr(given, "cpu") else given
 
 
 def numbers(X: Any) -> Any:

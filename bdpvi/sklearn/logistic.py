@@ -383,8 +383,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         weights, center, scale = release.latents["w"], standard.center, standard.scale
         model: Any = release.model
         linear = replace(model, limit=None)
-        origin = torch.zeros(1, len(center), dtype=weights.dtype)
-        basis = torch.eye(len(center), dtype=weights.dtype)
+        origin = weights.new_zeros(1, len(center))
+        basis = torch.eye(len(center), dtype=weights.dtype, device=weights.device)
         zero = (linear.design(origin) @ weights.T).numpy()  # (1, k)
         slopes = (linear.design(basis) @ weights.T).numpy() - zero  # (d, k)
         self.coef_samples_ = slopes.T / scale

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bdpvi.datasets.dataset import BlockData, Data
+from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.programs.dpvi import DPVI
@@ -35,7 +35,7 @@ class Intervals:
 
     Attributes:
         scores: noisy scores.
-        trained: DPVI; once suited to a model, its training; None if only noisy scores have a price.
+        trained: DPVI; once suited to a model, its training.
     """
 
     kind: ClassVar[str] = "intervals"
@@ -55,8 +55,7 @@ class Intervals:
 
     def of_rows(self, rows: float) -> Intervals:
         """Return the route for a table of about ``rows`` records."""
-        trained = self.trained and self.trained.of_rows(rows)
-        return Intervals(scores=self.scores.of_rows(rows), trained=trained)
+        return Intervals(scores=self.scores.of_rows(rows), trained=self.trained.of_rows(rows))
 
     def of_columns(self, columns: int | None) -> Intervals:
         """Return the route for features that encode this many raw columns."""
@@ -64,15 +63,12 @@ class Intervals:
 
     def with_draws(self, draws: int) -> Intervals:
         """Return the route with ``draws`` draws in a release."""
-        trained = self.trained and self.trained.with_draws(draws)
-        return Intervals(scores=self.scores.with_draws(draws), trained=trained)
+        scores, trained = (one.with_draws(draws) for one in (self.scores, self.trained))
+        return Intervals(scores=scores, trained=trained)
 
     def suited(self, model: Model, data: Data, guide: object) -> Intervals:
         """Return the route for a model; errors as for both of its routes."""
         scores = self.scores.suited(model, data, guide)
-        # WORTH is known for one row of a person only; noisy scores need no single rows.
-        if data.ledger.rows_per_unit > 1 or isinstance(data, BlockData):
-            return replace(self, scores=scores, trained=None)
         return Intervals(scores=scores, trained=self.trained.suited(model, data, guide))
 
     def plan(self, model: Model, features: int, left: Allowance) -> Any:
@@ -82,7 +78,8 @@ class Intervals:
             TooFewRecordsError: if neither would measure much.
         """
         made, rows = replace(self.scores, least=0.0).plan(model, features, left), self.scores.rows
-        either = self.trained is not None and isinstance(model, BayesianLogisticRegression)
+        # WORTH is known for one row of a person only
+        either = left.rows == 1 and isinstance(model, BayesianLogisticRegression)
         if not either or rows is None or made.signal(rows) >= ENOUGH:
             return self.scores.plan(model, features, left)
         if rows / (made.event.noise_multiplier * math.sqrt(made.columns)) < WORTH:

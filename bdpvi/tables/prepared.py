@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi._ground.host import on_host
+from bdpvi._ground.host import HOST, on_host
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.accounting.accountant import cost_of
 from bdpvi.bayesian.accounting.answer import implied, nothing
@@ -224,7 +224,8 @@ class Prepared:
         drawn = solve.draw(plan, key)
         self.kept.drawn = getattr(plan.settings, "drawn", None)
         total = Cost(worst_case=work.total(delta).assuming(*plan.assumptions))
-        latents = latents_of(drawn, route.draws, key)
+        solved = latents_of(drawn, route.draws, key)
+        latents = {name: value.to(HOST) for name, value in solved.items()}
         if isinstance(drawn, Drawn) and drawn.rounds:
             total = replace(total, path=cost_of(drawn.rounds, delta).path)
         noted = basis.published(self.preprocessing, work.counted().entries)
@@ -234,7 +235,7 @@ class Prepared:
         if isinstance(drawn, Trained):
             return replace(
                 made,
-                samples=drawn.flat,
+                samples=drawn.flat.to(HOST),
                 model=drawn.model,
                 guide=drawn.guide,
                 parameters=drawn.parameters,

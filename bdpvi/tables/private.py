@@ -13,7 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from bdpvi._ground import store, validate
+from bdpvi._ground.checkpoint import Checkpoint
+from bdpvi._ground.host import HOST, device_of
 from bdpvi._ground.progress import bar
 from bdpvi._ground.schema import to_json
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
@@ -27,7 +31,7 @@ from bdpvi.datasets.blocks import Blocks, in_blocks
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.looks import Misread, tell_of_clamped, tell_of_target
+from bdpvi.datasets.looks import Misread, beyond, tell_of_clamped, tell_of_target
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.records import Held, Records
@@ -60,6 +64,8 @@ if TYPE_CHECKING:
 
 MODEL = "release.json"
 """The file in the public folder."""
+TRAINING = "training"
+"""The folder in the secret folder for the state of a training on a table in blocks."""
 LEDGER = "ledger.jsonl"
 """The ledger's file in the secret folder, unless it is elsewhere."""
 
@@ -104,6 +110,7 @@ def private(
     thousands: str = "",
     date_format: str = "",
     executor: Executor | None = None,
+    device: str = "auto",
     progress: bool = True,
 ) -> Release:
     """Turn a table into a private model: private preprocessing, fit to all rows, charge, draw.
@@ -158,7 +165,8 @@ def private(
         out: new folder for :data:`MODEL`, which may be shared. Without it nothing is written.
         secret: new folder for the work in progress; ``OUT.secret`` by default. Never share it.
             After an interruption the same call resumes there and pays nothing twice. At the end it
-            holds a copy of the output, and the fit if draws are from a guide.
+            holds a copy of the output, and the fit if draws are from a guide, or the result of a
+            training on a table in blocks.
         ledger: the table's ledger, or its file, which is created if missing. By default it lies
             beside the table's file (:func:`beside`), so that another ``out`` still uses the same
             ledger; for a data frame it lies in the secret folder.
@@ -176,6 +184,9 @@ def private(
             :class:`concurrent.futures.ProcessPoolExecutor` or Dask's ``client.get_executor()``; a
             file is then read in blocks. They see rows, never keys or noise, and the release is the
             same to the bit for any number of them.
+        device: where :class:`bdpvi.DPVI` and guides are trained: "auto" (CUDA when there is one),
+            "cpu", "cuda" or any torch device. Other routes go through the rows a few times, where
+            the rows are.
         progress: whether to show progress bars.
 
     Raises:
@@ -203,6 +214,7 @@ def private(
         file=FileFormat(**{one.name: given[one.name] for one in fields(FileFormat)}),
         progress=progress,
         executor=executor,
+        device=device,
         out=out,
         secret=secret,
         ledger=ledger,
@@ -274,6 +286,7 @@ class Work:
         file: how a CSV file is written.
         where: paths of its files, if it has any.
         executor: workers for a table in blocks.
+        device: where a training has its records.
         limit: the rows used of each person of a table in blocks; None for all.
     """
 
@@ -285,6 +298,7 @@ class Work:
     file: FileFormat = field(default_factory=FileFormat)
     where: Places | None = None
     executor: Executor | None = None
+    device: torch.device = HOST
     limit: RowLimit | None = None
 
     @classmethod
@@ -295,6 +309,7 @@ class Work:
         file: FileFormat | None = None,
         progress: bool = True,
         executor: Executor | None = None,
+        device: str = "auto",
         out: str | os.PathLike[str] | None = None,
         secret: str | os.PathLike[str] | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -305,6 +320,8 @@ class Work:
         **pipeline: Any,
     ) -> Work:
         """Read the table; arguments as for :func:`private`. A refusal leaves no ledger."""
+        there = device_of(device)
+        torch.zeros(1, dtype=torch.float64, device=there).cpu()  # refused before a charge
         said: Any = {"unit": unit, "rows_per_unit": rows_per_unit}
         path_of = table.path or table if isinstance(table, Blocks) else table
         persons.check_said(path_of, **said, one_row_per_person=one_row_per_person)
@@ -350,7 +367,7 @@ class Work:
         else:
             table, pipeline["types"] = _of_persons(table, pipeline.get("types"), people)
         made = Pipeline(**pipeline)
-        work = cls(table, made, people, budget, progress, file, where, executor, limit)
+        work = cls(table, made, people, budget, progress, file, where, executor, there, limit)
         work.check()
         work.look()
         if ledger is not None:
@@ -373,7 +390,7 @@ class Work:
             type_, positive = pipeline.target_type, pipeline.positive_label
             tell_of_target(frame[pipeline.target], type_, positive)
         elif most := getattr(pipeline.model, "largest", None):
-            tell_of_clamped(self.rows.y, getattr(pipeline.model, "middle", 0.0), most)
+            tell_of_clamped(beyond(self.rows.y, pipeline.model), len(self.rows), most)
 
     @cached_property
     def rows(self) -> Rows:
@@ -535,14 +552,16 @@ class Work:
                     stack.enter_context(aside)
             if folder is not None and storage.is_fit(folder):
                 return self._drawn(files.load(folder), work)
-            fit, settings = self._fitted(work, left)
+            fit, settings = self._fitted(work, left, folder)
             if folder is not None and not isinstance(fit, Prepared):
                 storage.save_fit_in(fit, folder, extra=to_json(settings))
             return self._drawn(fit, work)
 
-    def _fitted(self, work: Transaction, left: Remaining) -> tuple[Fit | Prepared, Recipe]:
+    def _fitted(
+        self, work: Transaction, left: Remaining, folder: Path | None
+    ) -> tuple[Fit | Prepared, Recipe]:
         """Return the fit to all records; preprocessing is charged before it is estimated."""
-        pipeline = self.pipeline
+        pipeline, checkpoint = self.pipeline, None
         data, found = self.dataset(work, left)
         about = len(data) if found is None or found.records is None else max(found.records, 1.0)
         if pipeline.delta * about >= 1:
@@ -557,11 +576,17 @@ class Work:
         if found and (nameless := found.nameless(pipeline.categorical)):
             warnings.warn(nameless, PrivacyUtilityWarning, stacklevel=4)
         settings = pipeline.chosen(left, found)
+        if folder is not None and isinstance(data, BlockData) and settings.trains:
+            checkpoint = folder / TRAINING  # reading blocks again takes long
+            Checkpoint(checkpoint, {"rows": "in blocks"}).begin()
+        if settings.trains and isinstance(data, Dataset):
+            data = data.to(self.device, None)
         panel = self.bayesian or settings.noise_scale is None
         fit = settings.fit(
             data,
             neighbours=None if panel else Optimum(Remove(0)),
             progress=self.progress,
+            checkpoint=checkpoint,
         )
         fit.kept.name = work.name
         return fit, settings

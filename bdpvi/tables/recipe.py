@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.settings import Accounting
@@ -20,6 +20,8 @@ from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.tables.inference import Intervals
 
 if TYPE_CHECKING:  # settings need not load the fitting code
+    from pathlib import Path
+
     from bdpvi.bayesian.fit import Fit
     from bdpvi.bayesian.neighbours.route import Neighbours
     from bdpvi.datasets.dataset import Data, Dataset
@@ -79,6 +81,11 @@ class Recipe:
         return self.draws if self.route is None else self.route.draws
 
     @property
+    def trains(self) -> bool:
+        """Whether a release may be trained step by step, for which a device is worth its copy."""
+        return not isinstance(self.route, ObjectivePerturbation | NoisyScores)
+
+    @property
     def bounded(self) -> bool:
         """Whether public noise bounds any record's influence, so that releases are worst-case."""
         bound = getattr(self.model, "score_bound", lambda weights: math.inf)(1)
@@ -113,20 +120,22 @@ class Recipe:
         neighbours: Neighbours | None = None,
         ledger: Ledger | None = None,
         progress: bool = True,
+        checkpoint: Path | None = None,
     ) -> Fit | Prepared:
         """Fit the model with these settings; arguments as for :func:`bdpvi.fit`.
 
         With a route nothing is fitted yet: the result keeps the rows, and every release solves
-        from them again.
+        from them again. A ``checkpoint`` that has begun keeps the state of DPVI's training.
         """
         if self.route is not None:
             from bdpvi.tables.prepared import Prepared
 
             route = self.route
+            kept: Any = {"progress": progress, "checkpoint": checkpoint}
             if isinstance(route, DPVI):
-                route = replace(route, progress=progress)
+                route = replace(route, **kept)
             if isinstance(route, Intervals):
-                route = replace(route, trained=replace(route.trained, progress=progress))
+                route = replace(route, trained=replace(route.trained, **kept))
             return Prepared.of(self.model, train, route, ledger=ledger)
         from bdpvi.datasets.dataset import in_memory
 
@@ -142,13 +151,14 @@ class Recipe:
         ledger: Ledger | None = None,
         progress: bool = True,
     ) -> Fit:
-        """Fit the guide, ignoring the route; arguments as for :func:`bdpvi.fit`."""
-        from bdpvi.bayesian.fit import fit
+        """Fit the guide on the records' device, ignoring the route; as :func:`bdpvi.fit`."""
+        from bdpvi.bayesian.fit import Training, fit
 
         return fit(
             self.model,
             self.made_guide(),
             train,
+            training=Training(device=str(train.x.device)),
             neighbours=neighbours,
             accounting=self.accounting,
             ledger=ledger,

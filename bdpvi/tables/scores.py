@@ -166,8 +166,8 @@ def previewed(
         clock: returns the time in seconds.
 
     Returns:
-        The scores, or None where one takes too long (a table in blocks, training, the guide's own
-        covariance, or the first one).
+        The scores, or None where one takes too long (training, the guide's own covariance, or the
+        first one), and for a table in blocks (:mod:`bdpvi.tables.row_scores`).
     """
     if work.spread is not None or not isinstance(release.model, BayesianLogisticRegression):
         return None

@@ -10,7 +10,7 @@ from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks
 from bdpvi.datasets.cells import read_cells
-from bdpvi.datasets.looks import tell_of_labels
+from bdpvi.datasets.looks import beyond, tell_of_clamped, tell_of_labels
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.units import Persons, RowLimit
 from bdpvi.tables.encoded import WITHOUT, usable
@@ -23,23 +23,24 @@ _SHOWN = 50
 
 
 def check(pipeline: Pipeline) -> None:
-    """Refuse options that need single rows in memory.
+    """Refuse options that need all rows in memory.
 
     Raises:
         ValueError: naming the option.
     """
-    asked: dict[str, Any] = {
-        "from_data": pipeline.from_data,
-        "settings": pipeline.settings,
-        "guide": pipeline.guide,
-        "guarantee": pipeline.guarantee if _bayesian(pipeline) else None,
-        "model": pipeline.model if pipeline.trained else None,
+    fit = "; bdpvi.fit takes guides.Laplace for such a table, as datasets.from_blocks reads it"
+    drawn = pipeline.settings if pipeline.settings and pipeline.settings.route is None else None
+    asked: dict[str, tuple[Any, str]] = {
+        "from_data": (pipeline.from_data, ""),
+        "settings": (drawn, ", or give settings with a route"),
+        "guide": (pipeline.guide, fit),
+        "guarantee": (pipeline.guarantee if _bayesian(pipeline) else None, fit),
     }
-    for name, value in asked.items():
+    for name, (value, remedy) in asked.items():
         if value:
             raise ValueError(
-                f"{name}={value!r:.80}: of a table in blocks only sums over the rows are known, "
-                "which suffice for objective perturbation and noisy scores alone"
+                f"{name}={value!r:.80}: it needs all rows in memory, and the table is in blocks; "
+                f"leave it out{remedy}"
             )
 
 
@@ -61,21 +62,23 @@ def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: RowLimit | No
         ValueError: if rows of one person lie in two parts, each of which would keep some. It is for
             the owner, like all that this pass finds.
     """
-    used, left_out, odd, labels, persons = frames.sum(_facts, pipeline, limit)
+    used, left_out, odd, labels, clamped, persons = frames.sum(_facts, pipeline, limit)
     if limit is not None:
         limit.check(persons)
     tell_owner(left_out, "row", WITHOUT)
     tell_owner(odd, "line", ODD)
     if pipeline.model is None:
         tell_of_labels(pipeline.target, labels, pipeline.positive_label)
+    elif most := getattr(pipeline.model, "largest", None):
+        tell_of_clamped(clamped, used, most)
     return int(used)
 
 
 def _facts(
     whole: pd.DataFrame, pipeline: Pipeline, limit: RowLimit | None
-) -> tuple[int, int, int, dict[str, int], Persons]:
-    """Return rows in use, others of them, lines left out, counts of the target's labels, and the
-    persons."""
+) -> tuple[int, int, int, dict[str, int], int, Persons]:
+    """Return rows in use, others of them, lines left out, counts of the target's labels, targets
+    beyond their public bound, and the persons."""
     frame, persons = whole, Persons()
     if limit is not None:
         frame, persons = limit.of(whole), limit.persons(whole)
@@ -87,7 +90,7 @@ def _facts(
         most = sorted(zip(counts, cells.names, strict=True), reverse=True)[:_SHOWN]
         labels = {name: count for count, name in most if count}
     odd = int(whole.attrs.get(LEFT_OUT, 0))
-    return len(rows), left_out, odd, labels, persons
+    return len(rows), left_out, odd, labels, beyond(rows.y, pipeline.model), persons
 
 
 def name_of(table: Blocks) -> str:

@@ -31,7 +31,6 @@ from studies.distances import SampledDistances
 from studies.study import (
     BAYESIAN,
     DP,
-    EITHER_EPSILON,
     PLD,
     Finding,
     chart,
@@ -132,7 +131,7 @@ def weibull_clipping(out: Path, *, seed: int, track: Track[Any], scale: float) -
 def _clipping_figure(
     table: pd.DataFrame, quantiles: tuple[float, ...], dp: dict[float, float]
 ) -> Figure:
-    figure = Figure(figsize=(10, 6), dpi=120, layout="constrained")
+    figure = Figure(figsize=(12, 6), dpi=120, layout="constrained")
     grid = figure.subplots(2, len(quantiles), sharex=True, sharey=True, squeeze=False)
     for row, clipped in zip(grid, (True, False), strict=True):
         for axes, quantile in zip(row, quantiles, strict=True):
@@ -154,8 +153,8 @@ def _clipping_figure(
             axes.set_yscale("log")
             plain_ticks(axes.yaxis)
             axes.grid(alpha=0.3)
-        row[0].set_ylabel(EITHER_EPSILON, fontsize=9)
-        row[-1].legend(frameon=False, fontsize=8)
+        row[0].set_ylabel("ε")
+        row[-1].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     for axes in grid[-1]:
         axes.set_xlabel("σ (noise has standard deviation 2Cσ)")
     figure.suptitle(f"One step, q = {RATE:g}, δ = {DELTA:g}; hollow: not reliable", fontsize=11)

@@ -266,7 +266,7 @@ def main(example: Example, arguments: Sequence[str] | None = None) -> None:
     print("baseline {:.4f}, private {:.4f}, non-private {:.4f}".format(*found))
     print(f"share of the gain that privacy leaves: {share(*found):.3f}")
 
-    drawn, axes = plt.subplots()
+    drawn, axes = plt.subplots(layout="constrained")
     example.figure(learned, axes)
     drawn.savefig(given.out)
     print("wrote", given.out)

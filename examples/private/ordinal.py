@@ -75,7 +75,7 @@ def figure(draws: Draws, axes: Axes) -> None:
     w, cuts = draws.latents["w"][:, :1].to(along), draws.latents["cuts"].to(along)
     p = chances(along * w, cuts.unsqueeze(1)).mean(0)
     axes.stackplot(along, p.T, labels=[f"level {level}" for level in range(LEVELS)])
-    axes.legend(loc="lower right")
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
     axes.set(xlabel="first feature", ylabel="share", title="learned shares of the levels")
 
 

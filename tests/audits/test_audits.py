@@ -5,25 +5,34 @@ from __future__ import annotations
 import json
 import math
 import stat
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+from scipy.stats import binomtest
 from simulated import logistic_data
 from test_cli import run
 
 from bdpvi._ground import progress
 from bdpvi._ground.checkpoint import Checkpoint
-from bdpvi.audits import doors, exact
+from bdpvi.audits import doors, exact, minima, transcripts
 from bdpvi.audits.claims import Claim
 from bdpvi.audits.found import PAIRS, Audit, Door
 from bdpvi.audits.games import Rates
+from bdpvi.bayesian.accounting.gaussian_pairs import summarise
 from bdpvi.privacy.book import Entry
 from bdpvi.privacy.events import PerturbedObjective, Priced, SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.regression.objective_plan import Facts, plan
+from bdpvi.regression.perturbed_objective import WeightedObjective
+from bdpvi.releases.noisy_sum import NoisySum
 
 DELTA, EPSILON = 1e-5, 4.0
 DATA = logistic_data(60, 3)
@@ -70,6 +79,32 @@ def test_counted_rates_hold_at_their_level() -> None:
     assert wrong <= 10
 
 
+def test_rates_are_of_the_turns_that_chose_no_threshold() -> None:
+    """A quarter of the turns chose it; the others have the intervals of Clopper and Pearson."""
+    without = np.repeat([0.0, 1.0, 0.0], [100, 30, 270])
+    with_it = np.repeat([1.0, 0.0, 1.0], [100, 100, 200])
+    found = Rates.of(without, with_it, 0.95)
+    hits, alarms = (
+        binomtest(one, 300).proportion_ci(0.95, method="exact") for one in (200, 30)
+    )  # fmt: skip
+    assert found.hits == pytest.approx(hits.low, rel=1e-9)
+    assert found.false_alarms == pytest.approx(alarms.high, rel=1e-9)
+
+
+def test_the_opposite_guess_refutes_too() -> None:
+    claim = Claim((SampledGaussian(noise_multiplier=4.0),))
+    assert claim.refuted(Rates(hits=0.9999, false_alarms=0.97))
+
+
+def test_a_mean_is_over_both_directions() -> None:
+    narrow, wide = (torch.distributions.Normal(torch.zeros(2), s) for s in (1.0, 1.5))
+    ways = [
+        summarise(*(one.expand([2]) for one in two)) for two in ((narrow, wide), (wide, narrow))
+    ]
+    one, two = (exact.mean_epsilon(way, 0.01) for way in ways)
+    assert one == pytest.approx(two, rel=1e-3)
+
+
 def fake(noise: float, charged: float = 1.0) -> Door:
     """Return a door with a noisy sum whose noise is not what is charged."""
     random = np.random.default_rng(0)
@@ -113,7 +148,7 @@ def test_an_interrupted_audit_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", DOORS)
 def test_every_door_is_charged_what_it_was_asked_for(name: str) -> None:
     door = DOORS[name]
-    without, with_it = (door._once(one) for one in (door.without, door.with_it))
+    without, with_it = (door.through(one) for one in (door.without, door.with_it))
     assert math.isfinite(without[0])
     assert math.isfinite(with_it[0])
     claims = [Claim.of(ledger) for _, ledger in (without, with_it)]
@@ -121,11 +156,87 @@ def test_every_door_is_charged_what_it_was_asked_for(name: str) -> None:
     assert claims[0].epsilon(DELTA) == pytest.approx(EPSILON, rel=0.01)
 
 
-@pytest.mark.parametrize("name", ["noisy scores, rounds", "synthetic counts, exact"])
+EXACT = [
+    "noisy scores, rounds", "synthetic counts, exact", "DPVI, steps", "DP-SGD, steps",
+    "federation, rounds",
+]  # fmt: skip
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", EXACT)
 def test_exact_audits_come_near_to_the_claim(name: str) -> None:
     found = dict(exact.audits(logistic_data(300, 3), 1.0, DELTA))[name]()
     assert 0.9 < found.tightness <= 1 + 1e-6
     assert found.runs == 0
+
+
+@pytest.mark.parametrize(("noise", "refuted"), [(1.0, False), (0.98, True)])
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_a_little_less_noise_is_noticed_in_steps(noise: float, refuted: bool, rate: float) -> None:
+    """The record is coordinate 3 of records that are 0 there, summed with noise of its own."""
+    charged, size = NoisySum(rate=rate, clip=1.0, noise_multiplier=2.0, size=4, records=6), 5
+    drawn = replace(charged, noise_multiplier=2.0 * noise)
+
+    def once(rows: torch.Tensor) -> tuple[float, Ledger]:
+        ledger, seen = Ledger(), 0.0
+        ledger.charge(Entry(kind="steps", events=(charged.event(4),)))
+        for step in range(4):
+            batch = drawn.batch(step)
+            total = rows[batch[batch < len(rows)]].sum(0)
+            seen += float(drawn.noisy([total], drawn.key_of(step))[0][3])
+        return seen, ledger
+
+    rows = torch.eye(6, 4, dtype=torch.float64)[[0, 1, 2, 0, 1, 3]]
+    door = Door("sum", rows[:size], rows, once, record=size)
+    found = transcripts.audited("sum", lambda: door, DELTA)
+    assert found.refuted is refuted
+    assert found.tightness > 0.99
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("noises", [(0.7,), (1.0, 2.0, 2.0)])
+def test_steps_have_the_epsilon_of_another_accountant(
+    rate: float, noises: tuple[float, ...]
+) -> None:
+    """dp_accounting rounds losses up, and they are rounded down here."""
+    known = [
+        from_gaussian_mechanism(z, sampling_prob=rate, value_discretization_interval=1e-4)
+        for z in noises
+    ]
+    most = reduce(lambda one, more: one.compose(more), known).get_epsilon_for_delta(DELTA)
+    found = transcripts.epsilon([1 / z for z in noises] + [0.0], rate, DELTA)
+    assert most - 6e-4 * len(noises) <= found <= most
+
+
+def line_objectives() -> tuple[minima.Solved, minima.Solved]:
+    """Return what is solved of tables of one column without an intercept, and σ."""
+    settings = plan(Facts(columns=1, rows=100, intercept=False), epsilon=1.0, delta=DELTA)
+    x, y = torch.linspace(-0.1, 0.1, 20).double()[:, None], (torch.arange(20) % 2).double()
+    more = torch.cat([x, x.new_tensor([[2.0]])]), torch.cat([y, y.new_ones(1)])
+    one, two = (WeightedObjective(settings, *table) for table in ((x, y), more))
+    return minima.Solved(one, settings.sigma), minima.Solved(two, settings.sigma)
+
+
+@pytest.mark.whole
+def test_minima_have_their_density_and_audits_the_epsilon_of_an_integral() -> None:
+    ways = line_objectives()
+    grid = torch.linspace(-15, 15, 1001, dtype=torch.float64)
+    width = float(grid[1] - grid[0])
+    laws = [np.exp([one.log_density(w[None]) for w in grid]) for one in ways]
+    for law, one in zip(laws, ways, strict=True):
+        assert law.sum() * width == pytest.approx(one.sigma * math.sqrt(2 * math.pi), rel=1e-3)
+
+    def delta(epsilon: float) -> float:
+        p, q = (law / law.sum() for law in laws)
+        return max(
+            float(np.maximum(a - math.exp(epsilon) * b, 0).sum()) for a, b in ((p, q), (q, p))
+        )
+
+    random, row = torch.Generator().manual_seed(0), torch.ones(1, dtype=torch.float64)
+    each = [a.losses(b, row, DELTA, random) for a, b in (ways, ways[::-1])]
+    found = [max(minima._epsilon(*one, level, DELTA) for one in each) for level in (0.0, 0.999)]
+    assert delta(found[0]) == pytest.approx(DELTA, rel=0.15)
+    assert delta(found[1]) > DELTA
 
 
 def test_of_a_large_table_the_first_rows_are_audited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +250,7 @@ def test_of_a_large_table_the_first_rows_are_audited(monkeypatch: pytest.MonkeyP
 def test_guides_and_random_records(epsilon: float) -> None:
     found = dict(exact.audits(logistic_data(300, 3), epsilon, DELTA))
     assert 0.9 < found["guide draws"]().tightness <= 1 + 1e-6
+    assert 0.8 < found["objective perturbation, minima"]().tightness <= 1 + 1e-6
     random = found["Bayesian draws"]()
     assert 0 < random.low <= random.claim
     assert random.worst is not None
@@ -176,6 +288,17 @@ def test_the_command(
     assert json.loads(file.read_text())["refuted"] == (["x"] if code else [])
 
 
+def test_runs_at_another_price_do_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exact, "audits", _few(1.1))
+    given = ("--simulated", "--exact-only", "--quiet", "--out", tmp_path / "a")
+    assert run("audit", *given) == 0
+    capsys.readouterr()
+    assert run("audit", *given, "--epsilon", "2") == 2
+    assert "epsilon" in capsys.readouterr().err
+
+
 def test_a_table_or_a_simulated_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ("--simulated", "--data", "breast-cancer", "--out", tmp_path / "a")
     assert run("audit", *given) == 2
@@ -192,5 +315,5 @@ def test_a_file_is_audited(tmp_path: Path) -> None:
     given = ("--data", tmp_path / "t.csv", "--target", "sick", "--positive", "1", "--runs", "40")
     assert run("audit", *given, "--out", tmp_path / "a", "--exact-only", "--quiet") == 0
     found = json.loads((tmp_path / "a" / "audit.json").read_text())["audits"]
-    assert len(found) == 4
+    assert len(found) == 8
     assert all(0 < one["tightness"] <= 1 + 1e-6 for one in found)

@@ -306,3 +306,17 @@ def test_numbers_read_at_once_are_read_alike(
 
 def test_one_part_is_as_it_is() -> None:
     assert [*Held(3).map(pow, 2).each(add, 1)] == [10]
+
+
+def test_texts_that_are_not_utf_8_are_refused_in_memory_and_in_blocks(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    offsets = pa.array(["yes", "no"]).buffers()[1]
+    texts = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"yesn\xff")])
+    path = tmp_path / "t.parquet"
+    parquet.write_table(pa.table({"sick": texts}), path)
+    with pytest.raises(ValueError, match=r"t\.parquet is not a readable .*UTF8"):
+        read_table(path)
+    with pytest.raises(ValueError, match=r"t\.parquet, row group 0: .*UTF8"):
+        Blocks.of(str(tmp_path / "*.parquet")).records(None).sum(len)

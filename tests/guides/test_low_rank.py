@@ -148,6 +148,15 @@ def test_it_starts_at_its_scale(data: bdpvi.Dataset) -> None:
     assert float(start.variance.mean()) == pytest.approx(0.3**2)
 
 
+def test_a_public_start_stays_as_it_was_given() -> None:
+    """Training is in place: a start that moved with it would no longer be public."""
+    guide = FullRank(linear, start={"loc": torch.ones(5, dtype=torch.float64)})
+    data = logistic_data(20, 4)
+    bdpvi.fit(linear, guide, data, training=bdpvi.Training(steps=3), progress=False)
+    assert torch.equal(guide.start["loc"], torch.ones(5, dtype=torch.float64))
+    assert not torch.equal(guide.parameters["loc"], guide.start["loc"])
+
+
 def test_bad_ranks_and_starts() -> None:
     data = logistic_data(20, 4)
     with pytest.raises(ValueError, match="rank must be a whole number of at least 1, got 0"):

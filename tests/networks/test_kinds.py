@@ -265,3 +265,18 @@ def test_a_part_goes_on_from_its_state() -> None:
     again.step()
     assert [entry.count for entry in ledger.entries()] == [2, 10, 10]  # ten in advance, twice
     assert again.worst_case(1e-5) == later.worst_case(1e-5)
+
+
+def test_weights_of_another_layout_take_a_fused_optimiser() -> None:
+    """In channels-last layout, a gradient of another one would move other entries."""
+    found = []
+    for fused in (False, True):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(12, 2))
+        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.1, fused=fused)
+        data = (torch.randn(40, 2, 3, 3), torch.arange(40) % 2)
+        run = private(module, optimizer, data=data, seed=0)
+        run.step()
+        found.append(module[0].weight.detach().clone())
+    assert torch.allclose(found[0], found[1], 1e-5, 1e-6)

@@ -28,6 +28,7 @@ from pyro.infer.autoguide import (
     AutoNormal,
 )
 from pyro.nn import PyroModule, PyroParam, PyroSample
+from pyro.optim import Adam
 from torch import Tensor, nn
 from torch.distributions import constraints
 
@@ -38,11 +39,13 @@ from bdpvi.models.misfits import MisfitError
 from bdpvi.models.parameters import modules_of
 from bdpvi.noise.keys import Key
 from bdpvi.noise.streams import stir
+from bdpvi.programs import descent
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import Clip
+from bdpvi.programs.descent import Clip, Descent
 from bdpvi.programs.moments import moments
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
+from bdpvi.releases.noisy_sum import NoisySum
 
 N = 40
 
@@ -564,6 +567,31 @@ def test_constants_must_stay_as_they_were() -> None:
     first.check_same(Arguments.of((x, y, 0.5), {}))
     with pytest.raises(ValueError, match="other non-tensor arguments than in the first call"):
         first.check_same(Arguments.of((x, y, 1.0), {}))
+
+
+def test_what_records_draw_does_not_follow_from_what_latents_drew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The parameters may reveal a step's latents, and with them the seed of these."""
+    followed = []
+
+    def summed(program: Program, *rest: Any) -> tuple[Tensor, int]:
+        followed.append(float(torch.rand(())))
+        return torch.zeros(program.size, dtype=torch.float64), 0
+
+    monkeypatch.setattr(descent, "clipped_sum", summed)
+    monkeypatch.setattr(NoisySum, "seed_of", lambda mechanism, step: 5)
+    drawn = []
+    for _ in range(2):
+        pyro.clear_param_store()
+        program = read(plain, AutoNormal(plain), Trace_ELBO(), argued(*table()))
+        mechanism = NoisySum(
+            rate=0.5, clip=1.0, noise_multiplier=1.0, size=program.size, records=1, length=4
+        )
+        made = Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=1.0))
+        drawn.append(made.step(0)[0])
+    assert torch.equal(drawn[0], drawn[1])
+    assert followed[0] != followed[1]
 
 
 def test_random_numbers_of_a_key_take_all_its_bits() -> None:

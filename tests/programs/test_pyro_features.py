@@ -42,6 +42,14 @@ OTHERWISE = {
     "reparam: ConjugateReparam": features.REFUSED,
     "guide: AutoGaussian, dense": features.OTHER,
 }
+NOT_RECORDED = {
+    "target: SineBivariateVonMises",
+    "target: SineSkewed",
+    "target: Wishart",
+    "reparam: LatentStableReparam",
+    "reparam: ProjectedNormalReparam",
+    "reparam: SymmetricStableReparam",
+}
 NOT_BY_SVI = {
     "site: plate in sequence",
     "latent: ImproperUniform",
@@ -54,6 +62,19 @@ NOT_BY_SVI = {
 def test_parameters_are_those_of_svi_to_1e_6(name: str) -> None:
     how, why = features.compared(ROWS[name], steps=3)
     if how == features.NOT_BY_SVI:
+        assert name in NOT_BY_SVI, why
+    else:
+        assert how == OTHERWISE.get(name, features.AS_SVI), why
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("name", ROWS)
+def test_recorded_steps_are_those_of_svi_or_refused(name: str) -> None:
+    how, why = features.compared(ROWS[name], steps=3, recorded=True)
+    if name in NOT_RECORDED:
+        assert how == features.REFUSED
+        assert "cannot be recorded" in why
+    elif how == features.NOT_BY_SVI:
         assert name in NOT_BY_SVI, why
     else:
         assert how == OTHERWISE.get(name, features.AS_SVI), why

@@ -428,6 +428,10 @@ def test_a_table_that_changes_during_training_is_named(rows: pd.DataFrame, tmp_p
     short = replace(data, parts=seven.parts, people=People())
     with pytest.raises(ValueError, match=r"'table' had .* records, and has 7 now; a table must"):
         bdpvi.fit_private(model, short, epsilon=1.0, route=QUICK, guide=guide)
+    few = on_disk(rows.iloc[:5], tmp_path / "few", 1)
+    long = replace(few, parts=seven.parts, people=People())
+    with pytest.raises(ValueError, match=r"'few' had 5 records, and has 7 now; a table must"):
+        bdpvi.fit_private(model, long, epsilon=1.0, route=QUICK, guide=guide)
 
 
 def test_what_is_refused_is_refused_before_any_charge(rows: pd.DataFrame, tmp_path: Path) -> None:

@@ -358,6 +358,8 @@ def test_the_route_for_intervals_follows_from_public_facts() -> None:
     with pytest.raises(TooFewRecordsError):  # DPVI would measure little, too
         kind(10, 1.0, 600.0)
     assert kind(60, 3.0) is DPVIPlan
+    with pytest.raises(TooFewRecordsError):  # nobody knows when DPVI is worth it for persons
+        route.plan(MODEL, 60, Allowance(3.0, 1e-5, 0.0, rows=2))
     route = route.of_columns(20)  # a record has one level of each category
     assert kind(60, 3.0) is ScorePlan
 

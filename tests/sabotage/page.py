@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fault import Fault
-from faults import FAULTS
+from faults import FAULTS, SEEN
 from unseen import MISSED, UNSEEN
 
 HERE = Path(__file__).resolve().parent
@@ -30,15 +30,16 @@ ROOMS = {
     "federated": "Federations",
     "sklearn": "scikit-learn",
     "commands": "Commands",
+    "audits": "Audits",
     "bench": "Comparisons",
 }
 """Rooms, in the page's order, with their headings."""
 PROSE = """\
 # What could go wrong
 
-A privacy library can be wrong without a sign: its numbers look the same. So each fault below is a
-change of the code, kept beside the tests. A program puts it into a copy of the library and sees
-that a test fails:
+A privacy library can be wrong without a sign: its numbers look the same. So each fault counted
+below is a change of the code, kept beside the tests. A program puts it into a copy of the library
+and sees that a test fails:
 
     python tests/sabotage/run.py
 
@@ -50,28 +51,42 @@ The other changes were chosen together with their tests, so that all are noticed
 faults that nobody thought of; the {missed} of {unseen} say more.
 
 Some faults make an ε too small. Others make an interval or a table wrong, with its ε right.
-`python tests/sabotage/page.py` wrote this page.
+`tests/sabotage/faults.py` and `unseen.py` name the test for each, and
+`python tests/sabotage/page.py` wrote this page from them.
 """
 
 
 def page() -> str:
     """Return the page, in Markdown."""
     numbers = {"patches": FAULTS, "unseen": UNSEEN, "missed": MISSED}
-    parts = [PROSE.format(**{name: patches(some) for name, some in numbers.items()})]
+    counts = {name: names(some) for name, some in numbers.items()}
+    rows = [
+        "part | changes | written from the code alone | missed at first",
+        "--- | --- | --- | ---",
+    ]
     for room, heading in ROOMS.items():
-        rows = [
-            row(one) for one in FAULTS if one.caught and room_of(next(iter(one.caught))) == room
-        ]
-        if rows:
-            table = ["what goes wrong | what notices", "--- | ---", *rows]
-            parts.append("\n".join([f"## {heading}", "", *table, ""]))
+        own = [str(sum(room_of(one) == room for one in some)) for some in counts.values()]
+        rows.append(" | ".join([heading, *own]))
+    parts = [
+        PROSE.format(**{name: len(some) for name, some in counts.items()}),
+        "## By part\n",
+        "\n".join([*rows, ""]),
+        "## Missed at first\n",
+        "\n".join([*(f"- {one.what}: {test_of(one)}" for one in MISSED), ""]),
+        "## Chosen with their tests\n",
+        "\n".join([*(f"- {one.what}" for one in SEEN if one.caught), ""]),
+    ]
     return "\n".join(parts)
 
 
-def row(fault: Fault) -> str:
-    """Return a fault's line of a table: what goes wrong, and the test for each of its patches."""
-    names = [tests[0].rpartition("::")[2].partition("[")[0] for tests in fault.caught.values()]
-    return f"{fault.what} | {', '.join(f'`{name}`' for name in dict.fromkeys(names))}"
+def test_of(fault: Fault) -> str:
+    """Return the name of the test for a fault."""
+    return f"`{next(iter(fault.caught.values()))[0].rpartition('::')[2].partition('[')[0]}`"
+
+
+def names(faults: tuple[Fault, ...]) -> list[str]:
+    """Return the names of the patches of some faults."""
+    return [name for fault in faults for name in fault.caught]
 
 
 def room_of(name: str) -> str:
@@ -79,11 +94,6 @@ def room_of(name: str) -> str:
     text = (HERE / f"{name}.patch").read_text("utf-8")
     file = Path(text.partition("+++ b/")[2].partition("\n")[0])
     return file.parts[1] if file.parts[0] == "bdpvi" else file.parts[0]
-
-
-def patches(faults: tuple[Fault, ...]) -> int:
-    """Return the number of patches of some faults."""
-    return sum(len(fault.caught) for fault in faults)
 
 
 if __name__ == "__main__":

@@ -253,6 +253,132 @@ NOTICED = (
             ),
         },
     ),
+    Fault(
+        what="a text behind a blank passes for no formula",
+        caught={
+            "a-formula-behind-a-blank": (
+                "tests/test_outputs.py::test_each_cell_is_one_line_and_no_formula",
+            )
+        },
+    ),
+    Fault(
+        what="a sum clipped at C has the noise of a clip of 1",
+        caught={
+            "noise-for-a-clip-of-one": (
+                "tests/bench/test_dp_gd.py::test_noise_of_one_step_has_the_promised_variance",
+            )
+        },
+    ),
+    Fault(
+        what="a table's total spend stands among what is public",
+        caught={
+            "the-table-s-spend-in-public": (
+                "tests/synthesis/test_commands.py::"
+                "test_without_a_schema_constants_are_bought_under_the_same_epsilon",
+            )
+        },
+    ),
+    Fault(
+        what="a client adds its noise share to an update that is not clipped",
+        caught={
+            "a-share-on-an-unclipped-update": (
+                "tests/federated/test_federation.py::test_shares_add_up_to_the_noise_of_the_round",
+            )
+        },
+    ),
+    Fault(
+        what="a record's rate is multiplied by its client's",
+        caught={
+            "a-record-s-rate-times-its-client-s": (
+                "tests/federated/test_rounds.py::"
+                "test_both_views_have_the_noise_rate_and_relation_of_the_observer",
+            )
+        },
+    ),
+    Fault(
+        what="a client sends what its exception says",
+        caught={
+            "a-client-sends-its-error-s-text": (
+                "tests/federated/test_flower.py::"
+                "test_the_mod_keeps_what_an_exception_says_to_the_client",
+            )
+        },
+    ),
+    Fault(
+        what="the bound on scores of counts forgets small ones",
+        caught={
+            "score-of-large-counts-only": (
+                "tests/bayesian/mode/test_ranges.py::test_bounds_hold_everywhere_and_are_reached",
+            )
+        },
+    ),
+    Fault(
+        what="a category's columns are longer together than one",
+        caught={
+            "a-category-as-long-as-its-levels": (
+                "tests/models/test_one_hot.py::test_a_category_counts_once_in_score_row_and_prior",
+            )
+        },
+    ),
+    Fault(
+        what="public class weights go unsaid",
+        caught={
+            "class-weights-go-unsaid": (
+                "tests/sklearn/test_persons_and_weights.py::"
+                "test_class_weights_move_the_model_as_without_privacy_at_no_price",
+            )
+        },
+    ),
+    Fault(
+        what="groups of columns are counted on top of the price",
+        caught={
+            "groups-on-top-of-the-price": (
+                "tests/synthesis/test_price.py::test_a_row_moves_the_counts_by_the_distance",
+            )
+        },
+    ),
+    Fault(
+        what="kinds of columns are bought on top of the price",
+        caught={
+            "kinds-beside-the-share-of-constants": (
+                "tests/synthesis/test_bounds.py::"
+                "test_the_noise_that_is_drawn_is_the_noise_that_is_charged",
+            )
+        },
+    ),
+    Fault(
+        what="draws at any temperature have the lattice of temperature 1",
+        caught={
+            "a-lattice-at-temperature-one": (
+                "tests/bayesian/test_guarantees.py::"
+                "test_rounding_error_by_hand_covers_every_neighbour_within_reach",
+            )
+        },
+    ),
+    Fault(
+        what="a prior of the records passes",
+        caught={
+            "a-prior-of-the-records-passes": (
+                "tests/guides/test_checks.py::test_every_misfit_is_named_with_its_remedy",
+            )
+        },
+    ),
+    Fault(
+        what="an audit bounds both rates at the level of one",
+        caught={
+            "one-bound-for-two-rates": (
+                "tests/audits/test_audits.py::test_rates_are_of_the_turns_that_chose_no_threshold",
+            )
+        },
+    ),
+    Fault(
+        what="an audit counts the turns that chose its threshold",
+        caught={
+            "rates-of-the-turns-that-chose": (
+                "tests/audits/test_audits.py::test_rates_are_of_the_turns_that_chose_no_threshold",
+            )
+        },
+    ),
 )
 """Faults that a test noticed as it was."""
 
@@ -337,6 +463,100 @@ MISSED = (
             "priced-at-the-last-noise": (
                 MECHANISM + "test_sums_of_several_noises_are_priced_at_the_least",
             ),
+        },
+    ),
+    Fault(
+        what="a new name is not forced to disk",
+        caught={
+            "a-rename-left-in-the-cache": (
+                "tests/_ground/test_store.py::test_a_new_name_is_on_the_disk_before_it_counts",
+            )
+        },
+    ),
+    Fault(
+        what="a shared file is read whole before its size is checked",
+        caught={
+            "a-shared-file-is-read-whole": (
+                "tests/_ground/test_store.py::"
+                "test_no_more_of_a_shared_file_is_read_than_it_may_have",
+            )
+        },
+    ),
+    Fault(
+        what="noise chosen from the records goes unsaid",
+        caught={
+            "noise-from-the-records-goes-unsaid": (
+                "tests/bench/test_dp_gd.py::"
+                "test_noise_chosen_from_the_records_is_said_and_has_no_worst_case",
+            )
+        },
+    ),
+    Fault(
+        what="a work with other held-out rows goes on with the same noise",
+        caught={
+            "another-held-out-share-goes-on": (
+                "tests/synthesis/test_commands.py::"
+                "test_a_secret_folder_is_of_one_table_and_of_one_command",
+            )
+        },
+    ),
+    Fault(
+        what="what records draw follows from what latents drew",
+        caught={
+            "coins-follow-the-draw": (
+                "tests/programs/test_programs.py::"
+                "test_what_records_draw_does_not_follow_from_what_latents_drew",
+            )
+        },
+    ),
+    Fault(
+        what="a table that grew is trained on",
+        caught={
+            "a-table-that-grew-is-trained-on": (
+                "tests/programs/test_records_on_disk.py::"
+                "test_a_table_that_changes_during_training_is_named",
+            )
+        },
+    ),
+    Fault(
+        what="rounding is counted for columns alone",
+        caught={
+            "rounding-of-the-columns-alone": (
+                "tests/synthesis/test_price.py::"
+                "test_rounding_is_that_of_every_cell_that_is_counted",
+            )
+        },
+    ),
+    Fault(
+        what="a public start is trained in place",
+        caught={
+            "a-public-start-is-trained-in-place": (
+                "tests/guides/test_low_rank.py::test_a_public_start_stays_as_it_was_given",
+            )
+        },
+    ),
+    Fault(
+        what="an audit forgets the opposite guess",
+        caught={
+            "the-opposite-guess-left-out": (
+                "tests/audits/test_audits.py::test_the_opposite_guess_refutes_too",
+            )
+        },
+    ),
+    Fault(
+        what="an audit goes on with runs at another ε",
+        caught={
+            "runs-at-another-price-go-on": (
+                "tests/audits/test_audits.py::test_runs_at_another_price_do_not_go_on",
+            )
+        },
+    ),
+    Fault(
+        what="an audit of a mean looks in one direction",
+        caught={
+            "one-direction-of-a-mean": (
+                "tests/audits/test_audits.py::test_a_mean_is_over_both_directions",
+            )
         },
     ),
 )

@@ -225,6 +225,8 @@ def test_a_secret_folder_is_of_one_table_and_of_one_command(people: Path) -> Non
     shutil.rmtree(folder / "shared")
     with pytest.raises(ValueError, match="was begun with other options"):
         run(*given, "--epsilon", "0.5")
+    with pytest.raises(ValueError, match="was begun with other options"):
+        run(*given, "--epsilon", "1", "--test-fraction", "0.5")  # other rows, the same noise
     for name in REPORT[:2]:
         (folder / "shared.secret" / name).unlink()
     run(*given, "--epsilon", "1")  # the same counts, rows and report again, for nothing

@@ -107,6 +107,12 @@ def test_a_row_moves_the_counts_by_the_distance(
         assert math.isclose(float(np.linalg.norm(moved)), 0.4, rel_tol=1e-12)
 
 
+def test_rounding_is_that_of_every_cell_that_is_counted() -> None:
+    schema = Schema({name: COINS.columns[name] for name in "abc"}, "coins")
+    plan = MeasurementPlan.of(schema, 0, 0.4, Counts(also=(("a", "b", "c"),)))
+    assert plan.rounding == secure.sum_rounding(3 * 4 + 3 * 4**2 + 4**3)
+
+
 def test_two_releases_add_in_the_ledger() -> None:
     ledger = Ledger()
     for _ in range(2):

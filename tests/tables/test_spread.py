@@ -7,6 +7,7 @@ import pickle
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from bdpvi import Ledger, Release
 from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.records import Spread
 from bdpvi.noise.keys import Key
+from bdpvi.programs import training
 from bdpvi.regression.objective import signed_design
 from bdpvi.regression.objective_plan import Facts, plan
 from bdpvi.regression.perturbed_objective import SummedObjective
 from bdpvi.releases.transaction import Transaction
+from bdpvi.tables import Recipe, pipeline
 
 ROWS, SECRET = 3_000, Key(bytes(range(32)))
 
@@ -100,14 +103,35 @@ def test_noisy_scores_of_a_table_in_blocks_are_those_of_the_table(name: str, fol
     assert found.receipt.worst_case == whole.receipt.worst_case
 
 
-@pytest.mark.filterwarnings("ignore:for the owner only")
+TRAINED: dict[str, Any] = {
+    "model": bdpvi.BayesianMultinomialRegression(classes=2),
+    "classes": ("no", "yes"),
+    "positive": None,
+    "epsilon": 4.0,
+}
+
+
+@pytest.mark.filterwarnings("ignore:for the owner only", "ignore::bdpvi.PrivacyUtilityWarning")
 @pytest.mark.parametrize(
-    "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+    ("workers", "trained"),
+    [
+        pytest.param(1, False, marks=pytest.mark.slow),
+        (2, False),
+        pytest.param(3, False, marks=pytest.mark.slow),
+        pytest.param(1, True, marks=pytest.mark.slow),
+        pytest.param(2, True, marks=pytest.mark.whole),
+        pytest.param(3, True, marks=pytest.mark.slow),
+    ],
 )
-def test_workers_change_nothing_and_see_no_key(folder: Path, workers: int) -> None:
-    here = private(folder / "parts", ledger=Ledger())
+def test_workers_change_nothing_and_see_no_key(
+    folder: Path, workers: int, trained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "DPVI", partial(bdpvi.DPVI, steps=24, batch=300))
+    monkeypatch.setattr(training, "steps_within", lambda run, *price: run)  # takes a minute
+    given = TRAINED if trained else {}
+    here = private(folder / "parts", ledger=Ledger(), **given)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        found = private(folder / "parts", ledger=Ledger(), executor=Seen(pool))
+        found = private(folder / "parts", ledger=Ledger(), executor=Seen(pool), **given)
     assert torch.equal(found.samples, here.samples)
 
 
@@ -177,11 +201,12 @@ def refused(**more: Any) -> Callable[[Path], Any]:
 
 
 REFUSED: dict[str, Callable[[Path], Any]] = {
-    "model=.*: of a table in blocks": refused(
-        model=bdpvi.BayesianMultinomialRegression(classes=2), classes=("no", "yes"), positive=None
+    "from_data=True: it needs all rows in memory": refused(from_data=True),
+    "guarantee=.*: it needs all rows in memory": refused(guarantee=bdpvi.BayesianDP()),
+    "guide=.*: it needs all rows in memory": refused(guide=bdpvi.guides.MeanField),
+    "settings=.*: it needs all rows in memory": refused(
+        settings=Recipe(model=bdpvi.BayesianLogisticRegression(clip=0.5), noise_scale=1.0)
     ),
-    "from_data=True: of a table in blocks": refused(from_data=True),
-    "guarantee=.*: of a table in blocks": refused(guarantee=bdpvi.BayesianDP()),
     "target='ill' must be a column of the table once": refused(target="ill"),
     "unit='sex': rows of one person lie in several blocks": lambda path: bdpvi.private(
         path / "parts", target="sick", positive="yes", epsilon=1.0, unit="sex", rows_per_unit=2
@@ -261,7 +286,8 @@ def test_the_command_reads_blocks_by_workers(
     assert run("private", *given, "--out", folder / "out", "--workers", 2) == 0
     said = capsys.readouterr().out
     assert "worst-case DP ε = 2" in said
-    assert "No scores for the owner: the table is in blocks" in said
+    assert "For the owner only: scores on the table's own 2,999 rows" in said
+    assert "this release          log score -0." in said
     assert (folder / "parts.ledger.jsonl").exists()
     with pytest.warns(UserWarning, match="for the owner only"):
         here = private(folder / "parts", out=folder / "other", ledger=folder / "b.jsonl")

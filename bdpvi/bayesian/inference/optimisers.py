@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from pyro.optim import PyroLRScheduler, PyroOptim
 from torch import Tensor
+from torch.optim.adam import adam
 
 _ADAM_OPTIONS = ("amsgrad", "maximize", "weight_decay")
 """Settings that are zero in plain Adam."""
+
+_OTHERWISE = ("amsgrad", "capturable", "decoupled_weight_decay", "differentiable", "foreach")
+"""Settings of Adams that :func:`together` leaves alone."""
 
 ELEMENTWISE = {
     "Adadelta", "Adagrad", "AdagradRMSProp", "Adam", "AdamW", "Adamax", "ASGD", "ClippedAdam",
@@ -82,3 +86,46 @@ def fused(optim: PyroOptim) -> PyroOptim:
     faster = copy.copy(optim)
     faster.pt_optim_args = {"fused": True, **optim.pt_optim_args}
     return faster
+
+
+def together(optim: PyroOptim, values: Sequence[Tensor]) -> None:
+    """Take a step of the optimiser, as ``optim(values)``; from the second on Adam's is one call.
+
+    Pyro has an optimiser for each parameter, whose calls cost more than what they compute.
+
+    Args:
+        optim: the optimiser, which keeps the state.
+        values: the parameters, with gradients of the same layout.
+    """
+    held = [optim.optim_objs.get(value) for value in values]
+    each: list[Any] = [getattr(one, "optimizer", one) for one in held]  # of a schedule
+    fusible = not optim.pt_clip_args and all(map(_fusible, each, values))
+    settings = [{**one.param_groups[0], "params": None} for one in each] if fusible else []
+    if not fusible or any(one != settings[0] for one in settings):
+        optim(values)
+        return
+    states, own = [one.state[value] for one, value in zip(each, values, strict=True)], settings[0]
+    with torch.no_grad():
+        adam(
+            list(values),
+            [value.grad for value in values],  # type: ignore[misc]
+            [one["exp_avg"] for one in states],
+            [one["exp_avg_sq"] for one in states],
+            [],
+            [one["step"] for one in states],
+            fused=True,
+            beta1=own["betas"][0],
+            beta2=own["betas"][1],
+            **{name: own[name] for name in ("amsgrad", "lr", "weight_decay", "eps", "maximize")},
+        )
+
+
+def _fusible(optim: Any, value: Tensor) -> bool:
+    """Whether this is an Adam in training, with settings that torch's fused one has too."""
+    if type(optim) is not torch.optim.Adam or not optim.state.get(value):
+        return False
+    (group,) = optim.param_groups
+    if group["fused"] is False or any(group.get(name) for name in _OTHERWISE):
+        return False
+    there = value.is_floating_point() and value.is_contiguous()
+    return there and bool(group["fused"] or value.is_cpu)

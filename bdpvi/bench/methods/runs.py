@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi._ground.host import HOST
+from bdpvi._ground.host import HOST, onto
 from bdpvi.bench.methods.scores import Batch
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.noise import secure
@@ -95,7 +95,7 @@ class Streams:
             raise ValueError("runs has no run")
         if len(data) == 0 and rate < 1:
             raise ValueError("data has 0 records; at least 1 is needed")
-        self.data, self.rate = data, rate
+        self.data, self.rate, self._ids = data, rate, data.ids.to(HOST)
         keys = [("secret", i) if r.seed is None else ("seed", r.seed) for i, r in enumerate(runs)]
         self.streams = {
             key: Stream(run.seed, steps, rate) for key, run in zip(keys, runs, strict=True)
@@ -118,20 +118,21 @@ class Streams:
         if self.rate == 1:
             return None
         chosen = [
-            stream.plan.batch(step, self.data.ids).nonzero().squeeze(1)
+            stream.plan.batch(step, self._ids).nonzero().squeeze(1)
             for stream in self.streams.values()
         ]
         index = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True)
         if index.shape[1] == 0:
             index = index.new_zeros(len(chosen), 1)  # only padding: the step is taken all the same
-        sizes = torch.tensor([len(c) for c in chosen], device=index.device).unsqueeze(1)
-        present = torch.arange(index.shape[1], device=index.device) < sizes
-        return Batch(self._spread(index), self._spread(present.to(self.data.x.dtype)))
+        sizes = torch.tensor([len(c) for c in chosen], device=HOST).unsqueeze(1)
+        present = (torch.arange(index.shape[1], device=HOST) < sizes).to(self.data.x.dtype)
+        device = self.data.x.device
+        return Batch(self._spread(onto(index, device)), self._spread(onto(present, device)))
 
     def base(self, step: int, size: int) -> Tensor:
         """Return base noise, (R, size)."""
         noise = torch.stack([stream.base(step, size) for stream in self.streams.values()])
-        return self._spread(noise.to(self.data.x))
+        return self._spread(onto(noise.to(self.data.x.dtype), self.data.x.device))
 
     def noisy(
         self, totals: Tensor, clip: float | Tensor, noise_multiplier: Tensor | None = None
@@ -148,8 +149,9 @@ class Streams:
             deviation, quiet = self._usual[1:]
         else:
             multiplier = self.noise_multiplier if noise_multiplier is None else noise_multiplier
-            deviation = deviation_for(multiplier, clip, size).to(totals.device)
-            quiet = deviation == 0 if not bool(deviation.all()) else None
+            found = deviation_for(multiplier, clip, size)
+            deviation = onto(found, totals.device)
+            quiet = None if bool(found.all()) else deviation == 0
             self._least = multiplier if self._sums == 0 else self._least.minimum(multiplier)
             if noise_multiplier is None and not isinstance(clip, Tensor):
                 self._usual = ((clip, size), deviation, quiet)
@@ -157,7 +159,7 @@ class Streams:
         if quiet is not None and bool(quiet.all()):
             return totals
         drawn = torch.stack([stream.noise.whole(size) for stream in self.streams.values()])
-        whole = self._spread(drawn.to(totals.device))
+        whole = self._spread(onto(drawn, totals.device))
         if quiet is None:
             return secure.add_whole(totals, deviation, whole).to(totals)
         noisy = secure.add_whole(totals, deviation + quiet.double(), whole)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from bdpvi._ground import progress, validate
+from bdpvi._ground.host import on_host
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import summarise
@@ -91,7 +92,7 @@ class TrainingRelease:
     def prepare(self, train: Dataset, delta: float) -> PreparedTraining:
         """Train the guide and its neighbours along one plan, and sum the costs of all steps."""
         guide = MeanField(self.model)
-        data = train.to("cpu")
+        data = train.to(train.x.device)
         problem = Problem(
             self.model,
             guide,
@@ -100,14 +101,19 @@ class TrainingRelease:
             default_optimiser(self.steps, self.learning_rate),
         )
         path: list[Distribution] = []
-        run_svi(problem, progress.silent, lambda _, now: path.append(guide.posterior(now)))
+
+        def posterior(now: dict[str, Tensor]) -> Distribution:
+            return guide.posterior({name: value.cpu() for name, value in now.items()})
+
+        run_svi(problem, progress.silent, lambda _, now: path.append(posterior(now)))
         records = None if self.records is None else min(self.records, len(data))
         rows = Remove(records).rows(data, problem.model)
         costs = TemperedCosts()
 
+        @on_host
         def charge(step: int, parameters: dict[str, Tensor]) -> None:
-            pairs = summarise(path[step], guide.posterior(parameters))
-            panel = Panel(rows.kind, rows.records.ids, pairs)
+            pairs = summarise(path[step], posterior(parameters))
+            panel = Panel(rows.kind, rows.records.ids.cpu(), pairs)
             costs.step(panel, rounding_error(guide, path[step], Reach.of(pairs)))
 
         train_rows(problem, rows, observe=charge)

@@ -20,7 +20,7 @@ from torch.distributions import transform_to
 from torch.utils._pytree import tree_map
 
 from bdpvi._ground import validate
-from bdpvi._ground.host import on_host
+from bdpvi._ground.host import as_gradient, on_host
 from bdpvi.bayesian.inference.guide import Free, Reparameterised, check_steps
 from bdpvi.bayesian.inference.optimisers import check_elementwise, decay, fresh, fused
 from bdpvi.bayesian.inference.svi import default_optimiser, isolated
@@ -169,7 +169,7 @@ def _train(
             gradient = step_gradient(free, step)
             before = {name: value[:, -1].clone() for name, value in free.items()}
             for name, value in free.items():
-                value.grad = gradient[name]
+                value.grad = as_gradient(gradient[name], value)
             optim(free.values())
             if settings.last != 1:
                 for name, value in free.items():
