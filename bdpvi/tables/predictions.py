@@ -16,7 +16,6 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from bdpvi._ground.outputs import csv_text
 from bdpvi._ground.progress import bar
@@ -36,7 +35,7 @@ from bdpvi.models.predictions import class_probabilities
 from bdpvi.releases.released import Release
 
 _AT_ONCE = 1024
-"""Rows predicted at once. Always the same number: a row's last bits vary with it."""
+"""Most rows predicted at once."""
 _PARQUET = (".parquet", ".pq")
 
 S = TypeVar("S")
@@ -49,8 +48,8 @@ class Predictions:
     A logistic regression has the columns ``class``, ``probability`` and ``spread``, a model of
     several classes ``class``, a probability of each class and ``spread``, another one ``expected``
     and ``spread``. The spread is the standard deviation over the samples, NaN for one sample.
-    Every cell is read by itself and every row predicted by itself: it has the same prediction to
-    the bit in any file, in blocks of any size, and by any number of workers.
+    Every cell is read by itself and every row predicted by itself: it has the same prediction by
+    any number of workers to the bit, and in any file and blocks to rounding.
 
     Attributes:
         release: the release.
@@ -268,8 +267,6 @@ def _as_text(value: object) -> str | None:
 
 def _columns(release: Release, features: Tensor) -> dict[str, Any]:
     """Return the predictions of at most :data:`_AT_ONCE` rows, (n, d), by column name."""
-    rows = len(features)
-    features = F.pad(features, (0, 0, 0, _AT_ONCE - rows))
     target = release.preprocessing.get("target")
     names = target if isinstance(target, dict) else {}
     made: dict[str, Any]
@@ -290,7 +287,7 @@ def _columns(release: Release, features: Tensor) -> dict[str, Any]:
             yes, no = names.get("positive", "1"), names.get("negative", "0")
             made = {"class": np.where(mean > 0.5, yes, no), "probability": mean}
         made["spread"] = _spread(draws)
-    return {name: one[:rows] for name, one in made.items()}
+    return made
 
 
 def _spread(draws: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -384,6 +384,6 @@ def test_noise_is_of_the_unit_and_of_the_ledger() -> None:
     from bdpvi.releases.mechanisms import CountRows
 
     def noise(ledger: Ledger) -> float:
-        return Transaction(ledger, Key(bytes(32))).perform(CountRows(0, 0.01, 1.0, DELTA))
+        return Transaction(ledger, Key(bytes(32))).perform(CountRows(0, 1e-6, 1.0, DELTA))
 
     assert len({noise(Ledger()), noise(Ledger()), noise(Ledger(unit="who", rows_per_unit=1))}) == 3

@@ -347,17 +347,17 @@ def test_one_secret_at_two_prices_or_on_two_ledgers_has_noise_that_does_not_canc
     for name in ("one.jsonl", "one.jsonl.head"):
         shutil.copy(tmp_path / name, tmp_path / name.replace("one", "copy"))
 
-    def counts(ledger: Ledger, epsilon: float = 1.0, facts: str = "") -> Any:
+    def counts(ledger: Ledger, epsilon: float = 0.02, facts: str = "") -> Any:
         work = Transaction(ledger, secret, facts, alone=True)
         return made(frame, SEX, work=work, epsilon=epsilon).counts.single[0]
 
     one, copy = counts(ledger), Ledger(tmp_path / "copy.jsonl")
     assert copy.id == ledger.id
-    others = [counts(copy, 1.001), counts(Ledger()), counts(Ledger(), facts="another table")]
+    others = [counts(copy, 0.02002), counts(Ledger()), counts(Ledger(), facts="another table")]
     for other in others:  # the same noise, scaled or not, would differ by 0.1 % or by nothing
         assert np.abs(one - other).max() > 2
     with pytest.raises(ValueError, match="charged under another key or at another cost"):
-        counts(ledger, 1.001)
+        counts(ledger, 0.02002)
     assert len(ledger.entries()) == 1
 
 

@@ -68,6 +68,11 @@ def predicted(release: Release, table: Any, **more: Any) -> pd.DataFrame:
     return Predictions.of(release, table, ids=["who"], progress=False, **more).frame()
 
 
+def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
+    """Assert that predictions are equal to rounding; some processors' products vary with places."""
+    pd.testing.assert_frame_equal(one, other, rtol=1e-12, atol=0.0)
+
+
 def test_a_row_has_the_same_prediction_in_any_blocks(folder: Path, release: Release) -> None:
     whole = predicted(release, folder / "all.csv")
     assert list(whole) == ["who", "class", "probability", "spread"]
@@ -76,17 +81,16 @@ def test_a_row_has_the_same_prediction_in_any_blocks(folder: Path, release: Rele
     np.testing.assert_allclose(whole["probability"], by_hand.mean(0), rtol=1e-12)
     np.testing.assert_allclose(whole["spread"], by_hand.std(0), rtol=1e-9)
     assert (whole["class"] == np.where(by_hand.mean(0) > 0.5, "yes", "not yes")).all()
-    text = Predictions.of(release, folder / "all.csv", ids=["who"], progress=False).text()
     pool = ProcessPoolExecutor(2, mp_context=get_context("spawn"))
     with pool:
         for table, executor in (
             (Blocks.of(folder / "all.csv", size=5_000), pool), (folder / "csv", None),
             (f"{folder}/parquet/*.parquet", pool), (folder / "parquet", None),
         ):  # fmt: skip
-            made = Predictions.of(release, table, ids=["who"], executor=executor, progress=False)
-            assert made.text() == text
-    one = predicted(release, folder / "csv" / "2.csv")
-    pd.testing.assert_frame_equal(one, whole[1300:1301].reset_index(drop=True), check_exact=True)
+            same(predicted(release, table, executor=executor), whole)
+            asked = Predictions.of(release, table, ids=["who"], progress=False)
+            assert asked.text() == replace(asked, executor=executor).text()
+    same(predicted(release, folder / "csv" / "2.csv"), whole[1300:1301].reset_index(drop=True))
 
 
 def test_the_command_writes_blocks_in_order(
@@ -98,13 +102,11 @@ def test_the_command_writes_blocks_in_order(
     assert run(*asked, folder / "all.csv", "--out", tmp_path / "a.csv") == 0
     assert run(*asked, f"{folder}/csv/*.csv", "--out", tmp_path / "b.csv", "--workers", 2) == 0
     assert f"Wrote {ROWS} predictions to {tmp_path / 'b.csv'}" in capsys.readouterr().out
-    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    text = {"who": object, "class": object}
+    one, other = (pd.read_csv(tmp_path / name, dtype=text) for name in ("a.csv", "b.csv"))
+    same(other, one)
     assert run(*asked, folder / "parquet", "--out", tmp_path / "c.parquet", "--quiet") == 0
-    pd.testing.assert_frame_equal(
-        pd.read_parquet(tmp_path / "c.parquet").astype({"who": object, "class": object}),
-        pd.read_csv(tmp_path / "a.csv", dtype={"who": str}),
-        check_exact=True, check_dtype=False,
-    )  # fmt: skip
+    same(pd.read_parquet(tmp_path / "c.parquet").astype(text), one)
     assert run(*asked, folder / "csv", "--out", tmp_path / "a.csv") == 2
     assert "exists already" in capsys.readouterr().err
 
