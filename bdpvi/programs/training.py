@@ -261,6 +261,7 @@ class SuitedDPVI(Settings):
                 "covariance": covariance,
                 "measured": measured,
                 "settled": torch.tensor(settled),
+                "amortised": torch.tensor(program.local),
                 **values,
                 **sites,
             }
@@ -288,6 +289,7 @@ class SuitedDPVI(Settings):
             sites=sites,
             measured=tuple(found["measured"].tolist()),
             settled=bool(found["settled"]),
+            amortised=bool(found["amortised"]),
             features="" if kind.is_floating_point or arguments else str(kind).split(".")[1],
             arguments=arguments,
         )

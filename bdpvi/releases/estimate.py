@@ -115,6 +115,8 @@ class Gaussian:
         measured: whether each coordinate is narrower than its prior and not dominated by privacy
             noise, (d,); if it is dominated, its variance is not informative. () means all.
         settled: whether training reached the optimum, by the noisy gradients of its last half.
+        amortised: whether the guide approximates latents of single records, which makes the others
+            look better known than they are.
         features: torch's type of features that are whole numbers, such as "int64"; "" for others.
         arguments: the features, if the model takes them by name; () for a single x.
 
@@ -132,6 +134,7 @@ class Gaussian:
     sites: Mapping[str, tuple[int, ...]]
     measured: tuple[bool, ...] = ()
     settled: bool = field(default=True, metadata={"absent": True})
+    amortised: bool = field(default=False, metadata={"absent": False})
     features: str = field(default="", metadata={"absent": ""})
     arguments: tuple[Argument, ...] = ()
 

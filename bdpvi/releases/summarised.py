@@ -64,6 +64,9 @@ _UNTRAINED = (
     ". Training has not reached the posterior: gradients of its last half point away from the "
     "mean. Fit again with more steps"
 )
+_AMORTISED = (
+    ". The guide approximates latents of single records, so intervals may be far too narrow"
+)
 _CLASSES = ". Classes are compared with the first"
 
 
@@ -132,8 +135,9 @@ def summarised(
             shown = [one for one in rows if one.used]
             seen = sum(one.measured for one in shown)
             reason = _TRAINED + _FAINT * (seen < len(shown))
-            reason += _UNTRAINED * (not release.guide.settled)
-            reliable = seen >= SHARE * len(shown) and release.guide.settled
+            guide = release.guide
+            reason += _UNTRAINED * (not guide.settled) + _AMORTISED * guide.amortised
+            reliable = seen >= SHARE * len(shown) and guide.settled and not guide.amortised
         if _of_features(release):
             reason += _LEVELS * (len(getattr(release.model, "levels", ())) > len(chosen))
             reason += _CLASSES * bool(_classes(release))

@@ -517,6 +517,28 @@ def test_the_summary_of_too_few_steps_is_not_reliable(steps: int, settled: bool)
     assert ("with more steps" in summary.reason) != settled
 
 
+def test_a_guide_of_latents_of_single_records_is_not_reliable() -> None:
+    def model(x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("records", len(x)):
+            z = pyro.sample("z", dist.Normal(w, 1.0))
+            pyro.sample("y", dist.Normal(z, 1.0), obs=y)
+
+    def guide(x: Tensor, y: Tensor | None = None) -> None:
+        loc, scale = pyro.param("loc", torch.zeros(())), pyro.param("scale", torch.ones(()))
+        pyro.sample("w", dist.Normal(loc, scale.exp() / 30))
+        with pyro.plate("records", len(x)):
+            pyro.sample("z", dist.Normal(loc, 0.7))
+
+    x, y = table()
+    release = bdpvi.fit_private(model, (x, y), epsilon=1.0, guide=guide, route=QUICK)
+    assert release.guide is not None
+    assert release.guide.amortised
+    summary = release.summary()
+    assert not summary.reliable
+    assert "latents of single records" in summary.reason
+
+
 @pytest.mark.parametrize(("scale", "measured"), [(0.88, True), (0.92, False)])
 def test_a_latent_as_wide_as_its_prior_is_not_measured(scale: float, measured: bool) -> None:
     x, y = table()  # the priors' standard deviations are 1, of log s too
