@@ -182,11 +182,11 @@ def headline(summary: pd.DataFrame) -> Figure:
     axes.tick_params(colors=INK)
     axes.spines[:].set_color(INK)
     axes.grid(alpha=0.3)
-    hollow_means = "hollow: not certified at that ε"
-    figure.legend(
-        loc="outside lower left", frameon=False, labelcolor=INK, title=hollow_means,
-        alignment="left",
-    ).get_title().set_color(INK)  # fmt: skip
+    if axes.get_legend_handles_labels()[1]:
+        figure.legend(
+            loc="outside lower left", frameon=False, labelcolor=INK, alignment="left",
+            title="hollow: not certified at that ε",
+        ).get_title().set_color(INK)  # fmt: skip
     return figure
 
 
