@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -186,15 +187,19 @@ class Runs:
     def mixing(self, guided: poutine.Trace, plate: str) -> Iterator[Misfit]:
         """Yield a site of which one record's part depends on other records, or on their number.
 
-        Two records are run together and one by one. A program that draws by itself, as dropout
-        does, or cannot run on two, is left out.
+        Two records are run together and one by one, at three draws of the latents: at one a
+        log-density may differ by too little. A program that draws by itself, as dropout does, or
+        cannot run on two, is left out.
         """
         with contextlib.suppress(ValueError), drawing(self.arguments.device), torch.no_grad():
             if sized := list(self._sized(plate)):
                 yield sized[0]
                 return
-        for name, program in (("guide", self.guide), ("model", self.model)):
-            run = functools.partial(self._run, name, poutine.replay(program, guided))
+        with drawing(self.arguments.device), torch.no_grad():
+            draws = [guided, *(self._run("guide", self.guide, self.zeros) for _ in range(2))]
+        programs = (("guide", self.guide), ("model", self.model))
+        for drawn, (name, program) in itertools.product(draws, programs):
+            run = functools.partial(self._run, name, poutine.replay(program, drawn))
             try:
                 with drawing(self.arguments.device), torch.no_grad():
                     found = list(self._mixed(run, plate))
