@@ -67,7 +67,7 @@ def test_parameters_are_those_of_svi_to_1e_6(name: str) -> None:
         assert how == OTHERWISE.get(name, features.AS_SVI), why
 
 
-@pytest.mark.whole
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROWS)
 def test_recorded_steps_are_those_of_svi_or_refused(name: str) -> None:
     how, why = features.compared(ROWS[name], steps=3, recorded=True)
