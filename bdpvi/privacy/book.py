@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -419,8 +420,8 @@ def merged(events: Iterable[Priced]) -> tuple[Priced, ...]:
     return Merged().plus(Counter(events)).events
 
 
-_LARGEST = 1e150
-"""A larger distance, whose square is no number, counts as this."""
+_LARGEST = sys.float_info.max
+"""What an infinite distance counts as: its sum is an OverflowError, and never an ε."""
 
 
 @dataclass(frozen=True)
