@@ -42,6 +42,9 @@ from bdpvi.federated.federated import Federation
 from bdpvi.federated.federated_vi import fit_federated
 from bdpvi.federated.rounds import Rounds
 from bdpvi.networks import DPSGDSettings
+from bdpvi.noise.keys import Key
+from bdpvi.noise.secure import gaussian_sum
+from bdpvi.noise.whole_normals import BLOCK
 from bdpvi.sklearn import PrivateLogisticRegression
 
 LIMIT = 240.0
@@ -370,6 +373,10 @@ def cases(small: bool) -> dict[str, Case]:
     found["federated"] = Case(federated(some))
     found["federated, noise shares"] = Case(federated(some, noise_shares=2))
     found["PrivateSVI"] = Case(private_svi(Dataset(big.x[:200], big.y[:200]), 20))
+    size = BLOCK + 5 if small else 10**7
+    found["noise of a large sum"] = Case(
+        lambda device: gaussian_sum(torch.zeros(size, device=device), 1.0, Key.of_seed(0)), agree=0
+    )
     found["datasets"] = Case(lambda _: datasets.load_breast_cancer().train.x)
     found["network"] = Case(network(big, 16 if small else 1024, 20), agree=1e-2)
     defaults = {f"{name}, default device": case for name, case in found.items()}

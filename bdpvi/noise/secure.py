@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent
 
 from bdpvi._ground import validate
-from bdpvi._ground.host import on_host, onto
+from bdpvi._ground.host import HOST, on_host, onto
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import BLOCK, LAW, WholeNormals
 
@@ -214,7 +214,8 @@ def gaussian_sum(total: Tensor, deviation: float, key: Key | None = None) -> Ten
     one record moves the total of n coordinates by at most C, it moves g r by at most
     C + :func:`sum_slack`; a price for C needs that much more noise.
 
-    For a CUDA device the numbers X are drawn on the CPU, in blocks, and added on the device.
+    The numbers X are the same on every device. Large totals on another device have theirs drawn
+    there; for small ones they are drawn on the CPU, which nothing waits for.
 
     Args:
         total: any shape; values that are not finite stay unchanged.
@@ -242,9 +243,10 @@ class SumNoise:
         """Return the total with noise; see :func:`gaussian_sum`."""
         validate.positive("deviation", deviation)
         noisy = torch.empty(total.shape, dtype=torch.float64, device=total.device)
+        place = total.device if total.numel() >= BLOCK else HOST
         parts = zip(total.reshape(-1).split(BLOCK), noisy.view(-1).split(BLOCK), strict=True)
         for part, into in parts:
-            into.copy_(add_whole(part, deviation, self._normals.take(len(part))))
+            into.copy_(add_whole(part, deviation, self._normals.take(len(part), place)))
         return noisy
 
     def whole(self, count: int) -> Tensor:

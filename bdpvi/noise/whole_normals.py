@@ -43,12 +43,13 @@ from itertools import accumulate
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 from scipy.special import ndtr
 from torch import Tensor
 
+from bdpvi._ground.host import HOST
 from bdpvi.noise.keys import Key
+from bdpvi.noise.keystream import Keystream
 
 
 @dataclass(frozen=True)
@@ -106,30 +107,38 @@ class Law:
 
 
 class NormalTable:
-    """Maps uniform bits to numbers between −T and T.
+    """Maps uniform bits to numbers between −T and T, on the device of the bits.
+
+    Integers of 16 and of 64 bits are signed, as torch's are.
 
     Args:
         law: a law with 128 bits.
+        device: where.
     """
 
-    def __init__(self, law: Law) -> None:
+    def __init__(self, law: Law, device: torch.device) -> None:
         self._borders, self._cut = law.borders(), law.cut
-        self._high = np.array([one >> 64 for one in self._borders], dtype=np.uint64)
+        high = np.array([one >> 64 for one in self._borders], dtype=np.uint64)
+        self._high = torch.from_numpy((high ^ np.uint64(1 << 63)).view(np.int64)).to(device)
         ends = [at << 112 for at in range((1 << 16) + 1)]
         first = np.array([self._index(end) for end in ends[:-1]])
         last = np.array([self._index(end - 1) for end in ends[1:]])
-        self._guide = np.where(first == last, first - law.cut, OPEN).astype(np.int16)
+        guide = np.where(first == last, first - law.cut, OPEN).astype(np.int16)
+        self._guide = torch.from_numpy(np.roll(guide, 1 << 15)).to(device)  # from −2¹⁵ on
 
-    def by_16_bits(self, short: NDArray[np.uint16]) -> NDArray[np.int16]:
-        """Return the numbers that 16 bits determine, and OPEN for the others."""
-        return self._guide.take(short)
+    def by_16_bits(self, short: Tensor) -> Tensor:
+        """Return the numbers that 16 bits determine, and OPEN for the others, (N,) int16."""
+        return self._guide.index_select(0, short.int() + (1 << 15))
 
-    def by_128_bits(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int16]:
-        """Return the numbers for 64 high and 64 low bits each."""
-        index = np.searchsorted(self._high, high, side="right") - 1
-        for at in np.flatnonzero(self._high[index] == high):  # a border is within 2⁻⁶⁴
-            index[at] = self._index((int(high[at]) << 64) | int(low[at]))
-        return np.asarray(index - self._cut, dtype=np.int16)
+    def by_128_bits(self, high: Tensor, low: Tensor) -> Tensor:
+        """Return the numbers for 64 high and 64 low bits each, (N,) int16."""
+        ordered = high ^ -(1 << 63)  # signed numbers in the order of unsigned ones
+        index = torch.searchsorted(self._high, ordered, right=True) - 1
+        close = (self._high[index] == ordered).nonzero()[:, 0]  # a border is within 2⁻⁶⁴
+        for at in close.tolist() if len(close) else ():
+            top, rest = (int(one[at]) % (1 << 64) for one in (high, low))
+            index[at] = self._index(top << 64 | rest)
+        return (index - self._cut).short()
 
     def _index(self, uniform: int) -> int:
         return bisect_right(self._borders, uniform) - 1
@@ -138,12 +147,10 @@ class NormalTable:
 OPEN = -(1 << 15)
 """A value outside the table."""
 LAW = Law()
-table = lru_cache(maxsize=1)(NormalTable)
+table = lru_cache(NormalTable)
 BLOCK = 1 << 18
 """The most numbers to draw at a time."""
 _AHEAD = 1 << 12
-
-
 WORDS = 2 * LAW.levels
 """Words of 64 uniform bits for each draw of :func:`of_words`."""
 
@@ -155,14 +162,15 @@ def of_words(words: NDArray[np.uint64]) -> NDArray[np.int64]:
     >>> 0.9 < float(drawn.std()) / LAW.deviation < 1.1
     True
     """
-    made = np.zeros(len(words), dtype=np.int64)
-    for high, low in zip(words.T[::2], words.T[1::2], strict=True):
-        made = made * LAW.base + table(LAW).by_128_bits(high, low)
-    return made
+    made = torch.zeros(len(words), dtype=torch.int64, device=HOST)
+    columns = torch.from_numpy(words.view(np.int64)).unbind(1)
+    for high, low in zip(columns[::2], columns[1::2], strict=True):
+        made = made * LAW.base + table(LAW, HOST).by_128_bits(high, low)
+    return np.asarray(made.numpy())
 
 
 class WholeNormals:
-    """The consecutive draws of one key: the same calls give the same numbers.
+    """The consecutive draws of one key: the same calls give the same numbers, on any device.
 
     Args:
         key: secret, for these draws only.
@@ -173,39 +181,44 @@ class WholeNormals:
     """
 
     def __init__(self, key: Key) -> None:
-        own = key.child("whole normals").secret
-        self._stream = Cipher(algorithms.AES(own), modes.CTR(bytes(16))).encryptor()
-        self._left = np.zeros(0)
+        self._stream = Keystream(key.child("whole normals").secret)
+        self._left = torch.empty(0, dtype=torch.float64, device=HOST)
         self._ahead = 0
 
-    def take(self, count: int) -> Tensor:
-        """Return the next ``count`` numbers, (count,) float64, which holds them exactly."""
+    def take(self, count: int, device: torch.device = HOST) -> Tensor:
+        """Return the next ``count`` numbers, (count,) float64, which holds them exactly.
+
+        Args:
+            count: how many.
+            device: where they are drawn. That of a large sum saves copies; a small one does not
+                wait for numbers of the host.
+        """
         lacking = count - len(self._left)
         if lacking > 0:
             lacking = max(lacking, self._ahead)
             self._ahead = min(_AHEAD, self._ahead + lacking)  # small draws come in series
-            made = [self._make(min(BLOCK, lacking - at)) for at in range(0, lacking, BLOCK)]
-            self._left = np.concatenate([self._left, *made])
+            parts = range(0, lacking, BLOCK)
+            made = [self._make(min(BLOCK, lacking - at), device) for at in parts]
+            self._left = torch.cat([self._left.to(device), *made])
         taken, self._left = self._left[:count], self._left[count:]
-        return torch.from_numpy(taken)
+        return taken.to(device)
 
-    def _make(self, count: int) -> NDArray[np.float64]:
-        made = self._level(count).astype(np.float64)
+    def _make(self, count: int, device: torch.device) -> Tensor:
+        made = self._level(count, device).double()
         for _ in range(LAW.levels - 1):
-            made *= LAW.base
-            made += self._level(count)
+            made.mul_(LAW.base).add_(self._level(count, device))
         return made
 
-    def _level(self, count: int) -> NDArray[np.int16]:
-        short = self._words(2, count)
-        drawn = table(LAW).by_16_bits(short)
-        (rest,) = np.nonzero(drawn == OPEN)
+    def _level(self, count: int, device: torch.device) -> Tensor:
+        short = self._integers(torch.int16, count, device)
+        drawn = table(LAW, device).by_16_bits(short)
+        rest = (drawn == OPEN).nonzero()[:, 0]
         if len(rest):
-            high = self._words(8, len(rest)) >> np.uint64(16)
-            high |= short[rest].astype(np.uint64) << np.uint64(48)
-            drawn[rest] = table(LAW).by_128_bits(high, self._words(8, len(rest)))
+            high, low = (self._integers(torch.int64, len(rest), device) for _ in range(2))
+            high = high >> 16 & ((1 << 48) - 1) | short[rest].long() << 48
+            drawn[rest] = table(LAW, device).by_128_bits(high, low)
         return drawn
 
-    def _words(self, size: int, count: int) -> NDArray[np.unsignedinteger]:
-        """Return integers of ``size`` uniform bytes."""
-        return np.frombuffer(self._stream.update(bytes(size * count)), dtype=f"<u{size}")
+    def _integers(self, dtype: torch.dtype, count: int, device: torch.device) -> Tensor:
+        """Return integers of uniform bits, (count,)."""
+        return self._stream.take(count * dtype.itemsize, device).view(dtype)

@@ -5,13 +5,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import pairwise
 
+import fake_cuda
 import mpmath
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy import stats
+from torch import Tensor
 
+from bdpvi._ground.host import HOST
 from bdpvi.noise.keys import Key
+from bdpvi.noise.keystream import Keystream
+from bdpvi.noise.secure import gaussian_sum
 from bdpvi.noise.whole_normals import BLOCK, LAW, OPEN, Law, WholeNormals, table
 
 CHANCE = 1e-6
@@ -79,13 +85,14 @@ def test_a_table_is_the_discrete_normal_law() -> None:
         assert 0 <= middle - (1 << LAW.bits) / total <= 2 * LAW.cut
 
 
-def words(values: list[int]) -> NDArray[np.uint64]:
-    return np.array(values, dtype=np.uint64)
+def words(values: list[int]) -> Tensor:
+    return torch.from_numpy(np.array(values, dtype=np.uint64).view(np.int64))
 
 
 def test_numbers_follow_from_bits_as_the_borders_say() -> None:
-    borders, made = LAW.borders(), table(LAW)
-    short = made.by_16_bits(np.arange(1 << 16, dtype=np.uint16))
+    borders, made = LAW.borders(), table(LAW, HOST)
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.int16)
+    short = made.by_16_bits(torch.from_numpy(every)).numpy()
     for at, number in enumerate(short.tolist()):
         ends = [bisect_right(borders, u) - 1 - LAW.cut for u in (at << 112, ((at + 1) << 112) - 1)]
         assert ends == [number, number] if number != OPEN else ends[0] < ends[1]
@@ -99,21 +106,23 @@ def test_numbers_follow_from_bits_as_the_borders_say() -> None:
 
 def test_a_draw_is_made_of_its_own_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[NDArray[np.unsignedinteger]] = []
-    whole = WholeNormals._words
+    whole = Keystream.take
 
-    def kept(self: WholeNormals, size: int, count: int) -> NDArray[np.unsignedinteger]:
-        seen.append(whole(self, size, count))
-        return seen[-1]
+    def kept(self: Keystream, count: int, device: torch.device) -> Tensor:
+        made = whole(self, count, device)
+        seen.append(made.numpy().view("<u2" if len(seen) % 3 == 0 else "<u8"))
+        return made
 
-    monkeypatch.setattr(WholeNormals, "_words", kept)
+    monkeypatch.setattr(Keystream, "take", kept)
     drawn = WholeNormals(Key.of_seed(3)).take(3000).tolist()
     borders, expected = LAW.borders(), [0] * 3000
     for level in range(LAW.levels):
         short, high, low = seen[3 * level : 3 * level + 3]
         rest = iter(zip(high.tolist(), low.tolist(), strict=True))
+        guide = table(LAW, HOST).by_16_bits(torch.from_numpy(short.view(np.int16))).tolist()
         for i, top in enumerate(short.tolist()):
             uniform = top << 112
-            if table(LAW).by_16_bits(short[i : i + 1])[0] == OPEN:
+            if guide[i] == OPEN:
                 more, least = next(rest)
                 uniform |= (more >> 16) << 64 | least
             k = bisect_right(borders, uniform) - 1 - LAW.cut
@@ -147,3 +156,26 @@ def test_draws_follow_from_the_key_and_are_used_once() -> None:
     assert [len(a) for a in first] == list(sizes)
     together = np.concatenate([a.numpy() for a in first])
     assert len(np.unique(together)) > len(together) - 10
+
+
+def test_draws_are_the_same_on_every_device_and_used_once() -> None:
+    here, there = WholeNormals(Key.of_seed(1)), WholeNormals(Key.of_seed(1))
+    with fake_cuda.pretended():
+        cuda = torch.device("cuda:0")
+        for count, device in ((5, HOST), (BLOCK + 7, cuda), (3, HOST), (9000, cuda), (9001, HOST)):
+            drawn = there.take(count, device)
+            assert drawn.device == device
+            assert drawn.tolist() == here.take(count).tolist()
+
+
+def test_noise_of_a_large_total_is_drawn_where_the_total_is() -> None:
+    total = torch.linspace(-1, 1, BLOCK + 5, dtype=torch.float64)
+    expected = gaussian_sum(total, 2.0, Key.of_seed(1))
+    with fake_cuda.pretended():
+        on_device = total.to("cuda:0")
+        gaussian_sum(on_device, 2.0)  # makes the tables
+        with fake_cuda.waits() as waits:
+            noisy = gaussian_sum(on_device, 2.0, Key.of_seed(1))
+        assert noisy.device == on_device.device
+        assert len(waits) <= 2 * LAW.levels * 2 + 4  # each level of two blocks; the cipher's tables
+        assert bool((noisy.cpu() == expected).all())

@@ -208,7 +208,9 @@ def test_what_records_say_of_a_level_is_measured_with_the_intercept(monkeypatch:
     parts = (torch.ones_like(g), sums, g, sums * sums, sums * g)
     (moments,) = given
     expected = torch.stack([(each * part).sum(0) for part in parts])
-    torch.testing.assert_close(moments, expected, rtol=1e-6, atol=1e-12)
+    # Sums of gradients nearly cancel: an error is judged by the size of what was added.
+    size = torch.stack([(each * part).abs().sum(0) for part in parts])
+    torch.testing.assert_close(moments / size, expected / size, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, guides.FullRank])

@@ -1,0 +1,31 @@
+"""AES-256 in counter mode, computed on a device, beside a library's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bdpvi._ground.host import HOST
+from bdpvi.noise.keystream import Keystream, encrypted
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    secret=st.binary(min_size=32, max_size=32),
+    first=st.one_of(st.integers(0, 2**61), st.integers(2**32 - 5, 2**32), st.just(2**31 - 2)),
+    blocks=st.integers(1, 9),
+)
+def test_a_device_computes_the_bytes_of_the_library(secret: bytes, first: int, blocks: int) -> None:
+    counter = modes.CTR(first.to_bytes(16, "big"))
+    expected = Cipher(algorithms.AES(secret), counter).encryptor().update(bytes(16 * blocks))
+    assert bytes(encrypted(secret, first, blocks, HOST).tolist()) == expected
+
+
+@pytest.mark.parametrize("counts", [(1, 2, 40), (16, 16), (0, 5, 0, 33)])
+def test_bytes_follow_each_other(counts: tuple[int, ...]) -> None:
+    stream = Keystream(bytes(range(32)))
+    taken = torch.cat([stream.take(count) for count in counts])
+    assert bytes(taken.tolist()) == bytes(Keystream(bytes(range(32))).take(sum(counts)).tolist())
