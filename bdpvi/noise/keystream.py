@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
@@ -22,6 +21,7 @@ _BLOCK = 16
 _ROUNDS = 14
 _AHEAD = 1 << 20
 """Blocks that a device computes at a time."""
+_NOTHING = torch.empty(0, dtype=torch.uint8, device=HOST)
 _BYTES = (24, 16, 8, 0)
 """Shifts to the bytes of a word, the first byte first."""
 
@@ -33,38 +33,35 @@ class Keystream:
         secret: 32 bytes, for this stream only.
 
     >>> stream, again = Keystream(bytes(32)), Keystream(bytes(32))
-    >>> first, rest = stream.take(3), stream.take(40)
-    >>> bool((torch.cat([first, rest]) == again.take(43)).all())
+    >>> stream.take(3) + stream.take(40) == again.take(43)
     True
     """
 
     def __init__(self, secret: bytes) -> None:
-        self._secret, self._at = secret, 0
+        self._secret = secret
         self._skip_to(0)
-        self._ahead, self._from = torch.empty(0, dtype=torch.uint8, device=HOST), 0
+        self._ahead, self._from = _NOTHING, 0
 
-    def take(self, count: int, device: torch.device = HOST) -> Tensor:
-        """Return the next bytes, (count,) uint8, on a device."""
-        start = self._at
+    def take(self, count: int) -> bytes:
+        """Return the next bytes."""
         self._at += count
-        if device.type == "cpu":
-            if start != self._here:
-                self._skip_to(start)
-            self._here = self._at
-            made = np.frombuffer(bytearray(self._stream.update(bytes(count))), dtype=np.uint8)
-            return torch.from_numpy(made)
-        end = self._from + len(self._ahead)
-        if self._ahead.device != device or not self._from <= start <= self._at <= end:
-            first = start // _BLOCK
-            blocks = max(_AHEAD, -(-self._at // _BLOCK) - first)
-            self._ahead, self._from = encrypted(self._secret, first, blocks, device), first * _BLOCK
-        return self._ahead[start - self._from : self._at - self._from].clone()
+        return self._stream.update(bytes(count))
 
-    def _skip_to(self, start: int) -> None:
-        counter = (start // _BLOCK).to_bytes(_BLOCK, "big")
+    def take_on(self, device: torch.device, count: int) -> Tensor:
+        """Return the next bytes, (count,) uint8, computed on a device."""
+        start, end = self._at, self._at + count
+        there = self._from <= start and end <= self._from + len(self._ahead)
+        if self._ahead.device != device or not there:
+            first = start // _BLOCK
+            blocks = max(_AHEAD, -(-end // _BLOCK) - first)
+            self._ahead, self._from = encrypted(self._secret, first, blocks, device), first * _BLOCK
+        self._skip_to(end)
+        return self._ahead[start - self._from : end - self._from].clone()
+
+    def _skip_to(self, at: int) -> None:
+        self._at, counter = at, (at // _BLOCK).to_bytes(_BLOCK, "big")
         self._stream = Cipher(algorithms.AES(self._secret), modes.CTR(counter)).encryptor()
-        self._stream.update(bytes(start % _BLOCK))
-        self._here = start
+        self._stream.update(bytes(at % _BLOCK))
 
 
 def encrypted(secret: bytes, first: int, blocks: int, device: torch.device) -> Tensor:
@@ -76,7 +73,7 @@ def encrypted(secret: bytes, first: int, blocks: int, device: torch.device) -> T
         blocks: how many.
         device: where.
 
-    >>> encrypted(bytes(32), 0, 1, HOST)[:4].tolist() == Keystream(bytes(32)).take(4).tolist()
+    >>> bytes(encrypted(bytes(32), 0, 1, HOST).tolist()) == Keystream(bytes(32)).take(16)
     True
     """
     keys = torch.tensor(_round_keys(secret), dtype=torch.int32, device=device).view(-1, 4, 1)

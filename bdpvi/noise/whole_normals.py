@@ -38,7 +38,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate
 
 import numpy as np
@@ -107,50 +107,76 @@ class Law:
 
 
 class NormalTable:
-    """Maps uniform bits to numbers between −T and T, on the device of the bits.
-
-    Integers of 16 and of 64 bits are signed, as torch's are.
+    """Maps uniform bits to numbers between −T and T.
 
     Args:
         law: a law with 128 bits.
-        device: where.
     """
 
-    def __init__(self, law: Law, device: torch.device) -> None:
+    def __init__(self, law: Law) -> None:
         self._borders, self._cut = law.borders(), law.cut
-        high = np.array([one >> 64 for one in self._borders], dtype=np.uint64)
-        self._high = torch.from_numpy((high ^ np.uint64(1 << 63)).view(np.int64)).to(device)
+        self.high = np.array([one >> 64 for one in self._borders], dtype=np.uint64)
         ends = [at << 112 for at in range((1 << 16) + 1)]
         first = np.array([self._index(end) for end in ends[:-1]])
         last = np.array([self._index(end - 1) for end in ends[1:]])
-        guide = np.where(first == last, first - law.cut, OPEN).astype(np.int16)
-        self._guide = torch.from_numpy(np.roll(guide, 1 << 15)).to(device)  # from −2¹⁵ on
+        self.guide = np.where(first == last, first - law.cut, OPEN).astype(np.int16)
 
-    def by_16_bits(self, short: Tensor) -> Tensor:
-        """Return the numbers that 16 bits determine, and OPEN for the others, (N,) int16."""
-        return self._guide.index_select(0, short.int() + (1 << 15))
+    def by_16_bits(self, short: NDArray[np.uint16]) -> NDArray[np.int16]:
+        """Return the numbers that 16 bits determine, and OPEN for the others."""
+        return self.guide.take(short)
 
-    def by_128_bits(self, high: Tensor, low: Tensor) -> Tensor:
-        """Return the numbers for 64 high and 64 low bits each, (N,) int16."""
-        ordered = high ^ -(1 << 63)  # signed numbers in the order of unsigned ones
-        index = torch.searchsorted(self._high, ordered, right=True) - 1
-        close = (self._high[index] == ordered).nonzero()[:, 0]  # a border is within 2⁻⁶⁴
-        for at in close.tolist() if len(close) else ():
-            top, rest = (int(one[at]) % (1 << 64) for one in (high, low))
-            index[at] = self._index(top << 64 | rest)
-        return (index - self._cut).short()
+    def by_128_bits(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int16]:
+        """Return the numbers for 64 high and 64 low bits each."""
+        index = np.searchsorted(self.high, high, side="right") - 1
+        for at in np.flatnonzero(self.high[index] == high):  # a border is within 2⁻⁶⁴
+            index[at] = self._index((int(high[at]) << 64) | int(low[at]))
+        return np.asarray(index - self._cut, dtype=np.int16)
 
     def _index(self, uniform: int) -> int:
         return bisect_right(self._borders, uniform) - 1
 
 
+class TableOn:
+    """A :class:`NormalTable` on a device. Integers are signed, as torch's are.
+
+    Args:
+        numbers: the table.
+        device: where.
+    """
+
+    def __init__(self, numbers: NormalTable, device: torch.device) -> None:
+        self._numbers = numbers
+        high = (numbers.high ^ np.uint64(1 << 63)).view(np.int64)
+        self._high = torch.from_numpy(high).to(device)
+        self._guide = torch.from_numpy(np.roll(numbers.guide, 1 << 15)).to(device)  # from −2¹⁵ on
+
+    def by_16_bits(self, short: Tensor) -> Tensor:
+        """Return the numbers that 16 bits determine, and OPEN for the others, int16."""
+        return self._guide.index_select(0, short.int() + (1 << 15))
+
+    def by_128_bits(self, high: Tensor, low: Tensor) -> Tensor:
+        """Return the numbers for 64 high and 64 low bits each, int16."""
+        ordered = high ^ -(1 << 63)  # signed numbers in the order of unsigned ones
+        index = torch.searchsorted(self._high, ordered, right=True) - 1
+        found = (index - LAW.cut).short()
+        close = (self._high[index] == ordered).nonzero()[:, 0]
+        if len(close):
+            bits = (one[close].cpu().numpy().view(np.uint64) for one in (high, low))
+            found[close] = torch.from_numpy(self._numbers.by_128_bits(*bits)).to(found)
+        return found
+
+
 OPEN = -(1 << 15)
 """A value outside the table."""
 LAW = Law()
-table = lru_cache(NormalTable)
+table = lru_cache(maxsize=1)(NormalTable)
+_table_on = lru_cache(maxsize=1)(lambda device: TableOn(table(LAW), device))
 BLOCK = 1 << 18
 """The most numbers to draw at a time."""
 _AHEAD = 1 << 12
+_NOTHING = torch.empty(0, dtype=torch.float64, device=HOST)
+
+
 WORDS = 2 * LAW.levels
 """Words of 64 uniform bits for each draw of :func:`of_words`."""
 
@@ -162,11 +188,10 @@ def of_words(words: NDArray[np.uint64]) -> NDArray[np.int64]:
     >>> 0.9 < float(drawn.std()) / LAW.deviation < 1.1
     True
     """
-    made = torch.zeros(len(words), dtype=torch.int64, device=HOST)
-    columns = torch.from_numpy(words.view(np.int64)).unbind(1)
-    for high, low in zip(columns[::2], columns[1::2], strict=True):
-        made = made * LAW.base + table(LAW, HOST).by_128_bits(high, low)
-    return np.asarray(made.numpy())
+    made = np.zeros(len(words), dtype=np.int64)
+    for high, low in zip(words.T[::2], words.T[1::2], strict=True):
+        made = made * LAW.base + table(LAW).by_128_bits(high, low)
+    return made
 
 
 class WholeNormals:
@@ -182,7 +207,7 @@ class WholeNormals:
 
     def __init__(self, key: Key) -> None:
         self._stream = Keystream(key.child("whole normals").secret)
-        self._left = torch.empty(0, dtype=torch.float64, device=HOST)
+        self._left = _NOTHING
         self._ahead = 0
 
     def take(self, count: int, device: torch.device = HOST) -> Tensor:
@@ -190,35 +215,56 @@ class WholeNormals:
 
         Args:
             count: how many.
-            device: where they are drawn. That of a large sum saves copies; a small one does not
-                wait for numbers of the host.
+            device: where to draw them: many numbers are then not copied from the host, but few are
+                waited for.
         """
         lacking = count - len(self._left)
         if lacking > 0:
             lacking = max(lacking, self._ahead)
             self._ahead = min(_AHEAD, self._ahead + lacking)  # small draws come in series
-            parts = range(0, lacking, BLOCK)
-            made = [self._make(min(BLOCK, lacking - at), device) for at in parts]
-            self._left = torch.cat([self._left.to(device), *made])
+            parts = (min(BLOCK, lacking - at) for at in range(0, lacking, BLOCK))
+            make = self._make if device.type == "cpu" else partial(self._make_on, device)
+            left = [self._left.to(device)] if len(self._left) else []
+            made = [*left, *map(make, parts)]
+            self._left = torch.cat(made) if len(made) > 1 else made[0]
         taken, self._left = self._left[:count], self._left[count:]
         return taken.to(device)
 
-    def _make(self, count: int, device: torch.device) -> Tensor:
-        made = self._level(count, device).double()
+    def _make(self, count: int) -> Tensor:
+        made = self._level(count).astype(np.float64)
         for _ in range(LAW.levels - 1):
-            made.mul_(LAW.base).add_(self._level(count, device))
+            made *= LAW.base
+            made += self._level(count)
+        return torch.from_numpy(made)
+
+    def _make_on(self, device: torch.device, count: int) -> Tensor:
+        made = self._level_on(device, count).double()
+        for _ in range(LAW.levels - 1):
+            made.mul_(LAW.base).add_(self._level_on(device, count))
         return made
 
-    def _level(self, count: int, device: torch.device) -> Tensor:
-        short = self._integers(torch.int16, count, device)
-        drawn = table(LAW, device).by_16_bits(short)
-        rest = (drawn == OPEN).nonzero()[:, 0]
+    def _level(self, count: int) -> NDArray[np.int16]:
+        short = self._words(2, count)
+        drawn = table(LAW).by_16_bits(short)
+        (rest,) = np.nonzero(drawn == OPEN)
         if len(rest):
-            high, low = (self._integers(torch.int64, len(rest), device) for _ in range(2))
-            high = high >> 16 & ((1 << 48) - 1) | short[rest].long() << 48
-            drawn[rest] = table(LAW, device).by_128_bits(high, low)
+            high = self._words(8, len(rest)) >> np.uint64(16)
+            high |= short[rest].astype(np.uint64) << np.uint64(48)
+            drawn[rest] = table(LAW).by_128_bits(high, self._words(8, len(rest)))
         return drawn
 
-    def _integers(self, dtype: torch.dtype, count: int, device: torch.device) -> Tensor:
-        """Return integers of uniform bits, (count,)."""
-        return self._stream.take(count * dtype.itemsize, device).view(dtype)
+    def _words(self, size: int, count: int) -> NDArray[np.unsignedinteger]:
+        """Return integers of ``size`` uniform bytes."""
+        return np.frombuffer(self._stream.take(size * count), dtype=f"<u{size}")
+
+    def _level_on(self, device: torch.device, count: int) -> Tensor:
+        """Do :meth:`_level` on a device."""
+        short = self._stream.take_on(device, 2 * count).view(torch.int16)
+        drawn = _table_on(device).by_16_bits(short)
+        rest = (drawn == OPEN).nonzero()[:, 0]
+        if len(rest):
+            bits = (self._stream.take_on(device, 8 * len(rest)) for _ in range(2))
+            high, low = (one.view(torch.int64) for one in bits)
+            high = high >> 16 & ((1 << 48) - 1) | short[rest].long() << 48
+            drawn[rest] = _table_on(device).by_128_bits(high, low)
+        return drawn

@@ -194,8 +194,9 @@ class Descent:
         program, mechanism = self.program, self.mechanism
         with drawing(HOST, mechanism.seed_of(number)):
             draw = program.draw()
-            # The parameters may reveal the draw, and with it other draws from the same seed.
-            stir(mechanism.key_of("records", number))
+            if program.records_draw:
+                # The parameters may reveal the draw, and with it other draws from the same seed.
+                stir(mechanism.key_of("records", number))
             clip, batch = self.clip, program.arguments.batch(mechanism, number)
             total, ignored = clipped_sum(program, draw, batch, clip, self.bound)
             (noisy,) = mechanism.noisy([total], mechanism.key_of(number))

@@ -93,6 +93,11 @@ class Program:
         return self.dim + sum(self.parameters[name].numel() for name in self.direct)
 
     @property
+    def records_draw(self) -> bool:
+        """Whether random numbers may be drawn for a record."""
+        return True
+
+    @property
     def device(self) -> torch.device:
         """The device of training."""
         return next((v.device for v in self.parameters.values()), self.arguments.device)

@@ -38,6 +38,7 @@ class Recorded(Program):
         drawn: from the parameters: latents, public part, values of sites, what ``pulled`` takes.
         pulled: from a sum of gradients and what ``drawn`` returned: the parameters' gradients.
         each: from latents, parameters, values of sites and rows: the records' gradients.
+        each_draws: whether ``each`` draws random numbers.
     """
 
     rows: int
@@ -45,6 +46,12 @@ class Recorded(Program):
     drawn: Replay = field(repr=False)
     pulled: Replay = field(repr=False)
     each: Replay = field(repr=False)
+    each_draws: bool
+
+    @property
+    def records_draw(self) -> bool:
+        """Whether random numbers are drawn for a record."""
+        return self.each_draws
 
     def draw(self) -> Draw:
         """Return a draw, as :meth:`Program.draw`."""
@@ -126,9 +133,17 @@ def _recorded(program: Program, rows: int) -> Recorded:
         drawn = _scripted(ahead, plain)
         pulled = _scripted(behind, (total, *drawn(*plain)[2 + len(names) :]))
         given = (first.latents.detach(), *plain, *first.fixed.values(), *batch)
-        found = _scripted(make_fx(each)(*given), given)
+        of_records = make_fx(each)(*given)
+        found = _scripted(of_records, given)
     own = {one.name: getattr(program, one.name) for one in fields(Program)}
-    return Recorded(**own, rows=rows, names=names, drawn=drawn, pulled=pulled, each=found)
+    draws = any(map(_draws, of_records.graph.nodes))
+    return Recorded(
+        **own, rows=rows, names=names, drawn=drawn, pulled=pulled, each=found, each_draws=draws
+    )
+
+
+def _draws(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _scripted(graph: GraphModule, given: tuple[Tensor, ...]) -> Replay:
@@ -150,9 +165,7 @@ def _halves(joint: GraphModule, early: int) -> tuple[GraphModule, GraphModule]:
         if not late.keys().isdisjoint(node.all_input_nodes):
             late[node] = None
     needed = {*outputs[early:], *(one for node in late for one in node.all_input_nodes)}
-    for node in nodes:  # TorchScript would leave draws out that nothing takes
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            needed.add(node)
+    needed.update(filter(_draws, nodes))  # TorchScript would leave draws out that nothing takes
     first = [node for node in nodes if node not in late]
     saved = [node for node in first if node in needed]
     inputs = [node for node in first if node.op == "placeholder"]

@@ -12,13 +12,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from scipy import stats
-from torch import Tensor
 
 from bdpvi._ground.host import HOST
 from bdpvi.noise.keys import Key
-from bdpvi.noise.keystream import Keystream
 from bdpvi.noise.secure import gaussian_sum
-from bdpvi.noise.whole_normals import BLOCK, LAW, OPEN, Law, WholeNormals, table
+from bdpvi.noise.whole_normals import BLOCK, LAW, OPEN, Law, TableOn, WholeNormals, table
 
 CHANCE = 1e-6
 
@@ -85,14 +83,13 @@ def test_a_table_is_the_discrete_normal_law() -> None:
         assert 0 <= middle - (1 << LAW.bits) / total <= 2 * LAW.cut
 
 
-def words(values: list[int]) -> Tensor:
-    return torch.from_numpy(np.array(values, dtype=np.uint64).view(np.int64))
+def words(values: list[int]) -> NDArray[np.uint64]:
+    return np.array(values, dtype=np.uint64)
 
 
 def test_numbers_follow_from_bits_as_the_borders_say() -> None:
-    borders, made = LAW.borders(), table(LAW, HOST)
-    every = np.arange(1 << 16, dtype=np.uint16).view(np.int16)
-    short = made.by_16_bits(torch.from_numpy(every)).numpy()
+    borders, made = LAW.borders(), table(LAW)
+    short = made.by_16_bits(np.arange(1 << 16, dtype=np.uint16))
     for at, number in enumerate(short.tolist()):
         ends = [bisect_right(borders, u) - 1 - LAW.cut for u in (at << 112, ((at + 1) << 112) - 1)]
         assert ends == [number, number] if number != OPEN else ends[0] < ends[1]
@@ -101,28 +98,33 @@ def test_numbers_follow_from_bits_as_the_borders_say() -> None:
     asked += [0, (1 << 128) - 1, borders[1], borders[2], borders[-1]]
     low = words([u % (1 << 64) for u in asked])
     found = made.by_128_bits(words([u >> 64 for u in asked]), low)
-    assert found.tolist() == [bisect_right(borders, u) - 1 - LAW.cut for u in asked]
+    expected = [bisect_right(borders, u) - 1 - LAW.cut for u in asked]
+    assert found.tolist() == expected
+    there = TableOn(made, HOST)
+    every = torch.arange(-(1 << 15), 1 << 15).short()
+    assert there.by_16_bits(every).tolist() == np.roll(short, 1 << 15).tolist()
+    bits = [words([u >> 64 for u in asked]), low]
+    high, rest = (torch.from_numpy(one.view(np.int64)) for one in bits)
+    assert there.by_128_bits(high, rest).tolist() == expected
 
 
 def test_a_draw_is_made_of_its_own_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[NDArray[np.unsignedinteger]] = []
-    whole = Keystream.take
+    whole = WholeNormals._words
 
-    def kept(self: Keystream, count: int, device: torch.device) -> Tensor:
-        made = whole(self, count, device)
-        seen.append(made.numpy().view("<u2" if len(seen) % 3 == 0 else "<u8"))
-        return made
+    def kept(self: WholeNormals, size: int, count: int) -> NDArray[np.unsignedinteger]:
+        seen.append(whole(self, size, count))
+        return seen[-1]
 
-    monkeypatch.setattr(Keystream, "take", kept)
+    monkeypatch.setattr(WholeNormals, "_words", kept)
     drawn = WholeNormals(Key.of_seed(3)).take(3000).tolist()
     borders, expected = LAW.borders(), [0] * 3000
     for level in range(LAW.levels):
         short, high, low = seen[3 * level : 3 * level + 3]
         rest = iter(zip(high.tolist(), low.tolist(), strict=True))
-        guide = table(LAW, HOST).by_16_bits(torch.from_numpy(short.view(np.int16))).tolist()
         for i, top in enumerate(short.tolist()):
             uniform = top << 112
-            if guide[i] == OPEN:
+            if table(LAW).by_16_bits(short[i : i + 1])[0] == OPEN:
                 more, least = next(rest)
                 uniform |= (more >> 16) << 64 | least
             k = bisect_right(borders, uniform) - 1 - LAW.cut
@@ -177,5 +179,5 @@ def test_noise_of_a_large_total_is_drawn_where_the_total_is() -> None:
         with fake_cuda.waits() as waits:
             noisy = gaussian_sum(on_device, 2.0, Key.of_seed(1))
         assert noisy.device == on_device.device
-        assert len(waits) <= 2 * LAW.levels * 2 + 4  # each level of two blocks; the cipher's tables
+        assert len(waits) <= 2 * 2 * LAW.levels + 4  # in each block; for the cipher's tables
         assert bool((noisy.cpu() == expected).all())

@@ -139,6 +139,25 @@ def test_the_parameters_are_those_of_unrecorded_steps(name: str) -> None:
         assert torch.allclose(found[one], value, 1e-9, 1e-12), one
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_torch_has_fresh_randomness_for_records_that_draw(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What records draw may not follow from the seed that the parameters may reveal."""
+    stirred: list[Key] = []
+    monkeypatch.setattr("bdpvi.programs.descent.stir", stirred.append)
+    make, plain, jit, _ = CASES[name]
+    records = table()
+    for loss, draws in ((plain, True), (jit, name == "autoencoder")):
+        pyro.clear_param_store()
+        settings: dict[str, Any] = {"clip": 1.0, "noise_multiplier": 1.0, "rate": 0.3}
+        svi = PrivateSVI(*make(), Adam({"lr": 0.05}), loss(), **settings)
+        for _ in range(3):
+            svi.step(*records)
+        assert len({bytes(key.secret) for key in stirred}) == 3 * draws
+        stirred.clear()
+
+
 def test_one_record_moves_a_recorded_sum_by_its_clip_at_most() -> None:
     x, y = table()
     _, made = programs(regression, 10 * x[:12], y[:12], rows=5)
