@@ -31,9 +31,10 @@ class DPVI(Settings):
         batch: expected number of records in a batch.
         clip: C, fixed; None adapts it to the noisy count.
         lr: Adam's initial learning rate; it decays to a tenth.
-        loss: by default ``Trace_ELBO()``; ``TraceEnum_ELBO()`` sums out enumerated latents.
+        loss: ``Trace_ELBO()``; ``TraceEnum_ELBO()`` sums out enumerated latents.
             ``JitTrace_ELBO()`` and ``JitTraceEnum_ELBO()`` record a step and replay it, as in
-            :class:`bdpvi.PrivateSVI`.
+            :class:`bdpvi.PrivateSVI`. By default ``Trace_ELBO()``, recorded for this library's
+            regressions.
         plate: name of the plate over the records, if there are several candidates.
         checkpoint: new secret folder for the state of training: after an interruption the same
             call resumes from it, and nothing is charged twice. The ledger must be in a file.

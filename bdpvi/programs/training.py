@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from pyro import poutine
-from pyro.infer import Trace_ELBO
+from pyro.infer import ELBO, JitTrace_ELBO, Trace_ELBO
 from pyro.infer.autoguide import AutoGuide, AutoNormal
 from torch import Tensor
 from torch.distributions import transform_to
@@ -34,6 +34,9 @@ from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.datasets.dataset import BlockData, Data, shown
 from bdpvi.datasets.named import arguments_of
 from bdpvi.models.contract import Model, Site
+from bdpvi.models.design import Design
+from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.own import OwnRegression
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of
 from bdpvi.models.traces import check_without_targets
 from bdpvi.noise import secure
@@ -67,6 +70,8 @@ _LONGER = 10.0
 _DECAY = 0.1
 _SPARE = 0.05
 """Share of δ for the cost of sampled steps beyond a Gaussian mechanism."""
+_PAYS = 300
+"""Steps from which recording one takes less time than it saves."""
 _START = 4.0
 """The default guide's initial scales, in units of 1/√N: at least those of most posteriors."""
 
@@ -316,8 +321,15 @@ class SuitedDPVI(Settings):
                 # With noise a scale that is too large adapts more slowly than one too small.
                 fresh._init_scale = min(fresh._init_scale, _START / math.sqrt(self.rows))
             guide = fresh
-        loss = Trace_ELBO() if self.loss is None else self.loss
+        loss = self._usual_loss(model, data) if self.loss is None else self.loss
         return read(model, guide, loss, self._arguments(model, data), self.plate)
+
+    def _usual_loss(self, model: Model, data: Data) -> ELBO:
+        """Return a loss that records steps where these are known to be alike, and it pays."""
+        own = isinstance(model, BayesianLogisticRegression | Design)
+        alike = own and not isinstance(model, OwnRegression) and isinstance(self.guide, _Usual)
+        here = data.like[0].device.type == "cpu"
+        return JitTrace_ELBO() if alike and here and self.steps >= _PAYS else Trace_ELBO()
 
     def secret(self, model: Model, data: Data, epsilon: float, delta: float) -> Key:
         """Return a key derived from all inputs of a training; begin its checkpoint.

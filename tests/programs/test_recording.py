@@ -29,7 +29,7 @@ from bdpvi import DPVI, Dataset, Ledger, PrivateSVI
 from bdpvi.bayesian.inference.optimisers import decay, together
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import Clip, clipped_sum
+from bdpvi.programs.descent import Clip, Descent, clipped_sum
 from bdpvi.programs.program import Program
 from bdpvi.programs.reading import read
 from bdpvi.programs.recording import recorded
@@ -288,6 +288,42 @@ def test_a_private_fit_is_the_same_by_recorded_steps() -> None:
         assert isinstance(trained, Trained)
         means.append(torch.tensor(trained.guide.mean))
     assert torch.allclose(means[0], means[1], 1e-9, 1e-12)
+
+
+OWN: dict[str, Any] = {
+    "logistic": bdpvi.BayesianLogisticRegression,
+    "linear": lambda: bdpvi.BayesianLinearRegression(largest=5.0),
+    "poisson": lambda: bdpvi.BayesianPoissonRegression(largest=5),
+    "negative binomial": lambda: bdpvi.BayesianNegativeBinomialRegression(largest=5),
+    "multinomial": lambda: bdpvi.BayesianMultinomialRegression(classes=3),
+    "ordinal": lambda: bdpvi.BayesianOrdinalRegression(classes=3),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name == "ordinal" else pytest.mark.slow) for name in OWN],
+)
+def test_regressions_are_recorded_by_default(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bdpvi.programs.training._PAYS", 20)
+    seen: list[str] = []
+    began = Descent.__init__
+
+    def begun(self: Descent, *given: Any) -> None:
+        began(self, *given)
+        seen.append(type(self.program).__name__)
+
+    monkeypatch.setattr(Descent, "__init__", begun)
+    means, model = [], OWN[name]()
+    for loss in (None, Trace_ELBO()):
+        route = DPVI(rows=RECORDS, steps=20, batch=30, draws=10, loss=loss)
+        prepared = Prepared.of(model, Dataset(*table()), route)
+        plan = planned(prepared.route, model, 3, Before(prepared.ledger.book()), 3.0, 1e-5)
+        trained = prepared.route.draw(model, prepared.data, plan, Key.of_seed(0))
+        assert isinstance(trained, Trained)
+        means.append(torch.tensor(trained.guide.mean))
+    assert torch.allclose(means[0], means[1], 1e-6, 1e-9)
+    assert seen == ["Recorded", "Program"]
 
 
 def test_a_private_fit_refuses_before_a_charge() -> None:
