@@ -2,9 +2,9 @@
 
     python benchmarks/networks.py
 
-The convolutional network of examples/mnist.py, a batch of 512, a panel of 128, one thread. Times
-are processor time, medians over rounds in which the variants take turns. Opacus draws its noise
-from torch's own generator, bdpvi from the operating system's.
+The convolutional network of examples/mnist.py, a batch of 512, one thread, without and with a
+panel of 128. Times are processor time, medians over rounds in which the variants take turns. Opacus
+draws its noise from torch's own generator, bdpvi from the operating system's.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import torch
 from opacus import PrivacyEngine
@@ -68,10 +69,12 @@ def opacus(mode: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
     return step
 
 
-def ours(mode: GradSampleMode, x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
+def ours(
+    mode: GradSampleMode, x: torch.Tensor, y: torch.Tensor, size: int = 0
+) -> Callable[[], object]:
     module = network()
     generator = torch.Generator().manual_seed(1)
-    panel = torch.randn(PANEL, 1, 28, 28, generator=generator), y[:PANEL]
+    panel = (torch.randn(size, 1, 28, 28, generator=generator), y[:size]) if size else None
     private = bdpvi.make_private(
         module, torch.optim.SGD(module.parameters(), lr=0.1), loss=F.cross_entropy, data=(x, y),
         rate=1.0, max_grad_norm=1.0, noise_multiplier=1.0,
@@ -87,10 +90,12 @@ def main() -> None:
     x = torch.randn(BATCH, 1, 28, 28, generator=generator)
     y = torch.randint(10, (BATCH,), generator=generator)
     variants = {"plain torch": plain(x, y)}
-    for mode in ("hooks", "ghost"):
-        variants[f"Opacus, {mode}"] = opacus(mode, x, y)
+    for peer in ("functorch", "hooks", "ghost"):
+        variants[f"Opacus, {peer}"] = opacus(peer, x, y)
     for own in GRAD_SAMPLE_MODES:
-        variants[f"bdpvi with its panel, {own}"] = ours(own, x, y)  # type: ignore[arg-type]
+        mode = cast(GradSampleMode, own)
+        variants[f"bdpvi, {own}"] = ours(mode, x, y)
+        variants[f"bdpvi with a panel, {own}"] = ours(mode, x, y, PANEL)
     times: dict[str, list[float]] = {name: [] for name in variants}
     for round_number in range(ROUNDS + 1):
         for name, step in variants.items():

@@ -250,7 +250,8 @@ def test_of_a_large_table_the_first_rows_are_audited(monkeypatch: pytest.MonkeyP
 def test_guides_and_random_records(epsilon: float) -> None:
     found = dict(exact.audits(logistic_data(300, 3), epsilon, DELTA))
     assert 0.9 < found["guide draws"]().tightness <= 1 + 1e-6
-    assert 0.8 < found["objective perturbation, minima"]().tightness <= 1 + 1e-6
+    many = dict(exact.audits(logistic_data(2000, 3), epsilon, DELTA))
+    assert 0.9 < many["objective perturbation, minima"]().tightness <= 1 + 1e-6
     random = found["Bayesian draws"]()
     assert 0 < random.low <= random.claim
     assert random.worst is not None
