@@ -149,7 +149,8 @@ def _draws(node: Node) -> bool:
 def _scripted(graph: GraphModule, given: tuple[Tensor, ...]) -> Replay:
     """Return the operations as TorchScript, as Pyro's own losses do: it runs without Python."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        for kind in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", kind)
         return torch.jit.trace(graph, given, check_trace=False)  # type: ignore[no-any-return]
 
 
