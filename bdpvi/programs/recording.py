@@ -50,8 +50,8 @@ class Recorded(Program):
 
     @property
     def records_draw(self) -> bool:
-        """Whether random numbers are drawn for a record."""
-        return self.each_draws
+        """Whether random numbers may be drawn for a record; what reads one may, in a Dataset."""
+        return self.each_draws or self.arguments.source is not None
 
     def draw(self) -> Draw:
         """Return a draw, as :meth:`Program.draw`."""

@@ -158,6 +158,29 @@ def test_torch_has_fresh_randomness_for_records_that_draw(
         stirred.clear()
 
 
+class Blurred:
+    """Records that draw as they are read."""
+
+    def __len__(self) -> int:
+        return RECORDS
+
+    def __getitem__(self, at: int) -> tuple[Tensor, Tensor]:
+        x, y = table()
+        return x[at] + 0.1 * torch.randn(3), y[at]
+
+
+def test_records_that_draw_as_they_are_read_have_fresh_randomness(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stirred: list[Key] = []
+    monkeypatch.setattr("bdpvi.programs.descent.stir", stirred.append)
+    settings: dict[str, Any] = {"clip": 1.0, "noise_multiplier": 1.0, "rate": 0.3}
+    guide, loss = AutoNormal(regression), JitTrace_ELBO()
+    svi = PrivateSVI(regression, guide, Adam({"lr": 0.05}), loss, **settings)
+    svi.step(Blurred())
+    assert len(stirred) == 1
+
+
 def test_one_record_moves_a_recorded_sum_by_its_clip_at_most() -> None:
     x, y = table()
     _, made = programs(regression, 10 * x[:12], y[:12], rows=5)
