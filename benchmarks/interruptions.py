@@ -149,9 +149,12 @@ def attempt(kind: str, folder: Path, at: int, full: bool, found: Counter[str]) -
         found["sample without a charge"] += 1
     first, kept = charged(folder), [one.read_bytes() for one in folder.rglob("*.output")]
     finished = (folder / "fit" if kind == "fit" else out).exists()
+    before = out.read_bytes() if finished and out.is_file() else None
     again, _ = child(kind, folder, None)
-    if again != (2 if finished else 0):  # what is finished is never overwritten
+    if again not in ((0, 2) if finished else (0,)):  # it says what is there, or that it is there
         found["does not go on"] += 1
+    if before is not None and before != out.read_bytes():  # what is finished is never overwritten
+        found["another output"] += 1
     if paid(folder) != WANTED[kind]:
         found["charged twice, or not at all"] += 1
     if charged(folder)[: len(first)] != first:  # with the hashes of their keys

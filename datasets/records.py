@@ -246,7 +246,8 @@ def _failed(block: Block, error: BaseException) -> NoReturn:
             f"executor: the sum of {block.name} was cancelled; its scheduler may have ended"
         ) from error
     words = str(error)
-    if isinstance(error, pickle.PicklingError) or "pickle" in words or "serialize" in words:
+    unsent = "pickle", "serialize", "local object"
+    if isinstance(error, pickle.PicklingError) or any(one in words for one in unsent):
         raise ValueError(
             f"executor: a function or its arguments cannot be sent to a worker: {words:.200}"
         ) from error
