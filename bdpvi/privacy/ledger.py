@@ -122,6 +122,7 @@ class Ledger:
         path = Path(path).resolve()
         store.make_folder(path.parent)
         with FileLock(f"{path}.lock", mode=0o600, is_singleton=True):
+            store.remove_dead(path.parent)  # of a process that was killed at its last charge
             if store.nothing_at(path):
                 if head := Head.read(head_of(path)):
                     head.check(path, Chain())

@@ -235,6 +235,13 @@ def test_a_consistent_file_that_holds_no_charges_is_refused(
             Ledger(file).entries()
 
 
+def test_what_a_killed_process_left_beside_a_ledger_goes_when_it_is_opened(file: Path) -> None:
+    left = file.with_name(f".{file.name}.head.bdpvi-0123abcd")
+    left.write_text("half a head")
+    Ledger.at(file)
+    assert not left.exists()
+
+
 def test_a_relative_path_is_resolved_at_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     ledger = Ledger("ledger.jsonl")
