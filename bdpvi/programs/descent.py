@@ -175,7 +175,7 @@ class Descent:
         records = program.arguments.length
         expected = mechanism.rate * records
         most = min(records, math.ceil(expected + 3 * math.sqrt(expected)), _rows_at_once(program))
-        self.program = recorded(program, most)
+        self.program = recorded(program, max(most, 1))  # of an empty table, which must not show
         self.optim, self.mechanism, self.clip = optim, mechanism, clip
         self.bound, self.ignored = clip.bound, 0
 

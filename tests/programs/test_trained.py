@@ -294,10 +294,12 @@ def killed(*_: Any) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("recorded", [False, True])
 def test_a_table_without_any_such_row_is_fitted_as_any_other(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, recorded: bool
 ) -> None:
     shorter(monkeypatch, 20)
+    monkeypatch.setattr("bdpvi.programs.training._PAYS", 1 if recorded else 300)
     frame = people(9).assign(grade="unknown")
     work = of_grades(frame, constants=PUBLIC, expected_rows=1000)
     assert len(encoded(work)[0]) == 0
