@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from torch import Tensor
 
 from bdpvi._ground.host import HOST
@@ -38,12 +38,16 @@ class Keystream:
     """
 
     def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-        self._skip_to(0)
+        self._secret, self._at = secret, 0
+        self._stream: CipherContext | None = None
         self._ahead, self._from = _NOTHING, 0
 
     def take(self, count: int) -> bytes:
         """Return the next bytes."""
+        if self._stream is None:
+            counter = modes.CTR((self._at // _BLOCK).to_bytes(_BLOCK, "big"))
+            self._stream = Cipher(algorithms.AES(self._secret), counter).encryptor()
+            self._stream.update(bytes(self._at % _BLOCK))
         self._at += count
         return self._stream.update(bytes(count))
 
@@ -55,13 +59,8 @@ class Keystream:
             first = start // _BLOCK
             blocks = max(_AHEAD, -(-end // _BLOCK) - first)
             self._ahead, self._from = encrypted(self._secret, first, blocks, device), first * _BLOCK
-        self._skip_to(end)
+        self._at, self._stream = end, None
         return self._ahead[start - self._from : end - self._from].clone()
-
-    def _skip_to(self, at: int) -> None:
-        self._at, counter = at, (at // _BLOCK).to_bytes(_BLOCK, "big")
-        self._stream = Cipher(algorithms.AES(self._secret), modes.CTR(counter)).encryptor()
-        self._stream.update(bytes(at % _BLOCK))
 
 
 def encrypted(secret: bytes, first: int, blocks: int, device: torch.device) -> Tensor:

@@ -114,7 +114,7 @@ class NormalTable:
     """
 
     def __init__(self, law: Law) -> None:
-        self._borders, self._cut = law.borders(), law.cut
+        self._borders, self.cut = law.borders(), law.cut
         self.high = np.array([one >> 64 for one in self._borders], dtype=np.uint64)
         ends = [at << 112 for at in range((1 << 16) + 1)]
         first = np.array([self._index(end) for end in ends[:-1]])
@@ -130,7 +130,7 @@ class NormalTable:
         index = np.searchsorted(self.high, high, side="right") - 1
         for at in np.flatnonzero(self.high[index] == high):  # a border is within 2⁻⁶⁴
             index[at] = self._index((int(high[at]) << 64) | int(low[at]))
-        return np.asarray(index - self._cut, dtype=np.int16)
+        return np.asarray(index - self.cut, dtype=np.int16)
 
     def _index(self, uniform: int) -> int:
         return bisect_right(self._borders, uniform) - 1
@@ -158,7 +158,7 @@ class TableOn:
         """Return the numbers for 64 high and 64 low bits each, int16."""
         ordered = high ^ -(1 << 63)  # signed numbers in the order of unsigned ones
         index = torch.searchsorted(self._high, ordered, right=True) - 1
-        found = (index - LAW.cut).short()
+        found = (index - self._numbers.cut).short()
         close = (self._high[index] == ordered).nonzero()[:, 0]
         if len(close):
             bits = (one[close].cpu().numpy().view(np.uint64) for one in (high, low))

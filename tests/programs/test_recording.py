@@ -301,15 +301,17 @@ def test_what_a_record_would_freeze_is_refused_and_trained_without_one(make: Any
     assert ledger.entries()
 
 
+def mean_of(model: Any, loss: Any) -> Tensor:
+    route = DPVI(rows=RECORDS, steps=20, batch=30, draws=10, loss=loss)
+    prepared = Prepared.of(model, Dataset(*table()), route)
+    plan = planned(prepared.route, model, 3, Before(prepared.ledger.book()), 3.0, 1e-5)
+    trained = prepared.route.draw(model, prepared.data, plan, Key.of_seed(0))
+    assert isinstance(trained, Trained)
+    return torch.tensor(trained.guide.mean)
+
+
 def test_a_private_fit_is_the_same_by_recorded_steps() -> None:
-    means = []
-    for loss in (Trace_ELBO(), JitTrace_ELBO()):
-        route = DPVI(rows=RECORDS, steps=20, batch=30, draws=10, loss=loss)
-        prepared = Prepared.of(regression, Dataset(*table()), route)
-        plan = planned(prepared.route, regression, 3, Before(prepared.ledger.book()), 3.0, 1e-5)
-        trained = prepared.route.draw(regression, prepared.data, plan, Key.of_seed(0))
-        assert isinstance(trained, Trained)
-        means.append(torch.tensor(trained.guide.mean))
+    means = [mean_of(regression, loss) for loss in (Trace_ELBO(), JitTrace_ELBO())]
     assert torch.allclose(means[0], means[1], 1e-9, 1e-12)
 
 
@@ -337,14 +339,7 @@ def test_regressions_are_recorded_by_default(name: str, monkeypatch: pytest.Monk
         seen.append(type(self.program).__name__)
 
     monkeypatch.setattr(Descent, "__init__", begun)
-    means, model = [], OWN[name]()
-    for loss in (None, Trace_ELBO()):
-        route = DPVI(rows=RECORDS, steps=20, batch=30, draws=10, loss=loss)
-        prepared = Prepared.of(model, Dataset(*table()), route)
-        plan = planned(prepared.route, model, 3, Before(prepared.ledger.book()), 3.0, 1e-5)
-        trained = prepared.route.draw(model, prepared.data, plan, Key.of_seed(0))
-        assert isinstance(trained, Trained)
-        means.append(torch.tensor(trained.guide.mean))
+    means = [mean_of(OWN[name](), loss) for loss in (None, Trace_ELBO())]
     assert torch.allclose(means[0], means[1], 1e-6, 1e-9)
     assert seen == ["Recorded", "Program"]
 
