@@ -1,13 +1,14 @@
 """PrivateSVI compared with d3p's DPSVI and pyro.infer.SVI: same model, table, steps and noise.
 
     python benchmarks/against_d3p.py [--peer PYTHON] [--steps 1000] [--features 10 100]
+        [--device cuda]
 
 ``--peer`` is the interpreter of an environment with d3p (``pip install jax==0.4.30 jaxlib==0.4.30
 d3p``). Logistic regression, and a network of 16 hidden units with a latent for each weight, by
 N = 10,000, batches of 256 in expectation, C = 1, z = 2, mean-field guides, Adam at 0.01. Accuracy
-is on 10,000 new records at the guide's mean. Times per step are of the processor, on one thread:
-medians of 20 runs of equal length after the first ten steps, in which all of torch take turns. The
-time of the first step, which records or compiles, is separate.
+is on 10,000 new records at the guide's mean. Times per step are of the processor, on one thread,
+on a device wall times: medians of 20 runs of equal length after the first ten steps, in which all
+of torch take turns. The time of the first step, which records or compiles, is separate.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import json
 import os
 import platform
 import subprocess
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from statistics import median
@@ -28,6 +28,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 import numpy as np
+from clock import seconds
 from printed import command
 
 RECORDS, BATCH, CLIP, NOISE, LR = 10_000, 256, 1.0, 2.0, 0.01
@@ -52,10 +53,10 @@ def accuracy(features: int, weights: Any, top: Any = None) -> float:
 
 
 class Timed:
-    """Steps whose processor time is taken."""
+    """Steps whose time is taken."""
 
-    def __init__(self, step: Callable[[], object]) -> None:
-        self.step, self.runs = step, list[float]()
+    def __init__(self, step: Callable[[], object], device: str = "cpu") -> None:
+        self.step, self.device, self.runs = step, device, list[float]()
         self.first = self._of(1)
         self._of(WARM)
 
@@ -68,13 +69,13 @@ class Timed:
         return {"first": self.first, "step": median(self.runs)}
 
     def _of(self, steps: int) -> float:
-        start = time.process_time()
+        start = seconds(self.device)
         for _ in range(steps):
             self.step()
-        return (time.process_time() - start) / steps
+        return (seconds(self.device) - start) / steps
 
 
-def ours(features: int, hidden: int, steps: int) -> dict[str, dict[str, float]]:
+def ours(features: int, hidden: int, steps: int, device: str) -> dict[str, dict[str, float]]:
     """Train by PrivateSVI, and by plain SVI with a plate that subsamples, by turns."""
     import pyro
     import pyro.distributions as dist
@@ -86,15 +87,15 @@ def ours(features: int, hidden: int, steps: int) -> dict[str, dict[str, float]]:
     from bdpvi import PrivateSVI
 
     torch.set_num_threads(1)
-    x, y = (torch.from_numpy(one) for one in table(features, 1))
+    x, y = (torch.from_numpy(one).to(device) for one in table(features, 1))
 
     def model(x: torch.Tensor, y: torch.Tensor) -> None:
         shape = (features, hidden) if hidden else (features,)
-        w = pyro.sample("w", dist.Normal(torch.zeros(shape), 1.0).to_event(len(shape)))
-        top = torch.zeros(hidden)
+        w = pyro.sample("w", dist.Normal(x.new_zeros(shape), 1.0).to_event(len(shape)))
+        top = x.new_zeros(hidden)
         if hidden:
             top = pyro.sample("top", dist.Normal(top, 1.0).to_event(1))
-        with pyro.plate("records", len(x), subsample_size=BATCH) as at:
+        with pyro.plate("records", len(x), subsample_size=BATCH, device=x.device) as at:
             score = x[at] @ w
             logits = torch.tanh(score) @ top if hidden else score
             pyro.sample("y", dist.Bernoulli(logits=logits), obs=y[at])
@@ -107,7 +108,7 @@ def ours(features: int, hidden: int, steps: int) -> dict[str, dict[str, float]]:
             guide = AutoNormal(model)
             with store.scope() as state:
                 svi: Any = kind(model, guide, Adam({"lr": LR}), loss(), **settings)
-                run = Timed(functools.partial(svi.step, x, y))
+                run = Timed(functools.partial(svi.step, x, y), device)
             made[f"{kind.__name__}, {loss.__name__}"] = guide, state, run
     for _ in range(RUNS):
         for _, state, run in made.values():
@@ -116,7 +117,7 @@ def ours(features: int, hidden: int, steps: int) -> dict[str, dict[str, float]]:
     found = {}
     for name, (guide, state, run) in made.items():
         with store.scope(state):
-            means = [one.detach().numpy() for one in guide.median().values()]
+            means = [one.detach().cpu().numpy() for one in guide.median().values()]
         found[name] = {"accuracy": accuracy(features, *means), **run.seconds()}
     return found
 
@@ -171,6 +172,7 @@ def main() -> None:
     parser.add_argument("--peer", help="interpreter with d3p")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--features", type=int, nargs="*", default=(10, 100))
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--only-peer", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.only_peer:
@@ -181,7 +183,7 @@ def main() -> None:
     names = ("torch", "pyro-ppl", "numpy")
     print("versions: python", platform.python_version(), *(f"{n} {version(n)}" for n in names))
     cases = [(d, 0) for d in given.features] + [(10, HIDDEN)]
-    rows = [(d, hidden, ours(d, hidden, given.steps)) for d, hidden in cases]
+    rows = [(d, hidden, ours(d, hidden, given.steps, given.device)) for d, hidden in cases]
     if given.peer:
         options = ["--only-peer", "--steps", str(given.steps), "--features"]
         ask = [given.peer, __file__, *options, *map(str, given.features)]

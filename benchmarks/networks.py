@@ -1,17 +1,18 @@
 """Overhead of privacy in a network's training step: bdpvi, Opacus, and plain torch.
 
-    python benchmarks/networks.py
+    python benchmarks/networks.py [--device cuda]
 
 The convolutional network of examples/mnist.py, a batch of 512, one thread, without and with a
-panel of 128. Times are processor time, medians over rounds in which the variants take turns. Opacus
-draws its noise from torch's own generator, bdpvi from the operating system's.
+panel of 128. Times are processor time, on a device wall time; medians over rounds in which the
+variants take turns. Opacus draws its noise from torch's own generator, bdpvi from the operating
+system's.
 """
 
 from __future__ import annotations
 
+import argparse
 import runpy
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from clock import seconds
 from opacus import PrivacyEngine
 from torch import nn
 from torch.nn import functional as F
@@ -35,7 +37,7 @@ network: Callable[[], nn.Module] = runpy.run_path(
 
 
 def plain(x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
-    module = network()
+    module = network().to(x.device)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
 
     def step() -> None:
@@ -47,7 +49,7 @@ def plain(x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
 
 
 def opacus(mode: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
-    module = network()
+    module = network().to(x.device)
     made = PrivacyEngine().make_private(
         module=module,
         optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
@@ -72,9 +74,10 @@ def opacus(mode: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
 def ours(
     mode: GradSampleMode, x: torch.Tensor, y: torch.Tensor, size: int = 0
 ) -> Callable[[], object]:
-    module = network()
+    module = network().to(x.device)
     generator = torch.Generator().manual_seed(1)
-    panel = (torch.randn(size, 1, 28, 28, generator=generator), y[:size]) if size else None
+    images = torch.randn(size, 1, 28, 28, generator=generator).to(x.device)
+    panel = (images, y[:size]) if size else None
     private = bdpvi.make_private(
         module, torch.optim.SGD(module.parameters(), lr=0.1), loss=F.cross_entropy, data=(x, y),
         rate=1.0, max_grad_norm=1.0, noise_multiplier=1.0,
@@ -84,11 +87,14 @@ def ours(
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    device = parser.parse_args().device
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # Opacus has some
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(BATCH, 1, 28, 28, generator=generator)
-    y = torch.randint(10, (BATCH,), generator=generator)
+    x = torch.randn(BATCH, 1, 28, 28, generator=generator).to(device)
+    y = torch.randint(10, (BATCH,), generator=generator).to(device)
     variants = {"plain torch": plain(x, y)}
     for peer in ("functorch", "hooks", "ghost"):
         variants[f"Opacus, {peer}"] = opacus(peer, x, y)
@@ -99,11 +105,13 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in variants}
     for round_number in range(ROUNDS + 1):
         for name, step in variants.items():
-            start = time.process_time()
+            start = seconds(device)
             step()
             if round_number:  # the first one warms up
-                times[name].append(time.process_time() - start)
-    print(f"torch {torch.__version__}, Opacus {version('opacus')}, {BATCH} + {PANEL} images")
+                times[name].append(seconds(device) - start)
+    print(
+        f"torch {torch.__version__}, Opacus {version('opacus')}, {BATCH} + {PANEL} images, {device}"
+    )
     first = statistics.median(times["plain torch"])
     for name, values in times.items():
         middle = statistics.median(values)

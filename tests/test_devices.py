@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +30,7 @@ from bdpvi.tables import Recipe
 CASES = gpu_check.cases(small=True)
 ALSO_BY_DEFAULT = (
     "MeanField, batches", "PrivateSVI", "fit_private", "DPVI", "datasets", "release", "estimator",
-    "federated", "private", "synthesize",
+    "federated", "private", "synthesize", "network",
 )  # fmt: skip
 SLOW = ("optimum, mean field", "Bayesian, default", "posterior draws, default")
 LAWS: dict[str, Callable[[Tensor], dist.Distribution]] = {
@@ -226,6 +227,23 @@ def test_a_release_without_steps_waits_a_few_times(name: str) -> None:
     with fake_cuda.pretended(), fake_cuda.waits() as waits:
         CASES[name].make(fake_cuda.CUDA)
     assert len(waits) <= 20, waits
+
+
+def test_every_draw_names_its_device() -> None:
+    """By default it would be the caller's default device, where a generator of the host fails."""
+    root, draws = Path(bdpvi.__file__).parent, {"rand", "randn", "randint", "randperm"}
+    unnamed = [
+        f"{file}:{call.lineno}"
+        for folder in (root, root.parent / "guides", root.parent / "datasets")
+        for file in folder.rglob("*.py")
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in draws
+        and ast.unparse(call.func.value) == "torch"
+        and "device" not in {one.arg for one in call.keywords}
+    ]
+    assert not unnamed
 
 
 def test_waits_are_seen() -> None:

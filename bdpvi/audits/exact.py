@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from bdpvi._ground.host import HOST
 from bdpvi.audits import doors, minima, transcripts
 from bdpvi.audits.doors import counted
 from bdpvi.audits.found import Audit, Door
@@ -108,9 +109,9 @@ def pulled(rows: int = 500, features: int = 8, size: float = 0.02) -> Dataset:
 
 def simulated(generator: torch.Generator, rows: int = 500, features: int = 3) -> Dataset:
     """Return records of a logistic regression with weights from -1 to 1."""
-    x = torch.randn(rows, features, generator=generator, dtype=torch.float64)
+    x = torch.randn(rows, features, generator=generator, dtype=torch.float64, device=HOST)
     chance = torch.sigmoid(x @ torch.linspace(-1, 1, features, dtype=torch.float64))
-    y = torch.rand(rows, generator=generator, dtype=torch.float64) < chance
+    y = torch.rand(rows, generator=generator, dtype=torch.float64, device=HOST) < chance
     return Dataset(x, y.double())
 
 

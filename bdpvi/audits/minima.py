@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bdpvi._ground.host import HOST
 from bdpvi.audits.claims import Claim
 from bdpvi.audits.found import CERTAIN, LEVEL, Audit, Door
 from bdpvi.noise.keys import Key
@@ -89,7 +90,9 @@ class Solved:
         """
         far = NormalDist().inv_cdf(1 - delta) * row
         moved = max(far, -far, key=lambda one: self.loss(self.sigma * one, other))
-        units = torch.randn(DRAWS, len(row), generator=random, dtype=torch.float64) + moved
+        units = (
+            torch.randn(DRAWS, len(row), generator=random, dtype=torch.float64, device=HOST) + moved
+        )
         found = [self.loss(self.sigma * one, other) for one in units]
         weights = (moved @ moved / 2 - units @ moved).exp()
         return np.array(found), weights.numpy()

@@ -18,6 +18,7 @@ from torch import Tensor
 from bdpvi import datasets, guides
 from bdpvi._ground import outputs
 from bdpvi._ground.checkpoint import Checkpoint
+from bdpvi._ground.host import HOST
 from bdpvi._ground.progress import bar, silent
 from bdpvi._ground.store import check_writable
 from bdpvi.bayesian.fit import Fit, Training, fit
@@ -178,10 +179,10 @@ def run(out: Path, split: Split, *, progress: bool = True) -> Demonstration:
 def simulated(rows: int = 20_000, columns: int = 5) -> Split:
     """Return records of an exactly logistic population, four in five of them to fit."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+    x = torch.randn(rows, columns, generator=generator, dtype=torch.float64, device=HOST)
     truth = torch.linspace(1.0, -1.0, columns, dtype=torch.float64)
     chance = torch.sigmoid(x @ truth - 0.4)
-    y = (torch.rand(rows, generator=generator, dtype=torch.float64) < chance).double()
+    y = (torch.rand(rows, generator=generator, dtype=torch.float64, device=HOST) < chance).double()
     return datasets.split.first_rows(Dataset(x, y, name="simulated"))
 
 

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
+from bdpvi._ground.host import HOST, on_host
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.design import Design
 from bdpvi.models.logistic import departure
@@ -108,6 +109,7 @@ bounds that hold at every predictor and target
         """The loss of a weighted record."""
         return StatedLoss(self.family, self.bound) if self.weighs else None
 
+    @on_host
     def _check_at_public_points(self) -> None:
         """Raise ValueError if a random public point contradicts the bounds."""
         assert self.loss is not None
@@ -145,17 +147,17 @@ bounds that hold at every predictor and target
         (low, high), g = self.targets, torch.Generator().manual_seed(0)
 
         def uniform() -> Tensor:
-            return torch.rand(_POINTS, generator=g, dtype=torch.float64)
+            return torch.rand(_POINTS, generator=g, dtype=torch.float64, device=HOST)
 
         y = low + (high - low) * uniform()
         if self.whole:
             y = y.round()
         y[::4], y[1::4] = low, high
-        near_targets, middle = uniform() < 0.5, torch.tensor(float(self.middle)).double()
+        near_targets, middle = uniform() < 0.5, y.new_tensor(float(self.middle))
         centre = torch.where(near_targets, low + (high - low) * uniform(), middle)
         unit = 1 / self.bound.concordance
         sizes = _SMALL * (_LARGE / _SMALL) ** uniform() * unit
-        a = centre + sizes * torch.randn(_POINTS, generator=g, dtype=torch.float64)
+        a = centre + sizes * torch.randn(_POINTS, generator=g, dtype=torch.float64, device=HOST)
         return a, y, 2 * uniform() * unit
 
     def departure(self, w: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from bdpvi._ground import validate
-from bdpvi._ground.host import onto
+from bdpvi._ground.host import HOST, onto
 from bdpvi._ground.outputs import several
 from bdpvi.networks.gradients import Batch
 
@@ -119,9 +119,9 @@ class IndexedRecords:
         def like(one: Tensor, below: int) -> Tensor:
             shape = (rows, *one.shape[1:])
             if one.is_floating_point() or one.is_complex():
-                return torch.rand(shape, generator=generator).to(device, one.dtype)
+                return torch.rand(shape, generator=generator, device=HOST).to(device, one.dtype)
             most = 1 if one.dtype is torch.bool else min(below - 1, torch.iinfo(one.dtype).max)
-            some = torch.randint(most + 1, shape, generator=generator)
+            some = torch.randint(most + 1, shape, generator=generator, device=HOST)
             some[0], some[1] = 0, some.new_tensor(most)
             return some.to(device, one.dtype)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from bdpvi._ground.host import HOST
 from bdpvi.networks.gradients import Batch, Loss, call, trainable
 
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -77,7 +78,7 @@ class TrialRun:
         copy, generator = deepcopy(self.module), torch.Generator().manual_seed(1)
         with torch.no_grad():
             for weight in trainable(copy):
-                off = torch.rand(weight.shape, generator=generator).to(weight)
+                off = torch.rand(weight.shape, generator=generator, device=HOST).to(weight)
                 weight.copy_(weight * (0.9 + 0.2 * off) + 0.1 * off * (weight == 0))
         for layer in copy.modules():
             if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and layer.padding_idx is not None:

@@ -171,7 +171,7 @@ def sample(
     if generator is None:
         noise = standard_normal(shape, key)
     else:
-        noise = torch.randn(shape, dtype=torch.float64, generator=generator)
+        noise = torch.randn(shape, dtype=torch.float64, generator=generator, device=HOST)
     diagonal = isinstance(posterior, Independent)
     factor = (posterior.stddev if diagonal else posterior.scale_tril).cpu().double()  # type: ignore[attr-defined]
     scaled = math.sqrt(temperature) * (noise * factor if diagonal else noise @ factor.T)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
+from bdpvi._ground.host import HOST
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.privacy.conceivable import Influence
@@ -138,7 +139,8 @@ def _mark(values: Tensor) -> Tensor:
     """Return a hash of each row, (m,) int64."""
     rows = values.reshape(len(values), math.prod(values.shape[1:]))
     bits = (rows.cpu().double() + 0.0).view(torch.int64)
-    odd = torch.randint(2**62, (bits.shape[1],), generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    odd = torch.randint(2**62, (bits.shape[1],), generator=generator, device=HOST)
     return (bits * (2 * odd + 1)).sum(1)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import log
+from bdpvi._ground.host import HOST
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated, run_svi
@@ -226,5 +227,6 @@ def _some(part: tuple[Tensor, Tensor], share: float, seed: int) -> _Some:
     """Return a share of the records, at random positions that depend on their number alone."""
     x, y = part
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(x), generator=generator)[: math.ceil(share * len(x))].sort().values
+    order = torch.randperm(len(x), generator=generator, device=HOST)
+    chosen = order[: math.ceil(share * len(x))].sort().values
     return _Some(x[chosen], y[chosen])

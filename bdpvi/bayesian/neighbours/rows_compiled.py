@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bdpvi._ground.host import HOST
 from bdpvi.bayesian.neighbours.compiled_functions import compiled, exponential, softplus
 from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, RowSteps
 from bdpvi.guides import FullRank, MeanField
@@ -106,9 +107,9 @@ class CompiledGradient(LogisticGradient):
         """Take steps of Adam, see :class:`bdpvi.bayesian.neighbours.row_gradients.TakesSteps`."""
         like, own = state[0], [rows.sort().values for rows in run.mine]
         x, bound = _in_blocks([part[torch.cat(list(run.here))] for part in run.seen], run.here)
+        seeded = [torch.Generator().manual_seed(seed) for seed in run.seeds]
         noise = [
-            torch.randn(self.guide.dim, generator=torch.Generator().manual_seed(s), dtype=x.dtype)
-            for s in run.seeds
+            torch.randn(self.guide.dim, generator=g, dtype=x.dtype, device=HOST) for g in seeded
         ]
         precision = self.model.precision(self.guide.dim)
         scale = torch.tensor([precision, 1 / self.rate], dtype=x.dtype)

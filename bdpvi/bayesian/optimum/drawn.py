@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import log, validate
+from bdpvi._ground.host import HOST
 from bdpvi._ground.progress import Track
 from bdpvi._ground.threads import slices
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
@@ -285,6 +286,6 @@ def base_draws(d: int, rotations: int) -> Tensor:
     (torch.Size([12, 3]), True)
     """
     g = torch.Generator().manual_seed(0)
-    random = torch.randn(rotations, d, d, generator=g, dtype=torch.float64)
+    random = torch.randn(rotations, d, d, generator=g, dtype=torch.float64, device=HOST)
     rows = math.sqrt(d) * torch.linalg.qr(random).Q.reshape(-1, d)
     return torch.cat([rows, -rows])
