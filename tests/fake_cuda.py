@@ -180,6 +180,8 @@ class _Names(TorchFunctionMode):
         if name == "cuda":
             name, func, args = "to", Tensor.to, (args[0], CUDA)
         if name == "pin_memory":
+            if torch._C._functorch.is_functorch_wrapped_tensor(args[0]):
+                raise RuntimeError("Batching rule not implemented for aten::is_pinned")
             return args[0]
         if name in ("tensor", "as_tensor", "asarray") and _is_cuda(kwargs.get("device")):
             with temporarily_clear_interpreter_stack():  # which torch does itself

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import bdpvi
 from bdpvi import Optimum
-from bdpvi._ground.host import HOST, on_host
+from bdpvi._ground.host import HOST, on, on_host, onto
 from bdpvi._ground.isolation import isolated
 from bdpvi.bayesian import Remove
 from bdpvi.cli import app
@@ -244,6 +244,28 @@ def test_every_draw_names_its_device() -> None:
         and "device" not in {one.arg for one in call.keywords}
     ]
     assert not unnamed
+
+
+def test_draws_of_single_records_come_from_the_host() -> None:
+    """Inside vmap, where torch pins no memory."""
+    with fake_cuda.pretended():
+        moved = torch.vmap(
+            lambda x: x + onto(torch.randn(2), fake_cuda.CUDA), randomness="different"
+        )
+        assert moved(torch.zeros(5, 2, device="cuda")).unique().numel() == 10
+
+
+def test_layers_made_on_the_device_have_the_weights_of_the_cpu() -> None:
+    def made() -> list[Tensor]:
+        torch.default_generator.manual_seed(0)
+        weights = [nn.Linear(3, 2).weight, nn.Conv1d(2, 3, 2).weight, nn.Embedding(3, 2).weight]
+        return [one.detach().cpu() for one in weights]
+
+    expected = made()
+    with fake_cuda.pretended(), on(fake_cuda.CUDA):
+        found = made()
+        assert nn.Linear(3, 2).weight.device == fake_cuda.CUDA
+    assert all(map(torch.equal, found, expected))
 
 
 def test_waits_are_seen() -> None:

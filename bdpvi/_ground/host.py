@@ -41,7 +41,8 @@ class _HostDraws(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if getattr(func, "__name__", "") not in _DRAWS:
+        fills = getattr(func, "__module__", "") == "torch.nn.init"
+        if not fills and getattr(func, "__name__", "") not in _DRAWS:
             return func(*args, **kwargs)
         like = next((one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)), None)
         asked = kwargs.get("device")
@@ -49,6 +50,11 @@ class _HostDraws(TorchFunctionMode):
         generator = kwargs.get("generator")
         if device.type == "cpu" or (generator is not None and generator.device.type != "cpu"):
             return func(*args, **kwargs)
+        if fills:  # its own draws are not seen here
+            given = {name: one for name, one in kwargs.items() if name != "tensor"}
+            filled = func(torch.empty_like(like, device=HOST), *args[1:], **given)
+            with torch.no_grad():
+                return like.copy_(onto(filled, device))
         own = kwargs if like is not None and asked is None else {**kwargs, "device": HOST}
         there, named = tree_map_only(Tensor, lambda one: one.to(HOST), (tuple(args[1:]), own))
         if func.__name__.endswith("_"):
@@ -106,8 +112,12 @@ def device_of(name: str) -> torch.device:
 
 
 def onto(one: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device; a copy from the host to a CUDA device is not waited for."""
-    if device.type == "cuda" and one.device.type == "cpu":
+    """Return a tensor on a device; a copy from the host to a CUDA device is not waited for.
+
+    Inside ``torch.vmap`` it is: torch has no batches of pinned memory.
+    """
+    batched = torch._C._functorch.is_functorch_wrapped_tensor(one)
+    if device.type == "cuda" and one.device.type == "cpu" and not batched:
         return one.pin_memory().to(device, non_blocking=True)
     return one.to(device)
 

@@ -25,7 +25,7 @@ from pyro.infer import Trace_ELBO, TraceEnum_ELBO
 from pyro.infer.traceenum_elbo import _compute_model_factors
 from pyro.ops import packed
 from pyro.ops.contract import contract_tensor_tree
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributions import transform_to
 
 from bdpvi._ground.host import as_gradient, on, onto
@@ -260,6 +260,9 @@ class Program:
             stack.enter_context(pyro.validation_enabled(False))
             stack.enter_context(plates(lambda name, *_: name == self.plate))
             stack.enter_context(out_of_place())
+            if any(isinstance(one, nn.RNNBase) for one in self.holder.modules()):
+                # cuDNN has no gradients of single records of an LSTM; torch's own code has.
+                stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             yield
 
 
