@@ -13,6 +13,9 @@ import pyro
 import torch
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from bdpvi._ground.host import HOST
 
 
 class Parameters(Messenger):  # type: ignore[misc]
@@ -89,7 +92,7 @@ def _referred(programs: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """A model with values for its parameters.
+    """A model with values for its parameters, which runs where its arguments are.
 
     Attributes:
         model: the original model; its own parameters stay unchanged.
@@ -107,15 +110,22 @@ class TrainedModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""
+        tensors = (one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor))
+        device = next((one.device for one in tensors), HOST)
         holder = Holder(modules_of(self.model))
-        own = dict(holder.named_parameters())
-        swapped = {name: value.to(own[name]) for name, value in self.values.items() if name in own}
+        own = {**dict(holder.named_parameters()), **dict(holder.named_buffers())}
+        swapped = {n: self.values.get(n, one).to(device, one.dtype) for n, one in own.items()}
         with (
             pyro.get_param_store().scope(),
-            Parameters(self.values),
+            Parameters({name: value.to(device) for name, value in self.values.items()}),
             warnings.catch_warnings(),
         ):
             # Parameters outside the store are intended here, so do not warn.
             warnings.filterwarnings("ignore", ".*was not registered in the param store")
             run = partial(self.model, *args, **kwargs)
             return torch.func.functional_call(holder, swapped, (run,))
+
+
+def placed(model: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a model whose modules run where its arguments are, wherever they were trained."""
+    return model if isinstance(model, TrainedModel) else TrainedModel(model, {})

@@ -18,6 +18,7 @@ from bdpvi._ground.isolation import isolated
 from bdpvi.datasets.named import Argument, blank
 from bdpvi.models.contract import Model, Site, given
 from bdpvi.models.misfits import MisfitError, follows, misfits, per_record, split
+from bdpvi.models.parameters import placed
 
 
 class RecordWeights(Messenger):  # type: ignore[misc]
@@ -84,20 +85,38 @@ def predicted(
         latents: their values, each (k, ...).
         x: features, (N, d).
         of: the function of a target's name and distribution of N records.
+
+    Raises:
+        ValueError: if records have latents of their own.
     """
+    model = placed(model)
+
+    def own(latent: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        trace = poutine.trace(poutine.condition(model, data=dict(latent))).get_trace(x)
+        sites = {n: site for n, site in trace.nodes.items() if site["type"] == "sample"}
+        found = (site for n, site in sites.items() if n not in latent and per_record(site, x))
+        return [site for site in found if not follows(site)]
 
     def one(latent: dict[str, Tensor]) -> Tensor:
-        trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
-        sites = {n: site for n, site in trace.nodes.items() if site["type"] == "sample"}
-        own = [site for n, site in sites.items() if n not in latent and per_record(site, x)]
-        (target,) = (site for site in own if not follows(site))
+        (target,) = own(latent)
         return of(target["name"], target["fn"])
 
+    with isolated(x), pyro.validation_enabled(False), torch.no_grad():
+        drawn = [site["name"] for site in own({n: value[0] for n, value in latents.items()})]
+    if len(drawn) > 1:
+        raise ValueError(
+            f"model: sites {' and '.join(map(repr, drawn))} are drawn for each record, and a "
+            "release has no latents of single records, so no expected target; compute what you "
+            "need from release.latents"
+        )
     with pyro.validation_enabled(False), torch.no_grad(), _Means():
         if not latents:  # a model with parameters only
             return one({}).unsqueeze(0)
-        found = torch.vmap(one, randomness="different", chunk_size=256)(dict(latents))
-    return found
+        try:
+            return torch.vmap(one, randomness="different", chunk_size=256)(dict(latents))
+        except RuntimeError:  # torch has no batches of some means, as of Student's t
+            draws = range(len(next(iter(latents.values()))))
+            return torch.stack([one({n: value[k] for n, value in latents.items()}) for k in draws])
 
 
 def latent_sites(model: Model, x: Tensor, y: Tensor) -> dict[str, dict[str, Any]]:
@@ -134,7 +153,7 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
         x: features of one record, (1, d).
     """
     with isolated(x), poutine.block(), torch.no_grad(), pyro.validation_enabled(False):
-        trace = poutine.trace(Improper()(model)).get_trace(x)
+        trace = poutine.trace(Improper()(placed(model))).get_trace(x)
     found = {site["name"]: site["fn"].support for site in split(trace)[0]}
     return {n: biject_to(support) for n, support in found.items() if not support.is_discrete}
 

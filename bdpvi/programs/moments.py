@@ -87,7 +87,7 @@ def _deviation(fn: Any, size: int) -> Tensor:
     while isinstance(fn, TransformedDistribution):
         fn = _base(fn.base_dist)
     if not isinstance(fn, (Normal, MultivariateNormal)) or fn.mean.numel() != size:
-        return torch.full((size,), math.inf, dtype=torch.float64)
+        return torch.full((size,), math.inf, dtype=torch.float64, device=HOST)
     return fn.stddev.flatten().double().to(HOST)
 
 

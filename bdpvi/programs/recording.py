@@ -147,11 +147,21 @@ def _draws(node: Node) -> bool:
 
 
 def _scripted(graph: GraphModule, given: tuple[Tensor, ...]) -> Replay:
-    """Return the operations as TorchScript, as Pyro's own losses do: it runs without Python."""
+    """Return the operations as TorchScript, as Pyro's own losses do: it runs without Python.
+
+    TorchScript's optimiser is off. On CUDA it makes new kernels in a third run, after the trials,
+    and some do not compile.
+    """
     with warnings.catch_warnings():
         for kind in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", kind)
-        return torch.jit.trace(graph, given, check_trace=False)  # type: ignore[no-any-return]
+        made = torch.jit.trace(graph, given, check_trace=False)
+
+    def replay(*inputs: Tensor) -> tuple[Tensor, ...]:
+        with torch.jit.optimized_execution(False):
+            return made(*inputs)  # type: ignore[no-any-return]
+
+    return replay
 
 
 def _halves(joint: GraphModule, early: int) -> tuple[GraphModule, GraphModule]:

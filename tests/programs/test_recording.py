@@ -139,6 +139,15 @@ def test_the_parameters_are_those_of_unrecorded_steps(name: str) -> None:
         assert torch.allclose(found[one], value, 1e-9, 1e-12), one
 
 
+def test_no_kernel_is_made_after_the_trials() -> None:
+    """As torch does on CUDA in a third run; here it raises, as there is no compiler for this."""
+    torch._C._jit_override_can_fuse_on_cpu(True)
+    try:
+        trained(*CASES["regression"][:1], JitTrace_ELBO, 0.5)
+    finally:
+        torch._C._jit_override_can_fuse_on_cpu(False)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_torch_has_fresh_randomness_for_records_that_draw(
     name: str, monkeypatch: pytest.MonkeyPatch
