@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.checkpoint import settings_of
 from bdpvi._ground.outputs import several
 from bdpvi._ground.progress import Track
+from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import SECRET
 from bdpvi.bayesian.inference.svi import Convergence, Problem
@@ -20,6 +22,10 @@ from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model, fitting
 from bdpvi.noise.keys import Key
+
+_COMPARED, _BY_CHANCE, _CLEARLY = 10_000, 1e-6, 0.1
+"""Records whose features are compared, the chance of a warning without a difference, and the
+distance from which on it is told."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +67,9 @@ class Remove:
 class Add:
     """Neighbours with one additional held-out record: x' ~ μ, as in the definition.
 
+    ε is then for records like the held-out ones. A warning names the feature that is most unlike
+    the data's, where its distribution clearly differs (two-sample Kolmogorov-Smirnov test).
+
     Args:
         heldout: records that are not in the data, with distinct ids; those that are invalid for the
             model are left out.
@@ -84,7 +93,26 @@ class Add:
                 f"{data.x.shape[1]}"
             )
         heldout = fitting(model, self.heldout.to(data.x.device, data.x.dtype))
+        _tell_unlike(heldout, data)
         return RowFits("add", _sample(heldout, self.records, self.seed), 1.0)
+
+
+def _tell_unlike(heldout: Dataset, data: Dataset) -> None:
+    """Warn if a feature of held-out records is distributed otherwise than the data's."""
+    from scipy.stats import ks_2samp  # late: it is slow to import
+
+    columns = [one.x[:: max(1, len(one) // _COMPARED)].cpu().numpy().T for one in (heldout, data)]
+    found = [ks_2samp(*pair, method="asymp") for pair in zip(*columns, strict=True)]
+    apart = [one.statistic if one.pvalue < _BY_CHANCE / len(found) else 0.0 for one in found]
+    if max(apart, default=0.0) > _CLEARLY:
+        at = apart.index(max(apart))
+        warnings.warn(
+            f"for the owner only: heldout: feature {heldout.feature_names[at]!r} is distributed "
+            f"unlike the data's (Kolmogorov-Smirnov distance {apart[at]:.2f}). ε is for records "
+            "like those of heldout: draw them from the population of the data",
+            PrivacyUtilityWarning,
+            stacklevel=6,
+        )
 
 
 def _sample(data: Dataset, records: int | None, seed: int) -> Dataset:

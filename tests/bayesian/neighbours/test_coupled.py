@@ -121,6 +121,21 @@ def test_heldout_records_are_none_of_the_data(data: Dataset) -> None:
     )
 
 
+@pytest.mark.parametrize(("shift", "factor"), [(0.0, 1.0), (1.0, 1.0), (0.0, 3.0)])
+def test_fresh_records_unlike_the_data_are_named(shift: float, factor: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(600, 3, generator=generator, dtype=torch.float64)
+    x[400:, 1] = shift + factor * x[400:, 1]
+    data = Dataset(x, (x[:, 0] > 0).double(), feature_names=("height", "age", "weight"))
+    fresh, rest = (data.select(one) for one in torch.arange(600).split([400, 200])[::-1])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        Add(fresh).rows(rest, BayesianLogisticRegression())
+    told = [str(one.message) for one in seen]
+    assert len(told) == (shift != 0 or factor != 1)
+    assert all("feature 'age' is distributed unlike the data's" in one for one in told)
+
+
 @pytest.mark.parametrize("optim", [SGD({"lr": 1e-3}), Adam({"lr": 0.05})])
 def test_a_neighbour_that_changes_nothing_is_the_fit(data: Dataset, optim: PyroOptim) -> None:
     rows = train_rows(problem(data, optim=optim), RowFits("none", data, 0.0))
