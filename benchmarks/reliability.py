@@ -170,7 +170,8 @@ def audited(audits: list[Audit]) -> str:
     runs = max(one.runs for one in audits)
     rows = [
         f"| {one.door} | {one.claim:.3f} | {one.low:.3f} | {one.certain:.3f} | {one.tightness:.0%} "
-        f"| {one.runs or 'exact'} | {one.seconds:.0f} |"
+        f"| {f'one, {one.canaries:,} canaries' if one.canaries else one.runs or 'exact'} "
+        f"| {one.seconds:.0f} |"
         for one in audits
     ]
     wrong = sum(one.refuted for one in audits)
@@ -187,7 +188,8 @@ a density, no test is better than the ratio of both densities, and the audited �
 worst record that a search finds, a record that is clipped, or random records. Of steps and rounds
 an attacker sees every noisy sum; of objective perturbation the exact minimum, for which δ is a mean
 over minima with its error. Elsewhere an attacker who knows all other rows guesses, and the audited
-ε is the largest that the guesses refute.{short("runs", runs)} Claims refuted at 99.9 %:
+ε is the largest that the guesses refute; of DP-SGD's modes by one run each, in which every canary
+is there by a coin.{short("runs", runs)} Claims refuted at 99.9 %:
 **{wrong} of {len(audits)}**.{named}
 
 | door | claimed ε | audited, 95 % | 99.9 % | tightness | pairs of runs | seconds |

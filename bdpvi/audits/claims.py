@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
-from bdpvi.audits.games import Rates
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.distances import unsampled, variance_of
 from bdpvi.privacy.events import PerturbedObjective, Priced, SampledGaussian, Threshold
@@ -31,6 +31,16 @@ _EPSILONS = np.linspace(0.0, 12.0, 241)
 _LEAST, _MOST = 1 / 16, 64.0
 """Noise, over what was claimed, among which the audited one is searched."""
 _HALVINGS = 12
+
+
+class Found(Protocol):
+    """What an attacker did, at a level."""
+
+    def refute(self, epsilons: Floats, deltas: Floats) -> bool:
+        """Return whether no mechanism with these δ(ε) allows it."""
+
+    def epsilon(self, delta: float) -> float:
+        """Return the ε that it needs at ``delta``, whatever the mechanism is."""
 
 
 @dataclass(frozen=True)
@@ -87,29 +97,26 @@ class Claim:
             found = gaussian_delta(_EPSILONS, np.full(len(_EPSILONS), variance))
         return np.asarray(np.minimum(found + known, 1.0))
 
-    def refuted(self, rates: Rates) -> bool:
-        """Return whether no mechanism with these δ(ε) allows such rates."""
-        allowed, times = self.deltas(), np.exp(_EPSILONS)
-        p, q = rates.hits, rates.false_alarms
-        gained = np.maximum(p - times * q, (1 - q) - times * (1 - p))
-        return bool((gained > allowed).any())
+    def refuted(self, found: Found) -> bool:
+        """Return whether no mechanism with these δ(ε) allows what was found."""
+        return found.refute(_EPSILONS, self.deltas())
 
-    def audited(self, rates: Rates, delta: float) -> float:
+    def audited(self, found: Found, delta: float) -> float:
         """Return the ε at ``delta`` of the member with the least noise that is refuted.
 
-        It is at least what the rates need of any mechanism, by :meth:`.Rates.epsilon`.
+        It is at least what was found needs of any mechanism.
 
         Args:
-            rates: bounds, from below of the hits and from above of the false alarms.
+            found: what an attacker did.
             delta: δ.
         """
-        least = rates.epsilon(delta)
-        if not self.with_noise(_MOST).refuted(rates):
+        least = found.epsilon(delta)
+        if not self.with_noise(_MOST).refuted(found):
             return least
         low, high = math.log(_LEAST), math.log(_MOST)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            if self.with_noise(math.exp(middle)).refuted(rates):
+            if self.with_noise(math.exp(middle)).refuted(found):
                 high = middle
             else:
                 low = middle

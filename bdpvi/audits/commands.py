@@ -76,9 +76,9 @@ def audit(
 
     Two tables that differ in one record go the whole way, and what comes out is compared. Where it
     is Gaussian or has a density the result is exact, for a worst record and for random ones; else
-    an attacker who knows all other rows guesses, run after run, and the audited ε is a lower bound
-    at 95 and 99.9 %. A bound below the claim proves nothing; one above it, at 99.9 %, gives exit
-    code 1.
+    an attacker who knows all other rows guesses, run after run or about many canaries of one run,
+    and the audited ε is a lower bound at 95 and 99.9 %. A bound below the claim proves nothing; one
+    above it, at 99.9 %, gives exit code 1.
 
     For the owner of the table only: what it prints and writes is secret. Nothing is shared, and
     nothing is charged.
@@ -87,7 +87,7 @@ def audit(
     """
     from bdpvi._ground import progress
     from bdpvi._ground.checkpoint import Checkpoint
-    from bdpvi.audits import doors, exact
+    from bdpvi.audits import doors, exact, one_run
 
     validate.epsilon(epsilon)
     validate.probability("delta", delta)
@@ -105,6 +105,7 @@ def audit(
             found += [
                 one.audited(delta, runs, kept, track) for one in doors.doors(some, epsilon, delta)
             ]
+            found += one_run.by_modes(some, epsilon, delta)
         kept.begin()
         said: dict[str, Any] = {
             "out": out,

@@ -35,6 +35,7 @@ class Audit:
         certain: the same at :data:`CERTAIN`; of an exact audit equal to ``low``.
         delta: δ.
         runs: releases with the record, and as many without; 0 of an exact audit.
+        canaries: of an audit by a single run.
         seconds: time that it took, over all sessions.
         worst: for a claim about random records, the largest ε of one that was searched for: nothing
             is claimed of it.
@@ -52,6 +53,7 @@ class Audit:
     runs: int
     seconds: float
     worst: float | None = None
+    canaries: int = 0
 
     @classmethod
     def exact(cls, door: str, claim: float, found: float, delta: float, begun: float) -> Audit:
@@ -73,6 +75,7 @@ class Audit:
 
     def __str__(self) -> str:
         how = f"{self.runs} pairs of runs, 95 %" if self.runs else "exact"
+        how = f"one run with {self.canaries} canaries, 95 %" if self.canaries else how
         said = f"{self.door}: claimed ε = {self.claim:.4g}, audited {self.low:.4g}"
         said += f" ({self.tightness:.0%}; {how}) at δ = {self.delta:g}"
         if self.runs:

@@ -81,6 +81,12 @@ class Rates:
         quiet = _clopper_pearson(turns - false, turns, confidence)
         return cls(float(_clopper_pearson(true, turns, confidence)), float(1 - quiet))
 
+    def refute(self, epsilons: Floats, deltas: Floats) -> bool:
+        """Return whether no mechanism with these δ(ε) allows such rates."""
+        p, q, times = self.hits, self.false_alarms, np.exp(epsilons)
+        gained = np.maximum(p - times * q, (1 - q) - times * (1 - p))
+        return bool((gained > deltas).any())
+
     def epsilon(self, delta: float) -> float:
         """Return the ε that such rates need at ``delta``, whatever the mechanism is.
 

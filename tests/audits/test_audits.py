@@ -15,13 +15,13 @@ import pandas as pd
 import pytest
 import torch
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
-from scipy.stats import binomtest
+from scipy.stats import binom, binomtest
 from simulated import logistic_data
 from test_cli import run
 
 from bdpvi._ground import progress
 from bdpvi._ground.checkpoint import Checkpoint
-from bdpvi.audits import doors, exact, minima, transcripts
+from bdpvi.audits import doors, exact, minima, one_run, transcripts
 from bdpvi.audits.claims import Claim
 from bdpvi.audits.found import PAIRS, Audit, Door
 from bdpvi.audits.games import Rates
@@ -94,6 +94,52 @@ def test_rates_are_of_the_turns_that_chose_no_threshold() -> None:
 def test_the_opposite_guess_refutes_too() -> None:
     claim = Claim((SampledGaussian(noise_multiplier=4.0),))
     assert claim.refuted(Rates(hits=0.9999, false_alarms=0.97))
+
+
+def papers_chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
+    """Return the bound as the program in the paper's appendix D computes it."""
+    q, alpha, total = 1 / (1 + math.exp(-epsilon)), 0.0, 0.0
+    for i in range(1, right + 1):
+        total += float(binom.pmf(right - i, guesses, q))
+        alpha = max(alpha, total / i)
+    return float(binom.sf(right - 1, guesses, q)) + alpha * delta * 2 * canaries
+
+
+@pytest.mark.parametrize("right", [0, 3, 60, 90, 100])
+def test_the_chance_of_right_guesses_is_the_papers(right: int) -> None:
+    epsilons, deltas = np.array([0.0, 0.5, 2.0, 6.0]), np.array([0.0, 1e-5, 1e-3, 1e-2])
+    found = one_run.Guesses(right, 100, 1000, 0.95).chances(epsilons, deltas)
+    wanted = [
+        papers_chance(1000, 100, right, float(epsilon), float(delta))
+        for epsilon, delta in zip(epsilons, deltas, strict=True)
+    ]
+    assert found == pytest.approx(wanted, rel=1e-9)
+
+
+def test_guesses_of_coins_shown_by_randomised_response_hold_at_their_level() -> None:
+    """Which is ε-DP and allows the most right guesses: its own ε is refuted once in 20 runs."""
+    random, epsilon = np.random.default_rng(0), 1.5
+    right = random.binomial(200, 1 / (1 + math.exp(-epsilon)), 300)
+    found = [one_run.Guesses(int(one), 200, 200, 0.95).epsilon(0.0) for one in right]
+    assert sum(one > epsilon for one in found) <= 25
+    assert np.median(found) > 0.7 * epsilon
+
+
+@pytest.mark.parametrize(("noise", "above"), [(1.0, False), (0.2, True)])
+def test_one_run_notices_too_little_noise(
+    noise: float, above: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noisy = NoisySum.noisy
+
+    def quieter(mechanism: NoisySum, totals: list[torch.Tensor], key: Any) -> list[torch.Tensor]:
+        added = zip(totals, noisy(mechanism, totals, key), strict=True)
+        return [total + noise * (shown - total) for total, shown in added]
+
+    monkeypatch.setattr(NoisySum, "noisy", quieter)
+    audit = one_run.dp_sgd(DATA, EPSILON, DELTA, "functorch")
+    assert (audit.low > audit.claim) == above
+    assert audit.low > 0.3 * audit.claim
+    assert "one run with 5000 canaries" in str(audit)
 
 
 def test_a_mean_is_over_both_directions() -> None:
