@@ -10,7 +10,11 @@ run under ``torch.set_default_device``. Nothing is downloaded.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import platform
+import runpy
+import sys
 import tempfile
 import time
 import traceback
@@ -21,6 +25,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pandas as pd
 import pyro
@@ -32,7 +37,17 @@ from sklearn.base import clone
 from torch import Tensor
 
 import bdpvi
-from bdpvi import BayesianLogisticRegression, Coupled, Dataset, Optimum, Training, datasets, guides
+from bdpvi import (
+    DPVI,
+    BayesianLogisticRegression,
+    Coupled,
+    Dataset,
+    Optimum,
+    Training,
+    datasets,
+    guides,
+)
+from bdpvi._ground.host import on
 from bdpvi.bench.methods import descent, sgld, variational
 from bdpvi.bench.methods.certified import CertifiedDraws
 from bdpvi.bench.methods.runs import Run
@@ -47,6 +62,12 @@ from bdpvi.noise.secure import gaussian_sum
 from bdpvi.noise.whole_normals import BLOCK
 from bdpvi.sklearn import PrivateLogisticRegression
 
+FOLDER = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = sorted(one.stem for one in (FOLDER / "private").glob("[a-z]*.py"))
+PREDICTED = ("robust", "spline", "two_layers")
+"""Examples whose targets have an expected value."""
+TUTORIALS = ("dmm", "vae")
+"""With an LSTM, and with latents of single records."""
 LIMIT = 240.0
 """Seconds after which no case is begun."""
 RUNS = [Run(noise_multiplier=1.0, seed=1)]
@@ -288,6 +309,40 @@ def federated(data: Dataset, rounds: int = 5, **settings: Any) -> Make:
     return make
 
 
+def example(name: str, small: bool) -> Make:
+    """Return draws on the host of a private example's release, whose model is on the device."""
+    records = 200 if small else 5000
+
+    def make(device: torch.device) -> Tensor:
+        with on(device), mock.patch("sys.path", [*sys.path, str(FOLDER / "private")]):
+            parts = runpy.run_path(str(FOLDER / "private" / f"{name}.py"))
+            table, (model, guide) = parts["simulated"](records, 0), parts["fresh"]()
+            data = table.to(device, None)
+            route = DPVI(rows=records, steps=10 if small else 200, loss=parts["LOSS"])
+            release = bdpvi.fit_private(
+                model, (data.x, data.y), guide=guide, epsilon=1.0, route=route
+            )
+        drawn = release.with_draws(3)
+        if name in PREDICTED:
+            drawn.predict_mean(table.x[:5].cpu())
+        return torch.cat([one.flatten() for one in drawn.latents.values()])
+
+    return make
+
+
+def tutorial(name: str) -> Make:
+    """Return nothing after a tutorial of Pyro's, as it is run with the device as default."""
+
+    def make(device: torch.device) -> Tensor:
+        with device, contextlib.redirect_stdout(io.StringIO()) as said:
+            runpy.run_path(str(FOLDER / "tutorials" / f"{name}.py"), run_name="__main__")
+        if "worst-case" not in said.getvalue():
+            raise RuntimeError(said.getvalue())
+        return torch.zeros(1)
+
+    return make
+
+
 def trained(data: Dataset, steps: int = 30) -> dict[str, Case]:
     """Return the methods of the comparison that are trained or drawn from here."""
 
@@ -391,7 +446,9 @@ def cases(small: bool) -> dict[str, Case]:
         numbers: dict[str, Any] = {"steps": 100, "rate": 0.05, "dtype": torch.float32}
         make = fitted(logistic, guides.MeanField, lambda: big, removed, **numbers)
         found["SVI + coupled, big, float32"] = Case(make, both=False)
-    return found | defaults
+    found |= defaults
+    found |= {f"example, {name}": Case(example(name, small), agree=None) for name in EXAMPLES}
+    return found | {f"tutorial, {name}": Case(tutorial(name), both=False) for name in TUTORIALS}
 
 
 def under(name: str, device: torch.device) -> AbstractContextManager[object]:

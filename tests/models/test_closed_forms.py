@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, get_args
 
+import pyro
+import pyro.distributions as dist
 import pytest
 import torch
 from torch import Tensor
@@ -132,3 +134,28 @@ def test_a_subclass_is_predicted_by_its_own_model() -> None:
     values, x = {"w": torch.randn(3, FEATURES).double()}, records()
     own = Halved(weight_norm=float("inf"))
     assert torch.equal(predictive_means(own, values, x), predictive_means(plain(), values, x / 2))
+
+
+def robust(x: Tensor, y: Tensor | None = None) -> None:
+    w = pyro.sample("w", dist.Normal(x.new_zeros(FEATURES), 1.0).to_event(1))
+    freedom = pyro.sample("freedom", dist.Gamma(x.new_tensor(2.0), 0.1))
+    with pyro.plate("records", len(x)):
+        pyro.sample("y", dist.StudentT(freedom, x @ w, 1.0), obs=y)
+
+
+def mixture(x: Tensor, y: Tensor | None = None) -> None:
+    means = pyro.sample("means", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
+    with pyro.plate("records", len(x)):
+        half = pyro.sample("half", dist.Bernoulli(x.new_tensor(0.5)))
+        pyro.sample("y", dist.Normal(means[half.long()], 1.0), obs=y)
+
+
+def test_a_mean_of_which_torch_has_no_batches_is_computed() -> None:
+    x, w = records(), torch.linspace(-1, 1, 3 * FEATURES).double().reshape(3, FEATURES)
+    found = predictive_means(robust, {"w": w, "freedom": torch.tensor([2.0, 3.0, 4.0]).double()}, x)
+    torch.testing.assert_close(found, w @ x.T)
+
+
+def test_latents_of_single_records_have_no_prediction() -> None:
+    with pytest.raises(ValueError, match="sites 'half' and 'y' are drawn for each record, and a"):
+        predictive_means(mixture, {"means": torch.zeros(3, 2).double()}, records())
