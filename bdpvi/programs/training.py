@@ -48,7 +48,7 @@ from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.course import Course
 from bdpvi.programs.descent import Clip, Descent
-from bdpvi.programs.moments import moments
+from bdpvi.programs.moments import moments, prior_deviations
 from bdpvi.programs.program import Program
 from bdpvi.programs.reading import read
 from bdpvi.programs.recording import recorded
@@ -140,7 +140,8 @@ class SuitedDPVI(Settings):
         made = cls(**given, guide=guide, size=0, start=start)
         with isolated(typed(latents_like(data), model, guide)), on(HOST):
             program = made._read(model, data)
-            moments(program)  # refuse before any charge
+            for known in (moments, prior_deviations):  # refuse before any charge
+                known(program)
             recorded(program, rows=2)
             like, named = data.like[0], arguments_of(data)
             if named or like.is_floating_point():

@@ -739,6 +739,20 @@ def test_a_preview_is_no_part_of_a_release(tmp_path: Path) -> None:
     assert float((moved - start).abs().max()) <= 1.1e-3  # one step from the start, not four
 
 
+@pytest.mark.parametrize("known", ["moments", "prior_deviations"])
+def test_what_a_posterior_needs_is_tried_before_a_charge(
+    known: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: object) -> None:
+        raise ValueError("no such thing here")
+
+    monkeypatch.setattr(f"bdpvi.programs.training.{known}", fails)
+    ledger = bdpvi.Ledger()
+    with pytest.raises(ValueError, match="no such thing here"):
+        bdpvi.fit_private(model, table(2000), epsilon=1.0, route=QUICK, ledger=ledger)
+    assert not ledger.entries()
+
+
 def test_guides_without_a_covariance_are_refused_before_a_charge() -> None:
     data = Dataset(*table())
     with pytest.raises(ValueError, match="its latents are not Gaussian"):
