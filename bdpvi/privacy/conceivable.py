@@ -50,7 +50,7 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.privacy import conversions
-from bdpvi.privacy.inversion import LogMgf, hockey_stick_bound
+from bdpvi.privacy.inversion import LogMgf, largest_bound
 
 SLACK = 0.02
 """Relative increase of the maximum that the search finds."""
@@ -275,9 +275,8 @@ def _best(
 ) -> tuple[list[float], float]:
     """Return the row of choices with the largest δ(ε), and this δ."""
     choices = _Choices(*torch.tensor(rows, dtype=torch.float64).T)
-    delta = hockey_stick_bound(_log_mgf(case, choices), len(rows), epsilon)
-    index = int(delta.argmax())
-    return choices.at(index), float(delta[index])
+    index, delta = largest_bound(_log_mgf(case, choices), len(rows), epsilon)
+    return choices.at(index), delta
 
 
 def _log_mgf(case: _Case, choices: _Choices) -> Callable[[Tensor | slice], LogMgf]:
@@ -308,12 +307,13 @@ def _log_mgf(case: _Case, choices: _Choices) -> Callable[[Tensor | slice], LogMg
     single = ((case.draws - 1) * bent).round()
     blocks = (case.draws - 1) * case.columns - single
     more_up = (blocks * high).round()
-    many = (
+    every = (
         (torch.full_like(y, case.hi), ups + more_up),
         (torch.full_like(y, case.lo), free - with_kx - ups + blocks - more_up),
         (k_x.expand_as(y), with_kx),
         (torch.full_like(y, case.alone), single),
     )
+    many = [(k, count) for k, count in every if bool(count.any())]
 
     def of(rows: Tensor | slice) -> LogMgf:
         own, means = (r[rows] - 1).T, b2[rows].T

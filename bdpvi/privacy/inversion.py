@@ -29,6 +29,8 @@ _TRIES = ((64, 0.0), (1024, 0.0015), (16384, 0.0015))
 _NEGLIGIBLE = 1e-30
 LOOSE = 1e-3
 """The most that truncation and rounding may add, as a fraction of δ."""
+# Records whose largest bound is looked for at a time.
+_SOME = 16
 # Nodes × records at a time.
 _BLOCK = 1 << 18
 
@@ -333,9 +335,36 @@ def hockey_stick_bound(
     >>> hockey_stick_bound(lambda rows: lambda s: s * (s + 1) / 2, 1, 1.0)
     tensor([0.1269], dtype=torch.float64)
     """
+    return _bound(log_mgf_of, records, epsilon, _TRIES)
+
+
+def largest_bound(
+    log_mgf_of: Callable[[Tensor], LogMgf], records: int, epsilon: float
+) -> tuple[int, float]:
+    """Return the record with the largest bound of :func:`hockey_stick_bound`, and this bound.
+
+    Records that few nodes show to have a smaller one are not tried again.
+
+    >>> at, bound = largest_bound(lambda rows: lambda s: s * (s + 1) / 2, 1, 1.0)
+    >>> at, round(bound, 4)
+    (0, 0.1269)
+    """
+    quick, best, at = _bound(log_mgf_of, records, epsilon, _TRIES[:1]), -1.0, 0
+    for some in quick.argsort(descending=True, stable=True).split(_SOME):
+        if float(quick[some[0]]) <= best:
+            break
+        found = _bound(lambda rows, some=some: log_mgf_of(some[rows]), len(some), epsilon, _TRIES)
+        if float(found.max()) > best:
+            best, at = float(found.max()), int(some[found.argmax()])
+    return at, best
+
+
+def _bound(
+    log_mgf_of: Callable[[Tensor], LogMgf], records: int, epsilon: float, tries: Tries
+) -> Tensor:
     delta = torch.ones(records, dtype=torch.float64)
     every = torch.arange(records)
-    for rows, inversion in inversions(log_mgf_of, every, epsilon, _TRIES, _NEGLIGIBLE):
+    for rows, inversion in inversions(log_mgf_of, every, epsilon, tries, _NEGLIGIBLE):
         delta[rows] = torch.minimum(delta[rows], inversion.bound(epsilon)[0].to(delta))
     return delta
 

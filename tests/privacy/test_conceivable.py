@@ -14,6 +14,7 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.privacy import conceivable
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.events import WITH, WITHOUT
+from bdpvi.privacy.inversion import hockey_stick_bound, largest_bound
 
 CASES = [
     Influence(added=added, columns=n, shift=t, spread=s, share=a)
@@ -169,3 +170,18 @@ def test_the_search_finds_what_a_grid_finds(one: Influence, reverse: bool) -> No
     for epsilon in (0.2, 1.0):
         _, found = conceivable._best(case, epsilon, rows)
         assert found <= (1 + conceivable.SLACK) * conceivable._largest(case, epsilon)
+
+
+@pytest.mark.parametrize("added", [True, False])
+@pytest.mark.parametrize("epsilon", [0.05, 0.5, 3.0])
+def test_the_largest_bound_is_that_of_all_bounds(added: bool, epsilon: float) -> None:
+    """Of choices of which some need many nodes."""
+    found = Influence(added=added, columns=4, shift=0.4, spread=0.2, share=0.3)
+    case = conceivable._Case.of(found, False, 2, 2.0)
+    some = torch.rand(200, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    some[:, 5:] = (some[:, 5:] * 2).floor()
+    log_mgf = conceivable._log_mgf(case, conceivable._Choices(*some.T))
+    every = hockey_stick_bound(log_mgf, len(some), epsilon)
+    at, bound = largest_bound(log_mgf, len(some), epsilon)
+    assert at == int(every.argmax())
+    assert bound == pytest.approx(float(every.max()), rel=1e-12)
