@@ -5,6 +5,15 @@ unexport PYTHONDONTWRITEBYTECODE  # tests and pages start hundreds of processes
 
 NUMERICS := $(addprefix tests/,bayesian/accounting/test_gaussian_pairs.py bayesian/accounting/test_log_moments.py bayesian/neighbours/test_rows_compiled.py)
 
+RELIABILITY := slow-tests coverage generative sabotage kills damage audit
+slow-tests = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
+coverage = PYTHONPATH=benchmarks $(BIN)/python -m studies coverage --out docs/studies
+generative = PYTHONPATH=benchmarks $(BIN)/python -m studies generative --out docs/studies
+sabotage = $(BIN)/python tests/sabotage/run.py > docs/benchmarks/sabotage.txt
+kills = $(BIN)/python benchmarks/interruptions.py --kills 330 > docs/benchmarks/interruptions.txt
+damage = $(BIN)/python benchmarks/damage.py --inputs 100000 > docs/benchmarks/damage.txt
+audit = OMP_NUM_THREADS=1 $(BIN)/bdpvi audit --simulated --runs 1000 --out build/audit
+
 .PHONY: help demo demo-dask test test-all plain ranges lock lint docs check-docs benchmark large reliability clean
 
 demo: $(VENV)/installed  ## fit the embedded data, release, account, draw a figure
@@ -75,12 +84,13 @@ large: $(VENV)/installed  ## releases of tables of 20 million rows in blocks, an
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/blocks.py build/large --rows 2e7 --route synthesize --numbers 11
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/blocks.py build/large --rows 2e7 --route fit
 
-reliability: $(VENV)/installed  ## slow tests; when the estimators hold: docs/studies; audits: docs/reliability.md
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
-	PYTHONPATH=benchmarks $(BIN)/python -m studies coverage --out docs/studies
-	PYTHONPATH=benchmarks $(BIN)/python -m studies generative --out docs/studies
-	OMP_NUM_THREADS=1 $(BIN)/bdpvi audit --simulated --runs 1000 --out build/audit
+reliability: $(addprefix build/reliability/,$(RELIABILITY))  ## all that could refute a guarantee: docs/reliability.md; hours, and goes on where it was interrupted
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py --audit build/audit/audit.json --out docs/reliability.md
+	rm -r build/reliability build/audit
+
+build/reliability/%: | $(VENV)/installed
+	$($*)
+	@mkdir -p $(@D) && touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "bdpvi needs Python 3.10 or newer"'
