@@ -11,7 +11,7 @@ from pyro import poutine
 from pyro.distributions import ImproperUniform
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
-from torch.distributions import Transform, biject_to
+from torch.distributions import Categorical, Independent, Transform, biject_to
 
 from bdpvi._ground.host import drawing
 from bdpvi._ground.isolation import isolated
@@ -68,11 +68,18 @@ def log_density(site: Mapping[str, Any]) -> Tensor:
 
 
 class _Means(Messenger):  # type: ignore[misc]
-    """Replace a target's sample by its mean: vmap cannot sample from every distribution."""
+    """Replace a target's sample by its mean, or by the first class, as classes have none.
+
+    torch.vmap cannot sample from every distribution.
+    """
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if msg["value"] is None and type(msg["fn"]).__name__ != "_Subsample":
-            msg["value"] = msg["fn"].mean
+            law, mean = msg["fn"], msg["fn"].mean
+            while isinstance(law, Independent):
+                law = law.base_dist
+            classes = isinstance(law, Categorical)
+            msg["value"] = torch.zeros_like(mean, dtype=torch.long) if classes else mean
 
 
 def predicted(
@@ -91,24 +98,19 @@ def predicted(
     """
     model = placed(model)
 
-    def own(latent: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        trace = poutine.trace(poutine.condition(model, data=dict(latent))).get_trace(x)
-        sites = {n: site for n, site in trace.nodes.items() if site["type"] == "sample"}
-        found = (site for n, site in sites.items() if n not in latent and per_record(site, x))
-        return [site for site in found if not follows(site)]
-
     def one(latent: dict[str, Tensor]) -> Tensor:
-        (target,) = own(latent)
+        trace = poutine.trace(poutine.condition(model, data=latent)).get_trace(x)
+        sites = {n: site for n, site in trace.nodes.items() if site["type"] == "sample"}
+        own = [site for n, site in sites.items() if n not in latent and per_record(site, x)]
+        target, *others = (site for site in own if not follows(site))
+        if others:
+            raise ValueError(
+                f"model: sites {target['name']!r} and {others[0]['name']!r} are drawn for each "
+                "record, and a release has no latents of single records, so no expected target; "
+                "compute what you need from release.latents"
+            )
         return of(target["name"], target["fn"])
 
-    with isolated(x), pyro.validation_enabled(False), torch.no_grad():
-        drawn = [site["name"] for site in own({n: value[0] for n, value in latents.items()})]
-    if len(drawn) > 1:
-        raise ValueError(
-            f"model: sites {' and '.join(map(repr, drawn))} are drawn for each record, and a "
-            "release has no latents of single records, so no expected target; compute what you "
-            "need from release.latents"
-        )
     with pyro.validation_enabled(False), torch.no_grad(), _Means():
         if not latents:  # a model with parameters only
             return one({}).unsqueeze(0)

@@ -146,8 +146,8 @@ def robust(x: Tensor, y: Tensor | None = None) -> None:
 def mixture(x: Tensor, y: Tensor | None = None) -> None:
     means = pyro.sample("means", dist.Normal(x.new_zeros(2), 1.0).to_event(1))
     with pyro.plate("records", len(x)):
-        half = pyro.sample("half", dist.Bernoulli(x.new_tensor(0.5)))
-        pyro.sample("y", dist.Normal(means[half.long()], 1.0), obs=y)
+        half = pyro.sample("half", dist.Categorical(x.new_tensor([0.5, 0.5])))
+        pyro.sample("y", dist.Normal(means[half], 1.0), obs=y)
 
 
 def test_a_mean_of_which_torch_has_no_batches_is_computed() -> None:
