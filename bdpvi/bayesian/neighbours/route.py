@@ -23,9 +23,9 @@ from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model, fitting
 from bdpvi.noise.keys import Key
 
-_COMPARED, _BY_CHANCE, _CLEARLY = 10_000, 1e-6, 0.1
-"""Records whose features are compared, the chance of a warning without a difference, and the
-distance from which on it is told."""
+_FEW, _COMPARED, _BY_CHANCE, _CLEARLY = 20, 10_000, 1e-6, 0.1
+"""Least and most records whose features are compared, the chance of a warning without a difference,
+and the distance from which on it is told."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +99,8 @@ class Add:
 
 def _tell_unlike(heldout: Dataset, data: Dataset) -> None:
     """Warn if a feature of held-out records is distributed otherwise than the data's."""
+    if min(len(heldout), len(data)) < _FEW:
+        return
     from scipy.stats import ks_2samp  # late: it is slow to import
 
     columns = [one.x[:: max(1, len(one) // _COMPARED)].cpu().numpy().T for one in (heldout, data)]
@@ -109,7 +111,7 @@ def _tell_unlike(heldout: Dataset, data: Dataset) -> None:
         warnings.warn(
             f"for the owner only: heldout: feature {heldout.feature_names[at]!r} is distributed "
             f"unlike the data's (Kolmogorov-Smirnov distance {apart[at]:.2f}). ε is for records "
-            "like those of heldout: draw them from the population of the data",
+            "like those of heldout, and says nothing of others",
             PrivacyUtilityWarning,
             stacklevel=6,
         )
