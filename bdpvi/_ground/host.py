@@ -50,7 +50,7 @@ class _HostDraws(TorchFunctionMode):
         generator = kwargs.get("generator")
         if device.type == "cpu" or (generator is not None and generator.device.type != "cpu"):
             return func(*args, **kwargs)
-        if fills:  # its own draws are not seen here
+        if fills and like is not None:  # its own draws are not seen here
             given = {name: one for name, one in kwargs.items() if name != "tensor"}
             filled = func(torch.empty_like(like, device=HOST), *args[1:], **given)
             with torch.no_grad():

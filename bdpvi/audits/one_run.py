@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import cast
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ def by_modes(data: Dataset, epsilon: float, delta: float) -> Iterator[Audit]:
     """
     for mode in GRAD_SAMPLE_MODES:
         if mode == "functorch" or find_spec("opacus"):
-            yield dp_sgd(data, epsilon, delta, mode)
+            yield dp_sgd(data, epsilon, delta, cast(GradSampleMode, mode))
 
 
 def dp_sgd(data: Dataset, epsilon: float, delta: float, mode: GradSampleMode) -> Audit:
@@ -116,6 +117,7 @@ class Guesses:
     def chances(self, epsilons: Floats, deltas: Floats) -> Floats:
         """Return bounds of the probability of so many right guesses under each (ε, δ)."""
         q, short = 1 / (1 + np.exp(-epsilons)), np.arange(1, self.right + 1)
-        just_below = binom.pmf(self.right - short, self.guesses, q[:, None]).cumsum(1)
+        just_below = np.asarray(binom.pmf(self.right - short, self.guesses, q[:, None])).cumsum(1)
         most = (just_below / short).max(1, initial=0.0)
-        return binom.sf(self.right - 1, self.guesses, q) + 2 * self.canaries * deltas * most
+        chance = binom.sf(self.right - 1, self.guesses, q)
+        return np.asarray(chance + 2 * self.canaries * deltas * most)

@@ -353,7 +353,11 @@ def largest_bound(
     for some in quick.argsort(descending=True, stable=True).split(_SOME):
         if float(quick[some[0]]) <= best:
             break
-        found = _bound(lambda rows, some=some: log_mgf_of(some[rows]), len(some), epsilon, _TRIES)
+
+        def of_some(rows: Tensor, some: Tensor = some) -> LogMgf:
+            return log_mgf_of(some[rows])
+
+        found = _bound(of_some, len(some), epsilon, _TRIES)
         if float(found.max()) > best:
             best, at = float(found.max()), int(some[found.argmax()])
     return at, best

@@ -158,7 +158,7 @@ def _scripted(graph: GraphModule, given: tuple[Tensor, ...]) -> Replay:
         made = torch.jit.trace(graph, given, check_trace=False)
 
     def replay(*inputs: Tensor) -> tuple[Tensor, ...]:
-        with torch.jit.optimized_execution(False):
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             return made(*inputs)  # type: ignore[no-any-return]
 
     return replay

@@ -104,7 +104,7 @@ def _tell_unlike(heldout: Dataset, data: Dataset) -> None:
     from scipy.stats import ks_2samp  # late: it is slow to import
 
     columns = [one.x[:: max(1, len(one) // _COMPARED)].cpu().numpy().T for one in (heldout, data)]
-    found = [ks_2samp(*pair, method="asymp") for pair in zip(*columns, strict=True)]
+    found = [ks_2samp(one, other, method="asymp") for one, other in zip(*columns, strict=True)]
     apart = [one.statistic if one.pvalue < _BY_CHANCE / len(found) else 0.0 for one in found]
     if max(apart, default=0.0) > _CLEARLY:
         at = apart.index(max(apart))
