@@ -40,7 +40,7 @@ ranges:  ## the tests with the oldest and with the newest releases that are supp
 	  OMP_NUM_THREADS=1 build/$$end/bin/python -m pytest -q -n 2 --dist worksteal -m 'not slow' -o filterwarnings=default || exit 1; \
 	done
 
-lint: $(VENV)/installed  ## ruff, which room imports which, and mypy for three systems
+lint: $(VENV)/installed  ## ruff, which room imports which, and mypy for three systems and the oldest Python
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	rm -rf build/types/*
@@ -50,7 +50,8 @@ lint: $(VENV)/installed  ## ruff, which room imports which, and mypy for three s
 	cd build/types && PYTHONPATH=. $(abspath $(BIN))/lint-imports --no-cache
 	cd build/types && $(abspath $(BIN))/mypy --platform linux
 	cd build/types && for system in darwin win32; do \
-	  $(abspath $(BIN))/mypy --platform $$system --cache-dir .mypy_cache/$$system -p bdpvi || exit 1; \
+	  $(abspath $(BIN))/mypy --platform $$system --cache-dir .mypy_cache/$$system -p bdpvi \
+	    --python-version 3.10 --disable-error-code no-any-return --no-warn-unused-ignores || exit 1; \
 	done
 
 docs: $(VENV)/installed  ## the site, in build/site; a warning is an error

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from bdpvi.models.weighing import (
     weights_within,
     within,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SCALE = 5.0
 """Default standard deviation of weights where records are not weighted."""

@@ -142,7 +142,8 @@ class WeightedClasses:
         for k in orders:
             whole = _rooted(_whole(raw.pop(k), n, inner, k), root)
             index = indices(size, k - 2)
-            bends.append(whole[(row[:, None], column[:, None], *(one[None] for one in index))])
+            at = (row[:, None], column[:, None], *(one[None] for one in index))
+            bends.append(whole[at])
         return tuple(bends)
 
     def _moved(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
@@ -249,8 +250,8 @@ def moments(b: Tensor, basis: Tensor, degree: int) -> Tensor:
     for two in combinations(range(degree), 2):
         rest = sorted(whole - set(two))
         if degree == 5 or two[0] == 0:  # of four each split in pairs counts once
-            pair, other = index[list(two)], index[rest]
-            central = central - lower[0][(..., *pair)] * lower[-1][(..., *other)]
+            pair, other = (..., *index[list(two)]), (..., *index[rest])
+            central = central - lower[0][pair] * lower[-1][other]
     return central
 
 

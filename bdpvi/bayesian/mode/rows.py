@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +13,9 @@ from bdpvi.bayesian.mode.own import OwnCurvature
 from bdpvi.bayesian.optimum.packed import monomials, squares
 from bdpvi.models.losses import Loss, Softmax, StatedLoss
 from bdpvi.models.weighing import Weighing
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _ENTRIES = 1 << 20
 

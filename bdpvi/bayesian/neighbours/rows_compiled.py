@@ -94,7 +94,8 @@ class CompiledGradient(LogisticGradient):
         if type(self.guide) is MeanField:
             return {"loc": loc, "scale": raw}
         factor = flat.new_zeros(m, d, d)
-        factor[(slice(None), *_triangle(d))] = raw
+        row, column = _triangle(d)
+        factor[:, row, column] = raw
         return {"loc": loc, "scale_tril": factor}
 
     def train(
