@@ -55,7 +55,9 @@ NOT_BY_SVI = {
     "latent: ImproperUniform",
     "latent: Wishart",
     "guide: AutoGaussian, funsor",
+    *(f"target: {name}" for name in ("GeneralizedPareto",) if not hasattr(dist, name)),
 }
+"""The last one is newer than the oldest torch."""
 
 
 @pytest.mark.parametrize("name", ROWS)
