@@ -9,9 +9,9 @@ RELIABILITY := slow-tests coverage generative sabotage kills damage audit
 slow-tests = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 coverage = PYTHONPATH=benchmarks $(BIN)/python -m studies coverage --out docs/studies
 generative = PYTHONPATH=benchmarks $(BIN)/python -m studies generative --out docs/studies
-sabotage = $(BIN)/python tests/sabotage/run.py > docs/benchmarks/sabotage.txt
-kills = $(BIN)/python benchmarks/interruptions.py --kills 330 > docs/benchmarks/interruptions.txt
-damage = $(BIN)/python benchmarks/damage.py --inputs 100000 > docs/benchmarks/damage.txt
+sabotage = $(BIN)/python tests/sabotage/run.py > $@.txt && mv $@.txt docs/benchmarks/sabotage.txt
+kills = $(BIN)/python benchmarks/interruptions.py --kills 330 > $@.txt && mv $@.txt docs/benchmarks/interruptions.txt
+damage = $(BIN)/python benchmarks/damage.py --inputs 100000 > $@.txt && mv $@.txt docs/benchmarks/damage.txt
 audit = OMP_NUM_THREADS=1 $(BIN)/bdpvi audit --simulated --runs 1000 --out build/audit
 
 .PHONY: help demo demo-dask test test-all plain ranges lock lint docs check-docs benchmark large reliability clean
@@ -90,8 +90,9 @@ reliability: $(addprefix build/reliability/,$(RELIABILITY))  ## all that could r
 	rm -r build/reliability build/audit
 
 build/reliability/%: | $(VENV)/installed
+	@mkdir -p $(@D)
 	$($*)
-	@mkdir -p $(@D) && touch $@
+	@touch $@
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "bdpvi needs Python 3.10 or newer"'

@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi._ground.host import HOST, on_host
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.design import Design
 from bdpvi.models.logistic import departure
@@ -102,14 +101,14 @@ bounds that hold at every predictor and target
         for name in ("score", "curvature", "concordance"):
             validate.positive(f"bound.{name}", getattr(self.bound, name))
         if self.weighs:
-            self._check_at_public_points()
+            with torch.device("cpu"):
+                self._check_at_public_points()
 
     @property
     def loss(self) -> StatedLoss | None:
         """The loss of a weighted record."""
         return StatedLoss(self.family, self.bound) if self.weighs else None
 
-    @on_host
     def _check_at_public_points(self) -> None:
         """Raise ValueError if a random public point contradicts the bounds."""
         assert self.loss is not None
@@ -147,7 +146,7 @@ bounds that hold at every predictor and target
         (low, high), g = self.targets, torch.Generator().manual_seed(0)
 
         def uniform() -> Tensor:
-            return torch.rand(_POINTS, generator=g, dtype=torch.float64, device=HOST)
+            return torch.rand(_POINTS, generator=g, dtype=torch.float64, device="cpu")
 
         y = low + (high - low) * uniform()
         if self.whole:
@@ -157,7 +156,7 @@ bounds that hold at every predictor and target
         centre = torch.where(near_targets, low + (high - low) * uniform(), middle)
         unit = 1 / self.bound.concordance
         sizes = _SMALL * (_LARGE / _SMALL) ** uniform() * unit
-        a = centre + sizes * torch.randn(_POINTS, generator=g, dtype=torch.float64, device=HOST)
+        a = centre + sizes * torch.randn(_POINTS, generator=g, dtype=torch.float64, device="cpu")
         return a, y, 2 * uniform() * unit
 
     def departure(self, w: Tensor) -> Tensor:

@@ -18,7 +18,6 @@ from bdpvi._ground.isolation import isolated
 from bdpvi.datasets.named import Argument, blank
 from bdpvi.models.contract import Model, Site, given
 from bdpvi.models.misfits import MisfitError, follows, misfits, per_record, split
-from bdpvi.models.parameters import placed
 
 
 class RecordWeights(Messenger):  # type: ignore[misc]
@@ -96,6 +95,8 @@ def predicted(
     Raises:
         ValueError: if records have latents of their own.
     """
+    from bdpvi.models.parameters import placed  # late: settings need none
+
     model = placed(model)
 
     def one(latent: dict[str, Tensor]) -> Tensor:
@@ -154,6 +155,8 @@ def transforms(model: Model, x: Tensor) -> dict[str, Transform]:
         model: the model, which is run once, without targets.
         x: features of one record, (1, d).
     """
+    from bdpvi.models.parameters import placed  # late: settings need none
+
     with isolated(x), poutine.block(), torch.no_grad(), pyro.validation_enabled(False):
         trace = poutine.trace(Improper()(placed(model))).get_trace(x)
     found = {site["name"]: site["fn"].support for site in split(trace)[0]}

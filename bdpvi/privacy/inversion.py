@@ -313,7 +313,7 @@ def inversions(
 
 
 def hockey_stick_bound(
-    log_mgf_of: Callable[[Tensor], LogMgf], records: int, epsilon: float
+    log_mgf_of: Callable[[Tensor], LogMgf], records: int, epsilon: float, tries: Tries = _TRIES
 ) -> Tensor:
     """Return a certified upper bound on δ(ε) for each record, on contours made for that ε.
 
@@ -325,6 +325,7 @@ def hockey_stick_bound(
         log_mgf_of: maps the indices of records to their log M.
         records: m, the number of records.
         epsilon: ε.
+        tries: nodes and smoothing, in turn; with fewer the bound may be looser.
 
     Returns:
         The bound, (m,).
@@ -335,7 +336,11 @@ def hockey_stick_bound(
     >>> hockey_stick_bound(lambda rows: lambda s: s * (s + 1) / 2, 1, 1.0)
     tensor([0.1269], dtype=torch.float64)
     """
-    return _bound(log_mgf_of, records, epsilon, _TRIES)
+    delta = torch.ones(records, dtype=torch.float64)
+    every = torch.arange(records)
+    for rows, inversion in inversions(log_mgf_of, every, epsilon, tries, _NEGLIGIBLE):
+        delta[rows] = torch.minimum(delta[rows], inversion.bound(epsilon)[0].to(delta))
+    return delta
 
 
 def largest_bound(
@@ -349,7 +354,8 @@ def largest_bound(
     >>> at, round(bound, 4)
     (0, 0.1269)
     """
-    quick, best, at = _bound(log_mgf_of, records, epsilon, _TRIES[:1]), -1.0, 0
+    quick = hockey_stick_bound(log_mgf_of, records, epsilon, _TRIES[:1])
+    best, at = -1.0, 0
     for some in quick.argsort(descending=True, stable=True).split(_SOME):
         if float(quick[some[0]]) <= best:
             break
@@ -357,20 +363,10 @@ def largest_bound(
         def of_some(rows: Tensor, some: Tensor = some) -> LogMgf:
             return log_mgf_of(some[rows])
 
-        found = _bound(of_some, len(some), epsilon, _TRIES)
+        found = hockey_stick_bound(of_some, len(some), epsilon)
         if float(found.max()) > best:
             best, at = float(found.max()), int(some[found.argmax()])
     return at, best
-
-
-def _bound(
-    log_mgf_of: Callable[[Tensor], LogMgf], records: int, epsilon: float, tries: Tries
-) -> Tensor:
-    delta = torch.ones(records, dtype=torch.float64)
-    every = torch.arange(records)
-    for rows, inversion in inversions(log_mgf_of, every, epsilon, tries, _NEGLIGIBLE):
-        delta[rows] = torch.minimum(delta[rows], inversion.bound(epsilon)[0].to(delta))
-    return delta
 
 
 def _minimise(

@@ -252,6 +252,11 @@ class Program:
         places = {id(value): key for key, value in self.holder.named_parameters()}
         return {n: places[id(v)] for n, v in self.parameters.items() if id(v) in places}
 
+    @cached_property
+    def _recurs(self) -> bool:
+        """Whether a layer is recurrent."""
+        return any(isinstance(one, nn.RNNBase) for one in self.holder.modules())
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Run on the training device, without Pyro's checks, with one record in the plate."""
@@ -260,7 +265,7 @@ class Program:
             stack.enter_context(pyro.validation_enabled(False))
             stack.enter_context(plates(lambda name, *_: name == self.plate))
             stack.enter_context(out_of_place())
-            if any(isinstance(one, nn.RNNBase) for one in self.holder.modules()):
+            if self._recurs:
                 # cuDNN has no gradients of single records of an LSTM; torch's own code has.
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             yield

@@ -96,6 +96,13 @@ def test_the_opposite_guess_refutes_too() -> None:
     assert claim.refuted(Rates(hits=0.9999, false_alarms=0.97))
 
 
+@pytest.mark.parametrize("found", [Rates(0.5, 0.01), Rates(0.99, 0.5)])
+def test_rates_refute_what_is_just_below_them(found: Rates) -> None:
+    gained = 0.5 - 0.01 * math.exp(2.0)  # at ε = 2, by the guess or by its opposite
+    assert found.refute(np.array([2.0]), np.array([gained - 1e-6]))
+    assert not found.refute(np.array([2.0]), np.array([gained + 1e-6]))
+
+
 def papers_chance(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
     """Return the bound as the program in the paper's appendix D computes it."""
     q, alpha, total = 1 / (1 + math.exp(-epsilon)), 0.0, 0.0

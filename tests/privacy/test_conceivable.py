@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -185,3 +186,14 @@ def test_the_largest_bound_is_that_of_all_bounds(added: bool, epsilon: float) ->
     at, bound = largest_bound(log_mgf, len(some), epsilon)
     assert at == int(every.argmax())
     assert bound == pytest.approx(float(every.max()), rel=1e-12)
+
+
+def test_a_large_bound_behind_many_loose_ones_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, tight = torch.linspace(1.0, 0.6, 40), torch.full((40,), 0.1)
+    tight[37] = 0.5
+
+    def bounds(of: Any, records: int, epsilon: float, tries: Any = None) -> Tensor:
+        return quick if tries else tight[of(torch.arange(records))]
+
+    monkeypatch.setattr("bdpvi.privacy.inversion.hockey_stick_bound", bounds)
+    assert largest_bound(lambda rows: rows, 40, 1.0) == (37, 0.5)  # type: ignore[arg-type, return-value]

@@ -143,7 +143,7 @@ def test_no_kernel_is_made_after_the_trials() -> None:
     """As torch does on CUDA in a third run; here it raises, as there is no compiler for this."""
     torch._C._jit_override_can_fuse_on_cpu(True)
     try:
-        trained(*CASES["regression"][:1], JitTrace_ELBO, 0.5)
+        trained(CASES["regression"][0], JitTrace_ELBO, 0.5)
     finally:
         torch._C._jit_override_can_fuse_on_cpu(False)
 
