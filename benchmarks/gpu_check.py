@@ -68,7 +68,7 @@ PREDICTED = ("robust", "spline", "two_layers")
 """Examples whose targets have an expected value."""
 TUTORIALS = ("dmm", "vae")
 """With an LSTM, and with latents of single records."""
-LIMIT = 240.0
+LIMIT = 420.0
 """Seconds after which no case is begun."""
 RUNS = [Run(noise_multiplier=1.0, seed=1)]
 Make = Callable[[torch.device], Tensor]
