@@ -1,6 +1,6 @@
 """What of Pyro's own features PrivateSVI trains as SVI does: one row a feature.
 
-    python benchmarks/pyro_features.py [--steps 20] [--recorded]
+    python benchmarks/pyro_features.py [--steps 20] [--recorded] [--device cuda]
 
 Each row is a small model with a guide, trained by SVI and by PrivateSVI with noise and clip off, at
 rate 1 and with the same random numbers for the guide's draws, in float64. "as SVI" means that all
@@ -34,6 +34,7 @@ from torch.distributions import transforms as maps
 from torch.nn.functional import normalize, softplus
 
 import bdpvi
+from bdpvi._ground.host import on
 from bdpvi.releases.noisy_sum import NoisySum
 
 RECORDS, STEPS, NEAR = 12, 20, 1e-6
@@ -679,15 +680,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--recorded", action="store_true", help="record private steps")
+    parser.add_argument("--device", default="cpu", help="torch's default device for all of it")
     given = parser.parse_args()
     print(f"command: {command()}\nmachine: {platform.platform()}")
     print("versions:", *(f"{n} {version(n)}" for n in ("torch", "pyro-ppl")))
     print("\n| kind | feature | PrivateSVI | why |\n| --- | --- | --- | --- |")
     found = []
-    for row in rows():
-        how, why = compared(row, given.steps, given.recorded)
-        found.append(how)
-        print(f"| {row.kind} | {row.name} | {how} | {why.replace('|', ',')} |", flush=True)
+    with on(torch.device(given.device)):
+        for row in rows():
+            how, why = compared(row, given.steps, given.recorded)
+            found.append(how)
+            print(f"| {row.kind} | {row.name} | {how} | {why.replace('|', ',')} |", flush=True)
     able = [how for how in found if how != NOT_BY_SVI]
     print(
         f"\n{len(found)} features; SVI trains {len(able)}; PrivateSVI trains "

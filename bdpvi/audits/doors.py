@@ -18,6 +18,9 @@ from torch import Tensor, nn
 
 from bdpvi.audits.found import Door
 from bdpvi.audits.games import likelihood_ratio
+from bdpvi.datasets.bought import Purchase
+from bdpvi.datasets.cells import Cells
+from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.datasets.domain import Domain
 from bdpvi.datasets.records import Held
@@ -35,8 +38,11 @@ from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, calibrate
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.noisy_scores import NoisyScores
 from bdpvi.regression.objective import ObjectivePerturbation
-from bdpvi.synthesis.counts import Counts, MeasurementPlan, count
+from bdpvi.releases.transaction import Transaction
+from bdpvi.synthesis.counts import Counts, Floats, MeasurementPlan, count
+from bdpvi.tables.encoded import EstimateConstants
 from bdpvi.tables.routes import fit_private
+from bdpvi.tables.rows import Rows
 
 _RATE, _STEPS = 0.25, 10
 _FAR = 2.0
@@ -44,7 +50,7 @@ _FAR = 2.0
 _LONG = 1e6
 """Its feature or target where gradients are clipped."""
 _COLUMNS = 6
-"""Most columns whose signs are counted."""
+"""Most columns that are counted or measured."""
 _MODEL = BayesianLogisticRegression.unweighted(limit=_FAR, intercept=True)
 
 
@@ -64,6 +70,7 @@ def doors(data: Dataset, epsilon: float, delta: float) -> list[Door]:
         dp_sgd(data, epsilon, delta),
         federation(epsilon, delta),
         counts(data, epsilon, delta),
+        preprocessing(data, epsilon, delta),
     ]
 
 
@@ -188,6 +195,24 @@ def counts(data: Dataset, epsilon: float, delta: float) -> Door:
         return score(count(Held(rows), plan, Key.fresh())), ledger
 
     return Door("synthetic counts", codes, np.concatenate([codes, canary]), once)
+
+
+def preprocessing(data: Dataset, epsilon: float, delta: float) -> Door:
+    """Return private centres and scales; the record is far above the others in every column."""
+    cells = data.x[:, :_COLUMNS].double().numpy()
+    names = [f"c{at}" for at in range(cells.shape[1])]
+    asked = Purchase.of([*names, "y"], target="y", numeric=names)
+    price = {"distance": gaussian_distance(epsilon, delta), "delta": 0.0, "rows": 1}
+
+    def once(table: Floats) -> tuple[float, Ledger]:
+        columns = {name: Cells(one) for name, one in zip(names, table.T, strict=True)}
+        rows, ledger = Held(Rows(columns, np.zeros(len(table)))), Ledger()
+        made = Transaction(ledger).perform(EstimateConstants(rows, asked, asked, price))
+        numbers = [one for one in made.columns if isinstance(one, Numeric)]
+        return sum(one.mean + one.sd for one in numbers), ledger
+
+    more = np.concatenate([cells, np.full((1, cells.shape[1]), _LONG)])
+    return Door("private preprocessing", cells, more, once)
 
 
 def counted(data: Dataset, epsilon: float, delta: float) -> tuple[Codes, MeasurementPlan, Codes]:

@@ -1,0 +1,151 @@
+"""Does a Bayesian ε hold for fresh records of the table's population, and of which others?
+
+A draw from a Laplace guide of simulated records. Fresh records are each added, and the posterior
+is fitted again; their ε is where the mean of their δ is that of the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from bdpvi import Dataset
+from bdpvi._ground.checkpoint import Checkpoint
+from bdpvi.audits.exact import Drawn, mean_epsilon
+
+DELTA, ROWS, FRESH = 1e-5, 400, 100
+SIZES, FEW, MORE = (400, 4_000, 40_000), 3, 500
+"""Of tables: sizes, how many of each, and how many fresh records of the same population."""
+SHIFTS = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Factors of all features of the fresh records; 1 is no shift."""
+
+
+def normal(rows: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(rows, 3, generator=generator, dtype=torch.float64)
+
+
+def heavy(rows: int, generator: torch.Generator) -> Tensor:
+    """Student's t with three degrees of freedom."""
+    squares = sum(normal(rows, generator)[:, :1] ** 2 for _ in range(3)) / 3
+    return normal(rows, generator) / torch.as_tensor(squares).sqrt()
+
+
+def clustered(rows: int, generator: torch.Generator) -> Tensor:
+    centre = torch.tensor([[2.0, 0, 0], [-2, 1, 0], [0, -2, 2]], dtype=torch.float64)
+    return centre[torch.randint(3, (rows,), generator=generator)] + normal(rows, generator) / 4
+
+
+def corner(rows: int, generator: torch.Generator) -> Tensor:
+    """One record in 50 is far out."""
+    far = torch.rand(rows, 1, generator=generator) < 0.02
+    return torch.where(far, 6.0, 1.0).double() * normal(rows, generator)
+
+
+Population = Callable[[int, torch.Generator], Tensor]
+POPULATIONS: dict[str, Population] = {
+    "normal": normal, "heavy tails": heavy, "clusters": clustered, "a rare corner": corner,
+}  # fmt: skip
+
+
+def promise(tables: int, kept: Checkpoint) -> pd.DataFrame:
+    """Return the claimed ε and that of fresh records over it, for tables of each population."""
+
+    def once(population: Population, seed: int) -> list[dict[str, Any]]:
+        fresh, drawn = _drawn(population, ROWS, FRESH, seed)
+        return [
+            {"claim": drawn.claim, "ratio": mean_epsilon(drawn.pairs(fresh), DELTA) / drawn.claim}
+        ]
+
+    return _each("", tables, kept, once)
+
+
+def shifted(kept: Checkpoint) -> pd.DataFrame:
+    """Return the same by size of the table, and for records that are shifted.
+
+    Each row is of a table, a factor of the features, and whether the labels are the other ones.
+    Without a shift it has the mean δ at the claimed ε over that of the claim, and its error.
+    """
+    parts = [
+        _each(f"{rows}-", FEW, kept, lambda one, seed, rows=rows: _of_size(one, rows, seed))
+        for rows in SIZES
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _of_size(population: Population, rows: int, seed: int) -> list[dict[str, Any]]:
+    fresh, drawn = _drawn(population, rows, MORE, seed)
+    found = []
+    for shift in SHIFTS:
+        for other in (False, True):
+            some = fresh if shift == 1 and not other else fresh[:FRESH]
+            pairs = drawn.pairs((shift * x, 1 - y if other else y) for x, y in some)
+            row = {"rows": rows, "shift": shift, "other": other, "claim": drawn.claim}
+            row["ratio"] = mean_epsilon(pairs, DELTA) / drawn.claim
+            if len(some) == MORE:
+                ways = [one.hockey_stick(drawn.claim) / DELTA for one in (pairs, pairs.reverse())]
+                most = max(ways, key=lambda one: float(one.mean()))
+                row |= {"delta": float(most.mean()), "error": float(most.std()) / MORE**0.5}
+            found.append(row)
+    return found
+
+
+def _each(
+    name: str,
+    tables: int,
+    kept: Checkpoint,
+    once: Callable[[Population, int], list[dict[str, Any]]],
+) -> pd.DataFrame:
+    """Return the rows of tables of each population; what is stored is not computed again."""
+    rows = []
+    for title, population in POPULATIONS.items():
+        for seed in range(tables):
+            part = f"{name}{title.replace(' ', '-')}-{seed}"
+            found = kept.get(part)
+            if found is None:
+                found = {"rows": once(population, seed)}
+                kept.put(part, found)
+            rows += [{"population": title, **row} for row in found["rows"]]
+    return pd.DataFrame(rows)
+
+
+def _drawn(
+    population: Population, rows: int, fresh: int, seed: int
+) -> tuple[list[tuple[Tensor, Tensor]], Drawn]:
+    """Return fresh records, and a draw from the posterior of others."""
+    generator = torch.Generator().manual_seed(seed)
+    x = population(rows + fresh, generator)
+    chance = torch.sigmoid(x @ torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64))
+    y = (torch.rand(len(x), generator=generator, dtype=torch.float64) < chance).double()
+    drawn = Drawn.of(Dataset(x[fresh:], y[fresh:]), DELTA)
+    return [(x[at, None], y[at, None]) for at in range(fresh)], drawn
+
+
+def drawn_shifts(found: pd.DataFrame) -> Figure:
+    """Return a figure of :func:`shifted`: medians over tables."""
+    figure = Figure(figsize=(7.0, 5.6), layout="constrained")
+    axes = figure.subplots(2, 2, sharex=True, sharey=True)
+    colours = dict(zip(SIZES, ("#9ecae1", "#4292c6", "#08306b"), strict=True))
+    for one, (name, part) in zip(axes.flat, found.groupby("population", sort=False), strict=True):
+        one.axhline(1.0, color="#d62728", lw=1.5, label="claimed")
+        for (rows, other), line in part.groupby(["rows", "other"]):
+            ratio = line.groupby("shift")["ratio"].median()
+            label = f"{rows:,} records" + ", other label" * other
+            style = "--" if other else "-"
+            one.plot(
+                ratio.index, ratio, style, marker="o", ms=3.5, color=colours[rows], label=label
+            )
+        one.set_title(name, fontsize=10)
+        one.set_xscale("log", base=2)
+        one.set_xticks(SHIFTS, [f"×{shift:g}" for shift in SHIFTS])
+        one.set_ylim(0, None)
+        one.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("features of fresh records", fontsize=10)
+    figure.supylabel("fresh ε over claimed", fontsize=10)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3, frameon=False, fontsize=9)
+    return figure
