@@ -110,8 +110,10 @@ class NoisySum:
         found = sum(total.numel() for total in totals)
         if found != self.size:
             raise ValueError(f"size={self.size} coordinates are charged, got {found}")
-        noise = secure.SumNoise(key)
-        return [noise.add(total, self.deviation) for total in totals]
+        whole = torch.cat([total.detach().reshape(-1) for total in totals])
+        noisy = secure.gaussian_sum(whole, self.deviation, key)
+        parts = noisy.split([total.numel() for total in totals])
+        return [part.view_as(total) for part, total in zip(parts, totals, strict=True)]
 
     def means(self, totals: Sequence[Tensor], step: int) -> list[Tensor]:
         """Return the noisy sum over qN; see :meth:`noisy`."""
