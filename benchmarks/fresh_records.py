@@ -6,6 +6,7 @@ is fitted again; their ε is where the mean of their δ is that of the claim.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,14 +14,16 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
+from torch.distributions import MultivariateNormal
 
 from bdpvi import Dataset
 from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi.audits.exact import Drawn, mean_epsilon
+from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 
 DELTA, ROWS, FRESH = 1e-5, 400, 100
-SIZES, FEW, MORE = (400, 4_000, 40_000), 3, 500
-"""Of tables: sizes, how many of each, and how many fresh records of the same population."""
+SIZES, FEW, MORE, SHIFTED = (400, 4_000, 40_000), 3, 10_000, 1_000
+"""Of tables: sizes, how many of each, and how many fresh records: for δ, and for each ε."""
 SHIFTS = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Factors of all features of the fresh records; 1 is no shift."""
 
@@ -46,6 +49,8 @@ def corner(rows: int, generator: torch.Generator) -> Tensor:
     return torch.where(far, 6.0, 1.0).double() * normal(rows, generator)
 
 
+_AGAIN, _AT_ONCE, _NEAR = 10, 250, 1e-9
+"""Records that the library fits again, records in memory, and the last step of Newton's method."""
 Population = Callable[[int, torch.Generator], Tensor]
 POPULATIONS: dict[str, Population] = {
     "normal": normal, "heavy tails": heavy, "clusters": clustered, "a rare corner": corner,
@@ -67,8 +72,8 @@ def promise(tables: int, kept: Checkpoint) -> pd.DataFrame:
 def shifted(kept: Checkpoint) -> pd.DataFrame:
     """Return the same by size of the table, and for records that are shifted.
 
-    Each row is of a table, a factor of the features, and whether the labels are the other ones.
-    Without a shift it has the mean δ at the claimed ε over that of the claim, and its error.
+    Each row is of a table, a factor of the features, and whether the labels are the other ones. It
+    has the mean δ at the claimed ε, without a shift, over that of the claim, and its error.
     """
     parts = [
         _each(f"{rows}-", FEW, kept, lambda one, seed, rows=rows: _of_size(one, rows, seed))
@@ -79,19 +84,58 @@ def shifted(kept: Checkpoint) -> pd.DataFrame:
 
 def _of_size(population: Population, rows: int, seed: int) -> list[dict[str, Any]]:
     fresh, drawn = _drawn(population, rows, MORE, seed)
+    x, y = (torch.cat(each) for each in zip(*fresh, strict=True))
+    again, pairs = drawn.pairs(fresh[:_AGAIN]), added(drawn, x, y)
+    torch.testing.assert_close(again.b2, pairs.b2[:_AGAIN], rtol=1e-3, atol=1e-12)
+    torch.testing.assert_close(again.r, pairs.r[:_AGAIN], rtol=1e-6, atol=0.0)
+    ways = [one.hockey_stick(drawn.claim) / DELTA for one in (pairs, pairs.reverse())]
+    most = max(ways, key=lambda one: float(one.mean()))
+    known = {"delta": float(most.mean()), "error": float(most.std()) / MORE**0.5}
+    x, y = x[:SHIFTED], y[:SHIFTED]
     found = []
     for shift in SHIFTS:
         for other in (False, True):
-            some = fresh if shift == 1 and not other else fresh[:FRESH]
-            pairs = drawn.pairs((shift * x, 1 - y if other else y) for x, y in some)
-            row = {"rows": rows, "shift": shift, "other": other, "claim": drawn.claim}
-            row["ratio"] = mean_epsilon(pairs, DELTA) / drawn.claim
-            if len(some) == MORE:
-                ways = [one.hockey_stick(drawn.claim) / DELTA for one in (pairs, pairs.reverse())]
-                most = max(ways, key=lambda one: float(one.mean()))
-                row |= {"delta": float(most.mean()), "error": float(most.std()) / MORE**0.5}
-            found.append(row)
+            pairs = added(drawn, shift * x, 1 - y if other else y)
+            row = {"rows": rows, "shift": shift, "other": other, "claim": drawn.claim, **known}
+            found.append(row | {"ratio": mean_epsilon(pairs, DELTA) / drawn.claim})
     return found
+
+
+def added(drawn: Drawn, x: Tensor, y: Tensor) -> GaussianPairs:
+    """Return the draw's law with each record added, against the one without.
+
+    The posteriors' modes are found by Newton's method from their definition: record weights and
+    prior of :class:`bdpvi.BayesianLogisticRegression`.
+
+    Args:
+        drawn: the draw.
+        x, y: features (m, d) and labels (m,).
+    """
+    table, width = drawn.data, x.shape[1] + 1
+    norm, longest = math.sqrt(width + 3) / 2, 2 * math.sqrt(width)
+    prior = 4 * norm * longest * torch.eye(width, dtype=torch.float64)
+
+    def weighted(x: Tensor) -> tuple[Tensor, Tensor]:
+        z = torch.cat([x.clamp(-2, 2), x.new_full((len(x), 1), 2.0)], 1)
+        return z, (norm / z.norm(dim=1)).clamp(max=1)
+
+    z, shares = weighted(table.x)
+    products = (z[:, :, None] * z[:, None]).flatten(1)
+    made = []
+    for some, labels in zip(x.split(_AT_ONCE), y.split(_AT_ONCE), strict=True):
+        own, share = weighted(some)
+        w, step = drawn.released.mean.expand(len(some), width), torch.ones(())
+        while float(step.abs().max()) > _NEAR:
+            chance, chances = torch.sigmoid((own * w).sum(1)), torch.sigmoid(z @ w.T)
+            slope = (shares[:, None] * (table.y[:, None] - chances)).T @ z - w @ prior
+            slope += (share * (labels - chance))[:, None] * own
+            curve = (shares[:, None] * chances * (1 - chances)).T @ products
+            curve = curve.view(-1, width, width) + prior
+            curve += (share * chance * (1 - chance))[:, None, None] * own[:, :, None] * own[:, None]
+            step = torch.linalg.solve(curve, slope)
+            w = w + step
+        made.append(summarise(MultivariateNormal(w, precision_matrix=curve), drawn.released))
+    return GaussianPairs(torch.cat([p.r for p in made]), torch.cat([p.b2 for p in made]))
 
 
 def _each(

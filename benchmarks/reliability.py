@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import math
 import os
 import platform
 import re
@@ -25,7 +24,7 @@ from statistics import median
 from typing import Any
 
 import pandas as pd
-from fresh_records import DELTA, FEW, FRESH, MORE, ROWS, drawn_shifts, promise, shifted
+from fresh_records import DELTA, FEW, FRESH, MORE, ROWS, SHIFTED, drawn_shifts, promise, shifted
 from matplotlib.figure import Figure
 
 from bdpvi._ground.checkpoint import Checkpoint
@@ -171,24 +170,25 @@ def by_size(found: pd.DataFrame) -> str:
     same = found[(found["shift"] == 1) & ~found["other"]]
     lines = []
     for size, part in same.groupby("rows"):
-        ratio, error = part["delta"].mean(), math.sqrt((part["error"] ** 2).mean() / len(part))
+        most = part.loc[part["delta"].idxmax()]
         lines.append(
             f"| {size:,} | {part['claim'].median():.3f} | {part['ratio'].median():.2f} "
-            f"| {part['ratio'].max():.2f} | {ratio:.2f} ± {error:.2f} |"
+            f"| {most['delta']:.2f} ± {most['error']:.2f} |"
         )
-    return f"""### More records, and records of another population
+    return f"""### Larger tables, and records of another population
 
 The more records, the nearer is the claim to what it bounds, and the less room is left for records
-that are unlike the table: {FEW} tables of each population, with {MORE} fresh records each. The last
-column is the mean of their δ at the claimed ε, over the δ of the claim, with its standard error.
+that are unlike the table: {FEW} tables of each population, with {MORE:,} fresh records each. The
+last column is the mean of their δ at the claimed ε, over the δ of the claim: the largest of a
+table, with its standard error.
 
-| records | claimed ε, median | fresh ε over claimed, median | largest | δ over claimed |
-| --- | --- | --- | --- | --- |
+| records | claimed ε, median | fresh ε over claimed, median | δ over claimed, largest |
+| --- | --- | --- | --- |
 {chr(10).join(lines)}
 
 A record whose features are larger, or that has the other label, is of another population: nothing
 is claimed of it, and of a large table it costs more than claimed (the figure: medians over tables;
-{FRESH} records each). `bdpvi.bayesian.Add` warns when records that it is given are unlike the
+{SHIFTED:,} records each). `bdpvi.bayesian.Add` warns when records that it is given are unlike the
 table; who expects others relies on the worst-case ε.
 
 ![Fresh ε over claimed, by shift](figures/shifted.svg)"""
