@@ -188,8 +188,9 @@ table, with its standard error.
 
 A record whose features are larger, or that has the other label, is of another population: nothing
 is claimed of it, and of a large table it costs more than claimed (the figure: medians over tables;
-{SHIFTED:,} records each). `bdpvi.bayesian.Add` warns when records that it is given are unlike the
-table; who expects others relies on the worst-case ε.
+{SHIFTED:,} records each; the model clips features at ±2, so the lines level off).
+`bdpvi.bayesian.Add` warns when records that it is given are unlike the table; who expects others
+relies on the worst-case ε.
 
 ![Fresh ε over claimed, by shift](figures/shifted.svg)"""
 

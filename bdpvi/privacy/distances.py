@@ -46,9 +46,11 @@ def variance_of(event: object) -> float | None:
     if isinstance(event, OwnDistance):
         return event.squared_distance
     if isinstance(event, SampledGaussian):
-        return event.steps * (event.largest / event.noise_multiplier) ** 2 * unsampled(event)
+        moved = event.largest / event.noise_multiplier if unsampled(event) else 0.0
+        return event.steps * moved * moved  # ** 2 would raise where this is +inf
     if isinstance(event, ExponentialMechanism):
-        return (_OF_RANGE * event.range) ** 2
+        moved = _OF_RANGE * event.range
+        return moved * moved
     return 0.0 if isinstance(event, Threshold | PerturbedObjective | ModeDraws) else None
 
 

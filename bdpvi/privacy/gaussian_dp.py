@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from scipy.special import ndtri
 
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
@@ -16,6 +17,8 @@ from bdpvi.privacy.solve import root
 
 GAUSSIAN = "Gaussian DP"
 """Name of the method in reports."""
+_LARGE = 1e16
+"""From this μ² on the bound by the loss's tail has 15 digits, and rounding hides the root."""
 
 
 @on_host
@@ -23,12 +26,14 @@ def gaussian_epsilon(variance: float, delta: float) -> float:
     """Return ε at ``delta`` of a Gaussian mechanism: the root of ``equal_covariance``.
 
     Args:
-        variance: variance of the privacy loss, μ², positive.
+        variance: variance of the privacy loss, μ², positive, may be +inf.
         delta: δ in (0, 1).
 
     Returns:
         ε, rounded up by a relative 1e-11.
     """
+    if variance > _LARGE:  # where the loss's Gaussian tail, Pr[L > ε] ≥ δ(ε), is δ
+        return variance * (0.5 - float(ndtri(delta)) / math.sqrt(variance)) * (1 + 1e-11)
     v = torch.tensor([validate.positive("variance", variance)], dtype=torch.float64)
 
     def excess(epsilon: float) -> float:
@@ -36,7 +41,7 @@ def gaussian_epsilon(variance: float, delta: float) -> float:
 
     if excess(0.0) <= 0:
         return 0.0
-    # Beyond this ε even the loss's Gaussian tail, Pr[L > ε] ≥ δ(ε), is below δ.
+    # Beyond this ε even the tail is below δ.
     top = variance / 2 + math.sqrt(variance * -2 * math.log(delta))
     return root(excess, 0.0, top) * (1 + 1e-11)  # rounded up
 

@@ -63,6 +63,32 @@ def test_epsilon_of_a_gaussian(sigma: float) -> None:
             assert exact(sigma**-2, found * (1 - 1e-6)) > delta
 
 
+@pytest.mark.parametrize("sigma", [1e-4, 1e-7, 1e-8, 1e-9, 1e-12, 1e-50, 1e-150])
+def test_a_large_epsilon_of_a_gaussian(sigma: float) -> None:
+    """By the tail of the normal loss, of which ε takes e^ε Φ(−μ/2 − ε/μ), φ(t)/(μ + t) at most."""
+    for delta in (1e-100, 1e-20, 1e-5, 0.4):
+        with mpmath.workdps(60):
+            mu = mpmath.sqrt(mpmath.mpf(sigma**-2))
+            found = mpmath.mpf(gaussian_epsilon(sigma**-2, delta))
+
+            def less(t: mpmath.mpf, share: int) -> mpmath.mpf:
+                taken = mpmath.npdf(t) / (mu + t) * share  # noqa: B023
+                return mpmath.log(mpmath.ncdf(-t) - taken) - mpmath.log(delta)  # noqa: B023
+
+            start = math.sqrt(-2 * math.log(delta)) - 0.3
+            most, least = (mpmath.findroot(lambda t: less(t, n), start) for n in (0, 1))  # noqa: B023
+            most, least = (mu * (t + mu / 2) for t in (most, least))
+            assert least <= found <= most * (1 + mpmath.mpf("1e-10"))
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+@pytest.mark.parametrize("sigma", [1e-101, 1e-160, 1e-300])
+def test_hardly_any_noise_is_no_error(sigma: float, rate: float) -> None:
+    for delta in (1e-5, 0.7):
+        run = SampledGaussian(noise_multiplier=sigma, rate=rate)
+        assert epsilon_or_inf([run], delta) > 1e200
+
+
 @pytest.mark.parametrize(
     "epsilon", [*EPSILONS[:-1], pytest.param(EPSILONS[-1], marks=pytest.mark.whole)]
 )
