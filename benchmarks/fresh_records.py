@@ -186,7 +186,7 @@ def drawn_shifts(found: pd.DataFrame) -> Figure:
         one.set_title(name, fontsize=10)
         one.set_xscale("log", base=2)
         one.set_xticks(SHIFTS, [f"×{shift:g}" for shift in SHIFTS])
-        one.set_ylim(0, None)
+        one.set_ylim(0, 1.1 * found["ratio"].max())
         one.spines[["top", "right"]].set_visible(False)
     figure.supxlabel("features of fresh records", fontsize=10)
     figure.supylabel("fresh ε over claimed", fontsize=10)

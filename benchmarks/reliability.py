@@ -178,9 +178,9 @@ def by_size(found: pd.DataFrame) -> str:
     return f"""### Larger tables, and records of another population
 
 The more records, the nearer is the claim to what it bounds, and the less room is left for records
-that are unlike the table: {FEW} tables of each population, with {MORE:,} fresh records each. The
-last column is the mean of their δ at the claimed ε, over the δ of the claim: the largest of a
-table, with its standard error.
+that are unlike the table: {FEW} tables of each population, with {MORE:,} fresh records each, of
+which {SHIFTED:,} give an ε. The last column is the mean of their δ at the claimed ε, over the δ of
+the claim: the largest of a table, with its standard error.
 
 | records | claimed ε, median | fresh ε over claimed, median | δ over claimed, largest |
 | --- | --- | --- | --- |
