@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -75,14 +77,11 @@ def shifted(kept: Checkpoint) -> pd.DataFrame:
     Each row is of a table, a factor of the features, and whether the labels are the other ones. It
     has the mean δ at the claimed ε, without a shift, over that of the claim, and its error.
     """
-    parts = [
-        _each(f"{rows}-", FEW, kept, lambda one, seed, rows=rows: _of_size(one, rows, seed))
-        for rows in SIZES
-    ]
+    parts = [_each(f"{rows}-", FEW, kept, partial(_of_size, rows)) for rows in SIZES]
     return pd.concat(parts, ignore_index=True)
 
 
-def _of_size(population: Population, rows: int, seed: int) -> list[dict[str, Any]]:
+def _of_size(rows: int, population: Population, seed: int) -> list[dict[str, Any]]:
     fresh, drawn = _drawn(population, rows, MORE, seed)
     x, y = (torch.cat(each) for each in zip(*fresh, strict=True))
     again, pairs = drawn.pairs(fresh[:_AGAIN]), added(drawn, x, y)
@@ -93,11 +92,10 @@ def _of_size(population: Population, rows: int, seed: int) -> list[dict[str, Any
     known = {"delta": float(most.mean()), "error": float(most.std()) / MORE**0.5}
     x, y = x[:SHIFTED], y[:SHIFTED]
     found = []
-    for shift in SHIFTS:
-        for other in (False, True):
-            pairs = added(drawn, shift * x, 1 - y if other else y)
-            row = {"rows": rows, "shift": shift, "other": other, "claim": drawn.claim, **known}
-            found.append(row | {"ratio": mean_epsilon(pairs, DELTA) / drawn.claim})
+    for shift, other in product(SHIFTS, (False, True)):
+        pairs = added(drawn, shift * x, 1 - y if other else y)
+        row = {"rows": rows, "shift": shift, "other": other, "claim": drawn.claim, **known}
+        found.append(row | {"ratio": mean_epsilon(pairs, DELTA) / drawn.claim})
     return found
 
 
@@ -176,7 +174,8 @@ def drawn_shifts(found: pd.DataFrame) -> Figure:
     colours = dict(zip(SIZES, ("#9ecae1", "#4292c6", "#08306b"), strict=True))
     for one, (name, part) in zip(axes.flat, found.groupby("population", sort=False), strict=True):
         one.axhline(1.0, color="#d62728", lw=1.5, label="claimed")
-        for (rows, other), line in part.groupby(["rows", "other"]):
+        for rows, other in product(SIZES, (False, True)):
+            line = part[(part["rows"] == rows) & (part["other"] == other)]
             ratio = line.groupby("shift")["ratio"].median()
             label = f"{rows:,} records" + ", other label" * other
             style = "--" if other else "-"

@@ -170,7 +170,7 @@ def by_size(found: pd.DataFrame) -> str:
     same = found[(found["shift"] == 1) & ~found["other"]]
     lines = []
     for size, part in same.groupby("rows"):
-        most = part.loc[part["delta"].idxmax()]
+        most = part.iloc[int(part["delta"].argmax())]
         lines.append(
             f"| {size:,} | {part['claim'].median():.3f} | {part['ratio'].median():.2f} "
             f"| {most['delta']:.2f} ± {most['error']:.2f} |"
