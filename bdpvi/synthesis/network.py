@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bdpvi.datasets.domain import Codes
-from bdpvi.synthesis.counts import Floats, Group, NoisyCounts
+from bdpvi.synthesis.counts import RARE, Floats, Group, NoisyCounts
 from bdpvi.synthesis.margins import (
     ROUNDS,
     by_pairs,
@@ -266,8 +266,10 @@ def _within(noisy: NoisyCounts, at: int, shares: Floats) -> Floats:
         plain = codes[codes < len(bins) - 2]
         codes = plain if len(plain) else codes
         known = noisy.single[at][codes].astype(np.float64)
-        if len(codes) > 1 and known.sum() > noisy.deviation * math.sqrt(len(codes)):
-            found[one, codes] = projected(known / known.sum())
+        # A cell that stands out does so however far below 0 the noise of the others is.
+        stands_out = known.max() > RARE * noisy.deviation
+        if len(codes) > 1 and (stands_out or known.sum() > noisy.deviation * math.sqrt(len(codes))):
+            found[one, codes] = projected(known / max(known.sum(), known.max()))
         elif shares[codes].any():
             found[one, codes] = shares[codes] / shares[codes].sum()
         else:

@@ -124,6 +124,17 @@ def test_margins_are_the_mean_by_inverse_variance() -> None:
     )
 
 
+def test_a_cell_that_stands_out_is_seen_however_far_below_0_the_noise_of_others_is() -> None:
+    """Rows of 0 had become any number of their bin in 2 of 100 releases."""
+    cells = np.array([-40] * 8 + [370, 800, 0, 0])
+    bins = np.array([0] * 9 + [1] * 3)
+    noisy = NoisyCounts((cells,), (bins,), {}, 31.0, {})
+    within = network(noisy, None, [np.ones(len(cells))], 1, 1000).within[0]
+    assert within[0, 8] > 0.99
+    cells[8] = 120  # less than four deviations: perhaps noise
+    assert network(noisy, None, [np.ones(len(cells))], 1, 1000).within[0][0, 8] < 0.2
+
+
 def test_draws_have_the_probabilities_of_their_rows() -> None:
     table = np.random.default_rng(4).dirichlet(np.ones(5), size=3)
     table[1, [0, 4]] = 0.0
