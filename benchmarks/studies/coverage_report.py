@@ -170,7 +170,7 @@ def coverage_text(table: pd.DataFrame) -> str:
         "",
         "**The rule.** A result is called reliable when the miss rate that skewness and size "
         f"predict, γ exp((κ + √(6/m)) h(t)/√m), is at most γ^{TOLERANCE:g} "
-        "(`accounting.reliability`). "
+        "(`bdpvi.bayesian.accounting.reliability`). "
         "Skewness does not change when y is shifted or scaled, and neither does a miss, so the "
         "rule reads tiny costs, where every y is almost 1, as well as large ones; shares of Σy do "
         "not. k̂ does not separate: at small γ moderate skewness is enough to miss, at any k̂.",
