@@ -688,6 +688,7 @@ def main() -> None:
     found = []
     with on(torch.device(given.device)):
         for row in rows():
+            row = replace(row, data=tuple(one.to(given.device) for one in row.data))
             how, why = compared(row, given.steps, given.recorded)
             found.append(how)
             print(f"| {row.kind} | {row.name} | {how} | {why.replace('|', ',')} |", flush=True)
