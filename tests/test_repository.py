@@ -1,9 +1,8 @@
-"""What the repository's pages name is there, and names no folder of one machine."""
+"""The repository's pages are short, name no folder of one machine, and agree on versions."""
 
 from __future__ import annotations
 
 import ast
-import pkgutil
 import re
 import shutil
 import subprocess
@@ -25,30 +24,6 @@ OUTPUTS = sorted((ROOT / "docs" / "benchmarks").glob("*.txt"))
 SCRIPTS = sorted((ROOT / "benchmarks").glob("*.py"))
 FOLDER = re.compile(r"""(?:^|[\s='"(`])(?:/\w|~[/\w]|\.\./|[A-Z]:[\\/])""")
 """How a folder of one machine begins: at its root, at home, or above the repository."""
-
-
-def there(name: str) -> bool:
-    """Say whether a dotted name can be imported, or could with an extra that is not installed."""
-    try:
-        pkgutil.resolve_name(name)
-    except ImportError as error:
-        return isinstance(error.__cause__, ModuleNotFoundError)
-    except AttributeError:
-        return False
-    return True
-
-
-def test_modules_and_files_that_pages_name_are_there() -> None:
-    assert not there("bdpvi.privacy.no_such_module")
-    assert not there("studies.no_such_module")
-    gone = []
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        names = set(re.findall(r"(?<![\w./-])(?:bdpvi|studies)(?:\.\w+)+", text))
-        files = set(re.findall(r"(?<![\w./-])(?:benchmarks|examples)/[\w/-]+\.py", text))
-        gone += [(page.name, name) for name in names if not there(name)]
-        gone += [(page.name, file) for file in files if not (ROOT / file).exists()]
-    assert gone == []
 
 
 def test_pages_that_are_read_are_short() -> None:

@@ -6,6 +6,8 @@ import ast
 import re
 from pathlib import Path
 
+from program import commands
+
 ROOT = Path(__file__).parents[1]
 INSTEAD = {
     r"bought(?! here)|buys?|unpaid": "private preprocessing; to estimate privately",
@@ -43,6 +45,9 @@ def test_messages_and_reports_use_the_terms_of_the_field() -> None:
         for file in (ROOT / folder).rglob("*.j2"):
             lines = file.read_text(encoding="utf-8").splitlines()
             found += [(file.name, line) for line in lines if WORDS.search(line)]
+    for name, command in commands().items():
+        helps = [command.help, *(getattr(one, "help", "") for one in command.params)]
+        found += [(name, text) for text in helps if WORDS.search(CODE.sub("", text or ""))]
     assert found == [], INSTEAD
 
 

@@ -71,8 +71,8 @@ def repair(
     """Make a damaged ledger whole again; keep the damaged file beside it.
 
     Lines up to the first damage are kept. Where whole lines are lost and nothing says what they
-    were, the whole budget counts as spent. All else only the owner of the fit can decide, by
-    --charge: in doubt give too much.
+    were, the whole budget counts as spent. Other damage only the owner of the fit can repair, by
+    --charge: if in doubt, give too much.
     """
     from bdpvi.bayesian import storage
     from bdpvi.privacy.repair import repair as repaired

@@ -23,7 +23,7 @@ from bdpvi.commands.options import (
 
 
 def predict(
-    released: Annotated[Path, typer.Argument(help="File that `bdpvi release` wrote.")],
+    released: Annotated[Path, typer.Argument(help="File of a release: OUT/release.json.")],
     data: Annotated[
         str,
         typer.Option(

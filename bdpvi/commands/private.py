@@ -175,13 +175,12 @@ def private(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Turn a table into a private model: buy constants, fit all rows, charge, draw, write.
+    """Turn a table into a private model, under a worst-case ε that covers all that is shared.
 
-    ε covers all that is shared, and is a worst-case one. Constants of columns that --constants
-    does not name are bought, a fifth of the price. The model is a logistic regression by objective
-    perturbation, which goes to the one without privacy as rows are added; or one of numbers, counts
-    or several classes, with intervals. After an interruption the same command goes on and pays
-    nothing twice.
+    Bounds and categories of columns that --constants does not name are estimated privately, for a
+    fifth of μ². The model is a logistic regression by objective perturbation, which approaches the
+    one without privacy as rows are added; or one of numbers, counts or several classes, with
+    intervals. After an interruption the same command goes on and nothing is charged twice.
 
     Example: bdpvi private --data patients.csv --one-row-per-person --target sick --positive yes
     --epsilon 1 --out shared

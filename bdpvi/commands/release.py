@@ -116,14 +116,13 @@ def release(
 
     Give --epsilon to release at the smallest temperature that keeps within it, --temperature to
     choose that yourself, or both to be refused beyond ε. From a clipped fit at the optimum with a
-    noise scale, ε is a worst-case one and the temperature follows from public constants; a
+    noise scale, ε is a worst-case one and the temperature follows from public settings; a
     certified Bayesian ε stands beside it. With --guarantee bayesian the temperature is 1 or public,
     and with --for-groups-of the same holds for every group.
-    Where rows are kept, each release is solved anew from them and takes --epsilon alone.
 
     The file holds what may be shared. What the command prints is for the owner: it is computed
-    from the records. After an interruption the same command makes the same draws and pays nothing
-    twice; so it does where OUT was lost.
+    from the records. After an interruption the same command makes the same draws and nothing is
+    charged twice; so it does where OUT was lost.
     """
     import bdpvi
     from bdpvi.bayesian import releases

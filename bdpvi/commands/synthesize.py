@@ -122,10 +122,11 @@ def synthesize(
     """Turn a table into synthetic rows that may be shared, under a worst-case ε.
 
     OUT gets synthetic.csv, and synthetic.json, from which `bdpvi sample` makes more rows. Bounds
-    and levels of columns that no schema declares are bought, a fifth of the price. What is spent
-    on the table is written to its ledger before anything is drawn. After an interruption the same
-    command goes on and pays nothing twice. The secret folder gets a report on what the rows are
-    good for, for the owner of the table alone; the same command makes it again, and OUT stays.
+    and levels of columns that no schema declares are estimated privately, for a fifth of μ². What
+    is spent on the table is written to its ledger before anything is drawn. After an interruption
+    the same command goes on and nothing is charged twice. The secret folder gets a report on how
+    well models and statistics of the rows agree with the table's, for the owner of the table alone;
+    the same command makes it again, and OUT stays.
     A table in blocks need not fit in memory; no rows are held out, and there is no report.
 
     Example: bdpvi synthesize --data patients.csv --one-row-per-person --target sick --epsilon 1

@@ -109,7 +109,7 @@ class Batches:
         limit: a number above every record's id.
 
     Attributes:
-        noise_seeds: noise seed of every step, see :meth:`Plan.noise_seed`.
+        noise_seeds: noise seed of every step, see :meth:`BatchPlan.noise_seed`.
 
     >>> Batches(BatchPlan(steps=3, rate=0.5, seed=1), 6)[0].tolist()
     [0, 1, 2, 4, 5]

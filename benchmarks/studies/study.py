@@ -67,7 +67,7 @@ def sized(full: int, scale: float, least: int = 1) -> int:
 def publish(
     out: Path, name: str, title: str, table: pd.DataFrame, figures: Iterable[Figure], text: str
 ) -> Finding:
-    """Write ``name.csv``, ``name.png`` (``name-2.png`` …) and ``name.md``."""
+    """Write ``{name}.csv``, ``{name}.png`` (``{name}-2.png`` …) and ``{name}.md``."""
     out.mkdir(parents=True, exist_ok=True)
     rows, note = out / f"{name}.csv", out / f"{name}.md"
     table.to_csv(rows, index=False, float_format="%.6g")

@@ -11,14 +11,17 @@ import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
+import program
 import pytest
 from simulated import logistic_data
 
 import bdpvi
 from bdpvi import datasets, guides
+from bdpvi._ground import outputs
 from bdpvi.bayesian import storage
 from bdpvi.bench import curves, demonstration
 from bdpvi.cli import main
@@ -30,15 +33,24 @@ from bdpvi.tables.recipe import GUIDES
 
 
 def run(*arguments: object) -> int:
-    """Run the command line in this process; return its exit code."""
-    old = sys.argv
-    sys.argv = ["bdpvi", *map(str, arguments)]
-    try:
-        main()
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
-    finally:
-        sys.argv = old
+    """Run the command line in this process; return its exit code.
+
+    Every option that it prints is one of this command.
+    """
+    words, said, say = [*map(str, arguments)], list[str](), outputs.say
+
+    def heard(*lines: str, error: bool = False) -> None:
+        said.extend(lines)
+        say(*lines, error=error)
+
+    code = 0
+    with patch.object(sys, "argv", ["bdpvi", *words]), patch.object(outputs, "say", heard):
+        try:
+            main()
+        except SystemExit as leaving:
+            code = int(leaving.code or 0)
+    assert not program.of_others(words, said), said
+    return code
 
 
 @pytest.fixture(scope="module")

@@ -235,7 +235,7 @@ def total(
     """Return the joint cost of everything in a ledger.
 
     Args:
-        ledger, accounting, planned, own: as for :meth:`Table.of`.
+        ledger, accounting, planned, own: as for :meth:`TableCost.of`.
         delta: δ.
         worst: the joint worst case.
 
