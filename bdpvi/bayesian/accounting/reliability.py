@@ -3,9 +3,9 @@
 A bound by Student's t falls below the truth with probability γ when the values are Gaussian. When
 they are skewed to the right, as y = exp(λD) is, a sample that happens to lack large values has a
 small mean *and* a small spread, and the bound misses more often. How much more often depends on
-the skewness and on the number of records, so the rule uses these two; ``python -m
-studies coverage`` measures how well it works. No rule can detect a tail of which the sample has no values: reliable
-means that the sample gives no reason for doubt.
+the skewness and on the number of records, so the rule uses these two; ``python -m studies
+coverage`` measures how well it works. No rule can detect a tail of which the sample has no values:
+reliable means that the sample gives no reason for doubt.
 """
 
 from __future__ import annotations
