@@ -95,7 +95,7 @@ Settings = Annotated[
         show_default=False,
     ),
 ]
-Folder = Annotated[Path, typer.Argument(help="Folder that `bdpvi fit` wrote. It is secret.")]
+Folder = Annotated[Path, typer.Argument(help="Folder of `bdpvi fit`, or OUT.secret. It is secret.")]
 Device = Annotated[
     str,
     typer.Option(help="Device to train on: auto, cpu or cuda; auto is cuda where there is one."),
