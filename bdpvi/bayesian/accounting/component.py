@@ -23,7 +23,7 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.privacy.conceivable import Influence
-from bdpvi.privacy.cost import Bound, Cost
+from bdpvi.privacy.cost import Assumption, Bound, Cost
 from bdpvi.privacy.events import WITH, WITHOUT, NormCounts, SampledGaussian
 
 KINDS = ("remove", "add")
@@ -185,7 +185,9 @@ class BayesianAccountant:
         if self._ids is None:
             return nothing(delta, [self.kind], shares)
         account = self.account
-        found = account.cost(delta)
+        sampled = any(one.rate < 1 for one in self._runs)
+        unseen = (Assumption.GIVEN_FEATURES, *(Assumption.POISSON_BATCHES,) * sampled)
+        found = account.cost(delta).each(lambda one: one.assuming(*unseen))
         return with_groups(found, every_group([account], delta, shares)) if shares else found
 
     def get_epsilon(self, delta: float) -> float:
