@@ -49,7 +49,8 @@ class BayesianAccountant:
 
     With an ``influence`` for every draw the Bayesian ε of draws is a certificate
     (:mod:`bdpvi.privacy.conceivable`); so is that of steps, whose clip bounds every record.
-    Without one it is an estimate. Draws and steps together use Rényi orders (Canonne, Kamath
+    Without one it is an estimate. Of your loop it sees nothing: bounds state the assumptions that
+    features were made without reading the table and batches are Poisson samples. Draws and steps together use Rényi orders (Canonne, Kamath
     and Steinke 2020, Proposition 12), as an estimate.
 
     Args:
@@ -63,8 +64,9 @@ class BayesianAccountant:
     >>> accountant = BayesianAccountant()
     >>> means = torch.linspace(0, 0.1, 1000).unsqueeze(1)
     >>> accountant.add((torch.zeros(1), torch.eye(1)), (means, torch.eye(1)))
-    >>> print(accountant.cost(1e-2).bayesian)
-    Bayesian DP ε = 0.04394 at δ = 0.01 (1000 records, not certified: by Student's t)
+    >>> bound = accountant.cost(1e-2).bayesian
+    >>> round(bound.epsilon, 5), bound.mark
+    (0.04394, "not certified: by Student's t")
     """
 
     def __init__(self, *, kind: str = "remove", accounting: Accounting | None = None) -> None:
