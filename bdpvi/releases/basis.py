@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.datasets.given import warn_of_signs
 from bdpvi.datasets.origin import DECLARED, GIVEN, MULTILINE, Origin, features_of, listed
 from bdpvi.noise.keys import EXPERIMENT
 from bdpvi.privacy.cost import Assumption, sentences
@@ -56,6 +55,8 @@ def given(data: object, **arrays: Tensor) -> tuple[Assumption, ...]:
         data: the records: what has no attribute ``preprocessing`` has no declared constants.
         arrays: features and targets in memory, by the names that the owner knows.
     """
+    from bdpvi.datasets.given import warn_of_signs  # late: a release is read without it
+
     preprocessing: Mapping[str, Any] = getattr(data, "preprocessing", {})
     found = assumptions_of(preprocessing)
     if Assumption.GIVEN_FEATURES in found and not preprocessing.get("encoding"):

@@ -50,8 +50,9 @@ class BayesianAccountant:
     With an ``influence`` for every draw the Bayesian ε of draws is a certificate
     (:mod:`bdpvi.privacy.conceivable`); so is that of steps, whose clip bounds every record.
     Without one it is an estimate. Of your loop it sees nothing: bounds state the assumptions that
-    features were made without reading the table and batches are Poisson samples. Draws and steps together use Rényi orders (Canonne, Kamath
-    and Steinke 2020, Proposition 12), as an estimate.
+    features were made without reading the table, and that batches are Poisson samples. Draws and
+    steps together use Rényi orders (Canonne, Kamath and Steinke 2020, Proposition 12), as an
+    estimate.
 
     Args:
         kind: whether a neighbour lacks a record of the data ("remove") or has one more, held-out
