@@ -123,7 +123,10 @@ class Federation:
             of=hashlib.sha256(settings).hexdigest()[:16],
         )
         self._asked: frozenset[int] | None = None
-        self.unseen = (Assumption.GIVEN_FEATURES, Assumption.POISSON_BATCHES)
+        self.unseen: tuple[Assumption, ...] = (
+            Assumption.GIVEN_FEATURES,
+            Assumption.POISSON_BATCHES,
+        )
 
     @property
     def ledger(self) -> Ledger:
