@@ -78,7 +78,10 @@ class Dataset:
             selection keeps them, so that a record's costs add up over training runs.
         feature_names: d names.
         name: name of the data in tables and reports.
-        preprocessing: how raw columns became ``x``. It counts as public; reports list it.
+        preprocessing: how raw columns became ``x``. It counts as public; reports list it. Without
+            it receipts state the condition that ``x`` was made without reading the table.
+            ``{"declared": {"features": "ages over 100, as in form 7"}}`` declares how, from
+            public constants.
         people: the people of these records; a selection keeps them.
 
     Warns:
@@ -272,6 +275,8 @@ class BlockData:
     def of_items(cls, source: Any, name: str = "data") -> BlockData:
         """Return records that are read by index, each features (d,) and a target.
 
+        An attribute ``preprocessing`` of the source is theirs.
+
         Raises:
             ValueError: if an item is no such pair; the first is looked at.
 
@@ -290,7 +295,8 @@ class BlockData:
                 "(d,) and a target"
             )
         names = tuple(f"x{j}" for j in range(items.like[0].shape[1]))
-        return cls(Spread(items.blocks), len(items), names, name, {}, People(), items)
+        noted = getattr(source, "preprocessing", {})
+        return cls(Spread(items.blocks), len(items), names, name, noted, People(), items)
 
     def taking(self, takes: Callable[..., Tensor] | None) -> BlockData:
         """Return records by index without those that ``takes(x, y)`` refuses when they are read.
@@ -350,6 +356,21 @@ def shown(data: Data) -> Dataset:
         return data
     x, y = data.like
     return Dataset(x, y)
+
+
+def in_arrays(data: object) -> dict[str, Tensor]:
+    """Return the tensors of all records, if they are in memory, by the names the owner knows.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> [*in_arrays(BlockData.of_items(TensorDataset(torch.ones(5, 2), torch.ones(5))))]
+    ['x', 'y']
+    """
+    if isinstance(data, Dataset):
+        return {"x": data.x, "y": data.y}
+    items = getattr(data, "items", None)
+    found = getattr(getattr(items, "source", data), "tensors", ())
+    names = getattr(items, "names", ()) or ("x", "y")
+    return dict(zip(names, found, strict=False))
 
 
 def in_memory(data: Data) -> Dataset:

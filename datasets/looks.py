@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.origin import target_bounds
 from bdpvi.datasets.records import added
 from bdpvi.datasets.spelling import number_of
 from bdpvi.datasets.types import UNUSED, ColumnType, unfit
@@ -143,20 +144,22 @@ def beyond(values: NDArray[np.float64], model: object) -> int:
     return int((np.abs(values - getattr(model, "middle", 0.0)) > most).sum())
 
 
-def tell_of_clamped(clamped: int, targets: int, most: float) -> None:
-    """Warn the owner if more than 1 % of the targets are clamped to their public bound.
+def tell_of_clamped(clamped: int, targets: int, model: object) -> None:
+    """Warn the owner if more than 1 % of the targets are clamped to their public bounds.
 
+    >>> from bdpvi.models.regression import BayesianLinearRegression
     >>> with warnings.catch_warnings(record=True) as said:
     ...     warnings.simplefilter("always")
-    ...     tell_of_clamped(1, 3, 10.0)
-    >>> str(said[0].message)[20:71]
-    '1 of 3 targets are beyond their public bound of 10,'
+    ...     tell_of_clamped(1, 3, BayesianLinearRegression.of_bounds(0, 10))
+    >>> str(said[0].message)[20:78]
+    '1 of 3 targets are beyond their public bounds, 0 and 10, a'
     """
     if clamped > _CLAMPED * targets:
         _tell(
-            f"{clamped} of {targets} targets are beyond their public bound of {most:g}, and "
-            "clamped to it: a mean near the bound is estimated too small, and only Poisson counts "
-            "by noisy scores are corrected for it. A larger bound (largest=, --largest, "
+            f"{clamped} of {targets} targets are beyond their public bounds, "
+            f"{' and '.join(target_bounds(model))}, and clamped to them: a mean near a bound is "
+            "estimated too small, and only Poisson counts by noisy scores are corrected for it. A "
+            "larger bound (largest=, --largest, "
             "--target-bounds) would keep them"
         )
 

@@ -174,7 +174,8 @@ def by_argument(model: Callable[..., Any], data: Any) -> BlockData:
             "model: no argument of the data is None by default, as in model(x, y=None)"
         )
     items = replace(items, names=names)
-    return BlockData(Spread(items.blocks), len(items), features, "data", {}, People(), items)
+    noted = getattr(data, "preprocessing", {})
+    return BlockData(Spread(items.blocks), len(items), features, "data", noted, People(), items)
 
 
 def _in_memory(model: Callable[..., Any], data: Any) -> Items:

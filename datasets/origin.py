@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Any
 
 DECLARED = "declared"
 """Key in a data set's notes for its owner's declarations: facts by name, in words."""
 MULTILINE = "multiline"
 """Key in a data set's notes if its records may span several lines of a file."""
+GIVEN = "given"
+"""Key in a data set's notes: whether its features came as arrays, without public constants."""
+FEATURES = "features"
+"""The declaration of how the features of arrays were made, from public constants alone."""
 
 
 class Origin(str, Enum):
@@ -38,6 +43,41 @@ def declared(**facts: object) -> dict[str, str]:
         for name, said in facts.items()
         if said not in (None, "", ())
     }
+
+
+def features_of(preprocessing: Mapping[str, Any]) -> str:
+    """Return the declaration of how features were made, from public constants alone; "" if none.
+
+    Raises:
+        ValueError: if what is declared is anything but texts by name.
+
+    >>> features_of({"declared": {"features": "ages over 100"}}), features_of({})
+    ('ages over 100', '')
+    """
+    facts = preprocessing.get(DECLARED, {})
+    if not isinstance(facts, Mapping) or not all(isinstance(one, str) for one in facts.values()):
+        raise ValueError(
+            f"preprocessing[{DECLARED!r}] must be texts by name, such as "
+            f"{{{FEATURES!r}: 'ages over 100'}}, got {facts!r:.80}"
+        )
+    found: str = facts.get(FEATURES, "")
+    return found.strip()
+
+
+def target_bounds(model: object) -> tuple[str, ...]:
+    """Return the public bounds of a regression's targets, lowest first; none without any.
+
+    >>> from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+    >>> target_bounds(BayesianLinearRegression.of_bounds(0, 6000))
+    ('0', '6000')
+    >>> target_bounds(BayesianPoissonRegression(largest=30))
+    ('0', '30')
+    """
+    most, middle = getattr(model, "largest", None), getattr(model, "middle", None)
+    if most is None:
+        return ()
+    ends = (0, most) if middle is None else (middle - most, middle + most)
+    return tuple(f"{one:.12g}" for one in ends)
 
 
 def listed(facts: Mapping[str, str]) -> str:

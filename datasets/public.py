@@ -11,6 +11,7 @@ import torch
 from bdpvi.datasets.columns import Column, Numeric
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.datasets.encoding import Encoding
+from bdpvi.datasets.origin import Origin
 
 
 def public_table(
@@ -20,7 +21,9 @@ def public_table(
     positive: str,
     columns: tuple[Column, ...] | None = None,
 ) -> Dataset:
-    """Return the rows of a public table; its constants are public because the table is.
+    """Return the rows of a public table, whose constants were read from all of them.
+
+    Receipts say so: for a table that is not public, no ε would cover them.
 
     Args:
         name: the table's name in reports.
@@ -31,10 +34,10 @@ def public_table(
     """
     source = (
         "Means, standard deviations and categories are computed from all rows of the published "
-        f"{name} table, training and test; they count as public."
+        f"{name} table, training and test."
     )
     columns = columns or tuple(Numeric.measured(frame[column]) for column in frame)
-    encoding = Encoding(columns, source)
+    encoding = Encoding(columns, source, origin=Origin.FROM_THIS_TABLE)
     return Dataset(
         encoding.apply(frame),
         torch.from_numpy(y.to_numpy(dtype=np.float64)),

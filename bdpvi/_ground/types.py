@@ -68,7 +68,7 @@ class NotCertifiedWarning(UserWarning):
 
 
 class PrivacyUtilityWarning(UserWarning):
-    """A release is as private as stated, but may have little utility: there are few records."""
+    """A release may have little utility, as there are few records; or a condition may not hold."""
 
 
 class BudgetExceededError(ValueError):

@@ -18,7 +18,7 @@ from bdpvi.bayesian.guarantees import Guarantee
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Charge
-from bdpvi.privacy.cost import Assumption, Cost, Kind
+from bdpvi.privacy.cost import Assumption, Bound, Cost, Kind
 from bdpvi.releases import basis
 from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Before, Plan
@@ -71,7 +71,9 @@ class DrawSamples:
         if not made:
             if asked.epsilon is not None:
                 promised.check(price, asked.epsilon)
-            for limit in filter(None, (asked.limit(guarantee), fit.ledger.budget)):
+            if asked.limit(guarantee):
+                _check_target(asked, guarantee, fit, charge, price)
+            if limit := fit.ledger.budget:
                 known = total if limit.delta == asked.delta else None
                 _check(limit, guarantee, fit, charge, asked.accounting, known)
             if asked.generator is not None:
@@ -150,13 +152,28 @@ def cost_with(
 
 _CHEAPER = {
     guarantees.WORST_CASE: "",
-    guarantees.BAYESIAN: ". Fewer draws, a higher temperature that is public, more records, fewer "
-    "columns or a stronger prior cost less; so does objective perturbation at small ε",
+    guarantees.BAYESIAN: ". Fewer draws, a higher temperature that is public (but the part of the "
+    "covariances, the same at any), more records, fewer columns or a stronger prior cost less; so "
+    "does objective perturbation at small ε",
     guarantees.GROUP: ". Larger groups, fewer draws, a higher temperature that is public, more "
     "records, fewer columns or a stronger prior cost less",
     guarantees.TYPICAL: ". Fewer draws or a higher temperature cost less",
 }
 """Remedies for an ε that is too large."""
+
+
+def _check_target(
+    asked: Asked, guarantee: Guarantee, fit: Fit, charge: Charge, price: Bound
+) -> None:
+    """Raise unless the total, ``charge`` included, is within the target ε."""
+    if asked.epsilon is not None and price.epsilon > asked.epsilon:
+        certificate = guarantee.name in (guarantees.BAYESIAN, guarantees.GROUP)
+        raise BudgetExceededError(
+            f"epsilon={asked.epsilon:g} is missed by the "
+            f"{'certificate' if certificate else 'price'} of draws={charge.draws} at "
+            f"temperature={charge.temperature:.6g}, which comes to {price}; {fit.ledger.said()}. "
+            f"Nothing was charged{_CHEAPER[guarantee.name]}"
+        )
 
 
 def _check(

@@ -32,7 +32,7 @@ from bdpvi.bayesian.optimum.drawn import FixedDraws
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.stream import over
 from bdpvi.bayesian.optimum.tables import Table
-from bdpvi.datasets.dataset import BlockData, Dataset, People, pair
+from bdpvi.datasets.dataset import BlockData, Dataset, People, in_arrays, pair
 from bdpvi.guides.checks import require
 from bdpvi.models.contract import Model, fitting
 from bdpvi.models.logistic import with_categories
@@ -40,6 +40,7 @@ from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import EXPERIMENT, Key
 from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.releases import basis
 
 _TYPICAL = (
     "draws from this fit will have no worst-case ε and no certified Bayesian ε, but a guarantee "
@@ -241,6 +242,7 @@ def fit(
     if isinstance(data, Dataset):
         data = fitting(model, data)
     data.people.share(ledger)
+    basis.given(data, **in_arrays(data))
     plan, optim = training.plan, training.optim
     there: Dataset | BlockData | Table = data
     if isinstance(data, BlockData):

@@ -23,7 +23,7 @@ from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.accounting.accountant import cost_of
 from bdpvi.federated.rounds import PUBLIC, Observer, Rounds
-from bdpvi.privacy.cost import Bound, Cost
+from bdpvi.privacy.cost import Assumption, Bound, Cost
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.worst_case import epsilon
@@ -87,6 +87,10 @@ class Federation:
             charged, and an unfinished round is closed. Its budget limits a client's worst-case ε
             towards the public, together with everything else in the ledger.
 
+    Attributes:
+        unseen: what is assumed of the clients, who are not seen: how their features were made, and
+            for a record how they sample.
+
     Raises:
         ValueError: if the ledger has charges with a unit other than clients, or a unit of several
             rows, which may lie with several clients.
@@ -119,6 +123,10 @@ class Federation:
             of=hashlib.sha256(settings).hexdigest()[:16],
         )
         self._asked: frozenset[int] | None = None
+        self.unseen: tuple[Assumption, ...] = (
+            Assumption.GIVEN_FEATURES,
+            Assumption.POISSON_BATCHES,
+        )
 
     @property
     def ledger(self) -> Ledger:
@@ -285,7 +293,7 @@ class Federation:
             raise ValueError(
                 f"noise_multiplier={self.rounds.noise_multiplier:g} has no finite ε; use more"
             )
-        found = replace(found, observer=observer.name)
+        found = self._assuming(replace(found, observer=observer.name), unit)
         return found if self.rounds.seed is None else found.seeded()
 
     def cost(
@@ -305,5 +313,12 @@ class Federation:
             ValueError: as :meth:`event`, or if δ is too small for the estimates.
         """
         found = cost_of([self.event(unit, observer, norms)], delta)
-        found = found.each(lambda bound: replace(bound, observer=observer.name))
+        found = found.each(
+            lambda bound: self._assuming(replace(bound, observer=observer.name), unit)
+        )
         return found if self.rounds.seed is None else found.each(Bound.seeded)
+
+    def _assuming(self, bound: Bound, unit: str) -> Bound:
+        """Return the bound with what is assumed of the clients."""
+        rates = (Assumption.POISSON_BATCHES,) * (unit == "client")
+        return bound.assuming(*(one for one in self.unseen if one not in rates))

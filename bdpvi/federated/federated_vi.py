@@ -48,7 +48,7 @@ from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.inference.guide import Guide, check_steps
 from bdpvi.bayesian.inference.optimisers import decay, fresh, fused
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.dataset import Dataset, in_arrays
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.rounds import PUBLIC, Observer, Rounds
 from bdpvi.guides import MeanField
@@ -64,6 +64,7 @@ from bdpvi.programs.descent import Clip, clipped_sum, move
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
 from bdpvi.programs.sources import Batch
+from bdpvi.releases import basis
 from bdpvi.releases.steps import Steps
 
 
@@ -344,6 +345,9 @@ def fit_federated(
         Client(model, data, settings, seed_of(settings.seed, number + 1))
         for number, data in enumerate(clients)
     ]
+    known = (basis.given(one, **in_arrays(one)) for one in clients)
+    facts = [federation.unseen] * bool(federation.charged) + list(known)
+    federation.unseen = tuple(dict.fromkeys(fact for some in facts for fact in some))
     # Turn the mean over expected clients into the sum over all records.
     scale = settings.clients / (settings.record_rate or 1.0)
     track = bars.bar if progress else bars.silent

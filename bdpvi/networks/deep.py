@@ -13,7 +13,7 @@ import secrets
 from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
@@ -29,6 +29,7 @@ from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.solve import smallest
+from bdpvi.releases import basis
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.steps import Steps
 
@@ -109,7 +110,8 @@ def make_private(
         loss: of outputs and targets, such as ``F.cross_entropy``, for one record at a time.
         data: tensors (x, y), or a torch Dataset of pairs with a fixed length. For a module with
             several inputs x is a tuple of tensors, or a mapping by input names. The x and y of a
-            :class:`bdpvi.Dataset` are converted to the dtype of the weights.
+            :class:`bdpvi.Dataset` are converted to the dtype of the weights. A torch Dataset
+            can declare how x was made, as there, by an attribute ``preprocessing``.
         rate: Poisson sampling rate q; qN is the expected batch size.
         max_grad_norm: C, bound on the L2 norm of each record's gradient. Chosen from public
             knowledge.
@@ -135,13 +137,13 @@ def make_private(
     ... )
     >>> for _ in range(10):
     ...     private.step()
-    >>> private.worst_case(delta=1e-5) == private.ledger.worst_case(delta=1e-5)
+    >>> private.worst_case(delta=1e-5).epsilon == private.ledger.worst_case(delta=1e-5).epsilon
     True
     """
     validate.positive("max_grad_norm", max_grad_norm)
     validate.rate("rate", rate)
     check_kind(module)
-    weights, ledger = trainable(module), settings.ledger
+    weights, ledger, whose = trainable(module), settings.ledger, data
     if isinstance(data, Dataset):
         ledger = data.ledger if ledger is None else ledger
         kind = weights[0].dtype if weights else torch.float32
@@ -156,7 +158,10 @@ def make_private(
         records=nearest_power(len(held)) if settings.records is None else settings.records,
         length=len(held),
         seed=settings.seed,
-        assumptions=(Assumption.ROUNDED_SIZE,) * (settings.records is None),
+        assumptions=(
+            *basis.given(whose, **_arrays(held)),
+            *(Assumption.ROUNDED_SIZE,) * (settings.records is None),
+        ),
     )
     if noise_multiplier is None:
         mechanism = replace(mechanism, noise_multiplier=_least_noise(mechanism, ledger, settings))
@@ -186,6 +191,16 @@ def nearest_power(records: int) -> int:
     [1, 1, 1024, 2048]
     """
     return 1 << round(math.log2(max(records, 1)))
+
+
+def _arrays(held: IndexedRecords) -> dict[str, Tensor]:
+    """Return the tensors of records in memory, by names for their owner."""
+    if not isinstance(held.source, tuple):
+        return {}
+    x, y = held.source
+    leaves = tree_leaves(x)
+    names = ["x"] if len(leaves) == 1 else [f"x[{at}]" for at in range(len(leaves))]
+    return {**dict(zip(names, leaves, strict=True)), "y": y}
 
 
 def _made_up(held: IndexedRecords, module: nn.Module, settings: DPSGDSettings) -> list[Batch]:

@@ -6,6 +6,7 @@ Importing this module registers it. It needs the extra ``bdpvi[opacus]``.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,10 @@ from typing import Any
 import torch
 from opacus.accountants import IAccountant
 from opacus.accountants.registry import register_accountant
+from opacus.utils.uniform_sampler import (
+    DistributedUniformWithReplacementSampler,
+    UniformWithReplacementSampler,
+)
 from torch import nn
 
 from bdpvi._ground.checkpoint import sealed, understood, unsealed
@@ -22,20 +27,24 @@ from bdpvi.networks.gradients import MARGIN, FunctionalGradients, Loss, trainabl
 from bdpvi.networks.records import IndexedRecords, Source, check_panel_size
 from bdpvi.networks.refusals import check_loss, check_module
 from bdpvi.privacy import worst_case
-from bdpvi.privacy.cost import Cost, Exposure
+from bdpvi.privacy.cost import Assumption, Cost, Exposure
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 
 MECHANISM = "bdp"
 _TRIED = 8
+_POISSON = (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)
+"""Opacus's samplers whose batches have each record by a coin of its own."""
 
 
 class BDPAccountant(IAccountant):  # type: ignore[misc]
     """Charges Opacus's steps: :meth:`get_epsilon` is worst-case, :meth:`cost` has the path too.
 
     The worst case is computed by privacy loss distributions, for Poisson sampling and one record
-    added or removed; with ``poisson_sampling=False`` in Opacus it does not hold. A panel's cost is
-    tracked after :meth:`watch`; earlier steps count at the clip. In Opacus's "ghost" mode,
-    accumulated batches cannot be detected here: leave accumulation to ``BatchMemoryManager``.
+    added or removed. A loader that does not sample so is refused where Opacus hands it over, as
+    with ``poisson_sampling=False``. What a loop then reads is not seen: :meth:`cost` says what it
+    assumes. A panel's cost is tracked after :meth:`watch`; earlier steps count at the clip. In
+    Opacus's "ghost" mode, accumulated batches cannot be detected here: leave accumulation to
+    ``BatchMemoryManager``.
 
     >>> from opacus.accountants import create_accountant
     >>> accountant = create_accountant("bdp")  # PrivacyEngine(accountant="bdp") does this
@@ -100,7 +109,11 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         The hook raises ValueError, before the step is released, if several batches were
         accumulated. With per-layer clips, a record's norm is that of its whole gradient over the
         root of the clips' sum of squares, which never understates its cost.
+
+        Raises:
+            ValueError: if Opacus, which calls this, keeps a loader that does not sample by Poisson.
         """
+        _check_loader(sys._getframe(1).f_locals.get("data_loader"))
 
         def hook(optimizer: Any) -> None:
             if optimizer.accumulated_iterations != 1:
@@ -124,7 +137,8 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         Raises:
             ValueError: if there is no panel or no charge.
         """
-        return self._account().cost(delta)
+        unseen = (Assumption.GIVEN_FEATURES, Assumption.POISSON_BATCHES)
+        return self._account().cost(delta).each(lambda one: one.assuming(*unseen))
 
     def exposure(self, delta: float) -> Exposure:
         """Return quantiles of single records' ε; see :meth:`.Private.exposure`."""
@@ -191,6 +205,19 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
             norms = norms.add_largest(steps - norms.steps)  # steps that were not watched
             events.append(_event(noise, rate, steps, replace(norms, ids=ids)))
         return Account(events)
+
+
+def _check_loader(loader: object) -> None:
+    """Refuse a loader whose batches are seen to be no Poisson samples; None is not seen."""
+    batches = getattr(loader, "batch_sampler", None)
+    if loader is None or isinstance(batches, _POISSON):
+        return
+    drawn = type(getattr(batches, "sampler", batches)).__name__
+    raise ValueError(
+        f"data_loader draws its batches by {drawn}, as with poisson_sampling=False: a record can "
+        "be in every batch, or in one many times, and the ε for Poisson samples does not hold. "
+        "Leave poisson_sampling at True, or give an opacus.data_loader.DPDataLoader"
+    )
 
 
 def _event(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -17,8 +17,6 @@ from bdpvi.privacy.evidence import Evidence
 ADD_OR_REMOVE = "add or remove"
 REPLACE = "replace"
 RECORD = "one record"
-GIVEN = ", conditional on preprocessing bounds read from this table"
-"""Condition of an ε that does not cover the published means, deviations and categories."""
 READ_FROM_RECORDS = "temperature read from the records: no δ covers it"
 
 
@@ -57,6 +55,10 @@ class Assumption(Enum):
         "Some preprocessing bounds or categories are outputs of another release: this ε does not "
         "cover them, and they are assumed to be public for the people in this table"
     )
+    GIVEN_FEATURES = (
+        "The given features were made without reading the table: no ε covers means, limits, "
+        "components or a choice of columns that were computed from its rows before"
+    )
     DECLARED_FACTS = (
         "What the owner declared about the table is public: if any of it was chosen by looking "
         "at the rows, no ε covers that"
@@ -91,9 +93,50 @@ class Assumption(Enum):
         "Whether to release, and at which temperature, was decided by a Bayesian ε computed from "
         "the records; no ε covers what that decision reveals"
     )
+    POISSON_BATCHES = (
+        "The training loop is not the library's: every batch is assumed to be a Poisson sample at "
+        "the rate that was charged, each record in it by a coin of its own"
+    )
     SECRET_SAMPLING = "Which records took part in each step is secret"
     SERVER_ADDS_NOISE = "The server is trusted to add the noise"
     SEEDED_EXPERIMENT = "An experiment: its randomness is seeded, so there is no guarantee"
+
+
+_CONDITIONS = {
+    Assumption.CONSTANTS_FROM_TABLE: "preprocessing bounds read from this table",
+    Assumption.GIVEN_FEATURES: "features made without reading the table",
+}
+"""Assumptions that every line with an ε names, in short: the owner can have broken them before."""
+CONSTANTS = frozenset(
+    {
+        Assumption.PUBLIC_CONSTANTS,
+        Assumption.BOUGHT_CONSTANTS,
+        Assumption.CONSTANTS_FROM_TABLE,
+        Assumption.CONSTANTS_FROM_ANOTHER_RELEASE,
+    }
+)
+"""Origins of preprocessing bounds and categories; of several, each is that of some of them."""
+
+
+def facts(assumptions: Collection[Assumption]) -> list[str]:
+    """Return assumptions as sentences, all of which can be true of one release.
+
+    >>> facts([Assumption.PUBLIC_CONSTANTS])
+    ['The preprocessing bounds and categories are public, not read from the rows']
+    >>> for one in facts([Assumption.PUBLIC_CONSTANTS, Assumption.BOUGHT_CONSTANTS]):
+    ...     print(one)
+    Some preprocessing bounds and categories are public, not read from the rows
+    Some preprocessing bounds and categories were estimated privately: ε covers them
+    """
+    mixed = len(CONSTANTS.intersection(assumptions)) > 1
+    said = []
+    for one in assumptions:
+        words = one.value
+        if mixed and one in CONSTANTS:
+            words = words.replace("The preprocessing", "Some preprocessing")
+            words = words.replace("on the preprocessing", "on some preprocessing")
+        said.append(words)
+    return said
 
 
 def sentences(*parts: str) -> str:
@@ -182,6 +225,12 @@ class Bound:
         )
 
     @property
+    def given(self) -> str:
+        """The conditions of the ε that the owner can have broken before, in words."""
+        found = [words for one, words in _CONDITIONS.items() if one in self.assumptions]
+        return f", conditional on {' and '.join(found)}" if found else ""
+
+    @property
     def sure(self) -> str:
         """The confidence of an every-group bound, in words."""
         return f"with confidence 1 − {1 - self.confidence:.2g}"
@@ -227,16 +276,27 @@ class Bound:
         shrunk = math.exp(-self.epsilon)
         return (1 + self.delta * shrunk) / (1 + shrunk)
 
+    def told(self, whose: str) -> str:
+        """Return what ε says about one person, as a number, for every page.
+
+        Args:
+            whose: the unit whose presence is hidden, in words.
+        """
+        return (
+            f"whoever sees everything that was released and knows all other rows tells whether the "
+            f"table has {whose} or not with a chance of at most {100 * self.attack_success:.1f} %, "
+            "where guessing has 50 %"
+        )
+
     @property
     def meaning(self) -> str:
         """The guarantee in words, with every assumption."""
         words = meaning(self.kind, self.relation, self.unit, self.share, self.confidence)
-        return sentences(words, *(one.value for one in self.assumptions))
+        return sentences(words, *facts(self.assumptions))
 
     def __str__(self) -> str:
         seeded = Assumption.SEEDED_EXPERIMENT in self.assumptions
-        given = GIVEN * (Assumption.CONSTANTS_FROM_TABLE in self.assumptions)
-        number = f"ε = {self.epsilon:.4g}"
+        given, number = self.given, f"ε = {self.epsilon:.4g}"
         if self.kind is Kind.PATH:
             unit = self.unit.removeprefix("one ")
             return (

@@ -22,7 +22,7 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import require_same
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.guide import check_steps
-from bdpvi.datasets.dataset import BlockData, Dataset
+from bdpvi.datasets.dataset import BlockData, Dataset, in_arrays
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.arguments import Arguments
@@ -30,6 +30,7 @@ from bdpvi.programs.descent import Clip, Descent
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
 from bdpvi.programs.sources import Batch, source_of
+from bdpvi.releases import basis
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.steps import Steps
 
@@ -261,7 +262,8 @@ class PrivateSVI:
     def _begun(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Descent, Steps]:
         """Return descent and steps, created from these arguments in the first call."""
         ledger = self._ledger
-        given = args[0] if len(args) == 1 and isinstance(args[0], Dataset | BlockData) else None
+        source = args[0] if len(args) == 1 and not kwargs else None
+        given = source if isinstance(source, Dataset | BlockData) else None
         if given is not None:
             ledger = given.ledger if ledger is None else ledger
         if isinstance(given, Dataset):
@@ -276,7 +278,14 @@ class PrivateSVI:
         if not arguments.length:
             raise ValueError("step: the records are 0; at least 1 is needed. Nothing was charged")
         program = read(self.model, self.guide, self.loss, arguments, self.plate)
-        mechanism = replace(self._mechanism, size=program.size, length=arguments.length)
+        rows = () if arguments.source else arguments.tables
+        shown = in_arrays(source) or {f"argument {at}": one for at, one in enumerate(rows)}
+        mechanism = replace(
+            self._mechanism,
+            size=program.size,
+            length=arguments.length,
+            assumptions=basis.given(source, **shown),
+        )
         of, spent = secrets.token_hex(8), ledger or Ledger()
         descent = Descent(program, self.optim, mechanism, self._clip)
         self._charged = Steps(spent, mechanism.event(1), kind="steps", of=of, block=BLOCK)

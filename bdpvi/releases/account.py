@@ -130,11 +130,9 @@ class Account:
                 f"At least one of these has no worst-case ε at δ = {self.delta:g}; its own receipt "
                 "says which guarantee it has, and at which δ"
             )
-        chance = 100 * self.total.attack_success
         return (
-            f"{self.total.meaning}. In one sentence: whoever sees everything that was released "
-            f"tells whether the table has {self.book.whose} or not with a chance of at most "
-            f"{chance:.1f} %, where guessing has 50 %"
+            f"{self.total.meaning}. What it assumes of the table's preprocessing stands on the "
+            f"receipts. In one sentence: {self.total.told(self.book.whose)}"
         )
 
     @property

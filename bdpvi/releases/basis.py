@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.datasets.origin import DECLARED, MULTILINE, Origin, listed
+from bdpvi.datasets.origin import DECLARED, GIVEN, MULTILINE, Origin, features_of, listed
 from bdpvi.noise.keys import EXPERIMENT
 from bdpvi.privacy.cost import Assumption, sentences
 
@@ -36,10 +39,32 @@ def assumptions_of(
     found = [Assumption.SEEDED_EXPERIMENT] * bool(preprocessing.get(EXPERIMENT))
     if encoding := encoding_of(preprocessing, spent):
         found += [ASSUMED[one] for one in reversed(encoding.origins)]
+    as_given = preprocessing.get(GIVEN, encoding is None)
+    if Assumption.CONSTANTS_FROM_TABLE not in found and as_given and not features_of(preprocessing):
+        found.append(Assumption.GIVEN_FEATURES)
     found += [Assumption.DECLARED_FACTS] * bool(preprocessing.get(DECLARED))
     found += [Assumption.PUBLIC_CLASSES] * bool(preprocessing.get(LABELLED))
     found += [Assumption.RECORDS_ACROSS_LINES] * bool(preprocessing.get(MULTILINE))
     return tuple(found)
+
+
+def given(data: object, **arrays: Tensor) -> tuple[Assumption, ...]:
+    """Return the assumptions for records as a call is given them; warn of made features that show.
+
+    Args:
+        data: the records: what has no attribute ``preprocessing`` has no declared constants.
+        arrays: features and targets in memory, by the names that the owner knows.
+    """
+    from bdpvi.datasets.given import warn_of_signs  # late: a release is read without it
+
+    preprocessing: Mapping[str, Any] = getattr(data, "preprocessing", {})
+    found = assumptions_of(preprocessing)
+    if Assumption.GIVEN_FEATURES in found and not preprocessing.get("encoding"):
+        there = {name: one.detach().cpu() for name, one in arrays.items()}
+        plain = (torch.float16, torch.bfloat16)
+        numbers = {n: (one.float() if one.dtype in plain else one) for n, one in there.items()}
+        warn_of_signs(4, **{name: one.numpy() for name, one in numbers.items()})
+    return found
 
 
 def encoding_of(preprocessing: Mapping[str, Any], spent: Iterable[Entry]) -> Encoding | None:

@@ -41,7 +41,7 @@ class NoisySum:
         smallest: the smallest sensitivity for which a cost is computed; C by default.
         seed: None draws batches and noise from the operating system's cryptographic generator. A
             number is for experiments.
-        assumptions: assumptions of the guarantee about the source of N.
+        assumptions: assumptions of the guarantee about the source of N, and the records.
 
     Raises:
         ValueError: naming the argument that is out of range.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bdpvi._ground import schema
-from bdpvi.privacy.cost import GIVEN, READ_FROM_RECORDS, Assumption, Bound, Kind, sentences
+from bdpvi.privacy.cost import READ_FROM_RECORDS, Assumption, Bound, Kind, sentences
 
 AIMED = "target"
 PUBLIC = "computed from public settings"
@@ -78,7 +78,6 @@ class Receipt:
         if self.experiment:
             return "an EXPERIMENT: its noise is seeded, so there is no guarantee"
         bound = self.bound
-        given = GIVEN * (Assumption.CONSTANTS_FROM_TABLE in bound.assumptions)
         trust, number = "", f"ε = {bound.epsilon:.4g} ({self.source})"
         if self.source == OWNERS:
             number = f"(ε {self.source})"
@@ -97,7 +96,7 @@ class Receipt:
             trust += f"; {READ_FROM_RECORDS}" * (Assumption.FOUND_FROM_DATA in bound.assumptions)
         return (
             f"{bound.kind.value} {number} at δ = {bound.delta:g}, "
-            f"to {bound.neighbours}{given}{trust}"
+            f"to {bound.neighbours}{bound.given}{trust}"
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -142,6 +142,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             read = inputs.numbers(inputs.on_host(X))
             values = validate_data(self, read, dtype=np.float64, ensure_all_finite=False)
             rows = inputs.Numbers(values, device=inputs.device_of(X))
+        inputs.warn_of_made(rows.values)
         targets = column_or_1d(inputs.on_host(y), warn=True)
         check_consistent_length(rows, targets)
         if targets.dtype.kind == "c":
@@ -159,6 +160,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         frame = pd.DataFrame({"unit": persons})
         kept = at_most(frame, "unit", self.rows_per_unit).index.to_numpy()
         return rows.select(kept), targets[kept]
+
+    @property
+    def _declares_features(self) -> bool:
+        """Whether arguments declare how the features were made, from public constants."""
+        return any(one is not None for one in (self.bounds, self.scales, self.types))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -223,8 +229,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.datasets.origin import declared
         from bdpvi.tables.pipeline import about
 
-        names = ("classes", "base_rate", "target_bounds", "largest")
+        names = ("classes", "base_rate", "target_bounds")
         given = {name: getattr(self, name, None) for name in names}
+        if (most := getattr(self, "largest", None)) is not None:
+            given["target_bounds"] = (0, most)
         said = {
             name: tuple(np.ravel(np.asarray(one)).tolist())
             for name, one in given.items()
@@ -247,11 +255,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
         from bdpvi import Dataset
         from bdpvi.datasets.dataset import People
-        from bdpvi.datasets.origin import DECLARED
+        from bdpvi.datasets.origin import DECLARED, GIVEN
 
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(inputs.width)])
         encoding = standard.encoding(names)
         said = self._declared(inputs.kinds)
+        noted[GIVEN] = not self._declares_features
         return Dataset(
             torch.from_numpy(inputs.features(standard)),
             torch.from_numpy(y),

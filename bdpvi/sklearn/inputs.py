@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -9,11 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.pipeline import Pipeline as Steps
 
+from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.bought import public_encoding
 from bdpvi.datasets.cells import Cells, Columns, read_cells, read_columns
 from bdpvi.datasets.dtypes import declared_by, plain
 from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.given import REMEDY, warn_of_signs
 from bdpvi.datasets.records import Held
 from bdpvi.datasets.types import NUMBERS
 from bdpvi.tables import arrays
@@ -218,6 +223,39 @@ class Table:
 
 
 Inputs = Numbers | Table
+
+
+def warn_of_made(values: Floats) -> None:
+    """Warn the owner if features were made from their own rows, by a pipeline or visibly."""
+    before = _fitted_before()
+    if before:
+        warnings.warn(
+            f"for the owner only: {before[0]} was fitted to the same rows before; {REMEDY}",
+            PrivacyUtilityWarning,
+            stacklevel=4,
+        )
+    else:
+        warn_of_signs(4, X=values)
+
+
+def _fitted_before() -> list[str]:
+    """Return the transformers that a pipeline fitted to the rows which this ``fit`` is given."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        pipeline = frame.f_locals.get("self")
+        if isinstance(pipeline, Steps):
+            before = [one for _, one in pipeline.steps[:-1] if hasattr(one, "fit")]
+            if found := [type(one).__name__ for one in before if _fits(one)]:
+                return found
+        frame = frame.f_back
+    return []
+
+
+def _fits(transformer: Any) -> bool:
+    """Return whether a transformer learns from rows; without a declaration it counts as if so."""
+    if hasattr(transformer, "__sklearn_tags__"):
+        return bool(transformer.__sklearn_tags__().requires_fit)
+    return bool(getattr(transformer, "_get_tags", dict)().get("requires_fit", True))  # before 1.6
 
 
 def tabular(X: object, types: Schema | None) -> bool:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
-ALARMS = 0.05
-"""False positive rate at which the verdict explains ε."""
 _SHOWN = 24
 """Largest number of bars for a column: the most common bins."""
 _MOST_NAMED = 40
@@ -109,20 +107,6 @@ class Quality:
         store.write(Path(path), page(self, attack).encode())
 
 
-def most_found(alarms: float, epsilon: float, delta: float) -> float:
-    """Return the largest true positive rate of any membership test with this false positive rate.
-
-    With α = ``alarms`` it is min(δ + e^ε α, 1 − e^−ε (1 − δ − α)) (Kairouz, Oh and Viswanath 2015,
-    eq. 4).
-
-    >>> round(most_found(0.05, 1.0, 1e-6), 4), most_found(0.05, 0.0, 0.0)
-    (0.1359, 0.05)
-    """
-    one = delta + math.exp(min(epsilon, 700.0)) * alarms
-    other = 1 - math.exp(-epsilon) * (1 - delta - alarms)
-    return min(one, other, 1.0)
-
-
 def verdict(found: Quality) -> tuple[str, str, str]:
     """Return the meaning of ε for one person, good uses of the rows, and bad uses.
 
@@ -147,12 +131,10 @@ def copied(found: Quality) -> bool:
 
 def _meaning(found: Quality) -> str:
     bound = found.receipt.worst_case
-    chance = most_found(ALARMS, bound.epsilon, bound.delta)
+    told = bound.told(bound.unit)
     said = (
-        "An attacker who has the shared files, knows all other rows and has a false positive "
-        f"rate of {100 * ALARMS:g} % detects a member with probability {100 * chance:.1f} % at "
-        f"most ({bound.kind.value}: ε = {bound.epsilon:g} at δ = {bound.delta:g}, for "
-        f"{bound.unit})"
+        f"{told[0].upper()}{told[1:]} ({bound.kind.value}: ε = {bound.epsilon:g} at δ = "
+        f"{bound.delta:g})"
     )
     if found.receipt.from_data:
         said += "; bounds and levels read from the rows are also shared, and not covered"

@@ -15,7 +15,7 @@ from bdpvi.datasets import bought
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.datasets.origin import declared
+from bdpvi.datasets.origin import declared, target_bounds
 from bdpvi.datasets.types import NAMES, NUMBERS, UNUSED, ColumnType, types_of
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.kinds import OfClasses, OfNumbers
@@ -222,8 +222,7 @@ class Pipeline:
             categories=None if hashed is None else "hashed" if hashed else "counted",
             columns_left_out=len(self.drop) or None,
             exposure=self.exposure,
-            middle_of_the_target=getattr(self.model, "middle", None),
-            largest_of_the_target=getattr(self.model, "largest", None),
+            target_bounds=target_bounds(self.model),
             base_rate=self.base_rate,
             rows=about(self.expected_rows),
             settings=None if self.settings is None else "given",

@@ -24,7 +24,7 @@ from bdpvi.bayesian.accounting.answer import implied, nothing
 from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.bayesian.accounting.table import total as of_table
 from bdpvi.bayesian.fit import Kept
-from bdpvi.datasets.dataset import Data, Dataset
+from bdpvi.datasets.dataset import Data, Dataset, in_arrays
 from bdpvi.models.contract import Model, fitting
 from bdpvi.noise.keys import EXPERIMENT, Key
 from bdpvi.privacy.conversions import TESTS, least_failure
@@ -83,6 +83,7 @@ class Prepared:
             data = data.taking(getattr(model, "takes", None))
         model = getattr(model, "plain", model)
         data.people.share(ledger)
+        basis.given(data, **in_arrays(data))
         return cls(model, data, route.suited(model, data, guide), Kept(data.people))
 
     @property

@@ -389,8 +389,9 @@ class Work:
         if pipeline.model is None:
             type_, positive = pipeline.target_type, pipeline.positive_label
             tell_of_target(frame[pipeline.target], type_, positive)
-        elif most := getattr(pipeline.model, "largest", None):
-            tell_of_clamped(beyond(self.rows.y, pipeline.model), len(self.rows), most)
+        elif hasattr(pipeline.model, "largest"):
+            clamped = beyond(self.rows.y, pipeline.model)
+            tell_of_clamped(clamped, len(self.rows), pipeline.model)
 
     @cached_property
     def rows(self) -> Rows:

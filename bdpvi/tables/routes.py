@@ -81,8 +81,9 @@ def fit_private(
     >>> data = datasets.load_breast_cancer().train
     >>> model = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
     >>> release = fit_private(model, data, epsilon=1.0, route=ObjectivePerturbation(rows=500))
-    >>> print(release.receipt)
-    worst-case DP ε = 1 (target) at δ = 1e-05, to add or remove one record
+    >>> print(release.receipt)  # the loader standardised by means of the table
+    worst-case DP ε = 1 (target) at δ = 1e-05, to add or remove one record, conditional on \
+preprocessing bounds read from this table
     >>> release.predict_proba(data.x[:2]).shape
     torch.Size([2, 2])
     """

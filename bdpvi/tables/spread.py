@@ -69,8 +69,8 @@ def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: RowLimit | No
     tell_owner(odd, "line", ODD)
     if pipeline.model is None:
         tell_of_labels(pipeline.target, labels, pipeline.positive_label)
-    elif most := getattr(pipeline.model, "largest", None):
-        tell_of_clamped(clamped, used, most)
+    elif hasattr(pipeline.model, "largest"):
+        tell_of_clamped(clamped, used, pipeline.model)
     return int(used)
 
 

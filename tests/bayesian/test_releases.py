@@ -302,7 +302,10 @@ def test_a_ledger_that_cannot_be_written_draws_nothing(
             "delta must lie .* -1e-05",
         ),
         (lambda fit: bdpvi.release(fit, Charge(1, 2.0), temperature=1.0), "both given"),
-        (lambda fit: bdpvi.release(fit, temperature=1e-9, epsilon=1.0), "over the budget|finite"),
+        (
+            lambda fit: bdpvi.release(fit, temperature=1e-9, epsilon=1.0),
+            "missed by the price|finite",
+        ),
     ],
 )
 def test_bad_input_is_named_and_nothing_is_charged(

@@ -209,7 +209,7 @@ def test_release_for_an_epsilon_keeps_to_it(
         "--draws", 30,
     )  # fmt: skip
     assert code == 2
-    assert "over the budget" in capsys.readouterr().err
+    assert "epsilon=3 is missed by the price" in capsys.readouterr().err
     assert not (tmp_path / "b.json").exists()
 
 

@@ -13,14 +13,16 @@ import torch
 from accounts import path_of, worst_of
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 opacus = pytest.importorskip("opacus")
 from opacus import PrivacyEngine  # noqa: E402
 from opacus.accountants.utils import get_noise_multiplier  # noqa: E402
+from opacus.data_loader import DPDataLoader  # noqa: E402
 from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
 
 from bdpvi.networks.opacus import BDPAccountant  # noqa: E402
+from bdpvi.privacy.cost import Assumption  # noqa: E402
 from bdpvi.privacy.events import SampledGaussian  # noqa: E402
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant  # noqa: E402
 
@@ -144,10 +146,56 @@ def test_a_batch_in_parts_is_one_step() -> None:
 
 
 def test_accumulation_is_refused_uncharged() -> None:
-    loop = Loop(poisson_sampling=False)
+    loop = Loop()
+    loop.module.allow_grad_accumulation()
     with pytest.raises(ValueError, match="2 batches were accumulated"):
         loop.train(1, accumulated=2)
     assert len(loop.accountant) == 0
+
+
+def loaders() -> dict[str, DataLoader[Any]]:
+    """Return loaders that draw batches in other ways than Poisson's."""
+    records, weights = TensorDataset(*simulated(903)), torch.ones(903)
+    weights[0] = 1e6  # one record fills each batch
+    heavy = WeightedRandomSampler(weights.tolist(), 128)
+    return {
+        "SequentialSampler": DataLoader(records, batch_size=16),
+        "RandomSampler": DataLoader(records, batch_size=16, shuffle=True),
+        "WeightedRandomSampler": DataLoader(records, batch_size=16, sampler=heavy),
+    }
+
+
+@pytest.mark.parametrize("name", ["SequentialSampler", "RandomSampler", "WeightedRandomSampler"])
+def test_a_loader_that_does_not_sample_by_poisson_is_refused(name: str) -> None:
+    def begun(loader: DataLoader[Any], poisson: bool) -> PrivacyEngine:
+        engine, module = PrivacyEngine(accountant="bdp"), nn.Linear(5, 2)
+        engine.make_private(
+            module=module,
+            optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+            data_loader=loader,
+            noise_multiplier=1.5,
+            max_grad_norm=1.0,
+            poisson_sampling=poisson,
+        )
+        return engine
+
+    loader = loaders()[name]
+    with pytest.raises(ValueError, match=f"data_loader draws its batches by {name}.*True, or give"):
+        begun(loader, False)
+    begun(loader, True)  # one remedy
+    begun(DPDataLoader.from_data_loader(loader), False)  # the other
+
+
+def test_the_cost_of_a_loop_says_what_it_assumes() -> None:
+    loop = Loop()
+    loop.accountant.watch(loop.twin, F.cross_entropy, simulated(100, seed=1))
+    loop.train(1)
+    found = loop.accountant.cost(1e-5)
+    for bound in (found.worst_case, found.path):
+        assert bound is not None
+        assert Assumption.POISSON_BATCHES in bound.assumptions
+        assert Assumption.GIVEN_FEATURES in bound.assumptions
+        assert "assumed to be a Poisson sample" in bound.meaning
 
 
 def test_a_twin_of_something_else_is_refused() -> None:

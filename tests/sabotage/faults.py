@@ -21,6 +21,7 @@ RELEASES = "tests/bayesian/test_releases.py::"
 WEIGHTED = "tests/models/test_weighted.py::"
 ROUTES = "tests/tables/test_routes.py::"
 ORIGINS = "tests/tables/test_origins.py::"
+FACTS = "tests/conformance/test_facts.py::"
 
 SEEN = (
     Fault(
@@ -336,6 +337,32 @@ SEEN = (
         caught={
             "delta-left-out-of-guesses": (
                 "tests/audits/test_audits.py::test_the_chance_of_right_guesses_is_the_papers",
+            ),
+        },
+    ),
+    Fault(
+        what="what the owner did to the rows before a call goes unsaid",
+        caught={
+            "features-of-arrays-go-unsaid": (
+                FACTS + "test_public_constants_that_are_declared_take_its_place",
+            ),
+            "constants-of-a-loader-called-public": (
+                FACTS + "test_loaders_say_that_their_constants_were_read_from_the_table",
+            ),
+            "a-step-fitted-before-goes-unseen": (
+                FACTS + "test_a_pipeline_that_learns_from_the_rows_is_seen",
+            ),
+        },
+    ),
+    Fault(
+        what="a loop of somebody else is taken to sample as the price assumes",
+        caught={
+            "any-loader-samples-by-poisson": (
+                "tests/networks/test_opacus.py::"
+                "test_a_loader_that_does_not_sample_by_poisson_is_refused",
+            ),
+            "a-loop-s-sampling-goes-unsaid": (
+                FACTS + "test_an_accountant_says_what_it_does_not_see",
             ),
         },
     ),

@@ -25,13 +25,15 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import bdpvi
 from bdpvi import PrivacyUtilityWarning, datasets
 from bdpvi.noise import secure
-from bdpvi.privacy.cost import GIVEN, Assumption
+from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.worst_case import epsilon
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression
 from bdpvi.sklearn import classes as of_classes
+
+READ = ", conditional on preprocessing bounds read from this table"
 
 CENTER = np.array([3.0, -1.0, 20.0])
 SCALE = np.array([1.0, 0.1, 10.0])
@@ -116,7 +118,7 @@ def test_exact_constants_need_consent_and_are_named() -> None:
     model = PrivateLogisticRegression(from_data=True, classes=("no", "yes")).fit(x, y)
     np.testing.assert_allclose(model.center_, x.mean(0))
     np.testing.assert_allclose(model.scale_, x.std(0))
-    assert f"to add or remove one record{GIVEN}" in model.guarantee_
+    assert f"to add or remove one record{READ}" in model.guarantee_
     with pytest.warns(PrivacyLeakWarning, match="does not cover the classes"):
         found = PrivateLogisticRegression(bounds=(-5, 30)).fit(x, y)
     assert Assumption.PUBLIC_CLASSES in found.bound_.assumptions
@@ -129,7 +131,7 @@ def test_constants_are_bought_by_default_and_the_total_is_epsilon(tmp_path: Path
     file = str(tmp_path / "people.jsonl")
     model = PrivateLogisticRegression(0.9, classes=("no", "yes"), ledger=file).fit(x, y)
     assert model.bound_.epsilon == 0.9
-    assert GIVEN not in model.guarantee_
+    assert READ not in model.guarantee_
     assert "were estimated privately: ε covers them" in model.guarantee_
     # Medians with noise: not the means, and within a few of the scales that they hide.
     assert (np.abs(model.center_ - x.mean(0)) < SCALE).all()

@@ -23,10 +23,10 @@ from typer.testing import CliRunner
 from bdpvi.cli import app
 from bdpvi.commands.quality import kept_out
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.cost import Assumption, Bound, Kind
 from bdpvi.synthesis import evaluate, load
 from bdpvi.synthesis.counts import count
-from bdpvi.synthesis.report import bars, copied, most_found
+from bdpvi.synthesis.report import bars, copied
 
 needs_page = pytest.mark.skipif(
     find_spec("jinja2") is None or find_spec("matplotlib") is None, reason="needs bdpvi[report]"
@@ -58,14 +58,19 @@ class Links(HTMLParser):
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 3.0, 10.0])
 @pytest.mark.parametrize("delta", [0.0, 1e-6, 0.1])
-def test_most_that_is_found_is_the_best_of_all_mechanisms(epsilon: float, delta: float) -> None:
+def test_the_chance_that_is_told_is_the_best_of_all_mechanisms(
+    epsilon: float, delta: float
+) -> None:
     """The best rate over all laws of a yes and a no, by linear programming."""
-    e, alarms = math.exp(epsilon), 0.05
+    e = math.exp(epsilon)
     above = [[1, -e], [-1, e], [-e, 1], [e, -1]]  # P(yes), Q(yes) within (ε, δ), both ways
     bounds = [delta, e - 1 + delta, delta, e - 1 + delta]
-    best = linprog([-1, 0], A_ub=above, b_ub=bounds, A_eq=[[0, 1]], b_eq=[alarms], bounds=(0, 1))
+    best = linprog([-1, 1], A_ub=above, b_ub=bounds, bounds=(0, 1))
     assert best.x is not None
-    assert most_found(alarms, epsilon, delta) == pytest.approx(best.x[0], rel=1e-9)
+    right = (1 + best.x[0] - best.x[1]) / 2
+    bound = Bound(kind=Kind.WORST_CASE, epsilon=epsilon, delta=delta, by="")
+    assert bound.attack_success == pytest.approx(right, rel=1e-9)
+    assert f"{100 * right:.1f} %" in bound.told("one record")
 
 
 @needs_page
@@ -81,7 +86,7 @@ def test_the_page_is_one_file_in_order(tmp_path: Path) -> None:
         "Guarantee", "Columns", "Pairs of columns", "Use: predicting sick",
         "Telling synthetic rows from real ones", "Copies", "Attack", "Each column",
     ]  # fmt: skip
-    assert text.index("SECRET") < text.index("detects a member") < text.index("<h2>")
+    assert text.index("SECRET") < text.index("where guessing has 50 %") < text.index("<h2>")
     assert "It found &lt;nothing&gt;." in text
     assert "sex: F (" in text
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -193,7 +198,7 @@ def test_without_the_extra_there_are_numbers_and_the_verdict(
     monkeypatch.setitem(sys.modules, "jinja2", None)
     said = run(*given)
     assert "bdpvi[report]" in said
-    assert "detects a member" in said
+    assert "where guessing has 50 %" in said
     found = {one.name for one in (tmp_path / "shared.secret").iterdir()} - {".lock"}
     assert found == {"report.json", "report.rows", "intent.json", "intent.output", "ledger.head"}
 
@@ -259,7 +264,7 @@ def test_of_a_person_the_rows_that_are_counted_are_looked_at(
     rest = [one for one in given if one != "--one-row-per-person"]
     with pytest.warns(UserWarning, match="rows left out"):
         said = run(*rest, "--unit", "who", "--rows-per-unit", "2")
-    assert "for all records, at most 2, of one person ('who')" in said
+    assert "has all records, at most 2, of one person ('who') or not" in said
     content = json.loads((tmp_path / "shared.secret" / "report.json").read_text(encoding="utf-8"))
     assert sum(content["rows"][:2]) == 800
     assert content["rows"][1] % 2 == 0

@@ -174,11 +174,11 @@ def test_the_owner_hears_of_counts_at_their_bound_before_a_charge(
     for largest, heard in ((12, False), (2, True)):
         recwarn.clear()
         work = Work.of(frame, model=BayesianPoissonRegression(largest=largest), **given)
-        said = [str(one.message) for one in recwarn if "public bound of" in str(one.message)]
+        said = [str(one.message) for one in recwarn if "public bounds" in str(one.message)]
         assert bool(said) == heard
         assert work.ledger.entries() == ()
     beyond = int((frame["poisson"].astype(float) > 2).sum())
     assert (
-        f"for the owner only: {beyond} of 1000 targets are beyond their public bound of 2"
+        f"for the owner only: {beyond} of 1000 targets are beyond their public bounds, 0 and 2,"
         in said[0]
     )

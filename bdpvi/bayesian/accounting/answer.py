@@ -202,15 +202,32 @@ def settle(
     while True:
         within, rounding = cap(epsilon), rounding_delta(error, epsilon)
         if rounding >= delta and epsilon > 0:
-            raise ValueError(
-                f"delta={delta:g} does not cover the rounding of the draws at an ε of about "
-                f"{within:g}: (1 + e^ε) · {error:.2g}. Draw fewer samples, at a higher "
-                "temperature, or from a guide with a coarser grid"
-            )
+            raise ValueError(why_none(delta, epsilon, error))
         found = _settle(solve, directions, delta, terms, rounding)
         epsilon = found.epsilon
         if not error or epsilon <= within:
             return found
+
+
+COARSER = "A larger delta, fewer samples or a guide with a coarser grid (grid=) are covered"
+_COARSEST = 2.0**-10
+"""How much smaller θ is with the coarsest grid that is of use, beside that of a usual guide."""
+
+
+def why_none(delta: float, epsilon: float, error: float) -> str:
+    """Return why draws with this ε before rounding have none after it: the rounding, or ε."""
+    if rounding_delta(error * _COARSEST, epsilon) < delta:
+        return (
+            f"delta={delta:g} does not cover the rounding of the draws at an ε of about "
+            f"{epsilon:.3g}: (1 + e^ε) · {error:.2g}. {COARSER}"
+        )
+    found = f"an ε of about {epsilon:.3g}" if math.isfinite(epsilon) else "no finite ε"
+    return (
+        f"delta={delta:g}: the draws have {found} before they are rounded, which is too much for "
+        "any statement: a record can move them too far for so few records. Draw fewer samples, "
+        "at a higher temperature if it is below 1, or take fewer columns, a stronger prior or more "
+        "records"
+    )
 
 
 def _settle(
@@ -221,7 +238,7 @@ def _settle(
     beta = split_delta(delta, gamma, estimates) - rounding
     if not beta > 0:
         raise ValueError(
-            f"delta={delta:g} does not cover the rounding of the draws: {rounding:.2g}"
+            f"delta={delta:g} does not cover the rounding of the draws: {rounding:.2g}. {COARSER}"
         )
     solutions: dict[str, Solution] = {}
     for name in directions:

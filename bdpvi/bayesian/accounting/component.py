@@ -23,7 +23,7 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.privacy.conceivable import Influence
-from bdpvi.privacy.cost import Bound, Cost
+from bdpvi.privacy.cost import Assumption, Bound, Cost
 from bdpvi.privacy.events import WITH, WITHOUT, NormCounts, SampledGaussian
 
 KINDS = ("remove", "add")
@@ -49,8 +49,10 @@ class BayesianAccountant:
 
     With an ``influence`` for every draw the Bayesian ε of draws is a certificate
     (:mod:`bdpvi.privacy.conceivable`); so is that of steps, whose clip bounds every record.
-    Without one it is an estimate. Draws and steps together use Rényi orders (Canonne, Kamath
-    and Steinke 2020, Proposition 12), as an estimate.
+    Without one it is an estimate. Of your loop it sees nothing: bounds state the assumptions that
+    features were made without reading the table, and that batches are Poisson samples. Draws and
+    steps together use Rényi orders (Canonne, Kamath and Steinke 2020, Proposition 12), as an
+    estimate.
 
     Args:
         kind: whether a neighbour lacks a record of the data ("remove") or has one more, held-out
@@ -63,8 +65,9 @@ class BayesianAccountant:
     >>> accountant = BayesianAccountant()
     >>> means = torch.linspace(0, 0.1, 1000).unsqueeze(1)
     >>> accountant.add((torch.zeros(1), torch.eye(1)), (means, torch.eye(1)))
-    >>> print(accountant.cost(1e-2).bayesian)
-    Bayesian DP ε = 0.04394 at δ = 0.01 (1000 records, not certified: by Student's t)
+    >>> bound = accountant.cost(1e-2).bayesian
+    >>> round(bound.epsilon, 5), bound.mark
+    (0.04394, "not certified: by Student's t")
     """
 
     def __init__(self, *, kind: str = "remove", accounting: Accounting | None = None) -> None:
@@ -185,7 +188,9 @@ class BayesianAccountant:
         if self._ids is None:
             return nothing(delta, [self.kind], shares)
         account = self.account
-        found = account.cost(delta)
+        sampled = any(one.rate < 1 for one in self._runs)
+        unseen = (Assumption.GIVEN_FEATURES, *(Assumption.POISSON_BATCHES,) * sampled)
+        found = account.cost(delta).each(lambda one: one.assuming(*unseen))
         return with_groups(found, every_group([account], delta, shares)) if shares else found
 
     def get_epsilon(self, delta: float) -> float:

@@ -12,7 +12,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.accounting.answer import sampled
+from bdpvi.bayesian.accounting.answer import COARSER, sampled, why_none
 from bdpvi.bayesian.accounting.losses import Deltas
 from bdpvi.bayesian.accounting.quantiles import certified_rank
 from bdpvi.privacy.conversions import EPSILONS
@@ -55,7 +55,9 @@ def typical(account: Account, delta: float) -> Bound:
         raise ValueError("typical: costs on a training path give no guarantee for a record")
     least = rounding_delta(account.charged.rounding, 0.0)
     if least >= delta:
-        raise ValueError(f"delta={delta:g} does not cover the rounding of the draws: {least:.2g}")
+        raise ValueError(
+            f"delta={delta:g} does not cover the rounding of the draws: {least:.2g}. {COARSER}"
+        )
     kinds: dict[str, list[Deltas]] = {}
     for name in account.directions:
         kinds.setdefault(name.split()[0], []).append(account.deltas(name, delta))
@@ -79,6 +81,8 @@ def typical(account: Account, delta: float) -> Bound:
 
     epsilon = after_rounding(solve, delta, account.charged.rounding)
     if not math.isfinite(epsilon):
+        if math.isfinite(alone := solve(delta)):
+            raise ValueError(f"typical: {why_none(delta, alone, account.charged.rounding)}")
         raise ValueError(
             f"typical: {100 * share:g} % of the records have no finite ε, up to "
             f"{float(EPSILONS[-1]):g}: their influence on the posterior is too large. Fewer draws "
