@@ -57,8 +57,8 @@ _LEVELS = (
     "variance, and the intercept is for base levels"
 )
 _FAINT = (
-    ". Intervals of coefficients dominated by privacy noise may be too narrow: the guide could not "
-    "learn their variance"
+    ". Intervals of coefficients dominated by privacy noise are as wide as their prior, because "
+    "the records could not be seen behind the noise"
 )
 _UNTRAINED = (
     ". Training has not reached the posterior: gradients of its last half point away from the "
