@@ -147,11 +147,23 @@ class _GivenKept(Messenger):  # type: ignore[misc]
 def _normal_prior(fn: Any, site: Site) -> tuple[Tensor, Tensor] | None:
     """Return mean and variance of a site's prior, each flat; None if it is not normal."""
     fn = _base(fn)
-    if isinstance(fn, TransformedDistribution) and [*fn.transforms] == [site.transform]:
+    if isinstance(fn, TransformedDistribution) and _onto(fn, site):
         fn = _base(fn.base_dist)
     if not isinstance(fn, (Normal, MultivariateNormal)) or fn.mean.numel() != site.shape.numel():
         return None
     return fn.mean.flatten(), fn.variance.flatten()
+
+
+def _onto(fn: TransformedDistribution, site: Site) -> bool:
+    """Whether a prior's transforms are the map from the unconstrained values, at three points."""
+    for point in (-1.0, 0.0, 1.0):
+        value = there = torch.full(site.shape, point)
+        for transform in fn.transforms:
+            value = transform(value)
+        there = site.transform(there)
+        if value.shape != there.shape or not torch.allclose(value, there, rtol=1e-5):
+            return False
+    return True
 
 
 def _base(fn: Any) -> Any:
