@@ -2,10 +2,10 @@
 
     python benchmarks/empty_levels.py [--tables 5] [--only KIND ...] [--epsilon 1]
 
-Each table of 8,000 records has a category of 30 levels, 25 of them empty, and is fitted by DPVI with
-its defaults, at δ = 1e-5. ``exclude 0`` counts the empty levels whose 95 % interval does, ``noted``
-those with the note that privacy noise dominates them, and ``width`` is their median standard
-deviation; the prior's is 5.
+Each table of 8,000 records has a category of 30 levels, 25 of them empty, and is fitted by DPVI
+with its defaults, at δ = 1e-5. ``exclude 0`` counts the empty levels whose 95 % interval does,
+``noted`` those with the note that privacy noise dominates them, and ``width`` is their median
+standard deviation; the prior's is 5.
 """
 
 from __future__ import annotations

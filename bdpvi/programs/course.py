@@ -166,8 +166,7 @@ class Course:
         factors = adam_factors(self.descent.optim, self.steps)
         if factors is None:
             return math.inf
-        begun = 1 - (1 - factors[:, 1]).pow(torch.arange(1, self.steps + 1))
-        return walk(factors[:, 0] * begun, self.first)
+        return walk(factors[:, 0], factors[:, 1], self.first)
 
     def _parts_of(self, combinations: Tensor) -> Tensor:
         """Return whether each latent has the largest weight in one of these combinations, (d,)."""
@@ -218,23 +217,27 @@ def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
     return (ug - u * g / weight) / spread, spread.rsqrt()
 
 
-def walk(rates: Tensor, first: int) -> float:
+def walk(rates: Tensor, fresh: Tensor, first: int) -> float:
     """Return the standard deviation of a location that noise alone moves, averaged over last steps.
 
-    Adam divides gradients by their size, so noise moves a location by a random walk whose step at
-    time t has the standard deviation η_t, whatever the noise. A step counts for the share of the
-    averaged locations that follow it.
+    Adam divides its mean of gradients by their size, so noise moves a location by the same random
+    walk whatever its size. At step t the mean has the share 1 − β of the gradient g_t and β of the
+    mean before, and a step counts for the share of the averaged locations that follow it.
 
     Args:
-        rates: η_t, (T,).
+        rates: step sizes for that mean, which corrects its start, (T,).
+        fresh: 1 − β, (T,).
         first: number of steps before the averaged ones.
 
-    >>> walk(torch.tensor([0.3, 0.4, 0.0]), 2)  # one location, after the walk's first two steps
+    >>> walk(torch.tensor([0.3, 0.4, 0.0]).double(), torch.ones(3), 2)  # one location
     0.5
     """
-    steps = len(rates)
+    steps, carried, total = len(rates), 0.0, 0.0
     after = torch.arange(steps, 0, -1).clamp(max=steps - first) / (steps - first)
-    return float(torch.linalg.vector_norm(rates * after))
+    for moved, share in zip((rates * after).flip(0).tolist(), fresh.flip(0).tolist(), strict=True):
+        carried = moved + (1 - share) * carried
+        total += (share * carried) ** 2
+    return math.sqrt(total)
 
 
 def replaced(
