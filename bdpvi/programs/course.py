@@ -233,7 +233,7 @@ def walk(rates: Tensor, fresh: Tensor, first: int) -> float:
     0.5
     """
     steps, carried, total = len(rates), 0.0, 0.0
-    after = torch.arange(steps, 0, -1).clamp(max=steps - first) / (steps - first)
+    after = torch.arange(steps, 0, -1).double().clamp(max=steps - first) / (steps - first)
     for moved, share in zip((rates * after).flip(0).tolist(), fresh.flip(0).tolist(), strict=True):
         carried = moved + (1 - share) * carried
         total += (share * carried) ** 2
