@@ -9,7 +9,7 @@ a level of a curve, an entry of a covariance. ``least`` is the coverage of the w
 ``z`` the standard deviation of (mean − truth)/sd, which should be 1. ``noted`` is the share of
 latent variables with the note that privacy noise dominates them, and ``without note`` the coverage
 of quantities that follow from none of these, where that is known; ``reliable`` is the share of
-summaries which say so.
+summaries which do not say no.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def row(name: str, tables: int, records: int, epsilon: float, steps: int) -> str
         z.append((values.mean(0) - truth) / values.std(0))
         share.append(1 - torch.tensor(release.guide.measured).double().mean())
         flags.append(noted(name, release, len(truth)))
-        reliable.append(float(release.summary().reliable or False))
+        reliable.append(float(release.summary().reliable is not False))
     hit = torch.stack(hits).double()
     error = hit.mean(1).std() / tables**0.5
     known = [~one for one in flags if one is not None]

@@ -142,7 +142,11 @@ def summing_out(site: Site) -> str:
         )
     if site["fn"].support.is_discrete:
         return "sum it out of the likelihood, as dist.ZeroInflatedPoisson does for its zeros"
-    return "sample it in the guide, from parameters that it computes from the record's own row"
+    return (
+        "integrate it out of the likelihood, by a closed form or by quadrature; or, though it may "
+        "bias the other latents, sample it in the guide, from parameters that it computes from the "
+        "record's own row"
+    )
 
 
 def per_record(site: Site, x: Tensor) -> bool:

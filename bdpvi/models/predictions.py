@@ -1,4 +1,9 @@
-"""Predictions for new records: the library's regressions by formula, other models by Pyro."""
+"""Predictions for new records: the library's regressions by formula, other models by Pyro.
+
+A regression with public bounds on its targets, such as ``largest``, was fitted to targets clipped
+to them, and knows nothing beyond: each draw's expected target is clipped to them too. Otherwise
+noise in a coefficient, of which a count's mean is the exponential, could make it any number.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +30,14 @@ def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> 
         x: features, (N, d); the result is on their device.
 
     Raises:
-        ValueError: if the target is one of several classes, which have no mean.
+        ValueError: if the target is one of several classes, which have no mean; or a record, which
+            it names, has no positive exposure.
     """
-    if _is(model, BayesianLogisticRegression, *get_args(OfNumbers)):
+    check_exposures(model, x)
+    if _is(model, BayesianLogisticRegression):
         return _each(model.means, latents, x)  # type: ignore[attr-defined]
+    if _is(model, *get_args(OfNumbers)):
+        return within_bounds(model, _each(model.means, latents, x))  # type: ignore[attr-defined]
 
     def mean(name: str, law: Any) -> Tensor:
         if isinstance(law, Categorical):
@@ -38,7 +47,28 @@ def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> 
             )
         return law.mean  # type: ignore[no-any-return]
 
-    return _traced(model, latents, x, mean)
+    return within_bounds(model, _traced(model, latents, x, mean))
+
+
+def within_bounds(model: Model, targets: Tensor) -> Tensor:
+    """Return targets clipped to the model's public bounds, as those were that it was fitted to."""
+    cut = getattr(model, "cut", None)
+    return targets if cut is None else cut(targets)  # type: ignore[no-any-return]
+
+
+def check_exposures(model: Model, x: Tensor) -> None:
+    """Raise ValueError if a record, which it names, has no positive exposure.
+
+    Raises:
+        ValueError: so that nothing is predicted from an exposure that is not known.
+    """
+    if (exposed := getattr(model, "exposed", None)) is None or bool(exposed(x).all()):
+        return
+    row = int((~exposed(x)).nonzero()[0])
+    raise ValueError(
+        f"x: row {row}, from 0, has the exposure {x[row, model.exposure].item()!r}, which must be "  # type: ignore[attr-defined]
+        "positive; leave out rows whose exposure is not known"
+    )
 
 
 def class_probabilities(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:

@@ -205,10 +205,14 @@ class _Counts(_Regression):
 
     def takes(self, x: Tensor, y: Tensor) -> Tensor:
         """Return a mask of the records that the model accepts, (N,)."""
+        return self.fits(y) & self.exposed(x)
+
+    def exposed(self, x: Tensor) -> Tensor:
+        """Return a mask of the records with a positive exposure, or of all without one, (N,)."""
         if self.exposure is None:
-            return self.fits(y)
+            return x.new_ones(len(x), dtype=torch.bool)
         self.design(x[:1])  # refuses a missing column
-        return self.fits(y) & (x[:, self.exposure] > 0)
+        return x[:, self.exposure] > 0
 
     def check(self, data: Dataset) -> None:
         """Raise ValueError unless targets are whole numbers from 0, and exposures are positive.
@@ -219,10 +223,8 @@ class _Counts(_Regression):
         super().check(data)
         validate.every("y", data.y, self.fits(data.y), "be whole numbers of at least 0")
         if self.exposure is not None:
-            self.design(data.x[:1])
-            exposure = data.x[:, self.exposure]
             rule = "be positive in the exposure's column, which is not to be standardised"
-            validate.every("x", exposure, exposure > 0, rule)
+            validate.every("x", data.x[:, self.exposure], self.exposed(data.x), rule)
 
 
 @dataclass(frozen=True, kw_only=True)

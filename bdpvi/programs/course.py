@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from bdpvi.bayesian.inference.optimisers import decay
+from bdpvi.bayesian.inference.optimisers import adam_factors, decay
 from bdpvi.bayesian.inference.svi import TrainingState
 from bdpvi.programs.descent import Descent
-from bdpvi.programs.moments import moments, prior_deviations
+from bdpvi.programs.moments import moments, prior_deviations, prior_given
 
 _WINDOWS = 10
 _EARLY = 20
@@ -36,7 +37,7 @@ class TrainedGuide(NamedTuple):
         mean: (d,).
         covariance: (d, d), or (d,) where coordinates are independent.
         measured: whether each coordinate's information exceeds the privacy noise, and the posterior
-            is narrower than the prior, (d,).
+            is narrower than the prior, (d,). The others have the prior's variance.
         settled: whether the steps were enough for the mean to reach the optimum.
     """
 
@@ -120,6 +121,11 @@ class Course:
         the average is added, but at most twice the variance that the windows' averages show: where
         the records say little, the steps are too short to reach :func:`left_in_average`.
 
+        A latent that is not measured may have been moved by noise alone, and a guide narrows around
+        wherever that led. It gets its prior's variance, given the others, and its mean is shrunk to
+        the prior's by the variance that noise alone gives it (:func:`walk`). One that counts fully
+        in a measured combination is measured, such as an intercept that is part of a level's.
+
         Near the optimum gradients average to about 0. A Newton step by their mean says how far away
         it is; the prior's gradient, small where coordinates are measured, is left out.
         """
@@ -143,10 +149,32 @@ class Course:
             seen = _MARGIN * torch.stack(centres).var(0) / self.windows
             shrunk = (seen / _diagonal(left).clamp(min=1e-300)).clamp(max=1.0)
             left = _scaled(left, shrunk)
+        measured = self._parts_of(measured)
         measured &= _diagonal(covariance).sqrt() < _PRIOR * prior_deviations(program)
         away = away[measured] / _diagonal(covariance + left)[measured].sqrt()
         settled = not bool(away.square().mean() > _AWAY**2)
-        return TrainedGuide(mean, covariance + left, measured, settled)
+        covariance = covariance + left
+        if not bool(measured.all()):
+            centre, variance = prior_given(program, measured)
+            share = variance / (variance + self._walk() ** 2)
+            others = centre + share * (mean - centre)
+            mean, covariance = replaced(mean, covariance, measured, others, variance)
+        return TrainedGuide(mean, covariance, measured, settled)
+
+    def _walk(self) -> float:
+        """Return :func:`walk` of the optimiser's steps; infinite if it is not plain Adam."""
+        factors = adam_factors(self.descent.optim, self.steps)
+        if factors is None:
+            return math.inf
+        return walk(factors[:, 0], factors[:, 1], self.first)
+
+    def _parts_of(self, combinations: Tensor) -> Tensor:
+        """Return whether each latent has the largest weight in one of these combinations, (d,)."""
+        if self.identified is None:
+            return combinations
+        sizes = self.identified.abs()
+        fully = sizes >= sizes.amax(1, keepdim=True) * (1 - 1e-9)
+        return (fully & combinations.unsqueeze(1)).any(0)
 
     def _set(self, values: dict[str, Tensor]) -> None:
         with torch.no_grad():
@@ -187,6 +215,50 @@ def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
     weight, u, g, uu, ug = moments
     spread = (uu - u * u / weight).clamp(min=1e-300)
     return (ug - u * g / weight) / spread, spread.rsqrt()
+
+
+def walk(rates: Tensor, fresh: Tensor, first: int) -> float:
+    """Return the standard deviation of a location that noise alone moves, averaged over last steps.
+
+    Adam divides its mean of gradients by their size, so noise moves a location by the same random
+    walk whatever its size. At step t the mean has the share 1 − β of the gradient g_t and β of the
+    mean before, and a step counts for the share of the averaged locations that follow it.
+
+    Args:
+        rates: step sizes for that mean, which corrects its start, (T,).
+        fresh: 1 − β, (T,).
+        first: number of steps before the averaged ones.
+
+    >>> walk(torch.tensor([0.3, 0.4, 0.0]).double(), torch.ones(3), 2)  # one location
+    0.5
+    """
+    steps, carried, total = len(rates), 0.0, 0.0
+    after = torch.arange(steps, 0, -1).double().clamp(max=steps - first) / (steps - first)
+    for moved, share in zip((rates * after).flip(0).tolist(), fresh.flip(0).tolist(), strict=True):
+        carried = moved + (1 - share) * carried
+        total += (share * carried) ** 2
+    return math.sqrt(total)
+
+
+def replaced(
+    mean: Tensor, covariance: Tensor, kept: Tensor, others: Tensor, variance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return a normal law whose coordinates that are not kept have another mean and variance.
+
+    Args:
+        mean, covariance: (d,), and (d, d) or its diagonal, (d,).
+        kept: (d,).
+        others, variance: of coordinates that are not kept, which are independent of all, (d,).
+
+    >>> one, kept = torch.ones(2).double(), torch.tensor([True, False])
+    >>> replaced(one, one + torch.eye(2), kept, 0 * one, 25 * one)[1].tolist()
+    [[2.0, 0.0], [0.0, 25.0]]
+    """
+    mean = torch.where(kept, mean, others)
+    if covariance.ndim == 1:
+        return mean, torch.where(kept, covariance, variance)
+    apart = covariance * torch.outer(kept, kept) + torch.where(kept, 0.0, variance).diag()
+    return mean, apart
 
 
 def _diagonal(covariance: Tensor) -> Tensor:

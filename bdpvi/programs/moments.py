@@ -1,4 +1,4 @@
-"""Mean and covariance of a program's Gaussian guide, and the width of its priors."""
+"""Mean and covariance of a program's Gaussian guide, and its priors where noise hides latents."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from pyro import poutine
+from pyro.distributions import ImproperUniform
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import (
     Independent,
@@ -17,8 +19,14 @@ from torch.distributions import (
 )
 
 from bdpvi._ground.host import HOST
+from bdpvi.models.contract import Site
 from bdpvi.models.misfits import split
 from bdpvi.programs.program import Program, in_plate
+
+_RUNS = 200
+"""Runs of the model over which a prior that depends on other latents is averaged."""
+FLAT = 100.0
+"""Standard deviation in place of an improper prior's: latents should have about unit size."""
 
 
 def moments(program: Program) -> tuple[Tensor, Tensor]:
@@ -75,20 +83,87 @@ def prior_deviations(program: Program) -> Tensor:
             guided = poutine.trace(program.guide).get_trace(*args, **kwargs)
             model = poutine.replay(program.model, guided)
             trace = poutine.trace(model).get_trace(*args, **kwargs)
-            parts = [_deviation(trace.nodes[s.name]["fn"], s.shape.numel()) for s in program.sites]
+            parts = [_deviation(trace.nodes[site.name]["fn"], site) for site in program.sites]
             runs.append(torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64))
     one, other = runs
     return torch.where(one == other, one, math.inf)
 
 
-def _deviation(fn: Any, size: int) -> Tensor:
-    """Return the standard deviations of a site's normal, (size,); infinite if it is none."""
+def _deviation(fn: Any, site: Site) -> Tensor:
+    """Return the standard deviations of a site's prior, flat; infinite if it is not normal."""
+    if (known := _normal_prior(fn, site)) is None:
+        return torch.full((site.shape.numel(),), math.inf, dtype=torch.float64, device=HOST)
+    return known[1].sqrt().double().to(HOST)
+
+
+def prior_given(program: Program, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of the unconstrained latents' priors, (d,) float64, on the host.
+
+    The priors of the latents that are not kept, given those that are, which follow the guide: each
+    is drawn after those it depends on. By the law of total variance this is exact for normal priors
+    that depend on no other latent.
+
+    Args:
+        kept: whether each latent follows the guide, (d,).
+    """
+    args, kwargs = program.arguments.call(program.arguments.stand_in)
+    means, variances = [], []
+    with program.alone(), torch.no_grad():
+        for _ in range(_RUNS):
+            guided = poutine.trace(program.guide).get_trace(*args, **kwargs)
+            run = _GivenKept(program.sites, guided, kept)
+            run(program.model)(*args, **kwargs)
+            means.append(torch.cat([run.found[site.name][0] for site in program.sites]))
+            variances.append(torch.cat([run.found[site.name][1] for site in program.sites]))
+    every = torch.stack(means)
+    return every.mean(0), torch.stack(variances).mean(0) + every.var(0, correction=0)
+
+
+class _GivenKept(Messenger):  # type: ignore[misc]
+    """Give kept latents the guide's values, and draw the others from their priors."""
+
+    def __init__(self, sites: tuple[Site, ...], guided: poutine.Trace, kept: Tensor) -> None:
+        super().__init__()
+        pieces = kept.split([site.shape.numel() for site in sites])
+        self.sites = {site.name: (site, one) for site, one in zip(sites, pieces, strict=True)}
+        self.guided = guided
+        self.found: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["name"] not in self.sites:
+            return
+        (site, kept), fn = self.sites[msg["name"]], msg["fn"]
+        guided = site.transform.inv(self.guided.nodes[site.name]["value"]).flatten()
+        if isinstance(_base(fn), ImproperUniform):
+            drawn, (mean, variance) = guided, (0 * guided, torch.full_like(guided, FLAT**2))
+        else:
+            drawn = site.transform.inv(fn.sample()).flatten()
+            mean, variance = _normal_prior(fn, site) or (drawn, 0 * drawn)
+        value = torch.where(kept.to(drawn.device), guided, drawn).reshape(site.shape)
+        msg["value"] = site.transform(value)
+        self.found[site.name] = mean.double().to(HOST), variance.double().to(HOST)
+
+
+def _normal_prior(fn: Any, site: Site) -> tuple[Tensor, Tensor] | None:
+    """Return mean and variance of a site's prior, each flat; None if it is not normal."""
     fn = _base(fn)
-    while isinstance(fn, TransformedDistribution):
+    if isinstance(fn, TransformedDistribution) and _onto(fn, site):
         fn = _base(fn.base_dist)
-    if not isinstance(fn, (Normal, MultivariateNormal)) or fn.mean.numel() != size:
-        return torch.full((size,), math.inf, dtype=torch.float64, device=HOST)
-    return fn.stddev.flatten().double().to(HOST)
+    if not isinstance(fn, (Normal, MultivariateNormal)) or fn.mean.numel() != site.shape.numel():
+        return None
+    return fn.mean.flatten(), fn.variance.flatten()
+
+
+def _onto(fn: TransformedDistribution, site: Site) -> bool:
+    """Whether a prior's transforms are the map from the unconstrained values, at three points."""
+    for point in (-1.0, 0.0, 1.0):
+        value = there = torch.full(site.shape, point)
+        for transform in fn.transforms:
+            value = transform(value)
+        there = site.transform(there)
+        if value.shape != there.shape or not torch.allclose(value, there, rtol=1e-5):
+            return False
+    return True
 
 
 def _base(fn: Any) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi.datasets.named import features_of
 from bdpvi.models.contract import Model, given
+from bdpvi.models.predictions import check_exposures, within_bounds
 from bdpvi.releases.summarised import Draws
 
 
@@ -20,7 +21,9 @@ def to_inference_data(release: Draws, x: Any = None) -> Any:
     groups = {"posterior": release.latents}
     if x is not None:
         model, features = _called(release, x)
-        groups["posterior_predictive"] = Predictive(model, release.latents)(features)
+        drawn = Predictive(model, release.latents)(features)
+        clipped = {name: within_bounds(release.model, one) for name, one in drawn.items()}
+        groups["posterior_predictive"] = clipped
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # ArviZ 0 warns of ArviZ 1
@@ -52,7 +55,8 @@ def _called(release: Draws, x: Any) -> tuple[Model, Tensor]:
     width = len(release.feature_names)
     if x.ndim != 2 or x.shape[1] != width:
         raise ValueError(f"x must have shape (records, {width}), got {tuple(x.shape)}")
-    return release.model, validate.finite("x", x).to(release.samples)
+    check_exposures(release.model, validate.finite("x", x))
+    return release.model, x.to(release.samples)
 
 
 def _flat(content: Mapping[str, Any], name: str = "") -> Iterator[tuple[str, Any]]:

@@ -57,15 +57,20 @@ _LEVELS = (
     "variance, and the intercept is for base levels"
 )
 _FAINT = (
-    ". Intervals of coefficients dominated by privacy noise may be too narrow: the guide could not "
-    "learn their variance"
+    ". Intervals of coefficients dominated by privacy noise are as wide as their prior, because "
+    "the records could not be seen behind the noise"
 )
 _UNTRAINED = (
     ". Training has not reached the posterior: gradients of its last half point away from the "
     "mean. Fit again with more steps"
 )
 _AMORTISED = (
-    ". The guide approximates latents of single records, so intervals may be far too narrow"
+    ". The guide approximates latents of single records, so estimates may be far off and intervals "
+    "far too narrow. Integrate them out of the likelihood, by a closed form or by quadrature"
+)
+_UNTRIED = (
+    ". How often intervals hold the truth was measured for this library's regressions alone: to "
+    "see it for this model, fit tables that were simulated from it"
 )
 _CLASSES = ". Classes are compared with the first"
 
@@ -127,10 +132,10 @@ def summarised(
     ratio = ratio if hasattr(release.model, "design") else ""
     given: dict[str, Any] = {"level": level, "ratio": ratio, "odds": odds}
     given |= {"coefficients": tuple(rows), "guarantee": str(release.receipt)}
+    reliable: bool | None = None
     if (known := release.estimate) is None:
         reason = _MINIMA if release.receipt.temperature is None else _DRAWN
         reason = reason if len(release.samples) >= FEWEST else _POINTS
-        reliable = None
         if release.guide is not None:
             shown = [one for one in rows if one.used]
             seen = sum(one.measured for one in shown)
@@ -138,6 +143,8 @@ def summarised(
             guide = release.guide
             reason += _UNTRAINED * (not guide.settled) + _AMORTISED * guide.amortised
             reliable = seen >= SHARE * len(shown) and guide.settled and not guide.amortised
+            if reliable and not _of_features(release):
+                reliable, reason = None, reason + _UNTRIED
         if _of_features(release):
             reason += _LEVELS * (len(getattr(release.model, "levels", ())) > len(chosen))
             reason += _CLASSES * bool(_classes(release))

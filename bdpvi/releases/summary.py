@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.outputs import one_line
-from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, SHARE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,8 @@ class Summary:
         level: coverage of the intervals.
         ratio: the meaning of exponentials of coefficients: "odds ratio", "rate ratio" or "".
         reliable: whether at least half of the used coefficients are measured and the approximations
-            behind the intervals hold; None without intervals, or if it is unknown.
+            behind the intervals hold, for those that are measured; None without intervals, or if it
+            is not known, as for models other than the library's, and for draws.
         reason: why not, and what they omit or assume.
         guarantee: the receipt in words.
         noise: standard deviation of the target's noise: estimate, low, high; or None.
@@ -117,7 +118,7 @@ class Summary:
 
         rows = [one for one in self.coefficients if one.used]
         ratios = self.odds and bool(self.ratio)
-        trust = {None: "", True: ", reliable", False: ", NOT reliable"}[self.reliable]
+        trust = ", ".join(["", *self._trust().split("; ")[1:]])
         what = self.ratio if ratios else "coefficient"
         return forest(
             [one.name for one in rows],
@@ -143,13 +144,15 @@ class Summary:
         if not self._known:
             return "point estimates, without intervals"
         rows = [one for one in self.coefficients if one.used]
-        counted = f"{sum(one.measured for one in rows)} of {len(rows)} coefficients are measured"
-        trust = {
-            None: "",
-            True: f"; reliable: yes, {counted}",
-            False: f"; reliable: no, {counted}",
-        }[self.reliable]
-        return f"{100 * self.level:g} % intervals{trust}"
+        seen = sum(one.measured for one in rows)
+        counted = f"{seen} of {len(rows)} coefficients are measured"
+        trust = {None: "not known", True: "yes", False: "no"}[self.reliable]
+        if self.reliable and seen < len(rows):
+            trust = "only where measured"
+        elif self.reliable is False and seen >= SHARE * len(rows):
+            counted = "for a reason given below"
+        told = "" if self.reliable is None and seen == len(rows) else f", {counted}"
+        return f"{100 * self.level:g} % intervals; reliable: {trust}{told}"
 
     def __str__(self) -> str:
         units = any(one.scale != 1 for one in self.coefficients)

@@ -37,6 +37,8 @@ from bdpvi.releases.released import Release
 _AT_ONCE = 1024
 """Most rows predicted at once."""
 _PARQUET = (".parquet", ".pq")
+UNEXPOSED = "the row's exposure is blank, no number or not positive"
+"""Why a row has no prediction."""
 
 S = TypeVar("S")
 
@@ -48,6 +50,8 @@ class Predictions:
     A logistic regression has the columns ``class``, ``probability`` and ``spread``, a model of
     several classes ``class``, a probability of each class and ``spread``, another one ``expected``
     and ``spread``. The spread is the standard deviation over the samples, NaN for one sample.
+    Expected numbers and counts lie within the model's public bounds. Both columns are NaN for a row
+    whose exposure is not known or not positive.
     Every cell is read by itself and every row predicted by itself: it has the same prediction by
     any number of workers to the bit, and in any file and blocks to rounding.
 
@@ -185,8 +189,9 @@ class Predictions:
         for made, *found in rows.each(_block, sent, form):
             total = added(total, tuple(found)) if total else tuple(found)
             yield made, found[0]  # type: ignore[misc]
-        _, odd, unknown, misread = total
+        _, odd, unknown, misread, blank = total
         tell_owner(odd, "line", ODD)
+        tell_owner(blank, "prediction", UNEXPOSED)
         misread.tell()
         if unknown := {name: count for name, count in unknown.items() if count}:
             words = f"not known, taken for the column's mean: {said(unknown)}"
@@ -202,19 +207,28 @@ class Predictions:
             there = [one for one in encoding.columns if one.type is None and one.name in frame]
             read = {one.name: as_named(one, frame[one.name], self.guess) for one in there}
             features, unknown = encoding.counted(frame.assign(**read))
+        blank = features.new_zeros(len(features), dtype=torch.bool)
+        if (place := getattr(self.release.model, "exposure", None)) is not None:
+            blank = ~self.release.model.exposed(features)  # type: ignore[attr-defined]
+            features[blank, place] = 1.0
+            unknown = {n: v for n, v in unknown.items() if n != self.release.feature_names[place]}
         parts = [_columns(self.release, part) for part in features.split(_AT_ONCE)]
         ids = {name: frame[name].map(_as_text).reset_index(drop=True) for name in self.ids}
         each = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
-        return pd.DataFrame({**ids, **each}), unknown
+        made = pd.DataFrame({**ids, **each})
+        if bool(blank.any()):
+            made.loc[blank.numpy(), [*parts[0]]] = np.nan
+        return made, unknown
 
 
 def _block(
     frame: pd.DataFrame, asked: Predictions, form: Callable[[pd.DataFrame], S]
-) -> tuple[S, int, int, dict[str, int], Misread]:
+) -> tuple[S, int, int, dict[str, int], Misread, int]:
     """Return predictions in a form, rows, lines left out, unknown cells by column, and others."""
     made, unknown = asked._of(frame)
+    blank = int(made["expected"].isna().sum()) if "expected" in made else 0
     misread = Misread.of(frame, asked.encoding.types)
-    return form(made), len(frame), int(frame.attrs.get(LEFT_OUT, 0)), unknown, misread
+    return form(made), len(frame), int(frame.attrs.get(LEFT_OUT, 0)), unknown, misread, blank
 
 
 def _rows(frame: pd.DataFrame) -> str:

@@ -1,0 +1,213 @@
+"""A latent that privacy noise dominates has its prior's width, in every table, frame and draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from empty_levels import fitted
+from pyro.infer import Trace_ELBO
+from pyro.infer.autoguide import AutoNormal
+from pyro.optim import PyroOptim
+from scipy import stats
+from torch import Tensor
+
+import bdpvi
+from bdpvi import DPVI
+from bdpvi.bayesian.inference.optimisers import adam_factors
+from bdpvi.noise.keys import Key
+from bdpvi.programs.arguments import Arguments
+from bdpvi.programs.course import Course, walk
+from bdpvi.programs.moments import FLAT, prior_given
+from bdpvi.programs.reading import read
+
+pytestmark = pytest.mark.usefixtures("fresh_store")
+
+LEVELS = 8
+"""The number of levels; the last half is empty."""
+
+
+def records(count: int = 4000) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    level = torch.randint(0, LEVELS // 2, (count,), generator=generator)
+    x = torch.cat([torch.randn(count, 1, generator=generator), torch.eye(LEVELS)[level]], 1)
+    return x, torch.poisson((0.5 * x[:, 0] + 0.2 * level).exp(), generator=generator)
+
+
+@pytest.fixture
+def fresh_store() -> Iterator[None]:
+    pyro.clear_param_store()
+    yield
+    pyro.clear_param_store()
+
+
+@pytest.fixture(scope="module")
+def release() -> bdpvi.Release:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Key, "fresh", classmethod(lambda cls: Key.of_seed(3)))
+        model = bdpvi.BayesianPoissonRegression(
+            largest=15, levels=(tuple(range(1, 1 + LEVELS)),), prior_scale=2.0
+        )
+        route = DPVI(rows=4000, steps=300, draws=4000)
+        return bdpvi.fit_private(model, records(), epsilon=2.0, route=route)
+
+
+def test_an_empty_level_is_as_wide_as_its_prior_wherever_it_is_shown(
+    release: bdpvi.Release,
+) -> None:
+    summary = release.summary(odds=True)
+    empty = summary.coefficients[1 + LEVELS // 2 : 1 + LEVELS]
+    assert all(one.note == "dominated by privacy noise" for one in empty)
+    assert all((one.low or 0.0) < 0 < (one.high or 0.0) for one in empty)
+    assert all(one.sd == pytest.approx(2.0, rel=0.1) for one in empty)
+    frame, content = summary.to_frame(), summary.to_dict()["coefficients"]
+    for one, row in zip(empty, content[1 + LEVELS // 2 :], strict=False):
+        assert frame.loc[one.name, "ratio_low"] == row["ratio"][1] < 0.1
+        assert frame.loc[one.name, "ratio_high"] == row["ratio"][2] > 10
+    drawn = release.latents["w"][:, 1 + LEVELS // 2 : 1 + LEVELS]
+    assert drawn.std(0).tolist() == pytest.approx([2.0] * (LEVELS // 2), rel=0.05)
+
+
+def test_what_records_identify_keeps_its_guide(release: bdpvi.Release) -> None:
+    rows = release.summary().coefficients
+    used = [one for one in (*rows[: 1 + LEVELS // 2], rows[-1]) if one.note != "base level"]
+    assert not any(one.note for one in used)  # the intercept is part of every level's sum
+    assert max(one.sd or 9.0 for one in used) < 0.3
+    (base,) = (at for at in range(1, 1 + LEVELS // 2) if rows[at].note == "base level")
+    truth = {at: 0.2 * (at - base) for at in range(1, 1 + LEVELS // 2)} | {0: 0.5}
+    for at, one in enumerate(rows[: 1 + LEVELS // 2]):
+        if at != base:
+            assert abs(one.mean - truth[at]) < 4.5 * (one.sd or 0.0)
+
+
+def test_the_headline_never_says_yes_above_a_note(release: bdpvi.Release) -> None:
+    summary = release.summary()
+    seen = sum(one.measured for one in summary.coefficients)
+    first = str(replace(summary, reliable=True)).splitlines()[0]
+    assert first == (
+        f"95 % intervals; reliable: only where measured, {seen} of {LEVELS + 1} "
+        "coefficients are measured"
+    )
+    clear = tuple(one for one in summary.coefficients if one.measured)
+    one = replace(summary, reliable=True, coefficients=clear)
+    assert f"; reliable: yes, {len(clear)} of {len(clear)} " in str(one)
+    why = str(replace(one, reliable=False)).splitlines()[0]
+    assert why == "95 % intervals; reliable: no, for a reason given below"
+
+
+def test_of_a_model_of_one_s_own_the_headline_says_what_is_not_known() -> None:
+    def model(x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(x.new_zeros(1), 1.0).to_event(1))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    x = torch.randn(3000, 1, generator=torch.Generator().manual_seed(0))
+    route = DPVI(rows=3000, steps=300, draws=50)
+    summary = bdpvi.fit_private(model, (x, x[:, 0]), epsilon=2.0, route=route).summary()
+    assert summary.reliable is None
+    assert str(summary).startswith("95 % intervals; reliable: not known\n")
+    assert "fit tables that were simulated from it" in summary.reason
+
+
+def test_a_walk_is_as_wide_as_adam_makes_it() -> None:
+    steps, first, rate, decay = 400, 200, 0.05, 0.1 ** (1 / 400)
+    place = torch.zeros(20_000, requires_grad=True)
+    optim = torch.optim.Adam([place], lr=rate)
+    plan = torch.optim.lr_scheduler.ExponentialLR(optim, decay)
+    generator, total = torch.Generator().manual_seed(0), torch.zeros(20_000)
+    for number in range(steps):
+        place.grad = 7.0 * torch.randn(20_000, generator=generator)
+        optim.step()
+        plan.step()
+        if number >= first:
+            total += place.detach() / (steps - first)
+    plain = PyroOptim(torch.optim.Adam, {"lr": 1.0})
+    rates, fresh = adam_factors(plain, steps)[:, :2].T
+    found = walk(rates * rate * decay ** torch.arange(steps).double(), fresh, first)
+    assert found == pytest.approx(float(total.std()), rel=0.02)
+
+
+def test_a_mean_is_shrunk_by_the_walk_and_one_of_a_narrow_prior_more() -> None:
+    def program(scale: float) -> Any:
+        def model(x: Tensor, y: Tensor | None = None) -> None:
+            w = pyro.sample("w", dist.Normal(x.new_zeros(2), scale).to_event(1))
+            with pyro.plate("records", len(x)):
+                pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+        guide = AutoNormal(model, init_scale=scale / 100)
+        table = torch.randn(50, 2), torch.randn(50)
+        return read(model, guide, Trace_ELBO(), Arguments.of(table, {}))
+
+    for scale in (0.1, 3.0):
+        pyro.clear_param_store()
+        found = program(scale)
+        course: Any = Course.__new__(Course)
+        course.descent = type("Descent", (), {"program": found})()
+        course.steps, course.first, course.averaged, course.windows = 4, 2, 2, 2
+        course.identified, course.variance = None, 1.0
+        course.descent.mechanism = type("Mechanism", (), {"rate": 1.0})()
+        course._walk = lambda: 0.5
+        course.sums = {
+            n: torch.full((2, *v.shape), 0.9 if "loc" in n else float(v.detach().flatten()[0]))
+            for n, v in found.parameters.items()
+        }
+        one = torch.ones(2, dtype=torch.float64)
+        course.moments = torch.stack([one, 0 * one, 0 * one, one, 0 * one])  # no slope
+        course.pull = 0 * one
+        posterior = course.posterior()
+        assert not posterior.measured.any()
+        share = scale**2 / (scale**2 + 0.25)
+        assert posterior.mean.tolist() == pytest.approx([0.9 * share] * 2, rel=1e-5)
+        assert posterior.covariance.tolist() == pytest.approx([scale**2] * 2, rel=1e-5)
+
+
+def test_a_prior_that_depends_on_a_latent_is_averaged_over_it() -> None:
+    def model(x: Tensor, y: Tensor | None = None) -> None:
+        size = pyro.sample("size", dist.LogNormal(x.new_tensor(0.0), 1.0))
+        with pyro.plate("groups", 3):
+            effect = pyro.sample("effect", dist.Normal(x.new_tensor(1.0), size))
+        rate = pyro.sample("rate", dist.Gamma(x.new_tensor(4.0), 1.0))
+        shift = pyro.sample("shift", dist.ImproperUniform(dist.constraints.real, (), ()))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(effect[0] + rate + shift, 1.0), obs=y)
+
+    def guide(x: Tensor, y: Tensor | None = None) -> None:
+        at = pyro.param("at", torch.tensor(2.0).log())
+        pyro.sample("size", dist.LogNormal(at, 1e-3))
+        with pyro.plate("groups", 3):
+            pyro.sample("effect", dist.Normal(at * 0, 1e-3))
+        pyro.sample("rate", dist.LogNormal(at * 0, 1e-3))
+        pyro.sample("shift", dist.Normal(at * 0 + 5.0, 1e-3))
+
+    torch.manual_seed(0)
+    program = read(
+        model, guide, Trace_ELBO(), Arguments.of((torch.zeros(9, 1), torch.zeros(9)), {})
+    )
+    assert [site.name for site in program.sites] == ["size", "effect", "rate", "shift"]
+    kept = torch.tensor([True, True, False, False, False, False])
+    mean, variance = prior_given(program, kept)
+    assert mean[2:4].tolist() == pytest.approx([1.0] * 2)
+    assert variance[2:4].tolist() == pytest.approx([4.0] * 2, rel=0.01)  # of the guide's size
+    log = stats.loggamma(4.0)
+    assert float(mean[4]) == pytest.approx(log.mean(), abs=5 * log.std() / 200**0.5)
+    assert float(variance[4]) == pytest.approx(log.var(), rel=0.5)
+    assert variance[5] == pytest.approx(FLAT**2, rel=1e-3)
+    none = torch.zeros(6, dtype=torch.bool)
+    wide = prior_given(program, none)[1]
+    assert float(wide[0]) == pytest.approx(1.0)
+    assert float(wide[1]) > 2  # E size² = e² = 7.4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["logistic", "poisson", "ordinal", "linear"])
+def test_empty_levels_exclude_0_no_more_often_than_by_chance(kind: str) -> None:
+    out, noted, width = (
+        torch.cat(one) for one in zip(*(fitted(kind, s) for s in range(5)), strict=True)
+    )
+    assert int(out.sum()) <= stats.binom(len(out), 0.05).ppf(0.99)
+    assert bool((width[noted] > 4).all())
