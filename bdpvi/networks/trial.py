@@ -3,7 +3,7 @@ place of random numbers, so that results for a record alone and in a batch can b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -119,6 +119,12 @@ def entered(module: nn.Module) -> Iterator[list[str]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def blamed(module: nn.Module, names: Sequence[str]) -> str:
+    """Return what to call the layer that failed, given those that :func:`entered` yields."""
+    name = names[-1] if names else ""
+    return f"layer {name!r} ({type(module.get_submodule(name)).__name__})" if name else "module"
 
 
 class _Still(TorchDispatchMode):
