@@ -3,8 +3,9 @@
     python benchmarks/networks_trained.py
 
 "yes" means that the norm of every record's gradient is autograd's to 1e-6 and that a step was
-taken, "slowly" by one record after the other; "no" that the network was refused, with nothing charged. Opacus is asked with its own strict
-checks, in its mode "hooks"; "differs" means that it trains with other norms than autograd's.
+taken, "slowly" by one record after the other; "no" that the network was refused, with nothing
+charged. Opacus is asked with its own strict checks, in its mode "hooks"; "differs" means that it
+trains with other norms than autograd's.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def test_a_step_is_the_noisy_sum_over_the_expected_size() -> None:
 
 def test_noise_has_the_deviation_that_is_charged() -> None:
     mechanism = NoisySum(rate=0.01, clip=0.3, noise_multiplier=1.7, size=200_000, records=5000)
-    parts = mechanism.means([torch.zeros(500, 300), torch.zeros(50_000)], 0)
+    parts = mechanism.means([torch.zeros(500, 300).double(), torch.zeros(50_000).double()], 0)
     assert [part.shape for part in parts] == [(500, 300), (50_000,)]
     draws = torch.cat([part.flatten() for part in parts]) * (0.01 * 5000) / (0.3 * 1.7)
     assert draws.dtype == torch.float64
