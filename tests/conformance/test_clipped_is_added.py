@@ -167,8 +167,10 @@ def program(**given: Any) -> Step:
     return lambda: made.step(x, y[:, 0])
 
 
-KINDS = (pytest.param(ten_million, marks=pytest.mark.slow), one_million, cancelling_steps, tied, tiny, huge, half_precision, one_by_one,
-         program)  # fmt: skip
+KINDS = (
+    pytest.param(ten_million, marks=pytest.mark.slow), one_million, cancelling_steps, tied, tiny,
+    huge, half_precision, one_by_one, program,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -228,14 +230,12 @@ def test_what_is_not_finite_adds_nothing() -> None:
 
 def test_sums_of_other_types_are_refused() -> None:
     mechanism = NoisySum(rate=0.5, clip=1.0, noise_multiplier=1.0, size=2, records=9)
-    with pytest.raises(ValueError, match="totals are summed in torch.float32"):
+    with pytest.raises(ValueError, match=r"totals are summed in torch\.float32"):
         mechanism.means([torch.zeros(2)], 0)
 
 
-@pytest.mark.parametrize("name", ["clip", "max_grad_norm"])
-def test_a_bound_whose_squares_vanish_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}=1e-120 must be at least 1e-100"):
-        if name == "clip":
-            Rounds(clients=2, size=3, clip=1e-120, noise_multiplier=1.0)
-        else:
-            network(nn.Linear(2, 1), alike(2), 1e-120)
+def test_a_bound_whose_squares_vanish_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_grad_norm=1e-120 must be at least 1e-100"):
+        network(nn.Linear(2, 1), alike(2), 1e-120)
+    with pytest.raises(ValueError, match="clip=1e-120 must be at least 1e-100"):
+        Rounds(clients=2, size=3, clip=1e-120, noise_multiplier=1.0)

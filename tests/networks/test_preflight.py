@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from bdpvi import Ledger, PrivacyUtilityWarning, make_private
 from bdpvi.networks import DPSGDSettings
 from bdpvi.networks.deep import nearest_power
+from bdpvi.networks.gradients import one_by_one
 from bdpvi.networks.private import Private
 from bdpvi.privacy import Assumption
 from bdpvi.releases.clipping import MARGIN
@@ -416,6 +417,74 @@ def test_a_module_that_needs_other_values_has_an_example() -> None:
         private(From(), data)
     example = torch.arange(10, 16).repeat(5, 1), torch.arange(5) % 3
     private(From(), data, example=example).step()
+
+
+class Centred(torch.autograd.Function):
+    """Changes nothing, but under torch.vmap, where it centres records among themselves."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Tensor:
+        return given[0]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int]:
+        return Centred.apply(x - x.mean(in_dims[0], keepdim=True)), in_dims[0]
+
+
+class Mixing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(5, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.two(Centred.apply(self.one(x)))
+        return out
+
+
+def test_gradients_that_differ_from_autograds_are_not_used() -> None:
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(PrivacyUtilityWarning, match="differ from autograd's by torch.vmap"):
+        made = private(Mixing(), (x, torch.arange(40) % 3))
+    assert made._gradients.each is one_by_one
+
+
+# --------------------------------------------------------------------------- dropout
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(1, 8), nn.Linear(8, CLASSES)
+        self.inside = nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.inside(self.first(x[..., None])).mean(1))
+        return out
+
+
+def dropped() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(5, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, CLASSES)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [dropped, Encoder])
+@pytest.mark.parametrize("times", [3, pytest.param(1000, marks=pytest.mark.slow)])
+def test_dropout_is_never_refused(kind: Callable[[], nn.Module], times: int) -> None:
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    for seed in range(times):
+        torch.manual_seed(seed)
+        private(kind(), (x, torch.arange(40) % 3))
 
 
 # --------------------------------------------------------------------------- N
