@@ -310,7 +310,7 @@ SEEN = (
         },
     ),
     Fault(
-        what="gradients that torch.vmap finds of single records are believed, and are not autograd's",
+        what="gradients by torch.vmap are believed, and are not those of single records",
         caught={
             "gradients-never-compared": (
                 PREFLIGHT + "test_gradients_that_differ_from_autograds_are_not_used",
