@@ -64,14 +64,14 @@ def clipped_sum(
     scale = (bound if length is None else length) / bound
     rows = max(1, min(len(like), _MOST_ROWS, _BLOCK // max(size, 1)))
     total = torch.zeros(size, dtype=torch.float64, device=like.device)
-    block = torch.empty((rows, size), dtype=torch.float64, device=like.device)
+    block = total.new_empty((rows, size)) if len(flat) > 1 else None
     norms = [total.new_zeros(0)]
     for some in zip(*(one.split(rows) for one in flat), strict=True):
-        wide = torch.cat(some, 1, out=block[: len(some[0])])
+        wide = some[0].double() if block is None else torch.cat(some, 1, out=block[: len(some[0])])
         norm = torch.linalg.vector_norm(wide, dim=1)
         bad = ~norm.isfinite()
         if bad.is_cuda or bool(bad.any()):  # a device would be waited for
-            wide = wide.masked_fill_(bad.unsqueeze(1), 0.0)  # 0 · NaN would be NaN
+            wide = wide.masked_fill(bad.unsqueeze(1), 0.0)  # 0 · NaN would be NaN
         factors = scale * below / norm.clamp(min=below)
         total.addmv_(wide.T, factors.masked_fill_(bad, 0.0))
         norms.append(norm)
