@@ -17,7 +17,6 @@ import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
 
 import torch
 from clock import seconds
@@ -28,7 +27,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bdpvi
 from bdpvi.networks import DPSGDSettings
-from bdpvi.networks.gradients import GRAD_SAMPLE_MODES, GradSampleMode
 
 BATCH, PANEL, ROUNDS = 512, 128, 15
 network: Callable[[], nn.Module] = runpy.run_path(
@@ -71,9 +69,7 @@ def opacus(mode: str, x: torch.Tensor, y: torch.Tensor) -> Callable[[], object]:
     return step
 
 
-def ours(
-    mode: GradSampleMode, x: torch.Tensor, y: torch.Tensor, size: int = 0
-) -> Callable[[], object]:
+def ours(x: torch.Tensor, y: torch.Tensor, size: int = 0) -> Callable[[], object]:
     module = network().to(x.device)
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(size, 1, 28, 28, generator=generator).to(x.device)
@@ -81,7 +77,7 @@ def ours(
     private = bdpvi.make_private(
         module, torch.optim.SGD(module.parameters(), lr=0.1), loss=F.cross_entropy, data=(x, y),
         rate=1.0, max_grad_norm=1.0, noise_multiplier=1.0,
-        settings=DPSGDSettings(panel=panel, grad_sample_mode=mode),
+        settings=DPSGDSettings(panel=panel),
     )  # fmt: skip
     return private.step
 
@@ -98,10 +94,7 @@ def main() -> None:
     variants = {"plain torch": plain(x, y)}
     for peer in ("functorch", "hooks", "ghost"):
         variants[f"Opacus, {peer}"] = opacus(peer, x, y)
-    for own in GRAD_SAMPLE_MODES:
-        mode = cast(GradSampleMode, own)
-        variants[f"bdpvi, {own}"] = ours(mode, x, y)
-        variants[f"bdpvi with a panel, {own}"] = ours(mode, x, y, PANEL)
+    variants |= {"bdpvi": ours(x, y), "bdpvi with a panel": ours(x, y, PANEL)}
     times: dict[str, list[float]] = {name: [] for name in variants}
     for round_number in range(ROUNDS + 1):
         for name, step in variants.items():

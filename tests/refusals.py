@@ -14,7 +14,6 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import pyro
-import pytest
 import torch
 from model_refusals import GOOD, GUIDE, TABLE, program, stepped, svi
 from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoNormal
@@ -349,12 +348,6 @@ def frozen() -> nn.Module:
     module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     module[0].bias.requires_grad_(False).grad = torch.ones(4)
     return module
-
-
-def half(mode: str) -> Any:
-    pytest.importorskip("opacus")
-    with torch.autocast("cpu", torch.bfloat16):
-        return trained(grad_sample_mode=mode)
 
 
 def used(run_before: bool) -> Any:
@@ -782,10 +775,6 @@ CASES: dict[str, Case] = {
     "releases/noisy_sum: use less noise": lambda t: (
         lambda: NoisySum(rate=0.5, clip=1.0, noise_multiplier=1e7, size=10**8, records=9),
         lambda: NoisySum(rate=0.5, clip=1.0, noise_multiplier=1e3, size=10**8, records=9),
-    ),
-    "networks/gradients: use 'hooks'": lambda t: (
-        lambda: half("ghost"),
-        lambda: (half("hooks"), half("functorch")),
     ),
     "networks/private: give the same": lambda t: resumed({"panel": PANEL}, {}),
     "networks/records: keep records apart": lambda t: (

@@ -24,7 +24,6 @@ from bdpvi.bayesian import Remove
 from bdpvi.cli import app
 from bdpvi.models.misfits import MisfitError
 from bdpvi.networks import DPSGDSettings
-from bdpvi.networks.gradients import GRAD_SAMPLE_MODES, GradSampleMode
 from bdpvi.tables import Recipe
 
 CASES = {
@@ -140,28 +139,26 @@ def test_settings_are_fitted_where_the_records_are() -> None:
 # --------------------------------------------------------------------------- waits
 
 
-def steps_of_a_network(mode: GradSampleMode, data: torch.device) -> Callable[[], object]:
+def steps_of_a_network(data: torch.device) -> Callable[[], object]:
     net = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)).to(fake_cuda.CUDA)
     x = torch.linspace(-1, 1, 500, device="cpu").reshape(100, 5)
     made = bdpvi.make_private(
         net, torch.optim.Adam(net.parameters()), loss=nn.functional.cross_entropy,
         data=(x.to(data), (x[:, 0] > 0).long().to(data)), rate=0.5, max_grad_norm=1.0,
-        noise_multiplier=1.0, settings=DPSGDSettings(records=100, grad_sample_mode=mode),
+        noise_multiplier=1.0, settings=DPSGDSettings(records=100),
     )  # fmt: skip
     return made.step
 
 
 @pytest.mark.parametrize("data", [HOST, pytest.param(fake_cuda.CUDA, marks=pytest.mark.whole)])
-@pytest.mark.parametrize("mode", GRAD_SAMPLE_MODES)
-def test_a_step_of_a_network_waits_twice_at_most(mode: GradSampleMode, data: torch.device) -> None:
-    """Once for what the step says of its weights; ghost clipping once for norms, too."""
-    pytest.importorskip("opacus")
+def test_a_step_of_a_network_waits_once(data: torch.device) -> None:
+    """For what the step says of its weights."""
     with fake_cuda.pretended():
-        step = steps_of_a_network(mode, data)
+        step = steps_of_a_network(data)
         step()
         with fake_cuda.waits() as waits:
             step()
-    assert len(waits) == (2 if mode == "ghost" else 1), waits
+    assert len(waits) == 1, waits
 
 
 def test_a_step_of_private_svi_waits_twice_at_most() -> None:

@@ -105,7 +105,7 @@ def audit(
             found += [
                 one.audited(delta, runs, kept, track) for one in doors.doors(some, epsilon, delta)
             ]
-            found += one_run.by_modes(some, epsilon, delta)
+            found.append(one_run.dp_sgd(some, epsilon, delta))
         kept.begin()
         said: dict[str, Any] = {
             "out": out,

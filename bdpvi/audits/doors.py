@@ -121,21 +121,24 @@ def _route(
     return Door(name, *tables, once, record=len(tables[0]))
 
 
-def dp_sgd(data: Dataset, epsilon: float, delta: float) -> Door:
+def dp_sgd(data: Dataset, epsilon: float, delta: float, outputs: int = 1) -> Door:
     """Return DP-SGD of which every step is seen, as its accountant assumes.
 
-    The loss is linear, so that the record's gradient is clipped to C in every step.
+    The loss is linear, so that the record's gradient is clipped to C in every step. Of many outputs
+    it has as many numbers, all alike and in single precision: rounding errors of its norm add up.
     """
     noise = calibrate(
         PrivacyLossAccountant(), epsilon=epsilon, delta=delta, rate=_RATE, steps=_STEPS
     )
-    rate, size = 0.1, len(data)
+    rate, size, kind = 0.1, len(data), torch.float64 if outputs == 1 else torch.float32
 
     def once(table: Dataset) -> tuple[float, Ledger]:
-        ledger, module = Ledger(), nn.Linear(table.x.shape[1], 1, bias=False).double()
+        ledger, module = Ledger(), nn.Linear(table.x.shape[1], outputs, bias=False)
+        module.to(kind)
         made = make_private(
             module, torch.optim.SGD(module.parameters(), lr=rate),
-            loss=lambda out, y: out[:, 0] * (1 - 2 * y), data=(table.x, table.y), rate=_RATE,
+            loss=lambda out, y: out.sum(1) * (1 - 2 * y), rate=_RATE,
+            data=(table.x.to(kind), table.y.to(kind)),
             max_grad_norm=1.0, noise_multiplier=noise,
             settings=DPSGDSettings(ledger=ledger, records=size),
         )  # fmt: skip
@@ -143,7 +146,8 @@ def dp_sgd(data: Dataset, epsilon: float, delta: float) -> Door:
         for _ in range(_STEPS):
             made.step()
             seen.append(float(module.weight[0, -1]))
-        return _seen_steps(np.diff(seen) / rate * _RATE * size, noise, _RATE), ledger
+        steps = np.diff(seen) / rate * _RATE * size * math.sqrt(outputs)
+        return _seen_steps(steps, noise, _RATE), ledger
 
     return Door("DP-SGD", *neighbours(data, _LONG), once, record=len(data))
 

@@ -53,6 +53,8 @@ _FRESH = 100
 _TRANSCRIPTS = 5
 _MOST = 2000
 """Rows of the table that are fitted again and again."""
+_OUTPUTS = 100_000
+"""Of a network whose gradients are long."""
 ROWS = 200
 """Rows of a table that are used in runs: a claim holds for each table, and noise hides small ones
 no better than large ones."""
@@ -75,6 +77,7 @@ def audits(data: Dataset, epsilon: float, delta: float) -> list[tuple[str, Calla
     steps: dict[str, Callable[[], Door]] = {
         "DPVI, steps": partial(doors.dpvi, some, epsilon, delta),
         "DP-SGD, steps": partial(doors.dp_sgd, some, epsilon, delta),
+        "DP-SGD, long gradients": partial(doors.dp_sgd, some, epsilon, delta, _OUTPUTS),
         "federation, rounds": partial(doors.federation, epsilon, delta),
     }
     name, many = "objective perturbation, minima", first(data, _MOST)

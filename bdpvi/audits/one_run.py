@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import cast
 
 import numpy as np
 import torch
@@ -28,7 +25,6 @@ from bdpvi.audits.claims import Claim
 from bdpvi.audits.found import CERTAIN, LEVEL, Audit
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.networks.deep import DPSGDSettings, make_private
-from bdpvi.networks.gradients import GRAD_SAMPLE_MODES, GradSampleMode
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.solve import root
@@ -38,20 +34,13 @@ _CANARIES, _GUESSES = 5000, 500
 _STEPS, _LONG, _MOST = 10, 1e6, 50.0
 
 
-def by_modes(data: Dataset, epsilon: float, delta: float) -> Iterator[Audit]:
-    """Yield an audit of DP-SGD in each mode of gradients that is installed.
+def dp_sgd(data: Dataset, epsilon: float, delta: float) -> Audit:
+    """Return the audit of DP-SGD, all records in each step, with the canaries among them.
 
     Args:
         data: features and labels 0 and 1; of fewer rows than canaries, so that training is cheap.
-        epsilon, delta: what a training may cost.
+        epsilon, delta: what the training may cost.
     """
-    for mode in GRAD_SAMPLE_MODES:
-        if mode == "functorch" or find_spec("opacus"):
-            yield dp_sgd(data, epsilon, delta, cast(GradSampleMode, mode))
-
-
-def dp_sgd(data: Dataset, epsilon: float, delta: float, mode: GradSampleMode) -> Audit:
-    """Return the audit of DP-SGD, all records in each step, with the canaries among them."""
     begun, ledger, features = time.monotonic(), Ledger(), data.x.shape[1]
     there = torch.rand(_CANARIES, device=HOST) < 0.5
     canaries = torch.zeros(int(there.sum()), features + _CANARIES, dtype=torch.float64)
@@ -65,7 +54,7 @@ def dp_sgd(data: Dataset, epsilon: float, delta: float, mode: GradSampleMode) ->
         loss=lambda out, y: out[:, 0] * (1 - 2 * y), data=(torch.cat([rows, canaries]), y),
         rate=1.0, max_grad_norm=1.0,
         noise_multiplier=math.sqrt(_STEPS) / gaussian_distance(epsilon, delta),
-        settings=DPSGDSettings(ledger=ledger, records=len(data), grad_sample_mode=mode),
+        settings=DPSGDSettings(ledger=ledger, records=len(data)),
     )  # fmt: skip
     for _ in range(_STEPS):
         made.step()
@@ -77,7 +66,7 @@ def dp_sgd(data: Dataset, epsilon: float, delta: float, mode: GradSampleMode) ->
         for level in (LEVEL, CERTAIN)
     )
     return Audit(
-        door=f"DP-SGD, {mode}", claim=claim.epsilon(delta), low=low, certain=certain, delta=delta,
+        door="DP-SGD, one run", claim=claim.epsilon(delta), low=low, certain=certain, delta=delta,
         runs=1, canaries=_CANARIES, seconds=time.monotonic() - begun,
     )  # fmt: skip
 

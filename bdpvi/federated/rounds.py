@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
@@ -24,7 +23,11 @@ from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.events import UNITS, NormCounts, SampledGaussian
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, calibrate
-from bdpvi.releases.noisy_sum import BELOW, NoisySum
+from bdpvi.releases.clipping import clip_of, clipped_sum
+from bdpvi.releases.noisy_sum import NoisySum
+
+_SQUARED = 1e100
+"""Numbers whose squares have finite sums."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Rounds:
         validate.positive_int("clients", self.clients)
         validate.positive_int("size", self.size)
         validate.rate("client_rate", self.client_rate)
-        check_records(validate.positive("clip", self.clip), self.record_rate, self.record_clip)
+        check_records(clip_of("clip", self.clip), self.record_rate, self.record_clip)
         if self.noise_shares is not None:
             validate.positive_int("noise_shares", self.noise_shares)
         _ = self.mechanism  # refuses other arguments out of range
@@ -270,12 +273,10 @@ class Rounds:
             ValueError: if it has another number of weights, or one is not finite.
         """
         flat = self.checked(update)
-        norm = float(torch.linalg.vector_norm(flat))
-        if norm > self.clip * BELOW:
-            # Two steps, because the squares of very large numbers overflow.
-            flat = flat / flat.abs().max()
-            flat = flat * (self.clip * BELOW / float(torch.linalg.vector_norm(flat)))
-        return flat
+        longest = float(flat.abs().max())
+        if longest > _SQUARED:  # the squares of larger numbers overflow
+            flat = flat * (_SQUARED / longest)
+        return clipped_sum([flat.unsqueeze(0)], self.clip)[0]
 
     def share(self, update: Tensor, key: Key | None = None) -> Tensor:
         """Return the clipped update with this client's noise share, to be sent.
@@ -328,7 +329,7 @@ def check_records(clip: float, record_rate: float | None, record_clip: float | N
     if record_rate is None or record_clip is None:
         return
     validate.rate("record_rate", record_rate)
-    if validate.positive("record_clip", record_clip) > clip:
+    if clip_of("record_clip", record_clip) > clip:
         raise ValueError(
             f"record_clip={record_clip!r} is above clip={clip!r}, the bound on a whole update; "
             "choose a smaller one"

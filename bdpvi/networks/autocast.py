@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bdpvi.networks.gradients import Batch, RecordGradients
-from bdpvi.networks.trial import entered
+from bdpvi.networks.trial import blamed, entered
 
 
 class Autocast:
@@ -46,9 +46,8 @@ class Autocast:
             ):
                 self._gradients.norms(self._batch)
                 self._gradients.clipped_sum(self._batch, 1.0)
-        except Exception as error:  # whatever a module, its hooks or vmap may raise
-            layer = self._module.get_submodule(names[-1] if names else "")
-            where = f"layer {names[-1]!r} ({type(layer).__name__})" if names else "the module"
+        except Exception as error:  # whatever a module or vmap may raise
+            where = blamed(self._module, names)
             raise ValueError(
                 f"torch.autocast in {now}: {where} has no gradients of single records there "
                 f"({error}). Nothing was charged; call step() outside torch.autocast"

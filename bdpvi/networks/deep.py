@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.networks.autocast import Autocast
-from bdpvi.networks.gradients import Batch, GradSampleMode, Loss, trainable
+from bdpvi.networks.gradients import Batch, Loss, trainable
 from bdpvi.networks.preflight import make_gradients, without_gradient
 from bdpvi.networks.private import Private
 from bdpvi.networks.records import IndexedRecords, Source, check_panel
@@ -30,6 +30,7 @@ from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.solve import smallest
 from bdpvi.releases import basis
+from bdpvi.releases.clipping import clip_of
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.steps import Steps
 
@@ -60,8 +61,6 @@ class DPSGDSettings:
             repeatable: whoever knows the seed can subtract the noise.
         physical_batch: number of records whose gradients are held in memory at a time; it changes
             no result beyond rounding.
-        grad_sample_mode: "functorch" (torch.func, any module), or with the extra ``bdpvi[opacus]``
-            "hooks" and "ghost" (no gradients of single records in memory).
         example: made-up (x, y), not real records, on which module and loss are tried before any
             charge. By default numbers from 0 to 1, and integers that embeddings accept.
     """
@@ -74,7 +73,6 @@ class DPSGDSettings:
     panel: Source | None = None
     seed: int | None = None
     physical_batch: int | None = None
-    grad_sample_mode: GradSampleMode = "functorch"
     example: Source | None = None
 
     def __post_init__(self) -> None:
@@ -123,7 +121,6 @@ def make_private(
 
     Raises:
         ValueError: naming the argument, or the layer that cannot be trained.
-        ImportError: if Opacus is requested and not installed.
 
     >>> generator = torch.Generator().manual_seed(0)
     >>> x = torch.randn(1000, 4, generator=generator)
@@ -140,7 +137,7 @@ def make_private(
     >>> private.worst_case(delta=1e-5).epsilon == private.ledger.worst_case(delta=1e-5).epsilon
     True
     """
-    validate.positive("max_grad_norm", max_grad_norm)
+    clip_of("max_grad_norm", max_grad_norm)
     validate.rate("rate", rate)
     check_kind(module)
     weights, ledger, whose = trainable(module), settings.ledger, data
@@ -175,8 +172,7 @@ def make_private(
     batches = _made_up(held, module, settings)
     check_module(module, batches[-1])
     check_loss(loss, module, batches[-1])
-    mode, at_once = settings.grad_sample_mode, settings.physical_batch
-    gradients = make_gradients(mode, module, loss, at_once, batches)
+    gradients = make_gradients(module, loss, settings.physical_batch, batches)
     fixed = without_gradient(module, loss, batches)
     name = {"kind": "steps", "of": secrets.token_hex(8)}
     charged = Steps(ledger, mechanism.event(1), **name, block=BLOCK, most=settings.steps)

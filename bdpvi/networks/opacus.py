@@ -23,12 +23,13 @@ from torch import nn
 from bdpvi._ground.checkpoint import sealed, understood, unsealed
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.networks.gradients import MARGIN, FunctionalGradients, Loss, trainable
+from bdpvi.networks.gradients import Loss, RecordGradients, trainable
 from bdpvi.networks.records import IndexedRecords, Source, check_panel_size
 from bdpvi.networks.refusals import check_loss, check_module
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.cost import Assumption, Cost, Exposure
 from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.releases.clipping import MARGIN
 
 MECHANISM = "bdp"
 _TRIED = 8
@@ -56,7 +57,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.history: list[tuple[float, float, int]] = []
-        self._watched: tuple[IndexedRecords, FunctionalGradients] | None = None
+        self._watched: tuple[IndexedRecords, RecordGradients] | None = None
         self._norms_of: dict[tuple[float, float], NormCounts] = {}
         self._fresh = True
 
@@ -100,7 +101,7 @@ class BDPAccountant(IAccountant):  # type: ignore[misc]
         some = records.made_up(_TRIED, 2, trainable(twin)[0].device)
         check_module(twin, some)
         check_loss(loss, twin, some)
-        self._watched = records, FunctionalGradients(twin, loss, physical_batch)
+        self._watched = records, RecordGradients(twin, loss, physical_batch)
         self._fresh = True
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:

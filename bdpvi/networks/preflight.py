@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
-from bdpvi._ground import validate
+from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.networks.gradients import (
-    GRAD_SAMPLE_MODES,
-    MARGIN,
     Batch,
-    FunctionalGradients,
-    GradSampleMode,
+    Each,
     Loss,
-    OpacusGradients,
     RecordGradients,
-    call,
+    alone,
+    by_vmap,
+    one_by_one,
     trainable,
-    trainable_here,
 )
-from bdpvi.networks.trial import TRIED_ROW, TrialRun, entered, still
+from bdpvi.networks.trial import TRIED_ROW, TrialRun, blamed, entered, still
 
 _STEPS, _RATE = 3, 10.0
 """Trial steps of a copy of the module, enough to reveal what fails with large weights."""
@@ -34,33 +30,37 @@ Fixed = Sequence[tuple[int, int | slice]]
 
 
 def make_gradients(
-    mode: GradSampleMode,
-    module: nn.Module,
-    loss: Loss,
-    physical_batch: int | None,
-    batches: Sequence[Batch],
+    module: nn.Module, loss: Loss, physical_batch: int | None, batches: Sequence[Batch]
 ) -> RecordGradients:
-    """Return per-record gradients, after comparing a copy's with autograd's record by record.
+    """Return per-record gradients, after a copy's were compared with autograd's.
 
     The copy then takes some steps, so that whatever fails, fails before any charge.
 
     Args:
-        mode, module, loss, physical_batch: as for :func:`make_private`.
+        module, loss, physical_batch: as for :func:`make_private`.
         batches: made-up records in at least two batch sizes, so that no dimension of the module can
             be mistaken for the batch dimension in both.
 
+    Warns:
+        PrivacyUtilityWarning: if gradients are computed by one record after the other, naming the
+            layer that ``torch.vmap`` does not follow.
+
     Raises:
-        ValueError: naming ``grad_sample_mode``, or the layer without such gradients.
-        ImportError: if Opacus is requested and not installed.
+        ValueError: naming the layer without gradients of single records.
     """
-    validate.choice("grad_sample_mode", mode, GRAD_SAMPLE_MODES)
-    for batch in batches:
-        trial = TrialRun.of(module, batch, loss)
-        with still(trial.batch):
-            if wrong := _wrong(mode, trial.moved(), loss, trial):
-                raise ValueError(_refusal(mode, module, loss, trial, wrong))
-    _check_steps(mode, module, loss, batches[-1])
-    return _made(mode, module, loss, physical_batch)
+    each: Each = by_vmap
+    if wrong := _wrong(by_vmap, module, loss, batches):
+        each = one_by_one
+        if failed := _wrong(one_by_one, module, loss, batches):
+            raise ValueError(f"{failed}; put a layer or a loss in its place that autograd follows")
+        warnings.warn(
+            f"{wrong} by torch.vmap. They are computed of one record after the other, which is "
+            "slower",
+            PrivacyUtilityWarning,
+            stacklevel=3,
+        )
+    _check_steps(each, module, loss, batches[-1])
+    return RecordGradients(module, loss, physical_batch, each)
 
 
 def without_gradient(module: nn.Module, loss: Loss, batches: Sequence[Batch]) -> Fixed:
@@ -73,7 +73,7 @@ def without_gradient(module: nn.Module, loss: Loss, batches: Sequence[Batch]) ->
     for batch in batches:
         trial = TrialRun.of(module, batch, loss)
         with still(trial.batch):
-            for each in _alone(trial.moved(), loss, trial.batch):
+            for each in alone(trial.moved(), loss, trial.batch):
                 unused -= {at for at, one in enumerate(each) if one is not None}
                 rows = [(w, row) for w, row in rows if not _any(each[places[id(w)]], TRIED_ROW)]
     fixed: list[tuple[int, int | slice]] = [(at, slice(None)) for at in sorted(unused)]
@@ -112,11 +112,11 @@ def check_unchanged(
             )
 
 
-def _check_steps(mode: GradSampleMode, module: nn.Module, loss: Loss, batch: Batch) -> None:
+def _check_steps(each: Each, module: nn.Module, loss: Loss, batch: Batch) -> None:
     """Take trial steps with a copy; refuse a module that changes its own weights in a step."""
     with torch.random.fork_rng([batch[1].device] if batch[1].is_cuda else []):
         tried = deepcopy(module)
-        made = _made(mode, tried, loss, None)
+        made = RecordGradients(tried, loss, each=each)
         for _ in range(_STEPS):
             before = {name: value.detach().clone() for name, value in tried.named_parameters()}
             made.norms(batch)
@@ -127,126 +127,26 @@ def _check_steps(mode: GradSampleMode, module: nn.Module, loss: Loss, batch: Bat
                     weight.add_(one, alpha=_RATE / len(batch[1]))
 
 
-def _made(
-    mode: GradSampleMode, module: nn.Module, loss: Loss, physical_batch: int | None
-) -> RecordGradients:
-    if mode == "functorch":
-        return FunctionalGradients(module, loss, physical_batch)
-    return OpacusGradients(module, loss, physical_batch, ghost=mode == "ghost")
+def _wrong(each: Each, module: nn.Module, loss: Loss, batches: Sequence[Batch]) -> str:
+    """Return what is wrong with gradients of a copy of the module, naming the layer; "" if none."""
+    for batch in batches:
+        trial = TrialRun.of(module, batch, loss)
+        names: Sequence[str] = ()
+        try:
+            with still(trial.batch), entered(copy := trial.moved()) as names:
+                if _agree(each, copy, loss, trial):
+                    continue
+            return "module: gradients of single records differ from autograd's"
+        except Exception as error:  # whatever a module or vmap may raise
+            return f"{blamed(module, names)} has no gradients of single records ({error})"
+    return ""
 
 
-@dataclass(frozen=True)
-class _Wrong:
-    """A fault in the gradients: an error and the layer where it occurred, or a difference."""
-
-    error: Exception | None = None
-    layer: str = ""
-
-
-def _wrong(mode: GradSampleMode, module: nn.Module, loss: Loss, trial: TrialRun) -> _Wrong | None:
-    """Return the fault in a mode's gradients of a module, or None.
-
-    Norms are compared, and sums: of unclipped gradients, and of gradients clipped to one length.
-    """
-    try:
-        with entered(module) as names:
-            agree = _agree(mode, module, loss, trial)
-    except ImportError:
-        raise
-    except Exception as error:  # whatever a module, its hooks or vmap may raise
-        return _Wrong(error, names[-1] if names else "")
-    return None if agree else _Wrong()
-
-
-def _agree(mode: GradSampleMode, module: nn.Module, loss: Loss, trial: TrialRun) -> bool:
-    weights = trainable(module)
-    norms = torch.stack([_norm(each) for each in _alone(module, loss, trial.batch)])
-    found = _made(mode, module, loss, None)
-    if not _near(found.norms(trial.batch), norms, norms, trial.near):
-        return False
-    positive = norms[norms > 0]
-    if not len(positive):
-        return True
-    for clip in (0.5 * float(positive.min()), 2 * float(positive.max())):
-        factors = (clip * (1 - MARGIN) / norms).clamp(max=1.0)
-        total = [torch.zeros_like(weight) for weight in weights]
-        for factor, each in zip(factors, _alone(module, loss, trial.batch), strict=True):
-            for whole, one in zip(total, each, strict=True):
-                if one is not None and float(factor) < float("inf"):
-                    whole += factor.to(one) * one
-        sums = found.clipped_sum(trial.batch, clip)
-        pairs = zip(sums, total, strict=True)
-        if not all(_near(a, b, norms.clamp(max=clip), trial.near) for a, b in pairs):
-            return False
-    return True
-
-
-def _alone(module: nn.Module, loss: Loss, batch: Batch) -> Iterator[list[Tensor | None]]:
-    """Yield the gradient of each record by plain autograd, as a batch of its own."""
-    weights = trainable(module)
-    for at in range(len(batch[1])):
-        x, y = tree_map(lambda one, at=at: one[at : at + 1], batch)
-        value = loss(call(module, x), y).sum()
-        yield list(torch.autograd.grad(value, weights, allow_unused=True))
-
-
-def _norm(each: Sequence[Tensor | None]) -> Tensor:
-    """Return the norm over all weights; 0 where it is not finite, as that counts as zero."""
-    norms = [one.double().norm() for one in each if one is not None]
-    whole: Tensor = torch.stack(norms).norm()
-    return whole.nan_to_num(0.0, 0.0, 0.0)
-
-
-def _near(found: Tensor, wanted: Tensor, norms: Tensor, near: float) -> bool:
-    """Whether two are equal up to rounding errors relative to the records' norms."""
-    if found.shape != wanted.shape:
-        return False
-    off = (found.double() - wanted.double()).abs().max() if found.numel() else torch.zeros(())
-    return bool(off <= near * norms.max())
-
-
-def _refusal(
-    mode: GradSampleMode, module: nn.Module, loss: Loss, trial: TrialRun, wrong: _Wrong
-) -> str:
-    """Return the error about the gradients, naming the layer at fault."""
-    name = wrong.layer or _blamed(mode, loss, trial)
-    layer = module.get_submodule(name)
-    place = f"module has layer {name!r} ({type(layer).__name__})" if name else "module"
-    instead = _instead(module, mode)
-    if wrong.error is not None:
-        which = f"{place}, which has" if name else f"{place} has"
-        return (
-            f"{which} no gradients of single records with grad_sample_mode={mode!r} "
-            f"({wrong.error}); {instead}"
-        )
-    return (
-        f"{place}{', whose' * bool(name) or ':'} gradients of single records differ from "
-        f"autograd's with grad_sample_mode={mode!r}, as those of a padding row do or where an "
-        f"input has no row for each record; {instead}"
+def _agree(each: Each, module: nn.Module, loss: Loss, trial: TrialRun) -> bool:
+    """Whether gradients are those by plain autograd, up to rounding."""
+    wanted = one_by_one(module, loss, trial.batch)
+    near = trial.near * float(torch.stack([one.abs().max() for one in wanted]).max().nan_to_num())
+    return all(
+        torch.allclose(one, other, rtol=trial.near, atol=near, equal_nan=True)
+        for one, other in zip(each(module, loss, trial.batch), wanted, strict=True)
     )
-
-
-def _blamed(mode: GradSampleMode, loss: Loss, trial: TrialRun) -> str:
-    """Return the first layer whose weights alone have wrong gradients; "", the module, if all."""
-    whole = trial.moved()
-    layers = [name for name, layer in whole.named_modules() if trainable_here(layer)]
-    wrong = []
-    for name in layers:
-        copy = deepcopy(whole)
-        kept = {id(weight) for weight in trainable_here(copy.get_submodule(name))}
-        for weight in copy.parameters():
-            weight.requires_grad_(id(weight) in kept)
-        if _wrong(mode, copy, loss, trial):
-            wrong.append(name)
-    several = len(layers) > 1 and len(wrong) == len(layers)
-    return "" if several or not wrong else wrong[0]
-
-
-def _instead(module: nn.Module, mode: str) -> str:
-    for name, layer in module.named_modules():
-        if isinstance(layer, nn.RNNBase):
-            return (
-                f"put opacus.layers.DP{layer.mode.split('_')[0]} in the place of layer {name!r} "
-                f"({type(layer).__name__}), which trains in every mode"
-            )
-    return f"try {'hooks' if mode == 'functorch' else 'functorch'!r}"

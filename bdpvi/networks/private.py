@@ -20,7 +20,7 @@ from bdpvi._ground.schema import require_same
 from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.networks.autocast import Autocast
-from bdpvi.networks.gradients import MARGIN, RecordGradients, trainable
+from bdpvi.networks.gradients import RecordGradients, trainable
 from bdpvi.networks.preflight import Fixed
 from bdpvi.networks.records import IndexedRecords
 from bdpvi.networks.refusals import check_frozen
@@ -28,6 +28,7 @@ from bdpvi.noise.streams import stir
 from bdpvi.privacy.cost import Bound, Cost, Exposure
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.releases.clipping import MARGIN, clip_of
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.steps import Steps
 
@@ -188,7 +189,7 @@ class Private:
             validate.positive_int("steps", steps)
         given = {"noise_multiplier": noise_multiplier, "clip": max_grad_norm}
         if max_grad_norm is not None:
-            validate.positive("max_grad_norm", max_grad_norm)
+            clip_of("max_grad_norm", max_grad_norm)
         made = copy(self)
         chosen: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
         made._mechanism = replace(self._mechanism, **chosen)
@@ -204,19 +205,17 @@ class Private:
                 self._data.take(positions, device), self.mechanism.clip
             )
 
-        total: list[Tensor] | None = None
+        total = [torch.zeros_like(one, dtype=torch.float64) for one in self._weights]
         failed = 0
         for part, found in by_halves(of, self.batch):
             failed += 0 if found is not None else len(part)
-            if found is not None:
-                total = (
-                    found if total is None else [a + b for a, b in zip(total, found, strict=True)]
-                )
+            for whole, one in zip(total, found or (), strict=found is not None):
+                whole += one
         if failed and not self._told:
             self._told = True
             why = "its gradient fails in this step, and counts as zero"
             tell_owner(failed, "record", why, 4)
-        return [torch.zeros_like(one) for one in self._weights] if total is None else total
+        return total
 
     def _now(self) -> list[int]:
         """Return torch's version counters of all weights and buffers."""
@@ -258,7 +257,7 @@ class Private:
 
     def _in_clips(self, norms: Tensor) -> Tensor:
         """Return the norms after clipping, in units of the clip; NaN counts as 1."""
-        units = norms.detach().cpu().double() * ((1 + MARGIN) / self.mechanism.clip)
+        units = norms.cpu() * ((1 + MARGIN) / self.mechanism.clip)
         return units.nan_to_num(nan=1.0).clamp(max=1.0)
 
     def event(self) -> SampledGaussian:

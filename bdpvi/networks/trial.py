@@ -3,18 +3,18 @@ place of random numbers, so that results for a record alone and in a batch can b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import nn
 from torch.utils._pytree import tree_map
 
 from bdpvi._ground.host import HOST
+from bdpvi._ground.undropped import Undropped, filled
 from bdpvi.networks.gradients import Batch, Loss, call, trainable
 
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-3}
@@ -121,25 +121,17 @@ def entered(module: nn.Module) -> Iterator[list[str]]:
             hook.remove()
 
 
-class _Still(TorchDispatchMode):
+def blamed(module: nn.Module, names: Sequence[str]) -> str:
+    """Return what to call the layer that failed, given those that :func:`entered` yields."""
+    name = names[-1] if names else ""
+    return f"layer {name!r} ({type(module.get_submodule(name)).__name__})" if name else "module"
+
+
+class _Still(Undropped):
     """Makes dropout drop nothing, and turns all other random numbers into constants."""
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return out
-        name = func.overloadpacket.__name__
-        if name == "native_dropout":
-            x, p, _ = args
-            return out[0].copy_(x / (1 - p)), out[1].fill_(True)
-        constant = 1.0 if name.startswith("bernoulli") else 0.5
-        return tree_map(lambda one: one.fill_(constant) if isinstance(one, Tensor) else one, out)
+    def drawn(self, out: Any) -> Any:
+        return filled(out, 0.5)
 
 
 def _first(error: Exception) -> str:

@@ -17,7 +17,6 @@ import torch
 from pyro.optim import PyroOptim
 from torch import Tensor
 
-from bdpvi._ground import validate
 from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import HOST, all_finite, drawing
 from bdpvi.bayesian.inference.optimisers import together
@@ -25,7 +24,8 @@ from bdpvi.noise.streams import stir
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.recording import recorded
 from bdpvi.programs.sources import Batch
-from bdpvi.releases.noisy_sum import BELOW, NoisySum
+from bdpvi.releases import clipping
+from bdpvi.releases.noisy_sum import NoisySum
 
 _AT_A_TIME = 2**24
 """Largest number of gradient entries held in memory at once."""
@@ -56,7 +56,7 @@ class Clip:
     batch: float = 1.0
 
     def __post_init__(self) -> None:
-        validate.positive("bound", self.bound)
+        clipping.clip_of("bound", self.bound)
 
     @property
     def counts(self) -> bool:
@@ -80,14 +80,11 @@ class Clip:
         >>> clip.parts(each, 1.0).round(decimals=6)  # 0.8 of each, then 0.6 · (0.75 − 0.25)
         tensor([0.4800, 1.0400, 0.3000], dtype=torch.float64)
         """
-        norms = torch.linalg.vector_norm(gradients, dim=1)
-        good = norms.isfinite()
-        factors = self.rest * BELOW / norms.clamp(min=bound)
-        kept = gradients.masked_fill(~good.unsqueeze(1), 0.0)
-        total: Tensor = kept.T @ factors.masked_fill(~good, 0.0)
+        total, norms = clipping.clipped_sum([gradients], bound, self.rest)
         if not self.counts:
             return total
-        longer = ((norms > bound).double() - self.longer).masked_fill(~good, 0.0)
+        longer = (norms > bound).double() - self.longer
+        longer = longer.masked_fill(~norms.isfinite(), 0.0)
         return torch.cat([total, self.share * longer.sum().unsqueeze(0)])
 
     def next(self, bound: float, noisy: float) -> float:

@@ -18,6 +18,7 @@ from pyro.infer import TraceEnum_ELBO
 from torch import Tensor
 
 from bdpvi._ground.host import drawing, on
+from bdpvi._ground.undropped import Undropped
 from bdpvi.models.misfits import LastSite, Misfit, MisfitError, Site, split
 from bdpvi.models.traces import Improper
 from bdpvi.programs.arguments import Arguments
@@ -105,18 +106,16 @@ class Runs:
     def differing(self, modelled: poutine.Trace, guided: poutine.Trace, plate: str) -> list[Misfit]:
         """Return the sites that wrongly depend, or wrongly do not depend, on the records."""
         misfits = []
-        with drawing(self.arguments.device), torch.no_grad():
-            state = torch.random.get_rng_state()
-            zeros = self._run("guide", self.guide, self.zeros)
-            torch.random.set_rng_state(state)
-            ones = self._run("guide", self.guide, self.ones)
+        zeros, ones = (self._still("guide", self.guide, one, 0) for one in (self.zeros, self.ones))
         for site in split(zeros)[0]:
             if not in_plate(site, plate) and not _alike(site, ones.nodes[site["name"]]):
                 remedy = "give it parameters of its own; one guide is for all records"
                 misfits.append(Misfit(named(site), "of the guide follows from records", remedy))
         model = poutine.replay(self.model, guided)
-        with torch.no_grad():
-            twice, again = (self._run("model", model, one) for one in (self.zeros, self.ones))
+        modelled, twice, again = (
+            self._still("model", model, *given)
+            for given in ((self.zeros, 0), (self.zeros, 1), (self.ones, 0))
+        )
         for site in (one for kind in split(modelled) for one in kind if not in_plate(one, plate)):
             if _alike(site, again.nodes[site["name"]]):
                 continue
@@ -167,11 +166,10 @@ class Runs:
         """
         given = {site["name"]: site["value"] for site in split(modelled)[0]}
         try:
-            with torch.no_grad():
-                first, again, last = (
-                    self._run("model", self.model, self.zeros, (index,), given)
-                    for index in (0, 0, -1)
-                )
+            first, again, last = (
+                self._still("model", self.model, self.zeros, 0, (index,), given)
+                for index in (0, 0, -1)
+            )
         except ValueError:  # an operation that takes no negative index
             return
         for site in seen:
@@ -190,8 +188,8 @@ class Runs:
         """Yield a site of which one record's part depends on other records, or on their number.
 
         Two records are run together and one by one, at three draws of the latents: at one a
-        log-density may differ by too little. A program that draws by itself, as dropout does, or
-        cannot run on two, is left out.
+        log-density may differ by too little. Dropout drops nothing. A program that draws otherwise
+        by itself, or cannot run on two, is left out.
         """
         with contextlib.suppress(ValueError), drawing(self.arguments.device), torch.no_grad():
             if sized := list(self._sized(plate)):
@@ -203,7 +201,7 @@ class Runs:
         for drawn, (name, program) in itertools.product(draws, programs):
             run = functools.partial(self._run, name, poutine.replay(program, drawn))
             try:
-                with drawing(self.arguments.device), torch.no_grad():
+                with drawing(self.arguments.device), torch.no_grad(), Undropped():
                     found = list(self._mixed(run, plate))
             except (ValueError, KeyError):
                 continue
@@ -236,6 +234,13 @@ class Runs:
             if not in_plate(site, plate) and other and site["value"].shape != other["value"].shape:
                 remedy = "put a record's own latent into their plate, and give others a fixed size"
                 yield Misfit(named(site), "has a size that is the number of records", remedy)
+
+    def _still(
+        self, name: str, program: Callable[..., Any], rows: Rows, seed: int, *given: Any
+    ) -> poutine.Trace:
+        """Return a run in which dropout drops nothing; two with one seed draw the same."""
+        with drawing(self.arguments.device, seed), torch.no_grad(), Undropped():
+            return self._run(name, program, rows, *given)
 
     def _run(
         self,

@@ -18,6 +18,7 @@ from bdpvi.noise.batches import BatchPlan, Coins
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.releases.clipping import clip_of
 
 Multiplier = TypeVar("Multiplier", float, Tensor)
 
@@ -59,7 +60,7 @@ class NoisySum:
 
     def __post_init__(self) -> None:
         validate.rate("rate", self.rate)
-        validate.positive("clip", self.clip)
+        clip_of("clip", self.clip)
         validate.positive("noise_multiplier", self.noise_multiplier)
         validate.positive_int("size", self.size)
         validate.positive_int("records", self.records)
@@ -98,15 +99,20 @@ class NoisySum:
     def noisy(self, totals: Sequence[Tensor], key: Key) -> list[Tensor]:
         """Return one sum, given in parts of ``size`` coordinates in total, with noise, float64.
 
-        Rounding errors made while summing, in the network's own dtype, are not accounted for.
-
         Args:
-            totals: the parts, of any shapes.
+            totals: the parts, float64 of any shapes: :func:`bdpvi.releases.clipping.clipped_sum`
+                bounds what a record moves them by.
             key: see :meth:`key_of`.
 
         Raises:
-            ValueError: if the number of coordinates is not the one charged.
+            ValueError: if the number of coordinates is not the one charged, or a total is rounded
+                to another type.
         """
+        if other := {total.dtype for total in totals} - {torch.float64}:
+            raise ValueError(
+                f"totals are summed in {other.pop()}, where rounding moves them by "
+                "more than was charged; sum them in float64"
+            )
         found = sum(total.numel() for total in totals)
         if found != self.size:
             raise ValueError(f"size={self.size} coordinates are charged, got {found}")

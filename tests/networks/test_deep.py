@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import io
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from bdpvi import Budget, BudgetExceededError, Ledger, make_private
+from bdpvi import Budget, BudgetExceededError, Ledger, PrivacyUtilityWarning, make_private
 from bdpvi.networks import DPSGDSettings
+from bdpvi.networks.gradients import alone
 from bdpvi.networks.preflight import make_gradients
 from bdpvi.networks.private import Private
 from bdpvi.noise.batches import BatchPlan
@@ -85,7 +86,7 @@ def test_a_step_is_the_noisy_sum_over_the_expected_size() -> None:
 
 def test_noise_has_the_deviation_that_is_charged() -> None:
     mechanism = NoisySum(rate=0.01, clip=0.3, noise_multiplier=1.7, size=200_000, records=5000)
-    parts = mechanism.means([torch.zeros(500, 300), torch.zeros(50_000)], 0)
+    parts = mechanism.means([torch.zeros(500, 300).double(), torch.zeros(50_000).double()], 0)
     assert [part.shape for part in parts] == [(500, 300), (50_000,)]
     draws = torch.cat([part.flatten() for part in parts]) * (0.01 * 5000) / (0.3 * 1.7)
     assert draws.dtype == torch.float64
@@ -161,11 +162,8 @@ def test_a_step_leaves_the_callers_random_numbers_alone() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("mode", ["functorch", "ghost"])
-def test_a_resumed_run_is_the_same_to_the_bit(mode: str) -> None:
-    if mode == "ghost":
-        pytest.importorskip("opacus")
-    whole, first = run(grad_sample_mode=mode), run(grad_sample_mode=mode)
+def test_a_resumed_run_is_the_same_to_the_bit() -> None:
+    whole, first = run(), run()
     for _ in range(6):
         whole.step()
     for _ in range(3):
@@ -174,7 +172,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(mode: str) -> None:
     torch.save(first.state_dict(), file)
     first.step()  # what was saved does not change with it
     file.seek(0)
-    second = run(grad_sample_mode=mode)
+    second = run()
     second.load_state_dict(torch.load(file, weights_only=True))
     for _ in range(3):
         second.step()
@@ -274,19 +272,9 @@ class Squares(nn.Module):
         return out
 
 
-MODES = ["functorch", "hooks", "ghost"]
-
-
-def in_mode(mode: str) -> str:
-    if mode != "functorch":
-        pytest.importorskip("opacus")
-    return mode
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_a_gradient_that_is_not_finite_counts_as_zero(mode: str) -> None:
+def test_a_gradient_that_is_not_finite_counts_as_zero() -> None:
     """So a record can neither stop the run nor be told by whether it stopped."""
-    gradients = make_gradients(in_mode(mode), Squares(), F.cross_entropy, None, [simulated(8)])  # type: ignore[arg-type]
+    gradients = make_gradients(Squares(), F.cross_entropy, None, [simulated(8)])
     x, y = poisoned(7)
     others = torch.arange(len(x)) != 7
     assert gradients.norms((x, y))[7] == 0
@@ -295,7 +283,7 @@ def test_a_gradient_that_is_not_finite_counts_as_zero(mode: str) -> None:
     )
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
-    private = run(Squares(), data=poisoned(7), rate=1.0, grad_sample_mode=mode)
+    private = run(Squares(), data=poisoned(7), rate=1.0)
     private.step()
     assert 7 in private.batch.tolist()
     assert bool(weights(private).isfinite().all())
@@ -320,16 +308,12 @@ class Words(nn.Module):
         return out
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("scale", [5.0, 0.01])
-def test_a_module_that_rewrites_its_weights_is_refused(mode: str, scale: float) -> None:
+def test_a_module_that_rewrites_its_weights_is_refused(scale: float) -> None:
     """Also where they have to grow before it does."""
     x = torch.arange(400).remainder(6)[:, None].repeat(1, 2)
     with pytest.raises(ValueError, match=r"changes its weight 'embedding.weight'|no gradients"):
-        run(
-            Words(scale), data=(x, x[:, 0].remainder(2)), panel=None,
-            grad_sample_mode=in_mode(mode),
-        )  # fmt: skip
+        run(Words(scale), data=(x, x[:, 0].remainder(2)), panel=None)
 
 
 class Counting(nn.Linear):
@@ -344,7 +328,7 @@ class Counting(nn.Linear):
 
 
 def test_a_weight_that_changes_in_a_later_pass_ends_the_run() -> None:
-    private = run(Counting(5, 2), grad_sample_mode="functorch")
+    private = run(Counting(5, 2))
 
     def train() -> None:
         for _ in range(100):
@@ -398,17 +382,16 @@ class TwoInputs(nn.Module):
         return {"logits": self.one(x) + self.two(z), "extra": x}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_several_inputs_and_outputs_by_name(mode: str) -> None:
+def test_several_inputs_and_outputs_by_name() -> None:
     x, y = simulated(400)
     z = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
     private = run(
-        TwoInputs(), data=((x, z), y), panel=None, rate=0.3, grad_sample_mode=in_mode(mode),
+        TwoInputs(), data=((x, z), y), panel=None, rate=0.3,
         loss=lambda out, y: F.cross_entropy(out["logits"], y),
     )  # fmt: skip
     joined = nn.Linear(8, 2)
     some = torch.cat([x, z], 1)[:7], y[:7]
-    gradients = make_gradients(mode, joined, F.cross_entropy, None, [some])  # type: ignore[arg-type]
+    gradients = make_gradients(joined, F.cross_entropy, None, [some])
     with torch.no_grad():
         layers: list[Any] = [*private.module.children()]
         joined.weight.copy_(torch.cat([layer.weight for layer in layers], 1))
@@ -420,26 +403,46 @@ def test_several_inputs_and_outputs_by_name(mode: str) -> None:
     private.step()
 
 
-@pytest.mark.parametrize(("kind", "name"), [(nn.GRU, "DPGRU"), (nn.RNN, "DPRNN")])
-def test_a_recurrent_layer_gets_a_hint_that_is_true(kind: Any, name: str) -> None:
-    layers = pytest.importorskip("opacus.layers")
+class Recurrent(nn.Module):
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.layer, self.out = kind(3, 4, batch_first=True), nn.Linear(4, 2)
 
-    class Recurrent(nn.Module):
-        def __init__(self, kind: Any) -> None:
-            super().__init__()
-            self.layer, self.out = kind(3, 4, batch_first=True), nn.Linear(4, 2)
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.layer(x)[0][:, -1])
+        return out
 
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.out(self.layer(x)[0][:, -1])
-            return out
 
+class Asks(nn.Module):
+    """Looks at a value, as torch.vmap cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.Identity(), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert bool(x.isfinite().all())
+        out: Tensor = self.out(x[:, -1])
+        return out
+
+
+@pytest.mark.parametrize(
+    ("make", "layer"),
+    [(Asks, "module"), *((partial(Recurrent, one), f"'layer' \\({one.__name__}") for one in
+     (nn.GRU, nn.LSTM, nn.RNN))],
+)  # fmt: skip
+def test_what_vmap_cannot_follow_is_said_and_trains(make: Any, layer: str) -> None:
     x, y = torch.randn(400, 6, 3), torch.arange(400).remainder(2)
-    for mode in ("hooks", "ghost"):
-        with pytest.raises(ValueError, match=f"opacus.layers.{name} in the place of layer 'layer'"):
-            run(Recurrent(kind), data=(x, y), panel=None, grad_sample_mode=mode)
-    for mode in MODES:
-        replaced = Recurrent(getattr(layers, name))
-        run(replaced, data=(x, y), panel=None, grad_sample_mode=mode).step()
+    with pytest.warns(PrivacyUtilityWarning, match=f"{layer}.*one record after the other"):
+        private = run(make(), data=(x, y), panel=None)
+    batch = x[:5].double(), y[:5]
+    module = copy.deepcopy(private.module).double()
+    wanted = [torch.cat([one.flatten() for one in each if one is not None]).norm()
+              for each in alone(module, F.cross_entropy, batch)]  # fmt: skip
+    torch.testing.assert_close(
+        private._gradients.norms((x[:5], y[:5])), torch.stack(wanted), rtol=1e-5, atol=0.0
+    )
+    private.step()
 
 
 @pytest.mark.parametrize("row", [0, 57, 399])
@@ -559,7 +562,6 @@ TIED = simulated(400)
         ({"rate": 0.0}, "rate must lie in .* got 0.0"),
         ({"seed": -1}, "seed must be"),
         ({"physical_batch": 0}, "physical_batch must be"),
-        ({"grad_sample_mode": "fast"}, "grad_sample_mode must be one of"),
         ({"panel": simulated(99)}, "panel has 99 records; an estimate needs at least 100"),
         ({"panel": tuple(t[:200] for t in TIED), "data": TIED}, "panel has 200 records of 200"),
         ({"panel": Subset(WHOLE, range(300, 500)), "data": Subset(WHOLE, range(400))},
@@ -605,21 +607,6 @@ def test_dropout_is_a_records_own_draw() -> None:
     norms = private.event().norms
     assert norms is not None
     assert len(norms.counts.unique(dim=0)) > 1
-
-
-def test_what_opacus_cannot_follow_is_said_beforehand() -> None:
-    pytest.importorskip("opacus")
-    module = behind(nn.BatchNorm1d(4))
-    module[1].eval()  # Opacus has no way with its buffers
-    with pytest.raises(ValueError, match=r"grad_sample_mode='ghost'.*try 'functorch'"):
-        run(module, grad_sample_mode="ghost")
-    run(module, grad_sample_mode="functorch").step()
-
-
-def test_without_opacus_its_modes_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opacus.grad_sample", None)
-    with pytest.raises(ImportError, match=r"bdpvi\[opacus\]"):
-        run(grad_sample_mode="hooks")
 
 
 def digits(seed: int) -> tuple[tuple[Tensor, Tensor], ...]:

@@ -1,4 +1,4 @@
-"""Networks drawn from torch's layers: each mode's gradients are autograd's, or it is refused."""
+"""Networks drawn from torch's layers: gradients are autograd's, or the layer is refused."""
 
 from __future__ import annotations
 
@@ -14,33 +14,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
-from bdpvi import Ledger, make_private
+from bdpvi import Ledger, PrivacyUtilityWarning, make_private
 from bdpvi.networks import DPSGDSettings
 from bdpvi.networks.deep import nearest_power
-from bdpvi.networks.gradients import MARGIN
+from bdpvi.networks.gradients import one_by_one
 from bdpvi.networks.private import Private
 from bdpvi.privacy import Assumption
+from bdpvi.releases.clipping import MARGIN
 
-MODES = ("functorch", "hooks", "ghost")
-every = pytest.mark.parametrize("mode", MODES)
 LENGTH, WORDS, CLASSES = 4, 9, 3
 Batch = tuple[Any, Tensor]
 
 
-@pytest.fixture(autouse=True)
-def _opacus(request: pytest.FixtureRequest) -> None:
-    callspec = getattr(request.node, "callspec", None)
-    if callspec and callspec.params.get("mode", "") in ("hooks", "ghost"):
-        pytest.importorskip("opacus")
-
-
-def private(module: nn.Module, data: Any, mode: str = "functorch", **options: Any) -> Private:
+def private(module: nn.Module, data: Any, **options: Any) -> Private:
     loss = options.pop("loss", F.cross_entropy)
     rate = options.pop("rate", 0.5)
     return make_private(
         module, torch.optim.SGD(module.parameters(), lr=0.1), loss=loss, data=data, rate=rate,
         max_grad_norm=1.0, noise_multiplier=1.0,
-        settings=DPSGDSettings(grad_sample_mode=mode, **options),  # type: ignore[arg-type]
+        settings=DPSGDSettings(**options),
     )  # fmt: skip
 
 
@@ -201,11 +193,11 @@ def by_autograd(module: nn.Module, batch: Batch) -> list[Tensor]:
     return found
 
 
-def refused(module: nn.Module, batch: Batch, mode: str) -> str:
+def refused(module: nn.Module, batch: Batch) -> str:
     """Return the refusal, or "" after every record's own part was compared with autograd's."""
     ledger = Ledger()
     try:
-        made = private(copy.deepcopy(module), batch, mode, ledger=ledger, records=16)
+        made = private(copy.deepcopy(module), batch, ledger=ledger, records=16)
     except ValueError as error:
         assert not ledger.entries()
         return str(error)
@@ -226,24 +218,22 @@ def refused(module: nn.Module, batch: Batch, mode: str) -> str:
 
 
 def holds(seeds: range) -> tuple[int, int]:
-    """Return how many networks and modes train, and how many are refused."""
+    """Return how many networks train, and how many are refused."""
     trained = told = 0
     for seed in seeds:
         module, records = drawn(seed)
-        for mode in MODES:
-            said = refused(module, records(7), mode)
-            told, trained = told + bool(said), trained + (not said)
-            if said:
-                assert "layer '" in said, (seed, mode, said)
-                name = said.split("layer '")[1].split("'")[0]
-                module.get_submodule(name)
+        said = refused(module, records(7))
+        told, trained = told + bool(said), trained + (not said)
+        if said:
+            assert "layer '" in said, (seed, said)
+            name = said.split("layer '")[1].split("'")[0]
+            module.get_submodule(name)
     return trained, told
 
 
-@pytest.mark.filterwarnings("ignore")  # of Opacus, and of vmap that it is slow
+@pytest.mark.filterwarnings("ignore")  # of vmap that it is slow
 @pytest.mark.whole
 def test_gradients_are_those_of_autograd_or_the_layer_is_named() -> None:
-    pytest.importorskip("opacus")
     trained, told = holds(range(30))
     assert trained > 40
     assert told > 10
@@ -252,7 +242,6 @@ def test_gradients_are_those_of_autograd_or_the_layer_is_named() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_gradients_of_many_networks() -> None:
-    pytest.importorskip("opacus")
     trained, told = holds(range(1000, 1300))
     assert trained > 400
     assert told > 100
@@ -283,15 +272,14 @@ class Named(Dataset[Any]):
         return {"two": two, "one": one}, i % CLASSES
 
 
-@every
-def test_inputs_by_name_stay_named(mode: str) -> None:
+def test_inputs_by_name_stay_named() -> None:
     data = Named()
     x = {name: torch.stack([data[i][0][name] for i in range(40)]) for name in ("two", "one")}
     y = torch.arange(40) % CLASSES
     module = Seen()
     found = []
     for source in (data, (x, y), ((x["one"], x["two"]), y)):
-        made = private(copy.deepcopy(module), source, mode, records=40, seed=0)
+        made = private(copy.deepcopy(module), source, records=40, seed=0)
         made.step()
         found.append(nn.utils.parameters_to_vector(made.module.parameters()))
     assert torch.equal(found[0], found[1])
@@ -329,15 +317,10 @@ def padded() -> Batch:
     return words, words[:, 0]
 
 
-@every
-def test_a_padding_row_stays_put(mode: str) -> None:
-    """Autograd gives it no gradient; Opacus does, and counts it in the norm."""
+def test_a_padding_row_stays_put() -> None:
+    """Autograd gives it no gradient."""
     module = Words()
-    if mode != "functorch":
-        with pytest.raises(ValueError, match=r"'table' \(Embedding\), whose gradients .* differ"):
-            private(module, padded(), mode)
-        return
-    made = private(module, padded(), mode)
+    made = private(module, padded())
     others = module.table.weight[6].clone()
     for _ in range(3):
         made.step()
@@ -359,8 +342,6 @@ def test_a_weight_that_is_not_used_gets_no_noise() -> None:
     made = private(module, (x, torch.arange(40) % 3))
     made.step()
     assert module.idle.tolist() == [1.0, 1.0]
-    with pytest.raises(ValueError, match=r"\(Linear\)|no gradients"):
-        private(module, (x, torch.arange(40) % 3), "hooks")
 
 
 class Places(nn.Module):
@@ -376,18 +357,10 @@ class Places(nn.Module):
         return out
 
 
-@every
 @pytest.mark.parametrize("places", [3, 4, 5, 7, 8])
-def test_a_table_by_position_trains_or_is_refused_uncharged(mode: str, places: int) -> None:
-    ledger = Ledger()
+def test_a_table_by_position_trains(places: int) -> None:
     x = torch.randn(40, places, generator=torch.Generator().manual_seed(0))
-    data = x, torch.arange(40) % 3
-    if mode == "functorch":
-        private(Places(places), data, mode, ledger=ledger).step()
-        return
-    with pytest.raises(ValueError, match=r"layer 'table' \(Embedding\).*try 'functorch'"):
-        private(Places(places), data, mode, ledger=ledger, physical_batch=places, rate=1.0)
-    assert not ledger.entries()
+    private(Places(places), (x, torch.arange(40) % 3)).step()
 
 
 class Behind(nn.Module):
@@ -400,47 +373,16 @@ class Behind(nn.Module):
         return out
 
 
-@every
 @pytest.mark.parametrize("mixing", [Sum(), First(nn.GRU(5, 5)), First(nn.GRU(5, 5, num_layers=2))])
-def test_records_in_the_second_place_are_refused(mode: str, mixing: nn.Module) -> None:
+def test_records_in_the_second_place_are_refused(mixing: nn.Module) -> None:
     """The first record sees no other; all others do."""
     x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
     with pytest.raises(ValueError, match=r"layer 'mixing.*, which mixes records; records come f"):
-        private(Behind(mixing, 5), (x, torch.arange(40) % 3), mode)
-
-
-@pytest.mark.parametrize("mode", ["hooks", "ghost"])
-def test_rows_are_counted_in_every_step(mode: str) -> None:
-    class Later(nn.Module):
-        """Hands two rows over as one, once nobody looks."""
-
-        looked = True
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.inside = nn.Linear(5, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            rows = x if self.looked else x.reshape(-1, 2, 5)
-            out: Tensor = self.inside(rows).reshape(-1, 3)
-            return out
-
-    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
-    module = Later()
-    made = private(module, (x, torch.arange(40) % 3), mode, rate=1.0)
-    Later.looked = False
-    before = nn.utils.parameters_to_vector(module.parameters()).clone()
-    with pytest.raises(
-        ValueError, match="layer 'inside' has gradients of 20 records, and there are 40"
-    ):
-        made.step()
-    assert torch.equal(before, nn.utils.parameters_to_vector(module.parameters()))
+        private(Behind(mixing, 5), (x, torch.arange(40) % 3))
 
 
 def test_no_record_is_looked_at_before_the_first_charge() -> None:
     """Whether a network is refused follows from no value: not even one that breaks the module."""
-
-    pytest.importorskip("opacus")
 
     class Picky(nn.Module):
         def __init__(self) -> None:
@@ -453,7 +395,8 @@ def test_no_record_is_looked_at_before_the_first_charge() -> None:
             return out
 
     x = torch.full((200, 5), float("nan"))
-    private(Picky(), (x, torch.arange(200) % 3), "hooks", panel=(x[:100], torch.arange(100) + 3))
+    with pytest.warns(PrivacyUtilityWarning, match="one record after the other"):
+        private(Picky(), (x, torch.arange(200) % 3), panel=(x[:100], torch.arange(100) + 3))
 
 
 def test_a_module_that_needs_other_values_has_an_example() -> None:
@@ -474,6 +417,74 @@ def test_a_module_that_needs_other_values_has_an_example() -> None:
         private(From(), data)
     example = torch.arange(10, 16).repeat(5, 1), torch.arange(5) % 3
     private(From(), data, example=example).step()
+
+
+class Centred(torch.autograd.Function):
+    """Changes nothing, but under torch.vmap, where it centres records among themselves."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Tensor:
+        return given[0]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int]:
+        return Centred.apply(x - x.mean(in_dims[0], keepdim=True)), in_dims[0]
+
+
+class Mixing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(5, 4), nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.two(Centred.apply(self.one(x)))
+        return out
+
+
+def test_gradients_that_differ_from_autograds_are_not_used() -> None:
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    with pytest.warns(PrivacyUtilityWarning, match="differ from autograd's by torch.vmap"):
+        made = private(Mixing(), (x, torch.arange(40) % 3))
+    assert made._gradients.each is one_by_one
+
+
+# --------------------------------------------------------------------------- dropout
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(1, 8), nn.Linear(8, CLASSES)
+        self.inside = nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.inside(self.first(x[..., None])).mean(1))
+        return out
+
+
+def dropped() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(5, 4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, CLASSES)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [dropped, Encoder])
+@pytest.mark.parametrize("times", [3, pytest.param(1000, marks=pytest.mark.slow)])
+def test_dropout_is_never_refused(kind: Callable[[], nn.Module], times: int) -> None:
+    x = torch.randn(40, 5, generator=torch.Generator().manual_seed(0))
+    for seed in range(times):
+        torch.manual_seed(seed)
+        private(kind(), (x, torch.arange(40) % 3))
 
 
 # --------------------------------------------------------------------------- N

@@ -145,7 +145,7 @@ def test_brute_force_on_six_records_never_costs_more_than_is_said() -> None:
     program = svi._descent.program  # type: ignore[union-attr]
     each = program.gradients(program.draw(), (x,))
     parts = [float(svi._clip.parts(one.unsqueeze(0), clip)) for one in each]
-    assert parts[2] == pytest.approx(-1, abs=1e-9)  # the third is beyond the clip
+    assert -1 <= parts[2] < -1 + 2e-6  # the third is beyond the clip
 
     def outcomes(values: list[float]) -> list[tuple[float, float]]:
         found = []

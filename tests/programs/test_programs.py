@@ -410,6 +410,66 @@ def test_what_cannot_be_protected_is_refused_by_name(model: Any, guide: Any, mes
         read(model, guide(model), Trace_ELBO(), argued(*table()))
 
 
+class Centres(nn.Module):
+    """Takes the mean over records away."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(1, 8), nn.Linear(8, 1)
+        self.inside = nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.inside(self.first(x[..., None])).mean(1))
+        return out
+
+
+def dropped(*inside: nn.Module) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(3, 4), nn.ReLU(), nn.Dropout(0.5), *inside, nn.Linear(4, 1)
+    )  # fmt: skip
+
+
+def read_network(net: nn.Module) -> Program:
+    pyro.clear_param_store()
+
+    def model(x: Tensor, y: Tensor) -> None:
+        pyro.module("net", net)
+        s = pyro.sample("s", dist.LogNormal(x.new_zeros(()), 1.0))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(net(x)[:, 0], s), obs=y)
+
+    def guide(x: Tensor, y: Tensor) -> None:
+        pyro.sample("s", dist.LogNormal(pyro.param("loc", torch.zeros(())), 0.1))
+
+    x = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
+    return read(model, guide, Trace_ELBO(), argued(x, x[:, 0]))
+
+
+@pytest.mark.parametrize("kind", [dropped, Encoder])
+@pytest.mark.parametrize("times", [20, pytest.param(1000, marks=pytest.mark.slow)])
+def test_dropout_is_never_refused(kind: Callable[[], nn.Module], times: int) -> None:
+    """Two runs of a network that drops half its units are alike in one of sixteen."""
+    for seed in range(times):
+        torch.manual_seed(seed)
+        read_network(kind())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_network_that_mixes_records_behind_dropout_is_refused(seed: int) -> None:
+    torch.manual_seed(seed)
+    net = dropped(Centres())
+    with torch.no_grad():
+        net[0].weight.abs_().add_(1.0)  # type: ignore[operator]
+        net[-1].weight.abs_().add_(1.0)  # type: ignore[operator]
+    with pytest.raises(MisfitError, match="mixes records"):
+        read_network(net)
+
+
 def test_losses_that_are_no_sum_over_records_are_refused() -> None:
     with pytest.raises(ValueError, match="loss=RenyiELBO: a private step needs"):
         read(plain, AutoNormal(plain), RenyiELBO(), argued(*table()))
