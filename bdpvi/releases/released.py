@@ -111,9 +111,9 @@ class Release:
                 ``to_frame`` always have them.
             reference: the level that the others are compared with, by column, such as
                 ``{"smokes": "never"}``: the same release, expressed otherwise, at no price. By
-                default the first level of a category, or for draws of a guide the one that varies
-                least; weights of other releases are not compared. Privacy's share of a difference
-                of two weights is unknown.
+                default the first level of a category, which is the most frequent by noisy counts
+                if its levels were estimated privately; for draws of a guide the one that varies
+                least. Privacy's share of a difference of two weights is unknown.
 
         Raises:
             ValueError: if ``level`` is not a probability, or a column has no such level.

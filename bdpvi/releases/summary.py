@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.outputs import one_line
-from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,15 +115,15 @@ class Summary:
         """Draw a forest plot: estimates and intervals; needs the extra ``bdpvi[report]``."""
         from bdpvi.releases.forest import forest
 
-        rows = [one for one in self.coefficients if one.used]
+        rows = [one for one in self.coefficients if one.note != LEFT_OUT]
         ratios = self.odds and bool(self.ratio)
         trust = {None: "", True: ", reliable", False: ", NOT reliable"}[self.reliable]
         what = self.ratio if ratios else "coefficient"
         return forest(
-            [one.name for one in rows],
+            [one.name + f" ({BASE})" * (one.note == BASE) for one in rows],
             [one.ratio() if ratios else (one.mean, one.low, one.high) for one in rows],
             Path(path),
-            faint=[not one.measured for one in rows],
+            faint=[one.note.startswith(HIDDEN) for one in rows],
             label=f"{what}, {100 * self.level:g} % intervals{trust}" if self._known else what,
             ratios=ratios,
         )
@@ -160,13 +160,19 @@ class Summary:
             head += [self.ratio, *ends]
             head += ["per unit", *ends] if units else []
         head.append("")
-        lines, out = [head], []
+        lines, out, shared = [head], [], set()
         for one in self.coefficients:
             if one.note == LEFT_OUT:
                 out.append(one_line(one.name))
                 continue
+            names = [one.name]
+            if one.note == POOLED:
+                same = [each for each in self.coefficients if replace(one, name=each.name) == each]
+                names = [each.name for each in same if each.name not in shared]
+                shared |= {*names}
             cells = [""] * (len(head) - 2) if one.note == BASE else self._cells(one, units)
-            lines.append([one_line(one.name), *cells, one_line(one.note)])
+            if names:
+                lines.append([one_line(", ".join(names)), *cells, one_line(one.note)])
         widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(head))]
         table = [
             "  ".join(

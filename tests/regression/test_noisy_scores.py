@@ -320,19 +320,19 @@ def test_blanks_that_are_left_out_count_as_the_mean() -> None:
         prior = NormalPrior(torch.zeros(3).double(), torch.eye(3).double() / 25)
         made = measure(plan, x, y, prior, Key.of_seed(seed), torch.tensor([-1, 0, -1]))
         found = made.of_features()
-        if not made.kept[1]:
+        if not made.joined.known[1]:
             sd = found.covariance.diagonal().sqrt()
             misses.append(float((found.mean[0] - 1) / sd[0]))
-            assert float(sd[1]) >= 5 - 1e-9
+            assert float(found.mean[1] / found.mean[0]) == pytest.approx(3, abs=1)
     assert len(misses) > 5
     assert abs(sum(misses) / len(misses)) < 0.7
 
 
-def test_levels_without_records_cost_nothing_and_have_the_prior() -> None:
+def test_levels_without_records_cost_nothing_and_predict_their_columns_mean() -> None:
     """Twenty levels that nobody has, as a table's encoding has for blanks and for other words."""
     n, k, many = 5000, 6, 20
     truth = torch.tensor([0.8, -0.5, 0.3, 0.0, 0.6, -0.4]).double()
-    levels = torch.tensor([*[-1] * 4, *range(4, 5 + many), -1])
+    levels = torch.tensor([*[-1] * 4, *[4] * (1 + many), -1])
     sds, misses, left_out = [], [], []
     for seed in range(20):
         g = generator(seed)
@@ -346,10 +346,13 @@ def test_levels_without_records_cost_nothing_and_have_the_prior() -> None:
             size = table.shape[1]
             prior = NormalPrior(torch.zeros(size).double() + 0.5, torch.eye(size).double() / 25)
             plan = ScorePlan.of(Logistic(), size, 0.268, n, size=6.0)
-            found = measure(plan, table, y, prior, Key.of_seed(seed), may).of_features()
+            made = measure(plan, table, y, prior, Key.of_seed(seed), may)
+            found = made.of_features()
             both.append(found.covariance.diagonal().sqrt())
-        out = found.mean[5:-1] == 0.5
-        assert torch.allclose(both[1][5:-1][out], torch.tensor(5.0).double())
+        out = ~made.joined.known[5:-1]
+        shares = made.joined.place[5:-1][out]  # of the level that 3 in 10 records have
+        assert float(shares[:, 4].mean()) == pytest.approx(0.3, abs=0.1)
+        assert torch.allclose(found.mean[5:-1][out], shares @ found.mean[made.joined.used])
         left_out.append(out.double().mean())
         seen = torch.tensor([0, 1, 2, 3, 4, -1])
         sds.append(both[1][seen] / both[0])
