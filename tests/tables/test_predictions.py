@@ -179,7 +179,7 @@ def test_a_cell_is_read_whatever_the_others_hold(release: Release, tmp_path: Pat
         Predictions.of(known, f"{tmp_path}/*.csv", progress=False).write(out)
     assert not out.exists()
     guessed = Predictions.of(known, f"{tmp_path}/*.csv", unknown="base", progress=False)
-    said = "not known, taken for the column's mean: 1 of 'age', 1 of 'dose', 1 of 'sex', 1 of 'vip'"
+    said = "not known, features are 0: 1 of 'age', 1 of 'dose', 1 of 'sex', 1 of 'vip'"
     with pytest.warns(UserWarning, match=said):
         assert guessed.write(out) == 4
     assert np.array_equal(pd.read_csv(out)["probability"][:3], alone["probability"])
