@@ -368,9 +368,9 @@ def of_wards(release: bdpvi.Release, wards: dict[str, tuple[float, float]]) -> t
     hits, seen = [], set()
     for name, one in of.items():
         target = (mean if one.note == POOLED else wards[name][1]) - base
-        if one.measured and one.used and (one.mean, one.sd) not in seen:
+        if one.measured and one.used and round(one.mean, 6) not in seen:
             hits.append((one.low or 0.0) <= target <= (one.high or 0.0))
-            seen.add((one.mean, one.sd))
+            seen.add(round(one.mean, 6))
     assert release.encoding is not None
     (a, _), (b, _) = release.encoding.scales[0], release.encoding.scales[2]
     target, one = base - 0.5 + 0.04 * (a - 50) - 0.075 * (b - 25), rows["intercept"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,19 +160,16 @@ class Summary:
             head += [self.ratio, *ends]
             head += ["per unit", *ends] if units else []
         head.append("")
-        lines, out, shared = [head], [], set()
+        lines, out = [head], []
         for one in self.coefficients:
             if one.note == LEFT_OUT:
                 out.append(one_line(one.name))
                 continue
-            names = [one.name]
-            if one.note == POOLED:
-                same = [each for each in self.coefficients if replace(one, name=each.name) == each]
-                names = [each.name for each in same if each.name not in shared]
-                shared |= {*names}
             cells = [""] * (len(head) - 2) if one.note == BASE else self._cells(one, units)
-            if names:
-                lines.append([one_line(", ".join(names)), *cells, one_line(one.note)])
+            line = [one_line(one.name), *cells, one_line(one.note)]
+            if one.note == POOLED and line[1:] == lines[-1][1:]:
+                line[0] = f"{lines.pop()[0]}, {line[0]}"
+            lines.append(line)
         widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(head))]
         table = [
             "  ".join(
