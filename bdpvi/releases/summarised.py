@@ -290,7 +290,8 @@ def _contrasts(
 def _groups(release: Draws) -> tuple[tuple[int, ...], ...]:
     """Return the column numbers of each category's levels, by the model or else the encoding."""
     encoding = release.encoding
-    of_table = encoding.one_hot if encoding else ()
+    same = encoding is not None and encoding.feature_names == release.feature_names
+    of_table = encoding.one_hot if encoding is not None and same else ()
     return tuple(getattr(release.model, "levels", ())) or of_table
 
 

@@ -202,7 +202,8 @@ class Predictions:
         encoding, unknown, found = self.encoding, {}, {}
         if encoding.unknown == "other":  # each cell is read by itself anyway
             guesses = {} if self.guess is None else dict.fromkeys(frame.columns, self.guess)
-            table = read_columns(with_text_names(frame), {**guesses, **encoding.types})
+            encoding = encoding.typed({**guesses, **encoding.types})
+            table = read_columns(with_text_names(frame), encoding.types)
             features, found = encoding.whole(table), unclear(encoding, table)
         else:
             there = [one for one in encoding.columns if one.type is None and one.name in frame]
