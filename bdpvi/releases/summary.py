@@ -24,7 +24,7 @@ class Coefficient:
         name: name of the feature.
         mean, sd, low, high: of the coefficient, per public scale of the feature.
         positive: P(coefficient > 0). It, ``sd``, ``low`` and ``high`` are None where there is no
-            interval: for a base level, for one left out, whose mean is that of its column, and for a
+            interval: for a base level, for one left out (its mean is its column's), and for a
             release of few draws without a posterior.
         privacy: share of the sd due to privacy noise, None if unknown.
         scale: units of the raw column in one public scale; 1 if there is none.
