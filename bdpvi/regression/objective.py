@@ -227,7 +227,8 @@ def seldom_of(encoding: Encoding) -> Seldom:
     >>> seldom_of(Encoding(columns, "By law.", unknown="other"))
     ((1, ()), (4, (2, 3)), (5, (2, 3)))
     """
-    groups, found, end = {places[-1]: places for places in encoding.one_hot}, [], 0
+    groups, end = {places[-1]: places for places in encoding.one_hot}, 0
+    found: list[tuple[int, tuple[int, ...]]] = []
     for column in encoding.columns if encoding.unknown == "other" else ():
         end += len(encoding.of_column(column))
         *listed, last = groups.get(end - 1, (end - 1,))

@@ -199,7 +199,8 @@ class Predictions:
         self, frame: pd.DataFrame
     ) -> tuple[pd.DataFrame, dict[str, int], dict[str, dict[str, int]]]:
         """Return predictions for some rows, and numbers of unknown and of unclear cells."""
-        encoding, unknown, found = self.encoding, {}, {}
+        encoding, unknown = self.encoding, dict[str, int]()
+        found: dict[str, dict[str, int]] = {}
         if encoding.unknown == "other":  # each cell is read by itself anyway
             guesses = {} if self.guess is None else dict.fromkeys(frame.columns, self.guess)
             encoding = encoding.typed({**guesses, **encoding.types})
@@ -219,9 +220,9 @@ def _block(
     frame: pd.DataFrame, asked: Predictions, form: Callable[[pd.DataFrame], S]
 ) -> tuple[S, int, int, dict[str, int], dict[str, dict[str, int]], Misread]:
     """Return predictions in a form, rows, lines left out, unknown and unclear cells, and others."""
-    made, *unknown = asked._of(frame)
+    made, unknown, found = asked._of(frame)
     misread = Misread.of(frame, asked.encoding.types)
-    return form(made), len(frame), int(frame.attrs.get(LEFT_OUT, 0)), *unknown, misread
+    return form(made), len(frame), int(frame.attrs.get(LEFT_OUT, 0)), unknown, found, misread
 
 
 def _rows(frame: pd.DataFrame) -> str:
