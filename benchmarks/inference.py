@@ -3,6 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/inference.py coverage [--tables 200]
     OMP_NUM_THREADS=1 python benchmarks/inference.py measured [--tables 10]
     OMP_NUM_THREADS=1 python benchmarks/inference.py exports [--tables 100]
+    OMP_NUM_THREADS=1 python benchmarks/inference.py levels [--tables 200] [--shapes 3%]
 
 ``coverage``: 95 % intervals of noisy scores over simulated tables; the truth is the model's best
 fit to 2,000,000 records. ``measured``: tables of numbers and categories with rare levels (each .6
@@ -10,7 +11,10 @@ times as frequent as the one before), by noisy scores, by DPVI, and by the route
 :func:`bdpvi.tables.recommended.for_intervals` takes. Strong coefficients are those whose estimate
 without privacy is over 4 standard errors from 0. ``exports``: files of a hospital
 (``benchmarks/hospital.py``), with declared types, by :func:`bdpvi.private`; the truth is that of
-four slopes. δ = 1e-5, priors have a scale of 5, and N is known except in ``exports``.
+four slopes. ``levels``: two numbers and a category with rare levels by :func:`bdpvi.private` with
+``intervals=True``: coverage of contrasts with the base level (of levels with one coefficient, of
+their mean) and of the intercept. δ = 1e-5, priors have a scale of 5, and N is known except in
+``exports`` and ``levels``.
 """
 
 from __future__ import annotations
@@ -22,10 +26,13 @@ import math
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import hospital
+import numpy as np
+import pandas as pd
 import torch
 from intervals import FAMILIES, bernoulli, features, overdispersed, truth, without_privacy
 from printed import command
@@ -33,7 +40,7 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, fit_private
-from bdpvi.datasets import Schema
+from bdpvi.datasets import Schema, constants_of
 from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
@@ -44,12 +51,22 @@ from bdpvi.regression import NoisyScores
 from bdpvi.regression.score_families import Poisson
 from bdpvi.regression.score_posterior import NormalPrior
 from bdpvi.regression.score_release import ScorePlan, measure
-from bdpvi.releases.estimate import BASE
+from bdpvi.releases.estimate import BASE, LEFT_OUT, POOLED
 from bdpvi.tables.inference import Intervals
 
 Table = Callable[[int, int], tuple[Tensor, Tensor]]
 """Design and targets, for a number of rows and a seed."""
 LARGE = 2_000_000
+_COMMON = {"a": (0.5, 0.0), "b": (0.3, 0.5)}
+WARDS: dict[str, dict[str, tuple[float, float]]] = {
+    "3%": {**_COMMON, "c": (0.17, -0.5), "d": (0.03, 1.5)},
+    "1%": {
+        **_COMMON,
+        "c": (0.15, -0.5),
+        **{name: (0.01, effect) for name, effect in zip("defgh", (1.5, 1.5, 1, 2, 1), strict=True)},
+    },
+}
+"""Shares of levels and their log-odds, by the share of the rarest."""
 
 
 def logistic(columns: int, correlation: float, intercept: float) -> Table:
@@ -331,14 +348,74 @@ def exports(tables: int) -> None:
             )
 
 
+def a_ward(shape: str, seed: int) -> pd.DataFrame:
+    """Return 8,000 patients of wards that are as frequent as :data:`WARDS` says."""
+    g, wards = np.random.default_rng(seed), WARDS[shape]
+    ward = g.choice([*wards], 8000, p=[share for share, _ in wards.values()])
+    age, bmi = g.normal(50, 15, 8000), g.normal(25, 4, 8000)
+    logit = -0.5 + 0.04 * (age - 50) - 0.075 * (bmi - 25) + [wards[one][1] for one in ward]
+    sick = np.where(g.random(8000) < 1 / (1 + np.exp(-logit)), "yes", "no")
+    return pd.DataFrame({"age": age, "bmi": bmi, "ward": ward, "sick": sick})
+
+
+def of_wards(release: bdpvi.Release, wards: dict[str, tuple[float, float]]) -> tuple[Any, ...]:
+    """Return the measured contrasts' coverage, the intercept's, and the number left out."""
+    rows = {one.name: one for one in release.summary().coefficients}
+    of = {name: one for name in wards if (one := rows.get(f"ward={name}"))}
+    (base,) = (wards[name][1] for name, one in of.items() if one.note == BASE)
+    together = [wards[name] for name, one in of.items() if one.note == POOLED]
+    mean = math.fsum(a * b for a, b in together) / max(math.fsum(a for a, _ in together), 1e-9)
+    hits, seen = [], set()
+    for name, one in of.items():
+        target = (mean if one.note == POOLED else wards[name][1]) - base
+        if one.measured and one.used and round(one.mean, 6) not in seen:
+            hits.append((one.low or 0.0) <= target <= (one.high or 0.0))
+            seen.add(round(one.mean, 6))
+    assert release.encoding is not None
+    (a, _), (b, _) = release.encoding.scales[0], release.encoding.scales[2]
+    target, one = base - 0.5 + 0.04 * (a - 50) - 0.075 * (b - 25), rows["intercept"]
+    return (
+        hits,
+        (one.low or 0.0) <= target <= (one.high or 0.0),
+        sum(one.note == LEFT_OUT for one in of.values()),
+    )
+
+
+def levels(tables: int, shapes: list[str], epsilons: list[float]) -> None:
+    """Print a row for each shape and ε, and for public and private bounds and levels."""
+    print("| shares | ε | bounds and levels | contrasts | covered | intercept | left out |")
+    print("| --- " * 7 + "|")
+    for shape in shapes:
+        known = {"source": "a form", "age": [5, 95], "bmi": [13, 37], "ward": [*WARDS[shape]]}
+        kinds = {"numeric": ["age", "bmi"], "categorical": ["ward"]}
+        for epsilon in epsilons:
+            for name, more in (("private", kinds), ("public", {"constants": constants_of(known)})):
+                found = []
+                for seed in range(tables):
+                    given: dict[str, Any] = {"target": "sick", "positive": "yes", **more}
+                    given |= {"epsilon": epsilon, "intervals": True, "progress": False}
+                    release = bdpvi.private(a_ward(shape, seed), **given)
+                    found.append(of_wards(release, WARDS[shape]))
+                hits = torch.tensor([one for each, _, _ in found for one in each]).double()
+                of_intercept = sum(one for _, one, _ in found) / tables
+                print(
+                    f"| {shape} | {epsilon:g} | {name} | {len(hits)} | {float(hits.mean()):.3f} | "
+                    f"{of_intercept:.3f} | {sum(one for _, _, one in found) / tables:.2f} |",
+                    flush=True,
+                )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("coverage", "measured", "exports"))
+    parser.add_argument("part", choices=("coverage", "measured", "exports", "levels"))
     parser.add_argument("--tables", type=int, default=200)
+    parser.add_argument("--shapes", nargs="+", choices=[*WARDS], default=[*WARDS])
+    parser.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 2.0])
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     print(command())
-    parts = {"coverage": coverage, "measured": measured, "exports": exports}
+    of_levels = partial(levels, shapes=chosen.shapes, epsilons=chosen.epsilons)
+    parts = {"coverage": coverage, "measured": measured, "exports": exports, "levels": of_levels}
     parts[chosen.part](chosen.tables)
 
 

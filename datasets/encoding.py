@@ -117,12 +117,12 @@ class Encoding:
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the d features."""
-        return tuple(name for column in self.columns for name in self._features(column))
+        return tuple(name for column in self.columns for name in self.of_column(column))
 
     @property
     def levels(self) -> tuple[tuple[str, ...], ...]:
         """Names of each one-hot category's features, which sum to 1."""
-        return tuple(self._features(one) for one in self.columns if isinstance(one, OneHot))
+        return tuple(self.of_column(one) for one in self.columns if isinstance(one, OneHot))
 
     @property
     def one_hot(self) -> tuple[tuple[int, ...], ...]:
@@ -131,7 +131,7 @@ class Encoding:
         >>> Encoding((OneHot("sex", ("F", "M")), OneHot("job", ("a",))), "By law.").one_hot
         ((0, 1), (2,))
         """
-        ends = [0, *accumulate(len(self._features(one)) for one in self.columns)]
+        ends = [0, *accumulate(len(self.of_column(one)) for one in self.columns)]
         return tuple(
             tuple(range(*place))
             for one, place in zip(self.columns, pairwise(ends), strict=True)
@@ -147,7 +147,7 @@ class Encoding:
         >>> Encoding((OneHot("sex", ("F", "M")), age), "By law.", unknown="other").numbers
         (4,)
         """
-        ends = [0, *accumulate(len(self._features(one)) for one in self.columns)]
+        ends = [0, *accumulate(len(self.of_column(one)) for one in self.columns)]
         kinds = zip(self.columns, ends, strict=False)
         return tuple(place for one, place in kinds if not isinstance(one, OneHot | Hashed))
 
@@ -162,10 +162,11 @@ class Encoding:
         found: list[tuple[float, float]] = []
         for one in self.columns:
             first = [] if isinstance(one, OneHot | Hashed) else [(one.mean, one.sd)]
-            found += [*first, *[(0.0, 1.0)] * (len(self._features(one)) - len(first))]
+            found += [*first, *[(0.0, 1.0)] * (len(self.of_column(one)) - len(first))]
         return tuple(found)
 
-    def _features(self, column: Column) -> tuple[str, ...]:
+    def of_column(self, column: Column) -> tuple[str, ...]:
+        """Return the names of a column's features."""
         every = self.unknown == "other"
         other = f"{column.name}={OTHER}" if every and isinstance(column, OneHot) else ""
         missing = f"{column.name} is {MISSING}" if every or column.missing else ""

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
-from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.cells import Columns, read_cell, read_cells
+from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.datasets.encoding import Encoding, said
 from bdpvi.datasets.origin import target_bounds
 from bdpvi.datasets.records import added
 from bdpvi.datasets.spelling import number_of
@@ -102,6 +104,48 @@ class Misread:
                 f"{several(self.lost, 'cell')} with characters that are not of the file's "
                 "character set, such as latin-1; --charset (charset=) names it"
             )
+
+
+def unclear(encoding: Encoding, table: Columns) -> dict[str, dict[str, int]]:
+    """Return how many cells of new rows say nothing that training knows, by kind and column.
+
+    >>> from bdpvi.datasets.cells import read_columns
+    >>> levels = Encoding((OneHot("sex", ("F", "M")),), "By law.", unknown="other")
+    >>> unclear(levels, read_columns(pd.DataFrame({"sex": ["F", "X", None]})))
+    {'blank': {'sex': 1}, 'unlisted level': {'sex': 1}}
+    """
+    found: dict[str, dict[str, int]] = {}
+    for column in encoding.columns:
+        cells = table[column.name]
+        odd = {"blank": int(cells.blank.sum())}
+        if isinstance(column, OneHot):
+            listed = {read_cell(name, column.type)[1] for name in column.categories}
+            strange = [at for at, name in enumerate(cells.names) if name not in listed]
+            odd["unlisted level"] = int(np.isin(cells.codes, strange).sum())
+        elif isinstance(column, Numeric):
+            odd["no number"] = int((np.isnan(cells.numbers) & ~cells.blank).sum())
+        for kind, count in odd.items():
+            if count:
+                found.setdefault(kind, {})[column.name] = count
+    return found
+
+
+def tell_of_unclear(found: Mapping[str, Mapping[str, int]], stacklevel: int = 4) -> None:
+    """Warn the owner of the cells that :func:`unclear` counts.
+
+    >>> with warnings.catch_warnings(record=True) as told:
+    ...     warnings.simplefilter("always")
+    ...     tell_of_unclear({"blank": {"sex": 1, "age": 2}, "no number": {"age": 3}})
+    >>> str(told[0].message)[20:80]
+    "cells of these rows: blank: 1 of 'sex', 2 of 'age'; no numbe"
+    """
+    if found:
+        each = "; ".join(f"{kind}: {said(counts)}" for kind, counts in found.items())
+        _tell(
+            f"cells of these rows: {each}. Each counts as what training saw of such cells, or, if "
+            "that was little, about as the mean of its column",
+            stacklevel,
+        )
 
 
 def tell_of_target(values: pd.Series[Any], type: ColumnType | None, positive: str) -> None:

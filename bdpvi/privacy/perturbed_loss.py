@@ -3,8 +3,9 @@
 **Mechanism.** w = argmin over ℝᵈ of Σ_i ω_i l(y_i, z_iᵀw) + λ‖w − w₀‖²/2 + bᵀw, b ~ N(0, σ²I), y
 in {0, 1}. A record's weight ω depends only on the record. l is the logistic loss with its residual
 |y − p| clipped at k, 0 < k ≤ 1 (k = 1: no clipping). Public: λ, σ, k, w₀ and the bounds ω‖z‖ ≤ C
-and ω‖z‖² ≤ λR. The intercept is one of the weights, so λ applies to it too. μ = C/σ, m = μ²/2,
-G(μ, ε) is the Gaussian mechanism's δ, φ the standard normal density.
+and ω‖z‖² ≤ λR. The intercept is one of the weights, so λ applies to it too. A public convex
+quadratic in w may be added, as the proof needs DF ≽ λI only. μ = C/σ, m = μ²/2, G(μ, ε) is the
+Gaussian mechanism's δ, φ the standard normal density.
 
 **One record.** F(w), the gradient without b, is Lipschitz and λ-strongly monotone, and b = −F(w):
 w has the density N(F(w); 0, σ²I) det DF(w) (change of variables, Evans and Gariepy, section 3.3).

@@ -22,7 +22,8 @@ intercept stays.
 Standardised numbers have an exponential law of e_j. The others, L features from each column, have
 the variance v/L, and many levels of a category are rare: as if the l-th had a frequency like 1/l².
 Prior and laws were chosen on simulated tables, the second law on those of categories of up to 6, 20
-or 60 levels with frequencies like 1/l and 1/l².
+or 60 levels with frequencies like 1/l and 1/l². Blanks and unlisted levels have another ridge, and
+do not count.
 
 All of it follows from the released minimum and from public settings, so it is post-processing: no
 ε, worst-case or Bayesian, changes.
@@ -83,8 +84,9 @@ def groups_of(
     plan: ObjectivePlan, minimum: Tensor, numbers: Sequence[int] | None = None
 ) -> list[Group]:
     """Return the standardised numbers and the other features; see :func:`slope_of`."""
-    d, numbers = plan.facts.columns, numbers_of(plan.facts, numbers)
+    d, numbers = plan.facts.columns - len(plan.seldom), numbers_of(plan.facts, numbers)
     n, v, squares = len(numbers), variance_of(plan), minimum[: plan.facts.columns].double() ** 2
+    squares[[place for place, _ in plan.seldom]] = 0.0
     size = float(squares[torch.tensor(numbers, dtype=torch.long)].sum())
     even = -torch.log1p(-_QUANTILES)
     made = [Group(n, v, size, even / even.mean())]

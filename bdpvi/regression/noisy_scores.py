@@ -25,7 +25,8 @@ from bdpvi.regression.objective_plan import rows_said
 from bdpvi.regression.score_families import Family, Linear, Logistic, Poisson
 from bdpvi.regression.score_posterior import FAR, NormalPrior, Posterior
 from bdpvi.regression.score_release import ScorePlan
-from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, SHARE, Drawn, Estimate
+from bdpvi.regression.score_start import Joined
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Drawn, Estimate
 
 if TYPE_CHECKING:
     from bdpvi.datasets.encoding import Encoding
@@ -163,7 +164,7 @@ class NoisyScores:
         found = noisy_scores.measured(plan, records, prior, key, _levels(data, used))
         posterior = found.of_features()
         posterior.mean[-1] += middle
-        made = _estimate(posterior, used, found.kept, known.prior_scale)
+        made = _estimate(posterior, used, found.joined, known.prior_scale)
         return Drawn(made, _paid(plan, found, data, key))
 
 
@@ -212,11 +213,8 @@ def _encoding(data: Data) -> Encoding | None:
 
 def _used(data: Data) -> Tensor:
     """Return whether each column of the design is used: all except base levels, (d + 1,)."""
-    from bdpvi.datasets.columns import OneHot
-
     encoding = _encoding(data)
-    columns = encoding.columns if encoding else ()
-    bases = {one.features[0] for one in columns if isinstance(one, OneHot) and one.features}
+    bases = {names[0] for names in (encoding.levels if encoding else ())}
     return torch.tensor([*(name not in bases for name in data.feature_names), True])
 
 
@@ -231,7 +229,10 @@ def _levels(data: Data, used: Tensor) -> Tensor:
         return torch.full((len(names) + 1,), -1)
     places = {name: at for at, name in enumerate(names)}
     numbers = [one.name for one in encoding.columns if isinstance(one, Numeric)]
-    made = {name: places.get(name, -1) for name in names}
+    made = dict.fromkeys(names, -2)
+    for levels in encoding.levels:
+        there = [name for name in levels if name in places]
+        made |= dict.fromkeys(there, places[there[0]] if there else -2)
     made |= {f"{name} is {MISSING}": places[name] for name in numbers if name in places}
     made |= dict.fromkeys(numbers, -1)
     return torch.tensor([*(made[name] for name in names), -1])
@@ -250,13 +251,13 @@ def _paid(
     return tuple(noisy_scores.path_events(plan, chosen, data.ids[panel].cpu()))
 
 
-def _estimate(found: Posterior, used: Tensor, kept: Tensor, prior_scale: float) -> Estimate:
+def _estimate(found: Posterior, used: Tensor, joined: Joined, prior_scale: float) -> Estimate:
     """Return the posterior of all weights, with notes on uninformative ones.
 
     Args:
         found: the posterior of the k weights that are used.
         used: which weights are used, (d + 1,).
-        kept: which of the k have a column after the first round, (k,).
+        joined: which of the k have a column after the first round.
         prior_scale: the prior's standard deviation.
     """
     place = torch.eye(len(used), dtype=torch.float64)[:, used]
@@ -265,10 +266,11 @@ def _estimate(found: Posterior, used: Tensor, kept: Tensor, prior_scale: float) 
     unseen = whole.unseen.diagonal() > _MOSTLY * sizes
     prior = unseen & (sizes.sqrt() > _PRIOR * prior_scale)
     notes = [_UNSEEN if hidden else "" for hidden in prior.tolist()]
-    for at, one in zip(torch.nonzero(used).flatten().tolist(), kept.tolist(), strict=True):
-        notes[at] = notes[at] if one else LEFT_OUT
+    places, pooled = torch.nonzero(used).flatten().tolist(), joined.pooled.tolist()
+    for at, one, together in zip(places, joined.known.tolist(), pooled, strict=True):
+        notes[at] = (notes[at] or POOLED * together) if one else LEFT_OUT
     notes = [note if one else BASE for note, one in zip(notes, used.tolist(), strict=True)]
-    seen, most = notes.count(""), int(kept.sum())
+    seen, most = notes.count("") + notes.count(POOLED), int(joined.known.sum())
     enough = seen >= SHARE * most
     if not enough:
         reasons.append(

@@ -18,7 +18,16 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import sentences
 from bdpvi.regression import objective_plan
-from bdpvi.regression.objective_plan import FEWEST, MOST, Facts, ObjectivePlan, Rule, rows_said
+from bdpvi.regression.objective_plan import (
+    FAINT,
+    FEWEST,
+    MOST,
+    Facts,
+    ObjectivePlan,
+    Rule,
+    Seldom,
+    rows_said,
+)
 from bdpvi.regression.perturbed_objective import Signed, SummedObjective, minima_of
 
 COUNT = 0.01
@@ -28,6 +37,7 @@ SHRUNK = "Few columns stand out from the noise: weights of numbers were shrunk a
 """What a receipt says of weights that :mod:`bdpvi.regression.few_columns` has changed."""
 
 if TYPE_CHECKING:  # settings need not load the releasing code
+    from bdpvi.datasets.encoding import Encoding
     from bdpvi.releases.route import Allowance, Solved
 
 
@@ -53,6 +63,8 @@ class ObjectivePerturbation:
             (:mod:`bdpvi.regression.few_columns`); by default as the data's encoding says.
             If none stand out, all weights have a factor
             (:mod:`bdpvi.regression.calibration_slope`).
+        seldom: the features that few records may have, each with the listed levels of its column:
+            their weights are held near those levels' mean; by default as the data's encoding says.
 
     Raises:
         ValueError: if a number is out of range.
@@ -65,6 +77,7 @@ class ObjectivePerturbation:
     counted: bool = False
     class_weights: tuple[float, float] = (1.0, 1.0)
     numbers: tuple[int, ...] | None = None
+    seldom: Seldom | None = None
 
     def __post_init__(self) -> None:
         for one in self.class_weights:
@@ -101,7 +114,8 @@ class ObjectivePerturbation:
         known = Encoding.from_dict(encoding)
         sources = len(known.columns) if self.sources is None else self.sources
         numbers = known.numbers if self.numbers is None else self.numbers
-        return replace(self, sources=sources, numbers=numbers)
+        seldom = seldom_of(known) if self.seldom is None else self.seldom
+        return replace(self, sources=sources, numbers=numbers, seldom=seldom)
 
     @property
     def count(self) -> float:
@@ -144,7 +158,8 @@ class ObjectivePerturbation:
         )
         zero, one = self.class_weights
         most = max(zero, one)
-        return replace(made, class_weights=(zero / most, one / most))
+        weights_of = (zero / most, one / most)
+        return replace(made, class_weights=weights_of, seldom=self.seldom or ())
 
     def predicting(self, model: Model, plan: ObjectivePlan) -> BayesianLogisticRegression:
         """Return the model without weights, with the limit at which features were clamped."""
@@ -158,6 +173,8 @@ class ObjectivePerturbation:
             "The weight of a feature that no record has is privacy noise alone, of standard "
             f"deviation {plan.sigma / plan.ridge:.2g}"
         )
+        if plan.seldom and plan.held:
+            noise += f", but {FAINT:g} for blanks and unlisted levels, near their column's mean"
         return sentences(rows_said(plan.facts.rows, self.counted), noise)
 
     def caution(self, plan: ObjectivePlan, delta: float) -> str:
@@ -197,6 +214,28 @@ class ObjectivePerturbation:
         latents = {"w": w.to(data.x) if isinstance(data, Dataset) else w}
         said = said_of(each)
         return Processed(latents, said) if said else latents
+
+
+def seldom_of(encoding: Encoding) -> Seldom:
+    """Return the features of blanks and of unlisted levels, each with those of its listed levels.
+
+    Only with ``unknown="other"``, where every column has them, whether or not they occur.
+
+    >>> from bdpvi.datasets.columns import Numeric, OneHot
+    >>> from bdpvi.datasets.encoding import Encoding
+    >>> columns = Numeric("age", 40.0, 10.0), OneHot("sex", ("F", "M"))
+    >>> seldom_of(Encoding(columns, "By law.", unknown="other"))
+    ((1, ()), (4, (2, 3)), (5, (2, 3)))
+    """
+    groups, end = {places[-1]: places for places in encoding.one_hot}, 0
+    found: list[tuple[int, tuple[int, ...]]] = []
+    for column in encoding.columns if encoding.unknown == "other" else ():
+        end += len(encoding.of_column(column))
+        *listed, last = groups.get(end - 1, (end - 1,))
+        if len(listed) > 1:  # the last is other; alone, it is a level like any other
+            found.append((listed.pop(), tuple(listed)))
+        found.append((last, tuple(listed)))
+    return tuple(found)
 
 
 class Improved(NamedTuple):

@@ -10,6 +10,13 @@ large relative to the table, λ grows and k shrinks with it.
     k = 0.02 μN/√((m + 4)(d + 1)), in [½, 1]      d columns, N rows, μ the remaining distance
     λ = max(3C²/2ε, 4(d + 1)(kC/μ)²/N, rN)        the floor of privacy; shrinkage; rounding
     σ by the accountant; for d + 1 never more than 16(m + 4).
+    κ = max(4σ − λ, 0)                            for blanks and unlisted levels
+
+Few records or none may have a blank or a level that is not listed, and the weight of a feature that
+none has is noise of deviation σ/λ. So each such weight is held near the mean of the weights of its
+column's listed levels, or near 0 for a number, by a further term κ/2 times the square of the
+difference. It adds to the second derivative, of which the proof needs λ, and depends on no record:
+ε is the same.
 
 The numbers ¾, 3/2, 0.02 and 4 (:class:`Rule`) were chosen on simulated tables, all but 0.02 also on
 Abalone, MAGIC and Spambase; 16 on simulated categories. The intercept's column (:data:`CONSTANT`)
@@ -44,6 +51,9 @@ LAST = 2.0**-10
 EACH = 16
 """Largest number of weights counted for each unit of ‖z‖²: a hashed category uses few of its 64
 columns, and noise in the others changes no logit."""
+FAINT = 0.25
+"""Deviation of the noise, in logits, by which a feature that no record has may move a prediction,
+if it is a blank or an unlisted level."""
 MANY = 1e5
 """Rows from which features are clipped at ±4, not ±2: clipping at 2 then costs more than noise."""
 MOST_RIDGE = 0.25
@@ -53,6 +63,7 @@ _OF_PERSONS = 12.0
 _PRICES = (0.03, 0.05)
 _SPARE = 2.0
 """λ over the least that hides the rounding: noise may be larger than the distance says."""
+Seldom = tuple[tuple[int, tuple[int, ...]], ...]
 FEWEST, MOST = 10.0, 1e12
 """Range of rows for which settings can be computed."""
 
@@ -146,6 +157,7 @@ class ObjectivePlan:
         bend: the bound on ω‖z‖², over C².
         limit: features are clipped at ± this.
         class_weights: factors of the weights of records of class 0 and 1, at most 1, public.
+        seldom: the features that few records may have, each with the listed levels of its column.
     """
 
     facts: Facts
@@ -156,6 +168,7 @@ class ObjectivePlan:
     bend: float = 1.5
     limit: float = 2.0
     class_weights: tuple[float, float] = (1.0, 1.0)
+    seldom: Seldom = ()
 
     @property
     def events(self) -> tuple[PerturbedObjective]:
@@ -174,6 +187,11 @@ class ObjectivePlan:
     def sigma(self) -> float:
         """Standard deviation of the slope."""
         return self.clip * self.drawn.noise_multiplier
+
+    @property
+    def held(self) -> float:
+        """κ."""
+        return max(self.sigma / FAINT - self.ridge, 0.0)
 
     @property
     def tolerance(self) -> float:

@@ -165,7 +165,7 @@ def _repeated(part: Signed, times: int) -> Signed:
 
 
 class SummedObjective:
-    """Σ ω l + λ‖w − w₀‖²/2 for one table, in float64 on the CPU.
+    """Σ ω l + λ‖w − w₀‖²/2 + κ‖Aw‖²/2 for one table, in float64 on the CPU.
 
     The intercept's column is :data:`~bdpvi.regression.objective_plan.CONSTANT`, so the last weight
     is the intercept divided by it.
@@ -183,11 +183,15 @@ class SummedObjective:
         self.coarse = math.sqrt(plan.facts.weights) * sum_step(plan.sigma)
         self.centre = torch.zeros(plan.facts.weights, dtype=torch.float64)
         self.centre[-1] = plan.facts.centre / CONSTANT
+        self.held, self.apart = plan.held, self.centre.new_zeros(len(plan.seldom), len(self.centre))
+        for row, (place, levels) in zip(self.apart, plan.seldom, strict=True):
+            row[list(levels)] = -1 / max(len(levels), 1)
+            row[place] = 1.0
         self._factor: Tensor | None = None
 
     def gradient(self, w: Tensor) -> Tensor:
         """Return the gradient at w, (d,)."""
-        return self.parts.sum(_pull, w, self.k) + self.ridge * (w - self.centre)
+        return self.parts.sum(_pull, w, self.k) + self._of_prior(w)
 
     def curvature(self, w: Tensor) -> Tensor:
         """Return the second derivative at w, (d, d)."""
@@ -198,10 +202,14 @@ class SummedObjective:
         if isinstance(self.parts, Held):
             return self.gradient(w), None
         pull, bend = self.parts.sum(_both, w, self.k)
-        return pull + self.ridge * (w - self.centre), self._bent(bend)
+        return pull + self._of_prior(w), self._bent(bend)
+
+    def _of_prior(self, w: Tensor) -> Tensor:
+        return self.ridge * (w - self.centre) + self.held * (self.apart.T @ (self.apart @ w))
 
     def _bent(self, bend: Tensor) -> Tensor:
-        return bend + self.ridge * torch.eye(len(bend)).double()
+        bent = self.ridge * torch.eye(len(bend)).double()
+        return bend + bent + self.held * (self.apart.T @ self.apart)
 
     def rounding(self, w: Tensor) -> float:
         """Return the bound on the error of :meth:`gradient` and of a slope; see the module."""
@@ -210,7 +218,8 @@ class SummedObjective:
         sums = _BLOCK + math.log2(facts.records + 1) + self.additions
         sums += (d + 2) * facts.longest * size / 4 + 8
         ridge = 4 * self.ridge * (size + float(self.centre.abs().max()))
-        return self.coarse + _UNIT * (sums * facts.sizes + ridge)
+        held = self.held * float(self.apart.square().sum()) * (2 * d + len(self.apart) + 8) * size
+        return self.coarse + _UNIT * (sums * facts.sizes + ridge + held)
 
     def _start(self, slope: Tensor) -> Tensor:
         """Return where the search begins: of many blocks, near the minimum over a few of them."""

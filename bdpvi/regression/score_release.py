@@ -33,7 +33,7 @@ from bdpvi.regression.score_posterior import (
     near,
 )
 from bdpvi.regression.score_rounds import Place, released
-from bdpvi.regression.score_start import count_of, merged, standardising, start, within
+from bdpvi.regression.score_start import Joined, count_of, joined, standardising, start, within
 
 _STRONG = 15.0
 _SATURATED, _FARTHEST = 0.5, 100.0
@@ -135,9 +135,8 @@ class Measured:
     Attributes:
         rounds: the rounds that the posterior uses, in order.
         back: W, (k, m): coefficients are W times the m standardised ones.
-        kept: whether each column was used after the first round, (k,).
+        joined: which columns were used after the first round.
         prior, posterior: of the standardised coefficients.
-        apart: prior of the k coefficients.
         dispersion: φ.
         paid: length of each record's contribution over its bound, (all rounds, N), None of a table
             in blocks. Secret.
@@ -145,24 +144,15 @@ class Measured:
 
     rounds: tuple[Round, ...]
     back: Tensor
-    kept: Tensor
+    joined: Joined
     prior: NormalPrior
     posterior: Posterior
-    apart: NormalPrior
     dispersion: float
     paid: Tensor | None = field(repr=False)
 
     def of_features(self) -> Posterior:
-        """Return the posterior of the coefficients; columns left out have the prior's variance."""
-        made, out = self.posterior.turned(self.back), ~self.kept
-        made.mean[out] += self.apart.mean[out]
-        known = torch.linalg.inv(self.apart.precision) * torch.outer(out, out)
-        return replace(
-            made,
-            covariance=made.covariance + known,
-            sampling=made.sampling + known,
-            unseen=made.unseen + known,
-        )
+        """Return the posterior of the coefficients; of a level left out, its column's mean."""
+        return self.posterior.turned(self.back)
 
 
 def measure(
@@ -176,10 +166,9 @@ def measure(
     """Release the rounds and return the posterior that follows from them.
 
     A level without a record still has a column, whose noise would double that of all others. So
-    levels that the first round cannot tell from such ones are left out of the later rounds; their
-    records then count to the base level, and blanks as the mean of the numbers. R of later rounds
-    follows from the first round too: it is ``plan.radius`` times the length of standardised
-    records.
+    levels that the first round cannot tell from such ones have no column in the later rounds
+    (:func:`bdpvi.regression.score_start.joined`). R of later rounds follows from the first round
+    too: it is ``plan.radius`` times the length of standardised records.
 
     Args:
         plan: the settings.
@@ -187,8 +176,9 @@ def measure(
         y: targets, (N,).
         prior: of the k coefficients.
         key: secret; a fresh one by default.
-        levels: for each column that may be left out its own number, or if it says that a number is
-            blank the number of that column; −1 for others, (k,). By default none is left out.
+        levels: for each level of a category the number of the first of these columns; for a column
+            that says that a number is blank, that of the number; −2 for others that may be left
+            out and then count as 0; −1 for all others, (k,). By default none is left out.
 
     >>> from bdpvi.regression.score_families import Logistic
     >>> x = torch.ones(5000, 2, dtype=torch.float64)
@@ -216,12 +206,12 @@ def measured(
     first, lengths = released(
         records, Place(family, radius), zero, multipliers[0], key.child("round", 0)
     )
-    paid, whole = [lengths], prior
-    kept, joined = merged(first, levels)
-    first, prior = first.merged(joined), prior.within(kept)
+    paid = [lengths]
+    columns = joined(first, levels)
+    first, prior = first.merged(columns.place), prior.within(columns.used)
     point, moments, noise, variance = start(family, first, radius, prior)
     back, forth = standardising(moments, noise)
-    white, point = records.map(_turned, joined, back), forth @ point
+    white, point = records.map(_turned, columns, back), forth @ point
     square = float((back @ moments @ back).trace()) / count_of(moments)  # of a record's length
     radius = plan.radius * math.sqrt(min(max(square, 1.0), len(moments)))
     prior = NormalPrior(forth @ prior.mean, back @ prior.precision @ back)
@@ -246,18 +236,20 @@ def measured(
     known = [one for one in paid if one is not None]
     return Measured(
         rounds=found.rounds,
-        back=joined @ back,
-        kept=kept,
+        back=columns.place @ back,
+        joined=columns,
         prior=prior,
         posterior=found.posterior,
-        apart=whole,
         dispersion=found.dispersion,
         paid=torch.stack(known) if len(known) == len(paid) else None,
     )
 
 
-def _turned(records: tuple[Tensor, Tensor], joined: Tensor, back: Tensor) -> tuple[Tensor, Tensor]:
-    return records[0] @ joined @ back, records[1]
+def _turned(records: tuple[Tensor, Tensor], columns: Joined, back: Tensor) -> tuple[Tensor, Tensor]:
+    """Return standardised records; one that is set aside is 0, and adds 0 to every sum."""
+    x, y = records
+    there = (x[:, columns.aside] == 0).all(1)
+    return (x @ columns.place @ back) * there[:, None], y * there
 
 
 def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[SampledGaussian]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,29 +53,63 @@ def within(left: float, whole: float, largest: float) -> float:
     return min(max(left, least), max(whole, least))
 
 
-def merged(first: Round, levels: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return which columns are used after the first round, and how the others count.
+class Joined(NamedTuple):
+    """Which columns later rounds have. Public, as it follows from the first round.
 
-    A level that is left out counts as the base level, and a blank as the number's noisy mean: it
-    is encoded as 0, which may be far from all numbers.
+    Attributes:
+        used: columns that later rounds have, (k,).
+        pooled: levels that have one coefficient together, that of the first of them, (k,).
+        aside: levels whose records have no part in later rounds, (k,).
+        place: the map from the m coefficients to all, (k, m).
+    """
+
+    used: Tensor
+    pooled: Tensor
+    aside: Tensor
+    place: Tensor
+
+    @property
+    def known(self) -> Tensor:
+        """Columns whose coefficients the later rounds estimate, (k,)."""
+        return self.used | self.pooled
+
+
+def joined(first: Round, levels: Tensor | None) -> Joined:
+    """Return which columns have coefficients after the first round, and how the others count.
+
+    Levels of a category that few records have get one coefficient together, if together they are
+    enough. Otherwise their records are set aside: counted to another level they would move its
+    coefficient, and weights that depend on features alone bias none. The coefficient of a level
+    that is left out is then the mean of its column's. A blank of a number counts as the number's
+    noisy mean: it is encoded as 0, which may be far from all numbers.
 
     Args:
         first: the first round.
         levels: as for :func:`bdpvi.regression.score_release.measure`.
-
-    Returns:
-        Whether each column is kept, (k,), and the map from the m kept columns' coefficients to all,
-        (k, m).
     """
-    place = torch.eye(len(first.point), dtype=torch.float64)
+    k = len(first.point)
+    place, none = torch.eye(k, dtype=torch.float64), torch.zeros(k, dtype=torch.bool)
     if levels is None:
-        return place.any(1), place
-    kept = (levels < 0) | (first.curvature.diagonal() >= _EMPTY * first.curvature_noise)
+        return Joined(~none, none, none, place)
+    least, counts = _EMPTY * first.curvature_noise, first.curvature.diagonal()
+    own = (levels == -1) | (counts >= least)
+    pooled, aside, used = none.clone(), none.clone(), own.clone()
     means = first.curvature[:, -1] / count_of(first.curvature)
-    for out in torch.nonzero(~kept).flatten().tolist():
-        if (number := int(levels[out])) != out:
-            place[out, number] = means[number]
-    return kept, place[:, kept]
+    for group in levels[~own].unique().tolist():
+        out = ~own & (levels == group)
+        places = torch.nonzero(out).flatten()
+        place[out] = 0.0
+        of_levels = group >= 0 and int(levels[group]) == group
+        if of_levels and float(counts[out].sum()) >= least * math.sqrt(len(places)):
+            pooled |= out
+            used[places[0]] = True
+            place[out, places[0]] = 1.0
+        elif group >= 0:
+            aside |= out & of_levels
+            others = own & (levels == group)
+            others[group] |= not of_levels
+            place[out] = others * means / max(1 - float(means[out].sum()), 0.5)
+    return Joined(used, pooled, aside, place[:, used])
 
 
 def count_of(moments: Tensor) -> float:

@@ -26,7 +26,10 @@ BASE = "base level"
 HIDDEN = "dominated by privacy noise"
 """Note on a coefficient that is not measured; its interval is wide, or not informative."""
 LEFT_OUT = "left out: too few records have it for this ε"
-"""Note on a level that is no coefficient of the model, as noise hides how many records have it."""
+"""Note on a level that is no coefficient of the model, as noise hides how many records have it.
+Predictions take the mean of its column."""
+POOLED = "one coefficient for all levels that few records have"
+"""Note on a level that shares its coefficient with others of its column."""
 SHARE = 0.5
 """The least share of measured coefficients of a release with reliable intervals."""
 REST = 1e-9

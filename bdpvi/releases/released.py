@@ -111,9 +111,9 @@ class Release:
                 ``to_frame`` always have them.
             reference: the level that the others are compared with, by column, such as
                 ``{"smokes": "never"}``: the same release, expressed otherwise, at no price. By
-                default the first level of a category, or for draws of a guide the one that varies
-                least; weights of other releases are not compared. Privacy's share of a difference
-                of two weights is unknown.
+                default the first level of a category, which is the most frequent by noisy counts
+                if its levels were estimated privately; for draws of a guide the one that varies
+                least. Privacy's share of a difference of two weights is unknown.
 
         Raises:
             ValueError: if ``level`` is not a probability, or a column has no such level.
@@ -173,7 +173,7 @@ class Release:
         """Return checked features of the samples' type, (N, d)."""
         if hasattr(x, "columns"):
             encoding = self.encoding
-            x = _named(x, self.feature_names) if encoding is None else encoding.apply(x)
+            x = _named(x, self.feature_names) if encoding is None else _encoded(x, encoding)
         features = validate.numbers("x", x)
         if features.ndim != 2 or features.shape[1] != len(self.feature_names):
             raise ValueError(
@@ -264,6 +264,20 @@ def _named(frame: Any, names: tuple[str, ...]) -> Any:
         if found[name] != 1:
             raise ValueError(f"x must have the column {name!r} once, it has {found[name]} of them")
     return frame[list(names)]
+
+
+def _encoded(frame: Any, encoding: Encoding) -> Tensor:
+    """Return the features of raw rows; tell the owner of cells that say nothing."""
+    if encoding.unknown == "other":
+        from bdpvi.datasets.cells import read_columns
+        from bdpvi.datasets.encoding import with_text_names
+        from bdpvi.datasets.looks import tell_of_unclear, unclear
+
+        table = read_columns(with_text_names(frame), encoding.types)
+        features = encoding.whole(table)
+        tell_of_unclear(unclear(encoding, table), 8)
+        return features
+    return encoding.apply(frame)
 
 
 def _in_parts(x: Any) -> bool:

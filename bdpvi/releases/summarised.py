@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.models.contract import Model
-from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, SHARE, Estimate, Gaussian
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate, Gaussian
 from bdpvi.releases.receipt import Receipt
 from bdpvi.releases.references import Compared, compared, contrasts
 from bdpvi.releases.summary import Coefficient, Summary
@@ -53,8 +53,8 @@ _TRAINED = (
     "intercept and group effects"
 )
 _LEVELS = (
-    ". Levels of a category are compared with its base level, the one with the smallest "
-    "variance, and the intercept is for base levels"
+    ". Levels of a category are compared with its base level, {}, and the intercept is for base "
+    "levels"
 )
 _FAINT = (
     ". Intervals of coefficients dominated by privacy noise are as wide as their prior, because "
@@ -134,7 +134,7 @@ def summarised(
     given |= {"coefficients": tuple(rows), "guarantee": str(release.receipt)}
     reliable: bool | None = None
     if (known := release.estimate) is None:
-        reason = _MINIMA if release.receipt.temperature is None else _DRAWN
+        reason = _MINIMA if _minima(release) else _DRAWN
         reason = reason if len(release.samples) >= FEWEST else _POINTS
         if release.guide is not None:
             shown = [one for one in rows if one.used]
@@ -146,7 +146,8 @@ def summarised(
             if reliable and not _of_features(release):
                 reliable, reason = None, reason + _UNTRIED
         if _of_features(release):
-            reason += _LEVELS * (len(getattr(release.model, "levels", ())) > len(chosen))
+            which = "its first" if _minima(release) else "the one with the smallest variance"
+            reason += _LEVELS.format(which) * (len(_groups(release)) > len(chosen))
             reason += _CLASSES * bool(_classes(release))
         return Summary(**given, reliable=reliable, reason=reason + given_levels)
     if known.log_scale is not None:
@@ -180,9 +181,13 @@ def _of_estimate(
     pairs = [(one.places, one.base) for one in chosen]
     turn = contrasts(len(known.mean), _has_intercept(release), pairs)
     means = (turn @ torch.tensor(known.mean, dtype=torch.float64)).tolist()
-    sds = (turn @ known.spread @ turn.T).diagonal().clamp(min=0).sqrt().tolist()
+    out = torch.tensor([note == LEFT_OUT for note in known.notes])
+    unknown = (turn[:, out] != 0).any(1)  # whose spread is that of their column's mean
+    sds = (turn @ known.spread @ turn.T).diagonal().masked_fill(unknown, 0).clamp(min=0).sqrt()
     rows = []
-    parts = zip(names, means, sds, _sampling(known, turn), scales, _notes(known, turn), strict=True)
+    parts = zip(
+        names, means, sds.tolist(), _sampling(known, turn), scales, _notes(known, turn), strict=True
+    )
     for name, mean, sd, sampling, scale, note in parts:
         row = Coefficient(name=name, mean=mean, scale=scale, note=note)
         if sd:
@@ -215,7 +220,8 @@ def _notes(known: Estimate, turn: Tensor) -> list[str]:
         used = [known.notes[at] for at in torch.nonzero(row != 0).flatten().tolist()]
         hidden = [note for note in used if note.startswith(HIDDEN)]
         hidden += [HIDDEN] * (LEFT_OUT in used)
-        plain = BASE if not used else "" if len(used) > 1 else used[0]
+        same = len(used) == 1 or known.notes[place] == POOLED
+        plain = BASE if not used else known.notes[place] if same else ""
         own = known.notes[place] if known.notes[place] in (*hidden, LEFT_OUT) else ""
         found.append((own if used else "") or (hidden[0] if hidden else plain))
     return found
@@ -261,8 +267,9 @@ def _contrasts(
     The records identify only differences between a category's levels, and between classes. A
     guide of independent normals has the right spread for differences of levels that all have
     weights; with a rare base level without a weight it is far too narrow. So the base level is
-    chosen from the draws, unless it is given: the one that varies least. Classes are compared with
-    the first.
+    chosen from the draws, unless it is given: the one that varies least. Of perturbed minima, which
+    vary by noise alone, it is the first: of levels with noisy counts the most frequent. Classes are
+    compared with the first.
 
     Args:
         release: a release of a model with p weights.
@@ -279,11 +286,25 @@ def _contrasts(
     hidden = ~measured.view(-1, classes)
     varying = weights.var(0, correction=0).view(-1, classes).masked_fill(hidden, math.inf).sum(1)
     pairs = {one.places: one.base for one in chosen}
-    for levels in getattr(release.model, "levels", ()):
+    for levels in _groups(release):
         places = tuple(names.index(release.feature_names[level]) for level in levels)
-        pairs.setdefault(places, places[int(varying[list(places)].argmin())])
+        least = 0 if _minima(release) else int(varying[list(places)].argmin())
+        pairs.setdefault(places, places[least])
     of_features = contrasts(len(names), _has_intercept(release), [*pairs.items()]).to(weights)
     return torch.kron(of_features, of_classes)
+
+
+def _groups(release: Draws) -> tuple[tuple[int, ...], ...]:
+    """Return the column numbers of each category's levels, by the model or else the encoding."""
+    encoding = release.encoding
+    same = encoding is not None and encoding.feature_names == release.feature_names
+    of_table = encoding.one_hot if encoding is not None and same else ()
+    return tuple(getattr(release.model, "levels", ())) or of_table
+
+
+def _minima(release: Draws) -> bool:
+    """Return whether the draws are perturbed minima."""
+    return release.guide is None and release.receipt.temperature is None
 
 
 def _has_intercept(release: Draws) -> bool:

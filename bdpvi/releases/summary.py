@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.outputs import one_line
-from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, SHARE
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,8 @@ class Coefficient:
         name: name of the feature.
         mean, sd, low, high: of the coefficient, per public scale of the feature.
         positive: P(coefficient > 0). It, ``sd``, ``low`` and ``high`` are None where there is no
-            interval: for a base level, and for a release of few draws without a posterior.
+            interval: for a base level, for one left out (its mean is its column's), and for a
+            release of few draws without a posterior.
         privacy: share of the sd due to privacy noise, None if unknown.
         scale: units of the raw column in one public scale; 1 if there is none.
         note: such as that it is the base level, left out, or dominated by privacy noise; or "".
@@ -116,15 +117,15 @@ class Summary:
         """Draw a forest plot: estimates and intervals; needs the extra ``bdpvi[report]``."""
         from bdpvi.releases.forest import forest
 
-        rows = [one for one in self.coefficients if one.used]
+        rows = [one for one in self.coefficients if one.note != LEFT_OUT]
         ratios = self.odds and bool(self.ratio)
         trust = ", ".join(["", *self._trust().split("; ")[1:]])
         what = self.ratio if ratios else "coefficient"
         return forest(
-            [one.name for one in rows],
+            [one.name + f" ({BASE})" * (one.note == BASE) for one in rows],
             [one.ratio() if ratios else (one.mean, one.low, one.high) for one in rows],
             Path(path),
-            faint=[not one.measured for one in rows],
+            faint=[one.note.startswith(HIDDEN) for one in rows],
             label=f"{what}, {100 * self.level:g} % intervals{trust}" if self._known else what,
             ratios=ratios,
         )
@@ -169,7 +170,10 @@ class Summary:
                 out.append(one_line(one.name))
                 continue
             cells = [""] * (len(head) - 2) if one.note == BASE else self._cells(one, units)
-            lines.append([one_line(one.name), *cells, one_line(one.note)])
+            line = [one_line(one.name), *cells, one_line(one.note)]
+            if one.note == POOLED and line[1:] == lines[-1][1:]:
+                line[0] = f"{lines.pop()[0]}, {line[0]}"
+            lines.append(line)
         widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(head))]
         table = [
             "  ".join(

@@ -19,6 +19,7 @@ from bdpvi.datasets.cells import Cells, Columns, read_cells, read_columns
 from bdpvi.datasets.dtypes import declared_by, plain
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.given import REMEDY, warn_of_signs
+from bdpvi.datasets.looks import tell_of_unclear, unclear
 from bdpvi.datasets.records import Held
 from bdpvi.datasets.types import NUMBERS
 from bdpvi.tables import arrays
@@ -291,7 +292,10 @@ def encoded(X: Any, names: Any, encoding: Encoding) -> Tensor:
         ValueError: naming a missing column.
     """
     frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(np.asarray(X, object), columns=names)
-    return encoding.whole(read_columns(with_text_names(frame), encoding.types))
+    table = read_columns(with_text_names(frame), encoding.types)
+    features = encoding.whole(table)
+    tell_of_unclear(unclear(encoding, table), 6)
+    return features
 
 
 def device_of(given: Any) -> str:

@@ -22,11 +22,11 @@ from bdpvi._ground.progress import bar
 from bdpvi._ground.store import claimed
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks
-from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.cells import read_cell, read_columns
 from bdpvi.datasets.columns import as_named, label
-from bdpvi.datasets.encoding import Encoding, said
+from bdpvi.datasets.encoding import Encoding, said, with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.looks import Misread
+from bdpvi.datasets.looks import Misread, tell_of_unclear, unclear
 from bdpvi.datasets.records import Spread, added
 from bdpvi.datasets.types import ANY, ColumnType
 from bdpvi.models.kinds import OfClasses
@@ -153,7 +153,9 @@ class Predictions:
 
         Warns:
             PrivacyUtilityWarning: for the owner, about lines left out, cells that do not fit the
-                type of their column, and unknown values that count as their column's mean.
+                type of their column, and how many are blank, of a level that is not listed, or no
+                number, by column.
+            UserWarning: with the number of values whose features are 0 by ``unknown="base"``.
 
         Raises:
             ValueError: naming the block and its column: a value is unknown, unless ``unknown``
@@ -189,20 +191,26 @@ class Predictions:
         for made, *found in rows.each(_block, sent, form):
             total = added(total, tuple(found)) if total else tuple(found)
             yield made, found[0]  # type: ignore[misc]
-        _, odd, unknown, misread, blank = total
+        _, odd, unknown, found, misread, blank = total
         tell_owner(odd, "line", ODD)
         tell_owner(blank, "prediction", UNEXPOSED)
         misread.tell()
+        tell_of_unclear(found, 3)
         if unknown := {name: count for name, count in unknown.items() if count}:
-            words = f"not known, taken for the column's mean: {said(unknown)}"
+            words = f"not known, features are 0: {said(unknown)}"
             warnings.warn(words, UserWarning, stacklevel=3)
 
-    def _of(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
-        """Return the predictions for some rows, and the number of unknown values by column."""
-        encoding = self.encoding
+    def _of(
+        self, frame: pd.DataFrame
+    ) -> tuple[pd.DataFrame, dict[str, int], dict[str, dict[str, int]]]:
+        """Return predictions for some rows, and numbers of unknown and of unclear cells."""
+        encoding, unknown = self.encoding, dict[str, int]()
+        found: dict[str, dict[str, int]] = {}
         if encoding.unknown == "other":  # each cell is read by itself anyway
             guesses = {} if self.guess is None else dict.fromkeys(frame.columns, self.guess)
-            features, unknown = encoding.typed({**guesses, **encoding.types}).counted(frame)
+            encoding = encoding.typed({**guesses, **encoding.types})
+            table = read_columns(with_text_names(frame), encoding.types)
+            features, found = encoding.whole(table), unclear(encoding, table)
         else:
             there = [one for one in encoding.columns if one.type is None and one.name in frame]
             read = {one.name: as_named(one, frame[one.name], self.guess) for one in there}
@@ -218,17 +226,17 @@ class Predictions:
         made = pd.DataFrame({**ids, **each})
         if bool(blank.any()):
             made.loc[blank.numpy(), [*parts[0]]] = np.nan
-        return made, unknown
+        return made, unknown, found
 
 
 def _block(
     frame: pd.DataFrame, asked: Predictions, form: Callable[[pd.DataFrame], S]
-) -> tuple[S, int, int, dict[str, int], Misread, int]:
-    """Return predictions in a form, rows, lines left out, unknown cells by column, and others."""
-    made, unknown = asked._of(frame)
+) -> tuple[S, int, int, dict[str, int], dict[str, dict[str, int]], Misread, int]:
+    """Return predictions in a form, rows, lines left out, unknown and unclear cells, and others."""
+    made, unknown, found = asked._of(frame)
     blank = int(made["expected"].isna().sum()) if "expected" in made else 0
-    misread = Misread.of(frame, asked.encoding.types)
-    return form(made), len(frame), int(frame.attrs.get(LEFT_OUT, 0)), unknown, misread, blank
+    misread, odd = Misread.of(frame, asked.encoding.types), int(frame.attrs.get(LEFT_OUT, 0))
+    return form(made), len(frame), odd, unknown, found, misread, blank
 
 
 def _rows(frame: pd.DataFrame) -> str:

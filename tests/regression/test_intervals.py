@@ -35,6 +35,7 @@ from bdpvi.regression import NoisyScores
 from bdpvi.regression.noisy_scores import _estimate
 from bdpvi.regression.score_posterior import Posterior
 from bdpvi.regression.score_release import ScorePlan
+from bdpvi.regression.score_start import Joined
 from bdpvi.releases.estimate import HIDDEN, LEFT_OUT
 from bdpvi.releases.route import Allowance
 from bdpvi.sklearn import PrivateLogisticRegression
@@ -246,7 +247,9 @@ def test_categories_have_a_base_level_and_units_their_odds(
     assert rows["kind=a"].note == "base level"
     assert float(found.latents["w"][:, 1].abs().max()) == 0
     assert rows["kind=c"].note == LEFT_OUT
-    assert (rows["kind=c"].sd or 0.0) > 3
+    assert rows["kind=c"].sd is None
+    means = [float(found.latents["w"][:, at].double().mean()) for at in (2, 3)]
+    assert means[1] / means[0] == pytest.approx(0.5, abs=0.05)  # half of the records are b
     assert rows["kind=b"].note == ""
     assert abs(rows["kind=b"].mean - 0.8) < 5 * (rows["kind=b"].sd or 0.0)
     assert rows["age"].scale == 10
@@ -272,7 +275,8 @@ def test_levels_that_are_left_out_do_not_count_as_not_measured(blanks: int, reli
     sizes = unseen + 0.01 * known.double().diag()
     used = int(kept.sum())
     posterior = Posterior(torch.zeros(len(kept)).double(), sizes, sizes, unseen, 2, used, 0.0)
-    made = _estimate(posterior, torch.ones_like(kept), kept, 5.0)
+    joined = Joined(kept, ~kept & False, ~kept, torch.eye(len(kept)).double()[:, kept])
+    made = _estimate(posterior, torch.ones_like(kept), joined, 5.0)
     assert made.reliable == posterior.passes == reliable
     assert made.notes.count("") == 2
     assert made.notes.count(LEFT_OUT) == blanks

@@ -34,6 +34,7 @@ from bdpvi.regression.score_families import (
 from bdpvi.regression.score_posterior import NormalPrior, Round, closed_form, combined, sampled
 from bdpvi.regression.score_release import Measured, ScorePlan, measure
 from bdpvi.regression.score_rounds import SLACK, noisy, summed
+from bdpvi.regression.score_start import Joined
 
 FAMILIES: dict[str, Family] = {
     "logistic": Logistic(),
@@ -320,19 +321,19 @@ def test_blanks_that_are_left_out_count_as_the_mean() -> None:
         prior = NormalPrior(torch.zeros(3).double(), torch.eye(3).double() / 25)
         made = measure(plan, x, y, prior, Key.of_seed(seed), torch.tensor([-1, 0, -1]))
         found = made.of_features()
-        if not made.kept[1]:
+        if not made.joined.known[1]:
             sd = found.covariance.diagonal().sqrt()
             misses.append(float((found.mean[0] - 1) / sd[0]))
-            assert float(sd[1]) >= 5 - 1e-9
+            assert float(found.mean[1] / found.mean[0]) == pytest.approx(3, abs=1)
     assert len(misses) > 5
     assert abs(sum(misses) / len(misses)) < 0.7
 
 
-def test_levels_without_records_cost_nothing_and_have_the_prior() -> None:
+def test_levels_without_records_cost_nothing_and_predict_their_columns_mean() -> None:
     """Twenty levels that nobody has, as a table's encoding has for blanks and for other words."""
     n, k, many = 5000, 6, 20
     truth = torch.tensor([0.8, -0.5, 0.3, 0.0, 0.6, -0.4]).double()
-    levels = torch.tensor([*[-1] * 4, *range(4, 5 + many), -1])
+    levels = torch.tensor([*[-1] * 4, *[4] * (1 + many), -1])
     sds, misses, left_out = [], [], []
     for seed in range(20):
         g = generator(seed)
@@ -346,10 +347,13 @@ def test_levels_without_records_cost_nothing_and_have_the_prior() -> None:
             size = table.shape[1]
             prior = NormalPrior(torch.zeros(size).double() + 0.5, torch.eye(size).double() / 25)
             plan = ScorePlan.of(Logistic(), size, 0.268, n, size=6.0)
-            found = measure(plan, table, y, prior, Key.of_seed(seed), may).of_features()
+            made = measure(plan, table, y, prior, Key.of_seed(seed), may)
+            found = made.of_features()
             both.append(found.covariance.diagonal().sqrt())
-        out = found.mean[5:-1] == 0.5
-        assert torch.allclose(both[1][5:-1][out], torch.tensor(5.0).double())
+        out = ~made.joined.known[5:-1]
+        shares = made.joined.place[5:-1][out]  # of the level that 3 in 10 records have
+        assert float(shares[:, 4].mean()) == pytest.approx(0.3, abs=0.1)
+        assert torch.allclose(found.mean[5:-1][out], shares @ found.mean[made.joined.used])
         left_out.append(out.double().mean())
         seen = torch.tensor([0, 1, 2, 3, 4, -1])
         sds.append(both[1][seen] / both[0])
@@ -357,6 +361,56 @@ def test_levels_without_records_cost_nothing_and_have_the_prior() -> None:
     assert float(torch.stack(left_out).mean()) == pytest.approx(0.977, abs=0.02)  # below 2 sd
     assert float(torch.stack(sds).median()) < 1.2  # 4 with all columns in all rounds
     assert float((torch.stack(misses).abs() < 1.96).double().mean()) > 0.9
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_record_that_is_set_aside_adds_nothing(name: str) -> None:
+    g = generator(0)
+    x = torch.randn(40, 4, generator=g, dtype=torch.float64)
+    x[:, 1:3] = torch.eye(3).double()[torch.arange(40) % 3][:, 1:]
+    x[:, 3], y = 1, (torch.rand(40, generator=g) < 0.5).double()
+    aside, used = torch.arange(4) == 2, torch.arange(4) != 2
+    place = torch.eye(4).double()[:, used]
+    columns = Joined(used, aside & False, aside, place)
+    there = x[:, 2] == 0
+    sums = []
+    for x_, y_ in ((x, y), (x[there], y[there])):
+        turned = noisy_scores._turned((x_, y_), columns, torch.eye(3).double())
+        parts = FAMILIES[name].parts(*turned, 2.0, torch.ones(3).double() / 3, 1.5)
+        parts = parts.robust(turned[0], 2.0)
+        sums.append(summed(parts, turned[0]))
+        if len(x_) == 40:
+            assert float(parts.lengths(turned[0])[~there].abs().max()) == 0
+    torch.testing.assert_close(*sums)
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.3, 0.17, 0.03), (0.4, 0.3, 0.14, *[0.02] * 8)])
+def test_levels_that_are_left_out_bias_no_other(shares: tuple[float, ...]) -> None:
+    """Their records, of which the targets are 1 more often, count to no other level."""
+    n, levels = 8000, len(shares)
+    effects = torch.tensor([0.0, 0.5, -0.5, *[2.0] * (levels - 3)]).double()
+    truth = torch.cat([effects[1:], torch.tensor([-0.5]).double()])
+    may = torch.tensor([*[0] * (levels - 1), -1])
+    prior = NormalPrior(torch.zeros(levels).double(), torch.eye(levels).double() / 25)
+    plan = ScorePlan.of(Logistic(), levels, 0.2, n, size=2.0)
+    misses, left_out = [], 0
+    for seed in range(60):
+        g = generator(seed)
+        level = torch.multinomial(torch.tensor(shares), n, True, generator=g)
+        x = torch.nn.functional.one_hot(level, levels).double()
+        x[:, 0] = 1
+        x = x.roll(-1, 1)
+        y = (torch.rand(n, generator=g) < torch.sigmoid(effects[level] - 0.5)).double()
+        made = measure(plan, x, y, prior, Key.of_seed(seed), may)
+        found, known = made.of_features(), made.joined.used
+        left_out += int((~known[2:-1]).sum())
+        misses.append(((found.mean - truth) / found.covariance.diagonal().sqrt())[[0, 1, -1]])
+        out = torch.nonzero(made.joined.pooled).flatten().tolist()
+        assert len({round(float(found.mean[at]), 9) for at in out}) <= 1
+    each = torch.stack(misses)
+    assert left_out >= 10
+    assert float(each.mean(0).abs().max()) < 0.5  # -1.4 and less where they count to the base level
+    assert float((each.abs() < 1.96).double().mean()) > 0.92
 
 
 def rounds(noise: Tensor, true: Tensor, a: Tensor, beta: Tensor, sds: list[float]) -> list[Round]:

@@ -18,6 +18,9 @@ from simulated import logistic_data
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+from bdpvi import BayesianLogisticRegression, Dataset, fit_private
+from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
@@ -33,6 +36,7 @@ from bdpvi.regression.objective_plan import (
     Facts,
     ObjectivePlan,
     Rule,
+    Seldom,
     magnitude,
     plan,
 )
@@ -64,6 +68,9 @@ def gradient(one: ObjectivePlan, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     z = w.clone().requires_grad_()
     centre = torch.tensor([0.0] * (len(w) - 1) + [one.facts.centre / 2]).double()
     total = one.ridge * (z - centre).square().sum() / 2
+    for place, levels in one.seldom:
+        mean = z[list(levels)].mean() if levels else 0.0
+        total = total + (4 * one.sigma - one.ridge) / 2 * (z[place] - mean) ** 2
     k = one.event.residual
     for features, target in zip(x, y, strict=True):
         row = torch.cat([features.clamp(-one.limit, one.limit), torch.tensor([2.0]).double()])
@@ -77,13 +84,36 @@ def gradient(one: ObjectivePlan, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     return torch.autograd.grad(total, z)[0]
 
 
+@pytest.mark.parametrize("seldom", [(), ((2, (0, 1)), (1, ()))])
 @pytest.mark.parametrize("k", [1.0, 0.75, 0.5])
-def test_its_gradient_is_the_slope(k: float) -> None:
-    one, b = settings(k), 5.0 * torch.tensor([1.0, -2.0, 0.5, 1.0]).double()
+def test_its_gradient_is_the_slope(k: float, seldom: Seldom) -> None:
+    one, b = replace(settings(k), seldom=seldom), 5.0 * torch.tensor([1.0, -2.0, 0.5, 1.0]).double()
     w = WeightedObjective(one, TABLE.x, TABLE.y).minimum(b)
     left = gradient(one, TABLE.x, TABLE.y, w) + b
     assert float(left.norm()) < one.tolerance
-    assert float(w.norm()) > 0.5
+    assert float(w.norm()) > 0.5 / (1 + len(seldom))
+
+
+def test_blanks_that_no_record_has_move_predictions_little() -> None:
+    """Their weights are noise of deviation ¼ about the mean of their column's listed levels."""
+    encoding = Encoding((Numeric("n", 0.0, 1.0), OneHot("c", ("u", "v"))), "x", unknown="other")
+    g = torch.Generator().manual_seed(0)
+    x = torch.zeros(4000, 6).double()
+    x[:, 0] = torch.randn(4000, generator=g).double()
+    x[:, 2:4] = torch.eye(2).double()[torch.arange(4000) % 2]
+    y = (torch.rand(4000, generator=g) < torch.sigmoid(x[:, 0] + 2 * x[:, 2])).double()
+    made = {"encoding": encoding.to_dict()}
+    data = Dataset(x, y, feature_names=encoding.feature_names, preprocessing=made)
+    model = BayesianLogisticRegression.unweighted(intercept=True)
+    route = ObjectivePerturbation(rows=4000, draws=200, rule=Rule(shrinkage=0.0))
+    found = fit_private(model, data, epsilon=3.0, route=route)
+    w = found.latents["w"].double()
+    mean = w[:, 2:4].mean(1)
+    assert found.encoding is not None
+    noise = torch.stack([w[:, 1], w[:, 4] - mean, w[:, 5] - mean])
+    assert noise.std(1).tolist() == pytest.approx([0.25] * 3, rel=0.25)
+    assert float(noise.mean(1).abs().max()) < 0.1
+    assert "but 0.25 for blanks and unlisted levels" in found.receipt.about
 
 
 def test_without_noise_or_weights_it_is_logistic_regression() -> None:
@@ -190,6 +220,7 @@ def test_every_search_ends(name: str, k: float) -> None:
 def test_rounding_is_bounded() -> None:
     """The gradient against one in extended precision, at w of any size."""
     one, random = replace(settings(0.75), limit=50.0), np.random.default_rng(0)
+    one, apart = replace(one, seldom=((2, (0, 1)),)), np.array([-0.5, -0.5, 1, 0], np.longdouble)
     x = torch.from_numpy(random.normal(size=(5000, 3)) * np.exp(random.normal(size=(5000, 1))))
     y = torch.from_numpy((random.random(5000) < 0.5).astype(float))
     objective = WeightedObjective(one, x, y)
@@ -202,6 +233,7 @@ def test_rounding_is_bounded() -> None:
         exact = -(weights * exact) @ signed + np.longdouble(one.ridge) * (
             w.numpy().astype(np.longdouble) - np.array([0, 0, 0, math.log(1.5) / 2])
         )
+        exact += np.longdouble(one.held) * apart * (apart @ w.numpy().astype(np.longdouble))
         error = float(np.linalg.norm((objective.gradient(w).numpy() - exact).astype(float)))
         assert error < objective.rounding(w) < 1e-8
 

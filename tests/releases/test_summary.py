@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -13,8 +14,11 @@ from simulated import logistic_data
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Release, fit_private
+from bdpvi.datasets.cells import read_columns
+from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.datasets.encoding import Encoding
 from bdpvi.guides import MeanField
-from bdpvi.regression import ObjectivePerturbation
+from bdpvi.regression import NoisyScores, ObjectivePerturbation
 from bdpvi.releases.estimate import Estimate
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
@@ -82,6 +86,37 @@ def test_draws_have_quantiles_and_a_word_on_what_they_leave_out(minima: Release)
         minima.with_draws(5)
     with pytest.raises(ValueError, match="level must lie strictly between 0 and 1, got 95"):
         minima.summary(95)
+
+
+@pytest.mark.parametrize("listed", [("b", "a", "c"), ()])
+def test_levels_are_compared_with_the_first_by_default(
+    listed: tuple[str, ...], tmp_path: Path
+) -> None:
+    """In every form of the table, at no price; where no level is listed it is ``other``."""
+    g = torch.Generator().manual_seed(0)
+    kind = torch.randint(3, (3000,), generator=g)
+    frame = pd.DataFrame({"age": torch.randn(3000, generator=g).numpy(), "kind": list(kind)})
+    frame["kind"] = ["abc"[int(at)] for at in kind]
+    encoding = Encoding((Numeric("age", 0.0, 1.0), OneHot("kind", listed)), "x", unknown="other")
+    y = (torch.rand(3000, generator=g) < torch.sigmoid(kind - 1.0)).double()
+    told = {"encoding": encoding.to_dict()}
+    names = encoding.feature_names
+    x = encoding.whole(read_columns(frame))
+    model = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=5.0)
+    first = "kind=b" if listed else "kind=other"
+    for route in (ObjectivePerturbation(draws=25), NoisyScores()):
+        data = bdpvi.Dataset(x, y, feature_names=names, preprocessing=told)
+        found = fit_private(model, data, epsilon=2.0, route=route)
+        summary = found.summary(odds=True)
+        rows = {one.name: one for one in summary.coefficients}
+        assert (rows[first].note, rows[first].mean, rows[first].sd) == ("base level", 0, None)
+        assert summary.to_frame().loc[first, "note"] == "base level"
+        assert summary.to_dict()["coefficients"][2]["ratio"] == (1.0, None, None)
+        assert f"{first} " in str(summary)
+        w, at = found.latents["w"].double(), {name: at for at, name in enumerate(names)}
+        apart = (w[:, at["kind is missing"]] - w[:, at[first]]).mean()
+        assert rows["kind is missing"].mean == pytest.approx(float(apart), abs=0.3)
+        assert summary.plot(tmp_path / f"{type(route).__name__}.png").exists()
 
 
 def test_releases_of_a_secret_fit_say_that_noise_and_clip_are_not_in_it() -> None:

@@ -17,7 +17,7 @@ import torch
 from test_cli import run
 
 import bdpvi
-from bdpvi import Ledger, Release
+from bdpvi import Ledger, PrivacyUtilityWarning, Release
 from bdpvi.datasets import constants_of
 from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.columns import Numeric, OneHot, Ordinal, as_named
@@ -179,13 +179,34 @@ def test_a_cell_is_read_whatever_the_others_hold(release: Release, tmp_path: Pat
         Predictions.of(known, f"{tmp_path}/*.csv", progress=False).write(out)
     assert not out.exists()
     guessed = Predictions.of(known, f"{tmp_path}/*.csv", unknown="base", progress=False)
-    said = "not known, taken for the column's mean: 1 of 'age', 1 of 'dose', 1 of 'sex', 1 of 'vip'"
+    said = "not known, features are 0: 1 of 'age', 1 of 'dose', 1 of 'sex', 1 of 'vip'"
     with pytest.warns(UserWarning, match=said):
         assert guessed.write(out) == 4
     assert np.array_equal(pd.read_csv(out)["probability"][:3], alone["probability"])
     (tmp_path / "a.csv").write_text("age,dose,sex,vip\n40,1,F,maybe\n")
     with pytest.raises(ValueError, match="'maybe' in row 0, which is not among its categories"):
         Predictions.of(known, tmp_path / "a.csv", progress=False).frame()
+
+
+def test_cells_that_say_nothing_are_counted_and_move_little(
+    release: Release, tmp_path: Path
+) -> None:
+    rows = ["50,2,F,cook", ",2,F,cook", "x,2,F,cook", "50,?,F,cook", "50,2,D,cook", "50,2,,pilot"]
+    (tmp_path / "new.csv").write_text("\n".join(["age,dose,sex,job", *rows]))
+    told = (
+        "cells of these rows: blank: 1 of 'age', 1 of 'dose', 1 of 'sex'; no number: 1 of 'age'; "
+        "unlisted level: 1 of 'sex', 1 of 'job'"
+    )
+    with pytest.warns(PrivacyUtilityWarning, match=told):
+        made = Predictions.of(release, tmp_path / "new.csv", progress=False).frame()
+    with pytest.warns(PrivacyUtilityWarning, match=told):
+        again = release.predict_mean(pd.read_csv(tmp_path / "new.csv", keep_default_na=False))
+    np.testing.assert_allclose(made["probability"], again, rtol=1e-12)
+    logits = torch.logit(torch.tensor(made["probability"].to_numpy()))
+    assert float((logits - logits[0]).abs().max()) < 1.0  # by noise alone 1.2 is usual
+    bdpvi.save_release(release, tmp_path / "release.json")
+    with pytest.warns(PrivacyUtilityWarning, match=told):
+        assert run("predict", tmp_path / "release.json", "--data", tmp_path / "new.csv") == 0
 
 
 def test_numbers_are_read_by_the_files_signs(release: Release, tmp_path: Path) -> None:
