@@ -262,7 +262,8 @@ class Synthesis:
         unfit, exact = coded.sum(_first, measured.sizes)
         said = {column: str(one) for column, one in unfit.items()}
         for column in order.kinds:
-            if replace(complete.columns[column], type=None) in NOTHING.values():
+            domain = complete.columns[column]
+            if any((domain.levels, domain.bounds) == (n.levels, n.bounds) for n in NOTHING.values()):
                 said[column] = "no value was frequent enough to give a bound or a level"
         for column, words in said.items():
             if words:
