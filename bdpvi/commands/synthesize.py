@@ -145,7 +145,7 @@ def synthesize(
     from bdpvi.releases.transaction import Transaction
     from bdpvi.synthesis import Counts
     from bdpvi.synthesis.order import Order, for_persons
-    from bdpvi.synthesis.released import of_bytes
+    from bdpvi.synthesis.released import of_bytes, rehearse
     from bdpvi.synthesis.source import look
     from bdpvi.tables.private import beside, places
 
@@ -198,6 +198,7 @@ def synthesize(
     order = Order.of(kept_header, **given)  # refuse before anything is stored
     if not no_report:
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
+    rehearse(order, file, lambda made: _write(made, Path(), 9, tables, progress.silent, 0, _nowhere))
     track = progress.silent if quiet or as_json else progress.bar
     more = [one for name, one in file.declared.items() if name != "separator"]
     lines = (separator, *["multiline"] * multiline, *more)
@@ -325,6 +326,10 @@ def _write(
         for at in track(range(1, tables + 1), "tables")
     )
     return first
+
+
+def _nowhere(path: Path, content: bytes) -> None:
+    """Write nothing."""
 
 
 def _same(path: Path, content: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,9 +16,12 @@ import pandas as pd
 
 from bdpvi._ground import schema as files
 from bdpvi._ground import store, validate
+from bdpvi.datasets import made_up
 from bdpvi.datasets.blocks import Blocks
+from bdpvi.datasets.bought import CATEGORY, UNDECLARED
 from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.made_up import Copies
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Codes, Schema, Unfit
@@ -27,7 +30,7 @@ from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Assumption, Bound
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import transaction
-from bdpvi.releases.transaction import Before, Transaction
+from bdpvi.releases.transaction import Before, Transaction, rehearsed
 from bdpvi.synthesis.content import File, Receipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts, count, count_columns
 from bdpvi.synthesis.network import Network, network, redrawn
@@ -211,12 +214,42 @@ def synthesize(
     )
     schema = source.schema(schema)
     order = Order.of(source.header, schema, target, epsilon, delta, settings)
+    rehearse(order, source.file)
     look(source.rows, order)
     if work is None:
         secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
         people, name = for_persons(ledger, settings), Key.fresh().work  # each call is its own work
         work = Transaction(people, secret, name=name, alone=True, what="synthesize")
     return as_read(work.perform(Synthesis(source.rows, order)), source.file)
+
+
+def rehearse(
+    order: Order, file: FileFormat, use: Callable[[Synthetic], object] | None = None
+) -> None:
+    """Release made-up rows, read the release, and sample from it, before anything is charged.
+
+    Args:
+        order: the release.
+        file: how the table is written.
+        use: what else is done with the release.
+
+    Raises:
+        ValueError: if anything fails.
+    """
+    unit, rows = order.settings.unit, order.settings.rows_per_unit
+    for names in (True, False)[: 1 + (UNDECLARED in order.kinds.values())]:
+        columns: dict[str, Sequence[object]] = {} if unit == ROW else {unit: range(made_up.ROWS)}
+        for name, one in order.declared.items():
+            columns[name] = made_up.cells(one.bounds is None, one.levels or one.bounds or ())
+        for name, kind in order.kinds.items():
+            columns[name] = made_up.cells(names if kind == UNDECLARED else kind == CATEGORY)
+        with rehearsed({"unit": unit, "rows_per_unit": rows}) as work:
+            table = Copies(made_up.frame(columns))
+            made = as_read(replace(work, alone=True).perform(Synthesis(table, order)), file)
+            read = of_bytes(made.to_bytes())
+            read.schema.encode(read.sample(made_up.ROWS, seed=0))
+            if use is not None:
+                use(read)
 
 
 def as_read(made: Synthetic, file: FileFormat, dropped: int = 0) -> Synthetic:

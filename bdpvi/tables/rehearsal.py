@@ -1,0 +1,122 @@
+"""A rehearsal of a table's work, before anything is charged: made-up rows go all the way.
+
+Header, declared types and options alone decide what it finds. What follows the charge is the same
+for any records but for their noisy sums, so what could refuse a release then refuses it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from bdpvi.datasets import made_up
+from bdpvi.datasets.bought import CATEGORY, UNDECLARED
+from bdpvi.datasets.columns import OneHot
+from bdpvi.datasets.dataset import Dataset, People
+from bdpvi.datasets.made_up import ROWS, MadeUp
+from bdpvi.programs.dpvi import DPVI
+from bdpvi.releases.received import release_of
+from bdpvi.releases.shared_file import release_bytes
+from bdpvi.releases.transaction import rehearsed
+from bdpvi.tables.encoded import Encoded
+from bdpvi.tables.inference import Intervals
+from bdpvi.tables.pipeline import Pipeline, Remaining
+from bdpvi.tables.recipe import Recipe
+
+_STEPS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brief(Pipeline):
+    """A pipeline that trains for two steps."""
+
+    @classmethod
+    def of(cls, usual: Pipeline) -> Brief:
+        """Return the pipeline with few draws."""
+        given = {one.name: getattr(usual, one.name) for one in fields(Pipeline)}
+        draws = 2 if usual.scored or usual.trained else min(usual.draws, 2)
+        return cls(**{**given, "draws": draws})
+
+    def chosen(self, left: Remaining | None = None, found: Encoded | None = None) -> Recipe:
+        """Do :meth:`Pipeline.chosen`."""
+        usual = super().chosen(left, found)
+        route = usual.route
+        if isinstance(route, DPVI):
+            route = replace(route, steps=_STEPS)
+        elif isinstance(route, Intervals):
+            route = replace(route, trained=replace(route.trained, steps=_STEPS))
+        return replace(usual, route=route)
+
+
+def rehearse(work: Any) -> None:
+    """Release a made-up table as a :class:`bdpvi.tables.private.Work` would, and predict its rows.
+
+    A Bayesian release is left out: its records decide whether there is one.
+
+    Raises:
+        ValueError: if anything fails; nothing was charged.
+    """
+    if work.bayesian:
+        return
+    brief = Brief.of(work.pipeline)
+    given: dict[str, Any] = {"pipeline": brief, "where": None, "executor": None, "limit": None}
+    given |= {"budget": None, "progress": False, "device": torch.device("cpu")}
+    people = {"unit": work.people.unit, "rows_per_unit": work.people.rows_per_unit}
+    tables = [_encoded(work.records, brief)] if work.records is not None else _raw(work)
+    for table in tables:
+        with rehearsed(people) as transaction:
+            own = People(transaction.ledger, **people)
+            if isinstance(table, Dataset):
+                table = table.of_people(own)
+            release = replace(work, table=table, people=own, **given).released(transaction)
+            read = release_of(release_bytes(release))
+            read.predict_mean(table.x if isinstance(table, Dataset) else table.frame)
+
+
+def _encoded(records: Dataset, pipeline: Pipeline) -> Dataset:
+    """Return made-up records with the features of these."""
+    key = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, records.x.shape[1], generator=key, dtype=torch.float64)
+    targets = torch.tensor(_targets(pipeline), dtype=torch.float64)
+    y = targets[torch.arange(ROWS) % len(targets)]
+    return replace(records, x=x, y=y, ids=torch.arange(ROWS))
+
+
+def _targets(pipeline: Pipeline) -> list[float]:
+    """Return targets of encoded records."""
+    model: Any = pipeline.model
+    if model is None:
+        return [0.0, 1.0]
+    if classes := getattr(model, "classes", 0):
+        return [float(at) for at in range(classes)]
+    middle, most = getattr(model, "middle", 0.0), model.largest
+    return [middle, middle + 1, middle + most, middle + most + 1]
+
+
+def _raw(work: Any) -> list[MadeUp]:
+    """Return made-up tables: columns of undeclared kind hold names in one, numbers in another."""
+    pipeline: Pipeline = work.pipeline
+    purchase = pipeline.purchase(work.header)
+    kinds = dict(zip(purchase.names, purchase.kinds, strict=True))
+    levels = {name: one.names for name, one in pipeline.types_used.items()}
+    public = pipeline.public.columns if pipeline.public is not None else ()
+    levels |= {one.name: one.categories for one in public if isinstance(one, OneHot)}
+    target: Sequence[object] = [pipeline.positive, *(levels.get(pipeline.target) or ("no", ""))]
+    if pipeline.model is not None:
+        target = [*pipeline.classes] or [*_targets(pipeline), ""]
+    made = []
+    for names in (True, False)[: 1 + (UNDECLARED in purchase.bought.values())]:
+        columns: dict[str, Sequence[object]] = {}
+        for name in work.header:
+            declared = levels.get(name) or ()
+            kind = kinds.get(name, UNDECLARED)
+            of_names = names if kind == UNDECLARED and not declared else kind == CATEGORY
+            columns[name] = made_up.cells(of_names or bool(declared), declared)
+        columns |= {pipeline.target: target}
+        columns |= {pipeline.exposure: [1.0, 2.5]} if pipeline.exposure else {}
+        table = made_up.frame(columns)
+        made.append(MadeUp("", tuple(work.header), (), work.file, frame=table))
+    return made
