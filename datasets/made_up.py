@@ -7,12 +7,13 @@ codes that are one number, numbers of any size, blanks, texts that no file takes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bdpvi.datasets.blocks import Blocks
+from bdpvi.datasets.bought import CATEGORY, UNDECLARED
 from bdpvi.datasets.records import Held, added
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ _NAMES: tuple[object, ...] = (
     "9999-12-31", date(2001, 12, 31), datetime(2001, 12, 31, 1), "2001-12-31 00:00:00",
 )  # fmt: skip
 _DECLARED = 8
+"""Declared values of a column that its cells have, at least."""
+_WHOLE, _FEW = 3, 4
+"""So many columns have all names, and the others a few."""
 _DOUBLED = 14
 
 
@@ -64,24 +68,41 @@ class MadeUp(Blocks):
         return Copies(self.frame)
 
 
-def cells(names: bool, declared: Sequence[object] = ()) -> list[object]:
-    """Return the cells of a column, mostly of names or mostly of numbers, and declared values."""
-    some = [*declared[:_DECLARED], *declared[_DECLARED:][-1:]]
-    return [*some, *(_NAMES if names else _NUMBERS)]
+def frames(
+    kinds: Mapping[str, str],
+    declared: Mapping[str, Sequence[object]],
+    alone: Mapping[str, Sequence[object]],
+) -> Iterator[pd.DataFrame]:
+    """Yield made-up tables. Of the columns of undeclared kind every second has names.
 
+    Args:
+        kinds: kinds of the columns, in order, as of :class:`bdpvi.datasets.bought.Purchase`.
+        declared: values of some columns, which these have beside others.
+        alone: values of some columns, which these have alone.
 
-def frame(columns: Mapping[str, Sequence[object]]) -> pd.DataFrame:
-    """Return made-up rows with these cells.
-
-    >>> frame({"age": [20, 30], "sex": ["F", "M"]}).iloc[0].tolist()
-    [20, 'M']
+    >>> [len(one) for one in frames({"age": "undeclared"}, {}, {"sick": ["no", "yes"]})]
+    [50, 50]
     """
     import pandas as pd
 
-    pairs = enumerate(columns.items())
-    return pd.DataFrame(
-        {
-            name: pd.Series([some[(at + row) % len(some)] for row in range(ROWS)], dtype=object)
-            for at, (name, some) in pairs
+    unknown = [name for name, kind in kinds.items() if kind == UNDECLARED]
+    for turn in range(2 if len(unknown) == 1 else 1):
+        named = {*unknown[turn::2], *(name for name, kind in kinds.items() if kind == CATEGORY)}
+        cells = {
+            name: alone.get(name) or _cells(at, name in named, declared.get(name, ()))
+            for at, name in enumerate({**kinds, **alone})
         }
-    )
+        yield pd.DataFrame(
+            {
+                name: pd.Series([some[(at + row) % len(some)] for row in range(ROWS)], dtype=object)
+                for at, (name, some) in enumerate(cells.items())
+            }
+        )
+
+
+def _cells(at: int, names: bool, declared: Sequence[object]) -> Sequence[object]:
+    """Return the cells of a column: in the first ones all names, each of which may be a feature."""
+    some = [*declared[:_DECLARED], *declared[_DECLARED:][-1:]]
+    if not names:
+        return [*some, *_NUMBERS]
+    return [*some, *(_NAMES if at < _WHOLE else (_NAMES * 2)[at % len(_NAMES) :][:_FEW])]

@@ -198,7 +198,7 @@ def synthesize(
     order = Order.of(kept_header, **given)  # refuse before anything is stored
     if not no_report:
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
-    rehearse(order, file, lambda made: _write(made, Path(), 9, tables, progress.silent, 0, _nowhere))
+    rehearse(order, file, _content)
     track = progress.silent if quiet or as_json else progress.bar
     more = [one for name, one in file.declared.items() if name != "separator"]
     lines = (separator, *["multiline"] * multiline, *more)
@@ -310,10 +310,7 @@ def _write(
     """Write the tables to a folder; return the first. A seed repeats them."""
 
     def write(name: str, frame: pd.DataFrame) -> pd.DataFrame:
-        numbers = {name: one for name, one in made.schema.columns.items() if one.integer}
-        dates = [n for n, one in numbers.items() if one.type and one.type.kind == "date"]
-        whole = {name: "Int64" for name in numbers if name not in dates}
-        put(folder / name, outputs.csv_text(frame.astype(whole)).encode())
+        put(folder / name, _content(made, frame))
         return frame
 
     if tables == 1:
@@ -328,8 +325,12 @@ def _write(
     return first
 
 
-def _nowhere(path: Path, content: bytes) -> None:
-    """Write nothing."""
+def _content(made: Synthetic, rows: pd.DataFrame) -> bytes:
+    """Return the content of a file of rows."""
+    numbers = {name: one for name, one in made.schema.columns.items() if one.integer}
+    dates = [n for n, one in numbers.items() if one.type and one.type.kind == "date"]
+    whole = {name: "Int64" for name in numbers if name not in dates}
+    return outputs.csv_text(rows.astype(whole)).encode()
 
 
 def _same(path: Path, content: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +18,7 @@ from bdpvi._ground import schema as files
 from bdpvi._ground import store, validate
 from bdpvi.datasets import made_up
 from bdpvi.datasets.blocks import Blocks
-from bdpvi.datasets.bought import CATEGORY, UNDECLARED
+from bdpvi.datasets.bought import CATEGORY, NUMBER
 from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.made_up import Copies
@@ -38,6 +38,8 @@ from bdpvi.synthesis.order import Order, for_persons
 from bdpvi.synthesis.source import Source, look
 
 _MOST_ROWS = 10**8
+_AT_ONCE = 14
+"""Most columns of a part of a rehearsal, beside the target."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,32 +226,51 @@ def synthesize(
 
 
 def rehearse(
-    order: Order, file: FileFormat, use: Callable[[Synthetic], object] | None = None
+    order: Order, file: FileFormat, use: Callable[[Synthetic, pd.DataFrame], object] | None = None
 ) -> None:
-    """Release made-up rows, read the release, and sample from it, before anything is charged.
+    """Release made-up rows, read the release, and make rows of it, before anything is charged.
+
+    A wide table is tried in parts, since pairs of columns are counted together.
 
     Args:
         order: the release.
         file: how the table is written.
-        use: what else is done with the release.
+        use: what else is done with the release and its rows.
 
     Raises:
         ValueError: if anything fails.
     """
-    unit, rows = order.settings.unit, order.settings.rows_per_unit
-    for names in (True, False)[: 1 + (UNDECLARED in order.kinds.values())]:
-        columns: dict[str, Sequence[object]] = {} if unit == ROW else {unit: range(made_up.ROWS)}
-        for name, one in order.declared.items():
-            columns[name] = made_up.cells(one.bounds is None, one.levels or one.bounds or ())
-        for name, kind in order.kinds.items():
-            columns[name] = made_up.cells(names if kind == UNDECLARED else kind == CATEGORY)
-        with rehearsed({"unit": unit, "rows_per_unit": rows}) as work:
-            table = Copies(made_up.frame(columns))
-            made = as_read(replace(work, alone=True).perform(Synthesis(table, order)), file)
-            read = of_bytes(made.to_bytes())
-            read.schema.encode(read.sample(made_up.ROWS, seed=0))
-            if use is not None:
-                use(read)
+    names = [name for name in (*order.declared, *order.kinds) if name != order.target]
+    for start in range(0, max(len(names), 1), _AT_ONCE):
+        some = {*names[start : start + _AT_ONCE], order.target}
+        declared, kinds = (
+            {name: one for name, one in part.items() if name in some}
+            for part in (order.declared, order.kinds)
+        )
+        settings = order.settings
+        if len(some) <= len(names):
+            settings = replace(settings, also=(), categorical=(), numeric=())
+        part = replace(order, declared=declared, kinds=kinds, settings=settings)
+        for frame in _made_up(part):
+            people = {"unit": settings.unit, "rows_per_unit": settings.rows_per_unit}
+            with rehearsed(people) as work:
+                made = as_read(work.perform(Synthesis(Copies(frame), part)), file)
+                read = of_bytes(made.to_bytes())
+                random = np.random.default_rng(0)
+                sizes = [one.size for one in read.schema.columns.values()]
+                codes = random.integers(sizes, size=(len(frame), len(sizes)))
+                rows = read.schema.decode(codes, random)
+                read.schema.encode(rows)
+                if use is not None:
+                    use(read, rows)
+
+
+def _made_up(order: Order) -> Iterator[pd.DataFrame]:
+    """Yield made-up rows with the columns of a release."""
+    known, unit = order.declared.items(), order.settings.unit
+    kinds = {n: NUMBER if one.levels is None else CATEGORY for n, one in known} | {**order.kinds}
+    values = {name: one.levels or one.bounds or () for name, one in known}
+    return made_up.frames(kinds, values, {} if unit == ROW else {unit: range(made_up.ROWS)})
 
 
 def as_read(made: Synthetic, file: FileFormat, dropped: int = 0) -> Synthetic:

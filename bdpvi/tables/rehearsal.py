@@ -6,14 +6,14 @@ for any records but for their noisy sums, so what could refuse a release then re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
 from bdpvi.datasets import made_up
-from bdpvi.datasets.bought import CATEGORY, UNDECLARED
+from bdpvi.datasets.bought import CATEGORY, NUMBER
 from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.datasets.made_up import ROWS, MadeUp
@@ -26,19 +26,20 @@ from bdpvi.tables.inference import Intervals
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.recipe import Recipe
 
-_STEPS = 2
+_STEPS, _MANY = 2, 1e7
 
 
 @dataclass(frozen=True, kw_only=True)
 class Brief(Pipeline):
-    """A pipeline that trains for two steps."""
+    """A pipeline that trains for two steps, and does not search settings for a noisy count."""
 
     @classmethod
     def of(cls, usual: Pipeline) -> Brief:
         """Return the pipeline with few draws."""
         given = {one.name: getattr(usual, one.name) for one in fields(Pipeline)}
-        draws = 2 if usual.scored or usual.trained else min(usual.draws, 2)
-        return cls(**{**given, "draws": draws})
+        given["draws"] = 2 if usual.scored or usual.trained else min(usual.draws, 2)
+        given["expected_rows"] = usual.expected_rows or _MANY
+        return cls(**given)
 
     def chosen(self, left: Remaining | None = None, found: Encoded | None = None) -> Recipe:
         """Do :meth:`Pipeline.chosen`."""
@@ -73,7 +74,8 @@ def rehearse(work: Any) -> None:
                 table = table.of_people(own)
             release = replace(work, table=table, people=own, **given).released(transaction)
             read = release_of(release_bytes(release))
-            read.predict_mean(table.x if isinstance(table, Dataset) else table.frame)
+            x = table.x if isinstance(table, Dataset) else table.frame
+            (read.predict_proba if work.pipeline.classes else read.predict_mean)(x)
 
 
 def _encoded(records: Dataset, pipeline: Pipeline) -> Dataset:
@@ -96,27 +98,19 @@ def _targets(pipeline: Pipeline) -> list[float]:
     return [middle, middle + 1, middle + most, middle + most + 1]
 
 
-def _raw(work: Any) -> list[MadeUp]:
-    """Return made-up tables: columns of undeclared kind hold names in one, numbers in another."""
+def _raw(work: Any) -> Iterator[MadeUp]:
+    """Yield made-up tables."""
     pipeline: Pipeline = work.pipeline
     purchase = pipeline.purchase(work.header)
-    kinds = dict(zip(purchase.names, purchase.kinds, strict=True))
-    levels = {name: one.names for name, one in pipeline.types_used.items()}
+    kinds = dict.fromkeys(work.header, NUMBER)
+    kinds |= dict(zip(purchase.names, purchase.kinds, strict=True))
+    declared = {name: one.names or () for name, one in pipeline.types_used.items()}
     public = pipeline.public.columns if pipeline.public is not None else ()
-    levels |= {one.name: one.categories for one in public if isinstance(one, OneHot)}
-    target: Sequence[object] = [pipeline.positive, *(levels.get(pipeline.target) or ("no", ""))]
-    if pipeline.model is not None:
-        target = [*pipeline.classes] or [*_targets(pipeline), ""]
-    made = []
-    for names in (True, False)[: 1 + (UNDECLARED in purchase.bought.values())]:
-        columns: dict[str, Sequence[object]] = {}
-        for name in work.header:
-            declared = levels.get(name) or ()
-            kind = kinds.get(name, UNDECLARED)
-            of_names = names if kind == UNDECLARED and not declared else kind == CATEGORY
-            columns[name] = made_up.cells(of_names or bool(declared), declared)
-        columns |= {pipeline.target: target}
-        columns |= {pipeline.exposure: [1.0, 2.5]} if pipeline.exposure else {}
-        table = made_up.frame(columns)
-        made.append(MadeUp("", tuple(work.header), (), work.file, frame=table))
-    return made
+    declared |= {one.name: one.categories for one in public if isinstance(one, OneHot)}
+    kinds |= {one.name: CATEGORY if isinstance(one, OneHot) else NUMBER for one in public}
+    target: list[object] = [*pipeline.classes] or [*_targets(pipeline), ""]
+    if pipeline.model is None:
+        target = [pipeline.positive, *(declared.get(pipeline.target) or ("no", ""))]
+    alone = {pipeline.target: target} | ({pipeline.exposure: [1.0]} if pipeline.exposure else {})
+    for frame in made_up.frames(kinds, declared, alone):
+        yield MadeUp("", tuple(frame.columns), (), work.file, frame=frame)
