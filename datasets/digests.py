@@ -12,8 +12,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 DIGEST = "digest"
-"""Attribute of a block's rows: their digest, or that of the bytes they were read from."""
+"""Attribute of a block's rows: the digest of the bytes they were read from, or () if their file is
+watched."""
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def of(part: Any) -> tuple[int, ...]:
+    """Return the digest of a part of a block, if it is a frame."""
+    if (noted := getattr(part, "attrs", None)) is None:
+        return ()
+    found: tuple[int, ...] = noted[DIGEST] if DIGEST in noted else (of_rows(part),)
+    return found
 
 
 def of_bytes(content: bytes) -> int:

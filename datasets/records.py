@@ -19,7 +19,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from bdpvi._ground.host import on_host
-from bdpvi.datasets.digests import DIGEST
+from bdpvi.datasets import digests
 
 if TYPE_CHECKING:  # settings need not load bars
     from bdpvi._ground.progress import Track
@@ -79,8 +79,9 @@ class Spread(Generic[T]):
 
     Raises:
         ValueError: naming the block that cannot be read, or has changed, or has other rows than in
-            the first pass, or on which a function failed; or if workers ended, have another version of this library, or cannot be sent
-            the function. Sums draw nothing, so the same work goes on when its cause is removed.
+            the first pass, or on which a function failed; or if workers ended, have another version
+            of this library, or cannot be sent the function. Sums draw nothing, so the same work
+            goes on when its cause is removed.
 
     >>> class Rows:
     ...     def __init__(self, *rows: int) -> None:
@@ -188,6 +189,8 @@ def in_pairs(results: Iterable[Any]) -> Any:
         while held and held[-1][0] == level:
             one, level = added(held.pop()[1], one), level + 1
         held.append((level, one))
+    if not held:
+        raise ValueError("it yields no rows; an iterator can be read once, and each pass reads it")
     total = held.pop()[1]
     while held:
         total = added(held.pop()[1], total)
@@ -236,15 +239,15 @@ def _sum_of(
             f"executor: a worker has bdpvi {found} and this process {made_by}; install the same "
             "version there"
         )
-    digests: list[int] = []
+    read: list[int] = []
 
     def parts() -> Iterator[Any]:
         for part in block.read():
-            digests.extend(getattr(part, "attrs", {}).get(DIGEST, ()))
+            read.extend(digests.of(part))
             yield _stepped(part, steps)
 
     with threads.single():
-        return in_pairs(parts()), tuple(digests)
+        return in_pairs(parts()), tuple(read)
 
 
 def _worked(block: Block, **given: Any) -> Any:

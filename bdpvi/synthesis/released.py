@@ -315,9 +315,10 @@ class Synthesis:
         coded = table.map(_coded, complete)
         unfit, exact = coded.sum(_first, measured.sizes)
         said = {column: str(one) for column, one in unfit.items()}
+        nothing = [(one.levels, one.bounds) for one in NOTHING.values()]
         for column in order.kinds:
-            domain = complete.columns[column]
-            if any((domain.levels, domain.bounds) == (n.levels, n.bounds) for n in NOTHING.values()):
+            found = complete.columns[column]
+            if (found.levels, found.bounds) in nothing:
                 said[column] = "no value was frequent enough to give a bound or a level"
         for column, words in said.items():
             if words:
