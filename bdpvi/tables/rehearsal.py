@@ -19,6 +19,7 @@ from bdpvi.datasets.dataset import Dataset, People
 from bdpvi.datasets.made_up import ROWS, MadeUp
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.releases.received import release_of
+from bdpvi.releases.released import Release
 from bdpvi.releases.shared_file import release_bytes
 from bdpvi.releases.transaction import rehearsed
 from bdpvi.tables.encoded import Encoded
@@ -26,7 +27,8 @@ from bdpvi.tables.inference import Intervals
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.recipe import Recipe
 
-_STEPS, _MANY = 2, 1e7
+_STEPS, MANY = 2, 1e7
+"""Steps of a training; the number of rows unless one is declared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,18 +40,29 @@ class Brief(Pipeline):
         """Return the pipeline with few draws."""
         given = {one.name: getattr(usual, one.name) for one in fields(Pipeline)}
         given["draws"] = 2 if usual.scored or usual.trained else min(usual.draws, 2)
-        given["expected_rows"] = usual.expected_rows or _MANY
+        given["expected_rows"] = usual.expected_rows or MANY
         return cls(**given)
 
     def chosen(self, left: Remaining | None = None, found: Encoded | None = None) -> Recipe:
         """Do :meth:`Pipeline.chosen`."""
-        usual = super().chosen(left, found)
-        route = usual.route
-        if isinstance(route, DPVI):
-            route = replace(route, steps=_STEPS)
-        elif isinstance(route, Intervals):
-            route = replace(route, trained=replace(route.trained, steps=_STEPS))
-        return replace(usual, route=route)
+        return brief(super().chosen(left, found))
+
+
+def brief(usual: Recipe) -> Recipe:
+    """Return settings that train for two steps."""
+    route = usual.route
+    if isinstance(route, DPVI):
+        return replace(usual, route=replace(route, steps=_STEPS))
+    if isinstance(route, Intervals):
+        trained = replace(route.trained, steps=_STEPS)
+        return replace(usual, route=replace(route, trained=trained))
+    return usual
+
+
+def read(release: Release, x: object) -> None:
+    """Write a release, read it and predict rows."""
+    found = release_of(release_bytes(release))
+    (found.predict_proba if hasattr(found.model, "classes") else found.predict_mean)(x)
 
 
 def rehearse(work: Any) -> None:
@@ -73,9 +86,7 @@ def rehearse(work: Any) -> None:
             if isinstance(table, Dataset):
                 table = table.of_people(own)
             release = replace(work, table=table, people=own, **given).released(transaction)
-            read = release_of(release_bytes(release))
-            x = table.x if isinstance(table, Dataset) else table.frame
-            (read.predict_proba if work.pipeline.classes else read.predict_mean)(x)
+            read(release, table.x if isinstance(table, Dataset) else table.frame)
 
 
 def _encoded(records: Dataset, pipeline: Pipeline) -> Dataset:
