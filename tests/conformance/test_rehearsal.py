@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -243,8 +244,14 @@ def odd(columns: dict[str, list[object]], kinds: dict[str, str], typed: bool) ->
     frame = pd.DataFrame({"sick": ["yes", "no"] * 300})
     for name, some in columns.items():
         cells = pd.Series((some * 600)[:600], dtype=object)
-        frame[name] = cells.infer_objects() if typed else cells
-    types = {name: ColumnType(kind=kind) for name, kind in kinds.items() if name in columns}
+        with suppress(UnicodeEncodeError):
+            cells = cells.infer_objects() if typed else cells
+        frame[name] = cells
+    types = {
+        name: ColumnType(kind=kind)
+        for name, kind in kinds.items()
+        if name in columns and name.strip() == name
+    }
     return frame, Schema({}, "form", types=types) if types else None
 
 
