@@ -19,7 +19,6 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from bdpvi._ground.host import on_host
-from bdpvi.datasets import digests
 
 if TYPE_CHECKING:  # settings need not load bars
     from bdpvi._ground.progress import Track
@@ -233,6 +232,7 @@ def _sum_of(
     The digests of its rows come with it.
     """
     from bdpvi._ground import threads  # late: settings add nothing up
+    from bdpvi.datasets import digests
 
     if (found := version("bdpvi")) != made_by:
         raise _Worker(
