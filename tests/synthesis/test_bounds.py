@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import rehearsals
 import torch
 from scipy.stats import norm
 
@@ -368,6 +369,7 @@ def test_the_ledger_has_all_of_it_before_anything_is_drawn(monkeypatch: pytest.M
         assert [one.kind for one in ledger.entries()] == ["release"]
         raise KeyboardInterrupt
 
+    rehearsals.left_out(monkeypatch)
     monkeypatch.setattr(bounds, "kinds_of", fails)
     with pytest.raises(KeyboardInterrupt):
         made(people(100), ledger=ledger)
