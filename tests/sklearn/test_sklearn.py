@@ -238,7 +238,7 @@ def test_a_pickle_holds_the_release_and_nothing_secret(monkeypatch: pytest.Monke
         fits.append(plain(*args, **options))
         return fits[-1]
 
-    rehearsals.left_out(patch)
+    rehearsals.left_out(monkeypatch)
     monkeypatch.setattr("bdpvi.bayesian.fit.fit", watched)
     model = PrivateLogisticRegression(**PUBLIC, draws=2, guide="mean-field").fit(x, y)
     (fit,) = fits

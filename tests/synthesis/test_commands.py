@@ -314,7 +314,7 @@ def test_it_is_charged_or_not_drawn_and_the_same_command_goes_on(
                 "--data", folder / "people.csv", "--epsilon", "1", "--drop", "name",
                 "--out", folder / "shared"]  # fmt: skip
 
-    rehearsals.left_out(patch)
+    rehearsals.left_out(monkeypatch)
     monkeypatch.setattr("bdpvi.synthesis.released.count", counted)
     owner = pkgutil.resolve_name(module)
     whole = getattr(owner, name)
