@@ -38,11 +38,12 @@ def of_rows(frame: pd.DataFrame) -> int:
     >>> of_rows(one) == of_rows(one.iloc[::-1]), of_rows(one) == of_rows(one.iloc[:1])
     (True, False)
     """
-    header = of_bytes(repr([*map(str, frame.columns)]).encode())
-    each = np.full(len(frame), header, dtype=np.uint64)
-    for at in range(len(frame.columns)):
-        each = _mixed(each ^ _hashes(frame.iloc[:, at]))
-    return int(each.sum(dtype=np.uint64))
+    each = np.zeros(len(frame), dtype=np.uint64)
+    for at, name in enumerate(frame.columns):
+        factor = of_bytes(f"{at} {name}".encode("utf-8", "replace")) | 1
+        each += _hashes(frame.iloc[:, at]) * np.uint64(factor)
+    each = (each ^ (each >> np.uint64(32))) * _ODD
+    return int((each ^ (each >> np.uint64(29))).sum(dtype=np.uint64))
 
 
 def _hashes(values: pd.Series[Any]) -> NDArray[np.uint64]:
@@ -57,9 +58,3 @@ def _hashes(values: pd.Series[Any]) -> NDArray[np.uint64]:
         return np.asarray(pd.util.hash_pandas_object(values, index=False), dtype=np.uint64)
     except TypeError:  # lists and dictionaries are not hashable
         return _hashes(values.astype(str).astype(object))
-
-
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return numbers of which each bit depends on the lower and the upper half."""
-    once = (numbers ^ (numbers >> np.uint64(32))) * _ODD
-    return once ^ (once >> np.uint64(29))

@@ -243,10 +243,8 @@ def rehearse(
     names = [name for name in (*order.declared, *order.kinds) if name != order.target]
     for start in range(0, max(len(names), 1), _AT_ONCE):
         some = {*names[start : start + _AT_ONCE], order.target}
-        declared, kinds = (
-            {name: one for name, one in part.items() if name in some}
-            for part in (order.declared, order.kinds)
-        )
+        declared = {name: one for name, one in order.declared.items() if name in some}
+        kinds = {name: kind for name, kind in order.kinds.items() if name in some}
         settings = order.settings
         if len(some) <= len(names):
             settings = replace(settings, also=(), categorical=(), numeric=())

@@ -22,10 +22,10 @@ from bdpvi.releases.received import release_of
 from bdpvi.releases.released import Release
 from bdpvi.releases.shared_file import release_bytes
 from bdpvi.releases.transaction import rehearsed
-from bdpvi.tables.encoded import Encoded
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.recipe import Recipe
+from bdpvi.tables.rows import Encoded
 
 _STEPS, MANY = 2, 1e7
 """Steps of a training; the number of rows unless one is declared."""
