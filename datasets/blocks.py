@@ -18,6 +18,8 @@ from typing import Any
 
 import pandas as pd
 
+from bdpvi.datasets import digests
+from bdpvi.datasets.digests import DIGEST
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.reading import read_opened
@@ -68,9 +70,13 @@ class Stored:
         Raises:
             ValueError: if it has changed.
         """
+        self.check()
+        return _store(self.path)[0].open(self.path) if "://" in self.path else open(self.path, "rb")
+
+    def check(self) -> None:
+        """Raise ValueError if it has changed."""
         if Stored.of(self.path) != self:
             raise ValueError("the file has changed since the table was opened")
-        return _store(self.path)[0].open(self.path) if "://" in self.path else open(self.path, "rb")
 
 
 @dataclass(frozen=True)
@@ -101,11 +107,13 @@ class Lines:
         """Yield the rows as text, at most :data:`ROWS` at a time."""
         with self.file.open() as opened:
             content = _range(opened, self)
+        self.file.check()
         made, odd = read_opened(io.BytesIO(content), self.file.path, self.format, text=True)
         made = with_text_names(made)[list(self.header)]
+        first = {LEFT_OUT: odd, DIGEST: (digests.of_bytes(content),)}
         for start in range(0, max(len(made), 1), ROWS):
             part = made.iloc[start : start + ROWS]
-            part.attrs[LEFT_OUT] = 0 if start else odd
+            part.attrs |= {LEFT_OUT: 0, DIGEST: ()} if start else first
             yield part
 
 
@@ -134,8 +142,11 @@ class RowGroup:
         for batch in self.batches():
             made = with_text_names(batch.to_pandas(use_threads=False))[list(self.header)]
             end = begin + len(made)
-            yield made.set_axis(pd.RangeIndex(begin, end))
+            part = made.set_axis(pd.RangeIndex(begin, end))
+            part.attrs[DIGEST] = ()
+            yield part
             begin = end
+        self.file.check()
 
     def batches(self) -> Iterator[Any]:
         """Yield the rows as record batches of pyarrow, at least one, which may be empty."""
@@ -205,6 +216,7 @@ class Blocks:
         header: the names of its columns.
         parts: its blocks.
         file: how its files are written; of Parquet files only the signs of numbers in text matter.
+        seen: by block, digests of its rows: every pass must read those of the first.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -219,6 +231,7 @@ class Blocks:
     header: tuple[str, ...]
     parts: tuple[Block, ...] = field(repr=False)
     file: FileFormat = field(default_factory=FileFormat)
+    seen: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, table: Any, file: FileFormat | None = None, size: int = BYTES) -> Blocks:
@@ -251,7 +264,7 @@ class Blocks:
             executor: the workers; None for this process.
             shown: how progress is shown.
         """
-        return Spread(self.parts, executor=executor, **shown)
+        return Spread(self.parts, executor=executor, seen=self.seen, **shown)
 
     def fingerprint(self, executor: Executor | None = None) -> str:
         """Return a SHA-256 digest of the table, by one pass. Not for publication."""
@@ -263,7 +276,8 @@ class Blocks:
             for one in files
             for start in range(0, one.size, BYTES)
         ]
-        for one in Spread(ranges or self.parts, executor=executor).each(_digest):
+        rows = self.records(executor)
+        for one in (Spread(ranges, executor=executor) if ranges else rows).each(_digest):
             digest.update(one.encode())
         return digest.hexdigest()
 

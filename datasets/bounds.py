@@ -147,7 +147,9 @@ def buy(
         type_ = (types or {}).get(name)
         key_of_it = key.child("levels", name)
         levels = _levels(names[name], 1 / each, delta / len(named), key_of_it, rows, type_)
-        made[name] = Domain(levels=levels, bought=True) if levels else NOTHING[CATEGORY]
+        # Read as they were counted: guessed as numbers, two long codes may be one.
+        found = Domain(levels=levels, bought=True, type=type_) if levels else NOTHING[CATEGORY]
+        made[name] = found
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,13 +61,13 @@ class Misread:
                 values = values[[isinstance(one, str) for one in values.tolist()]]
             else:
                 values = values[:0]
-            counts = values.astype(str).str.strip().value_counts()
-            lost += int(sum(n for one, n in counts.items() if "\ufffd" in str(one)))
+            counts = Counter(one.strip() for one in values.tolist())
+            lost += sum(n for one, n in counts.items() if "\ufffd" in one)
             if name in types:
                 continue
-            groups = sum(n for one, n in counts.items() if _with_comma(str(one), ".", ","))
-            comma = sum(n for one, n in counts.items() if _with_comma(str(one), ",", "."))
-            found[name] = (len(values), int(comma - groups), int(groups))
+            groups = sum(n for one, n in counts.items() if _with_comma(one, ".", ","))
+            comma = sum(n for one, n in counts.items() if _with_comma(one, ",", "."))
+            found[name] = (len(values), comma - groups, groups)
         read = {name: one for name, one in types.items() if one.kind not in UNUSED}
         not_fit = {n: (unfit(frame[n], one), one.kind) for n, one in read.items() if n in frame}
         return cls(len(frame), not_fit, found, lost)

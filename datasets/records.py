@@ -74,11 +74,13 @@ class Spread(Generic[T]):
         what: what the sums are for, for the progress bar.
         ahead: number of blocks handed to an executor at once: what is in memory does not grow with
             blocks.
+        seen: by block, the digests of the first pass, for all passes over the same table.
 
     Raises:
-        ValueError: naming the block that cannot be read, or has changed, or on which a function
-            failed; or if workers ended, have another version of this library, or cannot be sent
-            the function. Sums draw nothing, so the same work goes on when its cause is removed.
+        ValueError: naming the block that cannot be read, or has changed, or has other rows than in
+            the first pass, or on which a function failed; or if workers ended, have another version
+            of this library, or cannot be sent the function. Sums draw nothing, so the same work
+            goes on when its cause is removed.
 
     >>> class Rows:
     ...     def __init__(self, *rows: int) -> None:
@@ -95,6 +97,7 @@ class Spread(Generic[T]):
     track: Track[Any] | None = field(default=None, repr=False)
     what: str = "blocks"
     ahead: int = _AHEAD
+    seen: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @property
     def blocks(self) -> int:
@@ -110,6 +113,15 @@ class Spread(Generic[T]):
         """Return the records of every ``step``-th block."""
         return replace(self, parts=self.parts[::step])
 
+    def check(self) -> None:
+        """Read the first block again, before a charge, unless it is of a file, which is watched.
+
+        Raises:
+            ValueError: if it has other rows than in the first pass.
+        """
+        if not hasattr(self.parts[0], "file"):
+            replace(self, parts=self.parts[:1], steps=(), track=None).sum(len)
+
     def sum(self, f: Callable[..., S], *public: Any) -> S:
         """Do :meth:`Held.sum`."""
         return in_pairs(self.each(f, *public))  # type: ignore[no-any-return]
@@ -123,21 +135,34 @@ class Spread(Generic[T]):
         if self.executor is None:
             for block in turns:
                 try:
-                    yield task(block)
+                    found = task(block)
                 except Exception as error:
                     _failed(block, error)
+                yield self._same(block, *found)
             return
-        waiting: deque[tuple[Block, Future[S]]] = deque()
+        waiting: deque[tuple[Block, Future[tuple[S, tuple[int, ...]]]]] = deque()
         try:
             for block in turns:
                 waiting.append((block, self._sent(sent, block)))
                 if len(waiting) >= self.ahead:
-                    yield _result(*waiting.popleft())
+                    first = waiting.popleft()
+                    yield self._same(first[0], *_result(*first))
             while waiting:
-                yield _result(*waiting.popleft())
+                first = waiting.popleft()
+                yield self._same(first[0], *_result(*first))
         finally:
             for _, future in waiting:
                 future.cancel()
+
+    def _same(self, block: Block, found: S, digests: tuple[int, ...]) -> S:
+        """Return the sum of a block, if its rows are those of the first pass."""
+        if self.seen.setdefault(block.name, digests) != digests:
+            raise ValueError(
+                f"{block.name}: it has other rows than in an earlier pass, and each pass must read "
+                "the same ones; give what draws its rows a fixed seed, or write them to files and "
+                "give those"
+            )
+        return found
 
     def _sent(self, task: Callable[[Block], S], block: Block) -> Future[S]:
         assert self.executor is not None
@@ -163,6 +188,8 @@ def in_pairs(results: Iterable[Any]) -> Any:
         while held and held[-1][0] == level:
             one, level = added(held.pop()[1], one), level + 1
         held.append((level, one))
+    if not held:
+        raise ValueError("it yields no rows; an iterator can be read once, and each pass reads it")
     total = held.pop()[1]
     while held:
         total = added(held.pop()[1], total)
@@ -199,17 +226,28 @@ class _Worker(ValueError):
 @on_host
 def _sum_of(
     block: Block, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], made_by: str
-) -> Any:
-    """Return the sum over one block, by one thread so that it is the same everywhere."""
+) -> tuple[Any, tuple[int, ...]]:
+    """Return the sum over one block, by one thread so that it is the same everywhere.
+
+    The digests of its rows come with it.
+    """
     from bdpvi._ground import threads  # late: settings add nothing up
+    from bdpvi.datasets import digests
 
     if (found := version("bdpvi")) != made_by:
         raise _Worker(
             f"executor: a worker has bdpvi {found} and this process {made_by}; install the same "
             "version there"
         )
+    read: list[int] = []
+
+    def parts() -> Iterator[Any]:
+        for part in block.read():
+            read.extend(digests.of(part))
+            yield _stepped(part, steps)
+
     with threads.single():
-        return in_pairs(_stepped(part, steps) for part in block.read())
+        return in_pairs(parts()), tuple(read)
 
 
 def _worked(block: Block, **given: Any) -> Any:

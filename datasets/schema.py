@@ -38,7 +38,8 @@ class Schema:
         columns: domains by name.
         source: where the bounds and levels come from, in words.
         left_out: columns of the table not in the schema, each with the reason, for the owner.
-        types: types of columns whose bounds or levels are not declared.
+        types: types of columns whose bounds or levels are not declared; one that declares them
+            makes a domain among the columns.
 
     Raises:
         ValueError: if there is no column, a name is blank, or a column is also left out.
@@ -63,6 +64,12 @@ class Schema:
                 raise ValueError(f"columns has the name {name!r}: blank, or with blanks around it")
         if both := sorted({*self.columns, *self.types} & {*self.left_out}):
             raise ValueError(f"left_out has {both[0]!r}, which is among the columns too")
+        made = {name: Domain.of_type(one) for name, one in self.types.items()}
+        declared = {name: one for name, one in made.items() if one is not None}
+        if declared:
+            types = {name: one for name, one in self.types.items() if name not in declared}
+            object.__setattr__(self, "columns", {**self.columns, **declared})
+            object.__setattr__(self, "types", types)
 
     @property
     def read_by(self) -> dict[str, ColumnType]:

@@ -146,7 +146,7 @@ def synthesize(
     from bdpvi.releases.transaction import Transaction
     from bdpvi.synthesis import Counts
     from bdpvi.synthesis.order import Order, for_persons
-    from bdpvi.synthesis.released import of_bytes
+    from bdpvi.synthesis.released import of_bytes, rehearse
     from bdpvi.synthesis.source import look
     from bdpvi.tables.private import beside, places
 
@@ -199,6 +199,7 @@ def synthesize(
     order = Order.of(kept_header, **given)  # refuse before anything is stored
     if not no_report:
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
+    rehearse(order, file, _content)
     track = progress.silent if quiet or as_json else progress.bar
     more = [one for name, one in file.declared.items() if name != "separator"]
     lines = (separator, *["multiline"] * multiline, *more)
@@ -310,10 +311,7 @@ def _write(
     """Write the tables to a folder; return the first. A seed repeats them."""
 
     def write(name: str, frame: pd.DataFrame) -> pd.DataFrame:
-        numbers = {name: one for name, one in made.schema.columns.items() if one.integer}
-        dates = [n for n, one in numbers.items() if one.type and one.type.kind == "date"]
-        whole = {name: "Int64" for name in numbers if name not in dates}
-        put(folder / name, outputs.csv_text(frame.astype(whole)).encode())
+        put(folder / name, _content(made, frame))
         return frame
 
     if tables == 1:
@@ -326,6 +324,14 @@ def _write(
         for at in track(range(1, tables + 1), "tables")
     )
     return first
+
+
+def _content(made: Synthetic, rows: pd.DataFrame) -> bytes:
+    """Return the content of a file of rows."""
+    numbers = {name: one for name, one in made.schema.columns.items() if one.integer}
+    dates = [n for n, one in numbers.items() if one.type and one.type.kind == "date"]
+    whole = {name: "Int64" for name in numbers if name not in dates}
+    return outputs.csv_text(rows.astype(whole)).encode()
 
 
 def _same(path: Path, content: bytes) -> None:

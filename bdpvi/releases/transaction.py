@@ -13,11 +13,15 @@ noise. The ledger holds a hash of the key, never the key.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+import torch
+
+from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ENDED, RESERVED, Book, Charge, Entry, Priced
 from bdpvi.privacy.cost import Assumption, Bound
@@ -27,6 +31,8 @@ from bdpvi.privacy.note import Note
 
 S = TypeVar("S")
 C = TypeVar("C", covariant=True)
+_USUAL = 1e-5
+"""δ at which a charge is told without a budget."""
 
 
 class StoredLosses(Protocol):
@@ -147,7 +153,25 @@ class Transaction:
                 another price; nothing is charged or drawn.
         """
         plan, key, _ = self.charge(mechanism)
-        return mechanism.draw(plan, key)
+        return self.drawn(mechanism, plan, key)
+
+    def drawn(self, mechanism: Mechanism[S, C], plan: Plan[S], key: Key) -> C:
+        """Return the output of a charged mechanism.
+
+        Raises:
+            ValueError: as the mechanism; unless the work can resume it says what was charged.
+        """
+        try:
+            return mechanism.draw(plan, key)
+        except ValueError as error:
+            budget = self.ledger.budget
+            bound = together(self.counted(), budget.delta if budget else _USUAL, {})
+            if self.kept or bound is None or type(error) is not ValueError:
+                raise
+            raise ValueError(
+                f"{error}; the {mechanism.step} was charged, and stays so: ε = "
+                f"{bound.epsilon:.3g} at δ = {bound.delta:g} is spent on this table"
+            ) from error
 
     def charge(
         self, mechanism: Mechanism[S, Any], *, last: bool = False
@@ -280,6 +304,36 @@ class Transaction:
         place = ("", "") if self.secret.experiment else (book.id, entry.of)
         facts = (self.facts, book.unit, book.rows, *place, entry.purpose)
         return self.secret.child("charge", repr(facts), repr(price))
+
+
+@contextmanager
+def rehearsed(people: Mapping[str, Any]) -> Iterator[Transaction]:
+    """Yield a transaction to try a work on made-up records, before anything is charged.
+
+    Its ledger ends with it, and its key is public. That made-up records are too few is no fault.
+
+    Args:
+        people: the unit of privacy.
+
+    Raises:
+        ValueError: if anything inside fails.
+
+    >>> with rehearsed({}) as work:
+    ...     work.ledger.path is None
+    True
+    """
+    with warnings.catch_warnings(), torch.random.fork_rng([]):
+        warnings.simplefilter("ignore")
+        try:
+            yield Transaction(Ledger(**people), Key.of_int(0))
+        except TooFewRecordsError:
+            pass
+        except Exception as error:
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            raise ValueError(
+                f"{kind}{error}. So a release of made-up rows ended, with these columns and "
+                "options; nothing was charged. Change what it names, or leave the column out"
+            ) from error
 
 
 def seal(key: Key) -> str:

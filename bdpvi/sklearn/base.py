@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     rows_per_unit: int
     ledger: str | None
     random_state: int | np.random.RandomState | None
+    _trial: Transaction | None = None
+    """The work of a rehearsal."""
 
     @staticmethod
     def _refuse(options: Mapping[str, Any]) -> None:
@@ -188,6 +191,33 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             return arrays.of_scales(self.scales, inputs.width)
         return arrays.of_rows(inputs.values) if self.from_data else None
 
+    def _rehearse(self, inputs: Inputs, people: Mapping[str, Any], fit: Any) -> None:
+        """Fit made-up rows by a copy, and read its release, before anything is charged.
+
+        Args:
+            inputs: the rows, of which the columns alone are used.
+            people: the unit of privacy, from :meth:`_people`.
+            fit: ``fit(copy, rows)``.
+
+        Raises:
+            ValueError: if anything fails.
+        """
+        from bdpvi import WorstCaseDP
+        from bdpvi.releases.transaction import rehearsed
+        from bdpvi.tables.arrays import Standard
+        from bdpvi.tables.rehearsal import MANY, read
+
+        if self._trial is not None or self._guarantee().name != WorstCaseDP.name:
+            return
+        twin = copy(self)
+        with rehearsed(people) as work:
+            twin._trial, twin.ledger = work, None
+            twin.expected_rows = self.expected_rows or MANY
+            rows = inputs.made_up()
+            fit(twin, rows)
+            standard = Standard(twin.center_, twin.scale_, table=twin.encoding_)
+            read(twin.release_, rows.features(standard))
+
     @contextmanager
     def _work(self, people: Mapping[str, Any]) -> Iterator[Transaction]:
         """Yield the transaction of a fit, with all of ε reserved for it.
@@ -199,6 +229,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi._ground.host import HOST, on
         from bdpvi.releases.transaction import Transaction
 
+        if self._trial is not None:
+            with on(HOST), self._trial.reserved(self.epsilon, self.delta, "fit"):
+                yield self._trial
+            return
         secret = self._secret()
         public = self._guarantee().name == WorstCaseDP.name
         durable = self.ledger is not None and not secret.experiment
@@ -291,6 +325,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Fit, charge and release; nothing secret is kept."""
         import bdpvi
 
+        if self._trial is not None:
+            from bdpvi.tables.rehearsal import brief
+
+            settings = brief(settings)
         if settings.route is None:
             return replace(self._drawn(settings, data, work), secret=None)
         prepared = settings.fit(data, ledger=work.ledger, progress=False)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline as Steps
 
 from bdpvi._ground.types import PrivacyUtilityWarning
-from bdpvi.datasets.bought import public_encoding
+from bdpvi.datasets import made_up
+from bdpvi.datasets.bought import CATEGORY, NUMBER, public_encoding
 from bdpvi.datasets.cells import Cells, Columns, read_cells, read_columns
 from bdpvi.datasets.dtypes import declared_by, plain
 from bdpvi.datasets.encoding import with_text_names
@@ -77,6 +78,12 @@ class Numbers:
     def select(self, rows: NDArray[Any]) -> Numbers:
         """Return some of the rows."""
         return Numbers(self.values[rows], device=self.device)
+
+    def made_up(self) -> Numbers:
+        """Return made-up rows."""
+        values = np.random.default_rng(0).normal(size=(made_up.ROWS, self.width))
+        values[:3] = [[0.0], [1e15], [-1e300]]
+        return Numbers(values)
 
     def beside(self, target: Floats) -> Numbers:
         """Return the columns with a target whose centre and scale are estimated too."""
@@ -170,6 +177,15 @@ class Table:
         """Return some of the rows."""
         columns = {name: one.select(rows) for name, one in self.columns.items()}
         return replace(self, columns=columns, rows=len(np.arange(self.rows)[rows]))
+
+    def made_up(self) -> Table:
+        """Return made-up rows."""
+        numbers, known = self._numbers, {} if self.types is None else self.types.columns
+        kinds = {name: NUMBER if name in numbers else CATEGORY for name in self.columns}
+        levels = {name: one.levels or one.bounds or () for name, one in known.items()}
+        frame = next(made_up.frames(kinds, levels, {}))
+        read_by = {} if self.types is None else self.types.read_by
+        return Table(read_columns(frame, read_by), self.types, len(frame))
 
     def beside(self, target: Floats) -> Table:
         """Return the columns with a target whose centre and scale are estimated too."""

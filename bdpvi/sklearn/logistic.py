@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
     from bdpvi.bayesian.guarantees import Guarantee
     from bdpvi.datasets import Schema
+    from bdpvi.sklearn.inputs import Inputs
     from bdpvi.tables.arrays import Standard
     from bdpvi.tables.pipeline import Pipeline
     from bdpvi.tables.recipe import Recipe
@@ -196,10 +197,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             PrivacyLeakWarning: if classes are taken from y, or a seed is given.
         """
         from bdpvi._ground.types import tell_owner
-        from bdpvi.datasets.bought import SHARE
         from bdpvi.releases.basis import LABELLED
-        from bdpvi.tables.encoded import promising
-        from bdpvi.tables.pipeline import Remaining
 
         self._refuse(options)
         people = self._people(unit)
@@ -218,6 +216,23 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 PrivacyLeakWarning,
                 stacklevel=2,
             )
+        self._fit(inputs, targets, people, classes, noted)
+        return self
+
+    def _fit(
+        self,
+        inputs: Inputs,
+        targets: Floats,
+        people: Mapping[str, Any],
+        classes: NDArray[Any],
+        noted: Mapping[str, bool],
+    ) -> None:
+        """Fit and release; keep only the release."""
+        from bdpvi.datasets.bought import SHARE
+        from bdpvi.datasets.made_up import ROWS
+        from bdpvi.tables.encoded import promising
+        from bdpvi.tables.pipeline import Remaining
+
         public = self._given(inputs)
         pipeline = self._pipeline(inputs.options(public))
         given = inputs.known(public, pipeline)
@@ -234,6 +249,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             left = Remaining.whole(pipeline.distance, people["rows_per_unit"])
             share = 0.0 if given else SHARE
             promising(pipeline, inputs.fewest_features(pipeline), share, left)
+        few = np.resize(np.arange(float(len(classes))), ROWS)
+        self._rehearse(
+            inputs, people, lambda twin, rows: twin._fit(rows, few, people, classes, noted)
+        )
         with self._work(people) as work:
             standard = given or self._bought(inputs, public, pipeline, work).standard
             settings = self._chosen(pipeline, classes, standard.found)
@@ -241,7 +260,6 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             release = self._release(settings, data, work)
         self.classes_ = classes
         self._keep(release, standard)
-        return self
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the log-odds of the second class, (N,), from the probability averaged over draws.

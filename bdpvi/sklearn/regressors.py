@@ -67,12 +67,16 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
     def _fit(self, inputs: Inputs, y: Floats, people: Mapping[str, Any]) -> None:
         """Fit and release; keep only the release."""
+        from bdpvi.datasets.made_up import ROWS
+
         public, made = self._given(inputs), self._public_model()
         asked = inputs if made else inputs.beside(y)
         pipeline = self._pipeline(asked.options(public))
         given = asked.known(public, pipeline)
         usual = self._model(0.0, 1.0)
         self._settings(made or usual, given)  # refused before anything is charged
+        few = np.resize([0.0, 1.0, 2.0, 5.0], ROWS)
+        self._rehearse(inputs, people, lambda twin, rows: twin._fit(rows, few, people))
         with self._work(people) as work:
             standard, target = given, None
             if standard is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -274,16 +274,16 @@ class Order:
             rows=self.settings.rows_per_unit,
             types=self.types,
         )
-        made = {name: one.of(self._type(name, one.levels)) for name, one in made.items()}
+        made = {name: self._typed(name, one) for name, one in made.items()}
         source = f"{self.source}; the others {bounds.SOURCE}" if self.source else bounds.SOURCE
         return Schema({**self.declared, **made}, source)
 
-    def _type(self, name: str, levels: Sequence[str] | None) -> ColumnType | None:
-        """Return the type to release; none for a name of which guessing makes nothing else."""
+    def _typed(self, name: str, made: Domain) -> Domain:
+        """Return a domain with its type; none for names of which guessing makes nothing else."""
         found = self.types.get(name)
         named = name in self.settings.categorical and found == ColumnType(kind="category")
-        same = all(read_cell(one)[1] == one for one in levels or ())
-        return None if named and same else found
+        same = all(read_cell(one)[1] == one for one in made.levels or ())
+        return replace(made, type=None) if named and same else made.of(found)
 
     def plan(self, schema: Schema) -> MeasurementPlan:
         """Return the tables to count and their noise, by the schema of all columns."""

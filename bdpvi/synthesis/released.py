@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,9 +16,12 @@ import pandas as pd
 
 from bdpvi._ground import schema as files
 from bdpvi._ground import store, validate
+from bdpvi.datasets import made_up
 from bdpvi.datasets.blocks import Blocks
+from bdpvi.datasets.bought import CATEGORY, NUMBER
 from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.made_up import Copies
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Codes, Schema, Unfit
@@ -27,7 +30,7 @@ from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Assumption, Bound
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import transaction
-from bdpvi.releases.transaction import Before, Transaction
+from bdpvi.releases.transaction import Before, Transaction, rehearsed
 from bdpvi.synthesis.content import File, Receipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts, count, count_columns
 from bdpvi.synthesis.network import Network, network, redrawn
@@ -35,6 +38,8 @@ from bdpvi.synthesis.order import Order, for_persons
 from bdpvi.synthesis.source import Source, look
 
 _MOST_ROWS = 10**8
+_AT_ONCE = 14
+"""Most columns of a part of a rehearsal, beside the target."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,12 +216,59 @@ def synthesize(
     )
     schema = source.schema(schema)
     order = Order.of(source.header, schema, target, epsilon, delta, settings)
+    rehearse(order, source.file)
     look(source.rows, order)
     if work is None:
         secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
         people, name = for_persons(ledger, settings), Key.fresh().work  # each call is its own work
         work = Transaction(people, secret, name=name, alone=True, what="synthesize")
     return as_read(work.perform(Synthesis(source.rows, order)), source.file)
+
+
+def rehearse(
+    order: Order, file: FileFormat, use: Callable[[Synthetic, pd.DataFrame], object] | None = None
+) -> None:
+    """Release made-up rows, read the release, and make rows of it, before anything is charged.
+
+    A wide table is tried in parts, since pairs of columns are counted together.
+
+    Args:
+        order: the release.
+        file: how the table is written.
+        use: what else is done with the release and its rows.
+
+    Raises:
+        ValueError: if anything fails.
+    """
+    names = [name for name in (*order.declared, *order.kinds) if name != order.target]
+    for start in range(0, max(len(names), 1), _AT_ONCE):
+        some = {*names[start : start + _AT_ONCE], order.target}
+        declared = {name: one for name, one in order.declared.items() if name in some}
+        kinds = {name: kind for name, kind in order.kinds.items() if name in some}
+        settings = order.settings
+        if len(some) <= len(names):
+            settings = replace(settings, also=(), categorical=(), numeric=())
+        part = replace(order, declared=declared, kinds=kinds, settings=settings)
+        for frame in _made_up(part):
+            people = {"unit": settings.unit, "rows_per_unit": settings.rows_per_unit}
+            with rehearsed(people) as work:
+                made = as_read(work.perform(Synthesis(Copies(frame), part)), file)
+                read = of_bytes(made.to_bytes())
+                random = np.random.default_rng(0)
+                sizes = [one.size for one in read.schema.columns.values()]
+                codes = random.integers(sizes, size=(len(frame), len(sizes)))
+                rows = read.schema.decode(codes, random)
+                read.schema.encode(rows)
+                if use is not None:
+                    use(read, rows)
+
+
+def _made_up(order: Order) -> Iterator[pd.DataFrame]:
+    """Yield made-up rows with the columns of a release."""
+    known, unit = order.declared.items(), order.settings.unit
+    kinds = {n: NUMBER if one.levels is None else CATEGORY for n, one in known} | {**order.kinds}
+    values = {name: one.levels or one.bounds or () for name, one in known}
+    return made_up.frames(kinds, values, {} if unit == ROW else {unit: range(made_up.ROWS)})
 
 
 def as_read(made: Synthetic, file: FileFormat, dropped: int = 0) -> Synthetic:
@@ -261,8 +313,10 @@ class Synthesis:
         coded = table.map(_coded, complete)
         unfit, exact = coded.sum(_first, measured.sizes)
         said = {column: str(one) for column, one in unfit.items()}
+        nothing = [(one.levels, one.bounds) for one in NOTHING.values()]
         for column in order.kinds:
-            if replace(complete.columns[column], type=None) in NOTHING.values():
+            found = complete.columns[column]
+            if (found.levels, found.bounds) in nothing:
                 said[column] = "no value was frequent enough to give a bound or a level"
         for column, words in said.items():
             if words:

@@ -80,12 +80,15 @@ def look(rows: Records[pd.DataFrame], order: Order) -> None:
     """Show the owner what may be read otherwise than meant, by one pass before any charge.
 
     Raises:
-        ValueError: if rows of one person lie in several blocks.
+        ValueError: if rows of one person lie in several blocks, or a block has other rows when it
+            is read again.
     """
     of_domains = {name: one.reading for name, one in order.declared.items()}
     types = {name: one for name, one in of_domains.items() if one} | dict(order.types)
     limit = order.limit if isinstance(rows, Spread) else None
     odd, misread, persons = rows.sum(_facts, types, tuple(order.kinds), limit)
+    if isinstance(rows, Spread):
+        rows.check()
     if limit is not None:
         limit.check(persons)
     tell_owner(odd, "line", ODD)

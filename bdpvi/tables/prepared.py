@@ -222,7 +222,7 @@ class Prepared:
             plan, key, _ = work.charge(solve, last=True)
         if few := route.caution(plan.settings, delta):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=5)
-        drawn = solve.draw(plan, key)
+        drawn = work.drawn(solve, plan, key)
         self.kept.drawn = getattr(plan.settings, "drawn", None)
         total = Cost(worst_case=work.total(delta).assuming(*plan.assumptions))
         solved = latents_of(drawn, route.draws, key)

@@ -49,6 +49,7 @@ from bdpvi.tables import encoded, files, spread
 from bdpvi.tables.encoded import encode, encoded_of, read_rows, rows_of
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.prepared import Prepared
+from bdpvi.tables.rehearsal import rehearse
 from bdpvi.tables.rows import PERSON, Encoded, Rows
 
 if TYPE_CHECKING:
@@ -369,6 +370,7 @@ class Work:
         made = Pipeline(**pipeline)
         work = cls(table, made, people, budget, progress, file, where, executor, there, limit)
         work.check()
+        rehearse(work)
         work.look()
         if ledger is not None:
             people.share(ledger if isinstance(ledger, Ledger) else opened(ledger))
@@ -654,9 +656,16 @@ class Work:
 
             try:
                 output = begun.output(content)
-            except ValueError:
+            except ValueError as error:
+                name, ledger = begun.secret.work, self.ledger
+                charged = any(one.of == name for one in ledger.book().charges)
+                if charged and type(error) is ValueError:
+                    raise ValueError(
+                        f"{error}; ε was charged to {ledger.path}, and the same call goes on from "
+                        f"{where.secret} (secret) without a second charge"
+                    ) from error
                 if kept is not None:  # refused without a charge: other works may use the folder
-                    begun.abandoned(self.ledger)
+                    begun.abandoned(ledger)
                 raise
             if temporary is not None:
                 store.fill(temporary, output)

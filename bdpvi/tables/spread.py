@@ -11,7 +11,7 @@ from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.looks import beyond, tell_of_clamped, tell_of_labels
-from bdpvi.datasets.records import Records
+from bdpvi.datasets.records import Records, Spread
 from bdpvi.datasets.units import Persons, RowLimit
 from bdpvi.tables.encoded import WITHOUT, usable
 from bdpvi.tables.pipeline import Pipeline
@@ -63,6 +63,8 @@ def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: RowLimit | No
             the owner, like all that this pass finds.
     """
     used, left_out, odd, labels, clamped, persons = frames.sum(_facts, pipeline, limit)
+    if isinstance(frames, Spread):
+        frames.check()
     if limit is not None:
         limit.check(persons)
     tell_owner(left_out, "row", WITHOUT)

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import rehearsals
 from doors import Place
 
 from bdpvi._ground import chain
@@ -133,6 +134,7 @@ def watching(place: Place, before: Callable[[], object] = lambda: None) -> Itera
         return found
 
     with pytest.MonkeyPatch.context() as patch:
+        rehearsals.left_out(patch)
         patch.setattr(Key, "child", named)
         patch.setattr(Key, "words", drawn)
         patch.setattr(WholeNormals, "__init__", started)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import rehearsals
 import torch
 from numpy.typing import NDArray
 from sklearn.base import clone
@@ -239,6 +240,7 @@ def test_a_pickle_holds_the_release_and_nothing_secret(monkeypatch: pytest.Monke
         fits.append(plain(*args, **options))
         return fits[-1]
 
+    rehearsals.left_out(monkeypatch)
     monkeypatch.setattr("bdpvi.bayesian.fit.fit", watched)
     model = PrivateLogisticRegression(**PUBLIC, draws=2, guide="mean-field").fit(x, y)
     (fit,) = fits

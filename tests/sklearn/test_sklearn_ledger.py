@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rehearsals
 
 from bdpvi import Ledger
 from bdpvi.datasets import exact
@@ -21,6 +22,7 @@ def table(records: int) -> tuple[Any, Any]:
 def test_the_file_has_each_charge_before_its_noise_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rehearsals.left_out(monkeypatch)
     file, count, seen = tmp_path / "people.jsonl", exact.count_noise, []
 
     def counted(*given: Any) -> Any:

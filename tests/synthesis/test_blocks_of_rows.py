@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import rehearsals
 from test_cli import run
 
 import bdpvi
@@ -258,6 +259,7 @@ def test_the_same_command_goes_on_after_a_lost_block(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
+        rehearsals.left_out(patch)
         patch.setattr("bdpvi.synthesis.released.count", lost)
         assert run(*command(folder, "out")) == 2
     assert "ε was charged to" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import rehearsals
 import torch
 from scipy.stats import norm
 
@@ -104,6 +105,7 @@ def test_the_noise_that_is_drawn_is_the_noise_that_is_charged(
         asked.append((math.prod(shape), deviation))
         return plain(shape, deviation, noise)
 
+    rehearsals.left_out(monkeypatch)
     monkeypatch.setattr(secure, "count_noise", listening)
     frame = pd.DataFrame(
         {"age": [*range(20, 80)] * 100, "sex": ["F", "M"] * 3000, "ward": ["A", "B", "C"] * 2000}
@@ -136,6 +138,7 @@ def test_a_row_moves_what_is_bought_by_its_distance(monkeypatch: pytest.MonkeyPa
         deviations.append(deviation)
         return torch.zeros(shape, dtype=torch.int64)
 
+    rehearsals.left_out(monkeypatch)
     monkeypatch.setattr(secure, "count_noise", silent)
     noisy, levels, score = bounds._noisy, bounds._levels, bounds.score
 
@@ -368,6 +371,7 @@ def test_the_ledger_has_all_of_it_before_anything_is_drawn(monkeypatch: pytest.M
         assert [one.kind for one in ledger.entries()] == ["release"]
         raise KeyboardInterrupt
 
+    rehearsals.left_out(monkeypatch)
     monkeypatch.setattr(bounds, "kinds_of", fails)
     with pytest.raises(KeyboardInterrupt):
         made(people(100), ledger=ledger)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import rehearsals
 from test_cli import run as main
 from typer.testing import CliRunner
 
@@ -313,6 +314,7 @@ def test_it_is_charged_or_not_drawn_and_the_same_command_goes_on(
                 "--data", folder / "people.csv", "--epsilon", "1", "--drop", "name",
                 "--out", folder / "shared"]  # fmt: skip
 
+    rehearsals.left_out(monkeypatch)
     monkeypatch.setattr("bdpvi.synthesis.released.count", counted)
     owner = pkgutil.resolve_name(module)
     whole = getattr(owner, name)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import rehearsals
 from scipy.stats import chisquare, norm
 
 import bdpvi
@@ -135,6 +136,7 @@ def test_it_is_charged_before_anything_is_drawn(monkeypatch: pytest.MonkeyPatch)
         assert len(ledger.entries()) == 1
         raise KeyboardInterrupt
 
+    rehearsals.left_out(monkeypatch)
     monkeypatch.setattr(released, "count", fails)
     with pytest.raises(KeyboardInterrupt):
         bdpvi.synthesize(ROWS, COINS, "d", epsilon=1.0, delta=1e-5, ledger=ledger)
@@ -146,6 +148,7 @@ def test_it_is_charged_before_anything_is_drawn(monkeypatch: pytest.MonkeyPatch)
 def test_what_the_budget_lacks_is_neither_charged_nor_drawn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    rehearsals.left_out(monkeypatch)
     monkeypatch.delattr(released, "count")
     ledger = Ledger(budget=Budget(0.5, 1e-5))
     with pytest.raises(BudgetExceededError, match="Nothing was charged"):
