@@ -36,6 +36,7 @@ from bdpvi.datasets.dataset import BlockData, Dataset, People, pair
 from bdpvi.guides.checks import require
 from bdpvi.models.contract import Model, fitting
 from bdpvi.models.logistic import with_categories
+from bdpvi.models.reachable import check_reach
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import EXPERIMENT, Key
 from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
@@ -240,8 +241,10 @@ def fit(
     model = with_categories(model, _one_hot(data.preprocessing))
     if isinstance(data, Dataset):
         data = fitting(model, data)
-    data.people.share(ledger)
     plan, optim = training.plan, training.optim
+    records = (data.x, data.y) if isinstance(data, Dataset) else (data,)
+    check_reach(records, len(data), model=model, guide=guide, optim=optim)
+    data.people.share(ledger)
     there: Dataset | BlockData | Table = data
     if isinstance(data, BlockData):
         _check_blocks(guide, training)

@@ -55,6 +55,7 @@ from bdpvi.guides import MeanField
 from bdpvi.models.contract import Model, fitting
 from bdpvi.models.parameters import Parameters
 from bdpvi.models.predictions import predictive_means
+from bdpvi.models.reachable import check_reach
 from bdpvi.noise import secure
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
@@ -87,6 +88,7 @@ class Client:
         check = getattr(model, "check", None)
         if check is not None:
             check(data)
+        check_reach([data.x, data.y], model=model)
         self.rounds, self._data, self._ids = rounds, data, data.ids.to(HOST)
         # No record is needed to read the model, and the guide is the server's.
         program = _read(model, MeanField(model), blank(data).to(data.x.device))
@@ -331,6 +333,8 @@ def fit_federated(
     validate.positive_int("rounds", rounds)
     settings = federation.rounds
     _check_clients(clients, settings)
+    records = [one for data in clients for one in (data.x, data.y)]
+    check_reach(records, guide=guide, optim=optim)
     server = Server(
         model, guide, clients[0], rounds=rounds, optim=optim, seed=seed_of(settings.seed, 0)
     )

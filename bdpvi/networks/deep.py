@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.reachable import check_reach
 from bdpvi.networks.autocast import Autocast
 from bdpvi.networks.gradients import Batch, GradSampleMode, Loss, trainable
 from bdpvi.networks.preflight import make_gradients, without_gradient
@@ -167,6 +168,8 @@ def make_private(
         counted = IndexedRecords.of_source("panel", settings.panel)
         check_panel(counted, held)
     check_optimizer(optimizer, module)
+    tables = tree_leaves(held.source) if isinstance(held.source, tuple) else [held.source]
+    check_reach(tables, len(held), module=module, loss=loss, optimizer=optimizer)
     batches = _made_up(held, module, settings)
     check_module(module, batches[-1])
     check_loss(loss, module, batches[-1])

@@ -21,8 +21,9 @@ from bdpvi._ground.host import HOST, drawing, on_host
 from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import require_same
 from bdpvi._ground.types import PrivacyUtilityWarning
-from bdpvi.bayesian.inference.guide import check_steps
+from bdpvi.bayesian.inference.guide import check_steps, check_unused
 from bdpvi.datasets.dataset import BlockData, Dataset
+from bdpvi.models.reachable import check_reach
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.arguments import Arguments
@@ -275,10 +276,14 @@ class PrivateSVI:
             return self._descent, self._charged
         if not arguments.length:
             raise ValueError("step: the records are 0; at least 1 is needed. Nothing was charged")
+        check_unused(self.guide)
+        programs = {"model": self.model, "guide": self.guide, "loss": self.loss}
+        check_reach(arguments.records, arguments.length, **programs, optim=self.optim)
         program = read(self.model, self.guide, self.loss, arguments, self.plate)
         mechanism = replace(self._mechanism, size=program.size, length=arguments.length)
         of, spent = secrets.token_hex(8), ledger or Ledger()
         descent = Descent(program, self.optim, mechanism, self._clip)
+        descent.rehearse()
         self._charged = Steps(spent, mechanism.event(1), kind="steps", of=of, block=BLOCK)
         self._descent = descent
         return descent, self._charged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import os
@@ -15,10 +16,14 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
-from torch import Tensor
+from pyro.infer.autoguide import AutoGuide
+from pyro.poutine import Trace
+from pyro.poutine.guide import GuideMessenger
+from torch import Tensor, nn
 
 from bdpvi._ground.host import drawing, on
 from bdpvi.models.misfits import LastSite, Misfit, MisfitError, Site, split
+from bdpvi.models.parameters import modules_of
 from bdpvi.models.traces import Improper
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import plates
@@ -51,6 +56,7 @@ class Runs:
         self.model, self.guide, self.arguments, self.plate = model, guide, arguments, plate
         self.sizes: dict[str, Any] = {}
         self.by_size = False
+        self._fresh, self._coins = copied(guide, model), torch.random.get_rng_state()
         self.zeros = arguments.stand_in
         self.ones = tuple(map(torch.ones_like, self.zeros))
 
@@ -65,10 +71,8 @@ class Runs:
             ValueError: if a parameter existed before.
         """
         before = set(pyro.get_param_store().keys())
-        with poutine.trace(param_only=True) as captured:
-            guided = self._run("guide", self.guide, self.zeros)
-            modelled = self._run("model", poutine.replay(self.model, guided), self.zeros)
-        nodes = captured.trace.nodes
+        self._coins = torch.random.get_rng_state()
+        modelled, guided, nodes = self._first(self.guide, self.zeros)
         found = {name: _unconstrained(site["value"]) for name, site in nodes.items()}
         once = {id(value): name for name, value in reversed(found.items())}
         found = {n: v for n, v in found.items() if v.requires_grad and once[id(v)] == n}
@@ -79,6 +83,30 @@ class Runs:
                 "guide and its modules again. Nothing was charged"
             )
         return modelled, guided, found
+
+    def _first(self, guide: Any, rows: Rows) -> tuple[poutine.Trace, poutine.Trace, Any]:
+        """Return both traces of a first run, and its parameters."""
+        with poutine.trace(param_only=True) as captured:
+            guided = self._run("guide", guide, rows)
+            modelled = self._run("model", poutine.replay(self.model, guided), rows)
+        return modelled, guided, captured.trace.nodes
+
+    def started(self, parameters: Mapping[str, Tensor]) -> Iterator[Misfit]:
+        """Yield a parameter that starts elsewhere on other made-up records."""
+        starts = []
+        for rows in (self.zeros, self.ones):
+            guide = copied(self._fresh, self.model)
+            with pyro.get_param_store().scope() as store, drawing(self.arguments.device):
+                store.clear()
+                torch.random.set_rng_state(self._coins)
+                nodes = self._first(guide, rows)[2]
+                starts.append({name: _unconstrained(nodes[name]["value"]) for name in parameters})
+        for name, value in parameters.items():
+            zeros, ones = (one[name].detach() for one in starts)
+            if value.shape == zeros.shape and _equal(value, zeros) and not _equal(zeros, ones):
+                remedy = "start it at a public constant: no record can be read there"
+                yield Misfit(f"parameter {name!r}", "starts at values of the records", remedy)
+                return
 
     def unsteady(self, modelled: poutine.Trace, guided: poutine.Trace) -> Iterator[Misfit]:
         """Yield the first site or parameter that another run lacks, adds or gives another shape."""
@@ -274,6 +302,31 @@ class Runs:
         if self.plate is not None:
             return name == self.plate
         return part or (self.by_size and size == self.arguments.length)
+
+
+def copied(guide: Any, model: Any) -> Any:
+    """Return a copy of a guide that is a module, for the same model; the guide if it has none.
+
+    Copying drops the model of Pyro's guides, in both.
+    """
+    if not isinstance(guide, nn.Module):
+        return guide
+    parts = [one for one in guide.modules() if isinstance(one, AutoGuide)]
+    kept = [(one._model, one.master) for one in parts]
+    shared = {id(one): one for one in modules_of(model)}
+    try:
+        made = copy.deepcopy(guide, shared)  # type: ignore[arg-type]
+    except Exception:  # whatever a module of the user's holds
+        return guide
+    finally:
+        for one, (own, master) in zip(parts, kept, strict=True):
+            one._model, one.master = own, master
+    copies = [one for one in made.modules() if isinstance(one, AutoGuide)]
+    for one, (own, master) in zip(copies, kept, strict=True):
+        one._model, one.master = own, master
+    if isinstance(made, GuideMessenger):
+        made.trace = Trace()  # which a copy lacks
+    return made
 
 
 def failed(name: str, on: str, last: LastSite, error: Exception) -> ValueError:
