@@ -50,6 +50,13 @@ def modules_of(*programs: Any) -> list[nn.Module]:
     return [one for one in _referred(programs) if isinstance(one, nn.Module)]
 
 
+def typed(like: Tensor, *programs: Any) -> Tensor:
+    """Return a tensor of the type of the modules' weights, if there are any."""
+    weights = (weight for one in modules_of(*programs) for weight in one.parameters())
+    first = next(weights, like)
+    return like.to(first.dtype)
+
+
 def _referred(programs: Iterable[Any]) -> Iterator[Any]:
     """Yield what programs are, are methods of, or refer to, each once.
 

@@ -33,8 +33,6 @@ from bdpvi.releases.noisy_sum import BELOW, NoisySum
 _AT_A_TIME = 2**24
 """Largest number of gradient entries held in memory at once."""
 _MOST_ROWS = 1024
-_SILENT = 1e-6
-"""Noise multiplier of a rehearsal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,23 +204,24 @@ class Descent:
         Raises:
             ValueError: naming what failed.
         """
-        arguments, optim = self.program.arguments.made_up, fresh(self.optim)
-        mechanism = replace(self.mechanism, rate=1.0, noise_multiplier=_SILENT, length=2, seed=0)
-        tried = copy(self)
-        tried.program = replace(self.program, arguments=arguments)
-        tried.optim, tried.mechanism = optim, mechanism
-        written = BytesIO()
-        with unchanged(self.program):
+        program = replace(self.program, arguments=self.program.arguments.made_up)
+        (batch,) = program.arguments.every()
+        tried, written = copy(self), BytesIO()
+        tried.program, tried.optim = program, fresh(self.optim)
+        with unchanged(program), drawing(HOST, 0):
             try:
-                tried.step(0)
-                torch.save(sealed(tried.state_dict()), written)
-                written.seek(0)
-                tried.load_state_dict(unsealed(torch.load(written, weights_only=False)))
-                tried.step(1)
+                for number in range(2):
+                    draw = program.draw()
+                    total, _ = clipped_sum(program, draw, batch, self.clip, self.bound)
+                    move(program, tried.optim, draw, total[: program.size], number)
+                    written.seek(0)
+                    torch.save(sealed(tried.state_dict()), written)
+                    written.seek(0)
+                    tried.load_state_dict(unsealed(torch.load(written, weights_only=False)))
             except Exception as error:  # whatever an optimiser or a program of the user's raises
                 raise ValueError(
-                    f"training fails on made-up records, before any charge, by "
-                    f"{type(error).__name__}: {error!s:.200}"
+                    f"training fails on made-up records, by {type(error).__name__}: "
+                    f"{error!s:.200}. Nothing was charged"
                 ) from error
 
     def step(self, number: int) -> tuple[Tensor, Tensor]:

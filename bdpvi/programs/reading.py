@@ -135,9 +135,9 @@ def _check_loss(loss: Any) -> None:
 
 def _starts(parameters: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Yield the values at which parameters start, as the program sees them."""
-    store = pyro.get_param_store()
+    constrained = dict(pyro.get_param_store().items())
     for name, value in parameters.items():
-        yield f"start of parameter {name!r}", store[name] if name in store else value
+        yield f"start of parameter {name!r}", constrained.get(name, value)
 
 
 def _observed(modelled: poutine.Trace) -> list[Mapping[str, Any]]:

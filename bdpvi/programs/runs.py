@@ -322,8 +322,8 @@ def copied(guide: Any, model: Any) -> Any:
         for one, (own, master) in zip(parts, kept, strict=True):
             one._model, one.master = own, master
     copies = [one for one in made.modules() if isinstance(one, AutoGuide)]
-    for one, (own, master) in zip(copies, kept, strict=True):
-        one._model, one.master = own, master
+    for one, (own, _) in zip(copies, kept, strict=True):
+        one._model = own
     if isinstance(made, GuideMessenger):
         made.trace = Trace()  # which a copy lacks
     return made

@@ -37,7 +37,7 @@ from bdpvi.models.contract import Model, Site
 from bdpvi.models.design import Design
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.own import OwnRegression
-from bdpvi.models.parameters import Holder, TrainedModel, modules_of
+from bdpvi.models.parameters import Holder, TrainedModel, modules_of, typed
 from bdpvi.models.traces import check_without_targets
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
@@ -54,7 +54,7 @@ from bdpvi.programs.reading import read
 from bdpvi.programs.recording import recorded
 from bdpvi.programs.runs import copied
 from bdpvi.programs.settings import Settings
-from bdpvi.programs.sources import latents_like, source_of, typed
+from bdpvi.programs.sources import latents_like, source_of
 from bdpvi.regression.objective_plan import rows_said
 from bdpvi.releases.estimate import Gaussian, Trained
 from bdpvi.releases.noisy_sum import NoisySum
@@ -145,8 +145,8 @@ class SuitedDPVI(Settings):
             if late := sorted(Holder(modules_of(model, guide)).state_dict().keys() - start.keys()):
                 name = late[0].split(".", 2)[-1]  # without the holder's part
                 raise ValueError(
-                    f"guide makes {name!r} in its first run, and a training starts anew: make it in "
-                    "__init__, and hand a guide of Pyro's over as it is. Nothing was charged"
+                    f"guide makes {name!r} in its first run, and a training starts anew: make it "
+                    "in __init__, and hand a guide of Pyro's over as it is. Nothing was charged"
                 )
             for known in (moments, prior_deviations):  # refuse before any charge
                 known(program)

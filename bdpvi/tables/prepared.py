@@ -106,7 +106,7 @@ class Prepared:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 tried = replace(self, data=data, route=short, kept=Kept(data.people))
-                made = tried.release(epsilon=1.0)
+                made = tried.release(epsilon=1.0, work=Transaction(data.ledger, Key(bytes(32))))
             assert made.guide is not None
             mean = torch.tensor([made.guide.mean] * 2).to(made.samples)  # draws may overflow
             latents = made.guide.latents(made.model, mean, len(data.feature_names))
@@ -114,8 +114,8 @@ class Prepared:
             release_of(content, self.model).with_draws(2)
         except Exception as error:  # whatever a model or guide of the user's raises
             raise ValueError(
-                "a release fails on made-up records, before any charge, by "
-                f"{type(error).__name__}: {error!s:.200}"
+                f"a release fails on made-up records, by {type(error).__name__}: {error!s:.200}. "
+                "Nothing was charged"
             ) from error
         finally:
             short.reset(self.model)
