@@ -241,10 +241,8 @@ def fit(
     model = with_categories(model, _one_hot(data.preprocessing))
     if isinstance(data, Dataset):
         data = fitting(model, data)
-    plan, optim = training.plan, training.optim
-    records = (data.x, data.y) if isinstance(data, Dataset) else (data,)
-    check_reach(records, len(data), model=model, guide=guide, optim=optim)
     data.people.share(ledger)
+    plan, optim = training.plan, training.optim
     there: Dataset | BlockData | Table = data
     if isinstance(data, BlockData):
         _check_blocks(guide, training)
@@ -255,6 +253,8 @@ def fit(
     else:
         there = moved = data.to(device_of(training.device), training.dtype)
     require(model, guide, moved if len(moved) else _blank(moved))
+    records = (data.x, data.y) if isinstance(data, Dataset) else (data,)
+    check_reach(records, len(data), model=model, guide=guide, optim=optim)
     if isinstance(guide, AutoGuide):
         guide = guides.of(guide, model, moved)
     track = bars.bar if progress else bars.silent

@@ -61,7 +61,7 @@ from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import Clip, clipped_sum, move
+from bdpvi.programs.descent import Clip, clipped_sum, move, unchanged
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
 from bdpvi.programs.sources import Batch
@@ -154,6 +154,15 @@ class Server:
         self._optim = fused(fresh(optim or default_optimiser(rounds, LEARNING_RATE)))
         self._plan = BatchPlan(steps=rounds, seed=secrets.randbits(128) if seed is None else seed)
         self.updates = 0
+        with unchanged(self._program):
+            try:
+                zeros = torch.zeros(self.size, dtype=torch.float64)
+                move(self._program, fresh(self._optim), self._draw(), zeros, 0)
+            except Exception as error:  # whatever an optimiser of the user's raises
+                raise ValueError(
+                    f"optim raised {type(error).__name__} in a step without records "
+                    f"({error!s:.200}). Nothing was charged"
+                ) from error
 
     @property
     def size(self) -> int:

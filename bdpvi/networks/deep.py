@@ -25,7 +25,13 @@ from bdpvi.networks.gradients import Batch, GradSampleMode, Loss, trainable
 from bdpvi.networks.preflight import make_gradients, without_gradient
 from bdpvi.networks.private import Private
 from bdpvi.networks.records import IndexedRecords, Source, check_panel
-from bdpvi.networks.refusals import check_kind, check_loss, check_module, check_optimizer
+from bdpvi.networks.refusals import (
+    check_kind,
+    check_loss,
+    check_module,
+    check_optimizer,
+    check_rehearsed,
+)
 from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
@@ -168,6 +174,7 @@ def make_private(
         counted = IndexedRecords.of_source("panel", settings.panel)
         check_panel(counted, held)
     check_optimizer(optimizer, module)
+    check_rehearsed(optimizer, module)
     tables = tree_leaves(held.source) if isinstance(held.source, tuple) else [held.source]
     check_reach(tables, len(held), module=module, loss=loss, optimizer=optimizer)
     batches = _made_up(held, module, settings)

@@ -24,6 +24,7 @@ from bdpvi.bayesian.accounting.answer import implied, nothing
 from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.bayesian.accounting.table import total as of_table
 from bdpvi.bayesian.fit import Kept
+from bdpvi.bayesian.inference.guide import check_unused
 from bdpvi.datasets.dataset import Data, Dataset
 from bdpvi.models.contract import Model, fitting
 from bdpvi.models.reachable import check_reach
@@ -86,6 +87,7 @@ class Prepared:
             data = data.taking(getattr(model, "takes", None))
         model = getattr(model, "plain", model)
         records = (data.x, data.y) if isinstance(data, Dataset) else (data,)
+        check_unused(guide)
         check_reach(records, len(data), model=model, guide=guide, route=route)
         data.people.share(ledger)
         made = cls(model, data, route.suited(model, data, guide), Kept(data.people))

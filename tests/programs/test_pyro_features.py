@@ -41,6 +41,7 @@ ROWS = {f"{row.kind}: {row.name}": row for row in features.rows()}
 OTHERWISE = {
     "reparam: ConjugateReparam": features.REFUSED,
     "guide: AutoGaussian, dense": features.OTHER,
+    "guide: AutoLaplaceApproximation": features.REFUSED,
 }
 NOT_RECORDED = {
     "target: SineBivariateVonMises",

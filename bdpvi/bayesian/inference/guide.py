@@ -93,8 +93,8 @@ def check_steps(guide: object) -> None:
             )
         if hasattr(kind, "laplace_approximation"):
             raise ValueError(
-                f"guide: {kind.__name__}.laplace_approximation reads the records once more, without "
-                "noise; use AutoMultivariateNormal, whose covariance is trained within ε"
+                f"guide: {kind.__name__}.laplace_approximation reads the records once more, "
+                "without noise; use AutoMultivariateNormal, whose covariance is trained within ε"
             )
 
 
