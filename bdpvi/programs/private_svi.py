@@ -49,7 +49,9 @@ class PrivateSVI:
     Args:
         model, guide: as for ``pyro.infer.SVI``. Global latents need a Gaussian guide, local latents
             a guide that computes their parameters from the record's own row. Plates over records
-            may subsample: their sizes are ignored.
+            may subsample: their sizes are ignored. What they hold beside their arguments counts as
+            public, starting values included: a start that follows from records, and records within
+            reach, are refused before a charge.
         optim: an optimiser of ``pyro.optim``.
         loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``, here with all terms sampled; or
             ``TraceEnum_ELBO``, which sums enumerated latents of the model out. Pyro's

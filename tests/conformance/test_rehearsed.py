@@ -11,7 +11,6 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro import poutine
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import (
     AutoHierarchicalNormalMessenger,
@@ -99,7 +98,7 @@ def whole(model: Any, guide: Any, path: Path) -> Ledger:
         (linear, lambda: AutoNormalMessenger(linear)),
         (linear, lambda: AutoHierarchicalNormalMessenger(linear)),
         (linear, lambda: AtFirst(before=True)),
-        (linear, lambda: AutoNormal(poutine.block(linear))),
+        (linear, lambda: AutoNormal(linear)),
         (Network(), lambda: None),
     ],
 )
