@@ -20,16 +20,19 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bdpvi._ground.host import HOST
+from bdpvi.datasets.items import by_index
+
+T = TypeVar("T")
 
 _MOST = 20_000
 """Largest number of objects that are looked at."""
@@ -127,7 +130,7 @@ def _next(way: str, one: Any) -> Iterator[tuple[str, Any]]:
         yield way, one()
     elif isinstance(one, dict | types.MappingProxyType):
         pairs = zip(range(_LONG), dict(one).items(), strict=False)
-        yield from ((f"{way}[{key!r:.40}]", value) for _, (key, value) in pairs)
+        yield from ((f"{way}[{_shown(key)}]", value) for _, (key, value) in pairs)
         yield from _attributes(way, one)
     elif isinstance(one, _MANY_OF) and _numbers(one) is None:
         yield from _entries(way, one)
@@ -187,8 +190,8 @@ def _used(code: types.CodeType) -> Iterator[tuple[str, str]]:
 
 def _attributes(way: str, one: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an instance has, and what its class has if a user wrote it."""
-    own = getattr(one, "__dict__", {})
-    for name, value in [*own.items()]:
+    own = getattr(one, "__dict__", None)
+    for name, value in [*own.items()] if isinstance(own, dict) else []:
         if name in ("_parameters", "_buffers", "_modules"):  # of a torch module
             yield from ((f"{way}.{key}", part) for key, part in value.items())
         else:
@@ -204,6 +207,12 @@ def _attributes(way: str, one: Any) -> Iterator[tuple[str, Any]]:
 
 def _entries(way: str, one: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     return ((f"{way}[{at}]", value) for at, value in zip(range(_LONG), one, strict=False))
+
+
+def _shown(key: Any) -> str:
+    """Return a key in words, unless it may be a record's value."""
+    named = isinstance(key, str) and key.isidentifier() and len(key) < 40
+    return repr(key) if named else "..."
 
 
 def _installed(name: Any) -> bool:
@@ -224,6 +233,19 @@ def _is_frame(one: Any) -> bool:
     return type(one).__module__.partition(".")[0] == "pandas" and hasattr(one, "to_numpy")
 
 
+def _or_none(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    """Return a function that gives None where an object of the user's cannot be read."""
+
+    def tried(one: Any) -> T | None:
+        try:
+            return read(one)
+        except Exception:  # whatever such an object raises
+            return None
+
+    return tried
+
+
+@_or_none
 def _numbers(one: Any) -> np.ndarray | None:
     """Return the numbers that an object consists of; None if they are none."""
     if isinstance(one, Tensor):
@@ -236,6 +258,7 @@ def _numbers(one: Any) -> np.ndarray | None:
         return np.array([float(value) for value in one]) if plain else None
     if _is_frame(one):
         frame = hasattr(one, "select_dtypes")
+        one = one.iloc[: _head(one.shape)] if hasattr(one, "iloc") else one
         one = one.select_dtypes(["number", "bool"]).astype(float) if frame else one
         one = one.to_numpy()
     if isinstance(one, np.ndarray) and one.dtype.kind in "fiub":
@@ -243,11 +266,8 @@ def _numbers(one: Any) -> np.ndarray | None:
     return None
 
 
-def _length(one: Any) -> int | None:
-    try:
-        return len(one)
-    except Exception:  # whatever an object of the user's raises
-        return None
+def _is_sequence(one: Any) -> bool:
+    return isinstance(one, _MANY_OF) or (hasattr(type(one), "__len__") and by_index(one))
 
 
 def _head(shape: Iterable[int]) -> int:
@@ -263,25 +283,26 @@ class _Memory(NamedTuple):
     first: int
     last: int
 
-    @classmethod
-    def of(cls, one: Any) -> _Memory | None:
-        """Return the memory that an object shares with what it was cut from, if it has any."""
-        if isinstance(one, Tensor) and one.layout == torch.strided and one.numel():
-            storage = one.untyped_storage()
-            first = storage.data_ptr()
-            return cls(str(one.device), first, first + storage.nbytes()) if first else None
-        if isinstance(one, np.ndarray) and one.size:
-            while isinstance(one.base, np.ndarray):
-                one = one.base
-            steps = zip(one.shape, one.strides, strict=True)
-            first = int(one.ctypes.data)
-            return cls("cpu", first, first + one.itemsize + sum((n - 1) * abs(s) for n, s in steps))
-        return None
-
     def meets(self, other: _Memory) -> bool:
         """Whether both have a byte in common."""
         same = self.device == other.device
         return same and self.first < other.last and other.first < self.last
+
+
+@_or_none
+def _memory(one: Any) -> _Memory | None:
+    """Return the memory that an array shares with what it was cut from, if it has any."""
+    if isinstance(one, Tensor) and one.layout == torch.strided and one.numel():
+        storage = one.untyped_storage()
+        first = storage.data_ptr()
+        return _Memory(str(one.device), first, first + storage.nbytes()) if first else None
+    if isinstance(one, np.ndarray) and one.size:
+        while isinstance(one.base, np.ndarray):
+            one = one.base
+        steps = zip(one.shape, one.strides, strict=True)
+        first, size = int(one.ctypes.data), sum((n - 1) * abs(s) for n, s in steps)
+        return _Memory("cpu", first, first + one.itemsize + size)
+    return None
 
 
 class _Records(NamedTuple):
@@ -305,16 +326,16 @@ class _Records(NamedTuple):
                     sized = isinstance(part, _ARRAYS) and part.ndim and len(part)
                     if sized and len(part) == (length or len(part)):
                         tables.append(part)
-                elif part is one or (length and _length(part) == length):
+                elif part is one or (_is_sequence(part) and len(part) == length):
                     sources[id(part)] = part
         return cls(tables, sources)
 
     def among(self, ways: Iterable[tuple[str, Any]]) -> str:
         """Return the way to a value that is a record or has some; "" if there is none."""
         found: list[tuple[str, np.ndarray]] = []
-        places = [*filter(None, map(_Memory.of, self.tables))]
+        places = [*filter(None, map(_memory, self.tables))]
         for way, one in ways:
-            place = _Memory.of(one)
+            place = _memory(one)
             if id(one) in self.sources or (place and any(map(place.meets, places))):
                 return way
             values = _numbers(one)
