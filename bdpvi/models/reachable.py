@@ -74,7 +74,7 @@ def check_reach(records: Iterable[Any], length: int | None = None, **programs: A
         ...
     ValueError: model, its default argument start: these are records, and no ε covers what they do \
 there. Take records from the arguments alone, and let all else, such as starting values, be public \
-constants. Nothing was charged
+values. Nothing was charged
     >>> check_reach([x], model=lambda x, y=None, scale=2.5: None)
     """
     check_values(records, reachable(**programs), length)
@@ -88,7 +88,7 @@ def check_values(
     if way:
         raise ValueError(
             f"{way}: these are records, and no ε covers what they do there. Take records from the "
-            "arguments alone, and let all else, such as starting values, be public constants. "
+            "arguments alone, and let all else, such as starting values, be public values. "
             "Nothing was charged"
         )
 

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bdpvi._ground.host import HOST, drawing
 from bdpvi._ground.outputs import several
+from bdpvi.bayesian.inference.guide import check_unused
 from bdpvi.models.contract import Site
 from bdpvi.models.misfits import LastSite, Misfit, MisfitError, left_over, split
 from bdpvi.models.parameters import Holder, modules_of
@@ -55,6 +56,7 @@ def read(
         MisfitError: a ValueError that names each site and the remedy.
     """
     _check_loss(loss)
+    check_unused(guide)
     with pyro.validation_enabled(False):  # of made-up records, which may lie outside a support
         return _read(model, guide, loss, arguments, plate)
 

@@ -104,7 +104,7 @@ class Runs:
         for name, value in parameters.items():
             zeros, ones = (one[name].detach() for one in starts)
             if value.shape == zeros.shape and _equal(value, zeros) and not _equal(zeros, ones):
-                remedy = "start it at a public constant: no record can be read there"
+                remedy = "start it at a public value: no record can be read there"
                 yield Misfit(f"parameter {name!r}", "starts at values of the records", remedy)
                 return
 

@@ -28,7 +28,7 @@ from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.fingerprint import described
-from bdpvi.bayesian.inference.guide import check_steps, check_unused
+from bdpvi.bayesian.inference.guide import check_steps
 from bdpvi.bayesian.inference.optimisers import fused
 from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.datasets.dataset import BlockData, Data, shown
@@ -132,7 +132,6 @@ class SuitedDPVI(Settings):
     def of(cls, settings: Settings, model: Model, data: Data, guide: object) -> SuitedDPVI:
         """Return the route for a model, as :meth:`bdpvi.DPVI.suited`."""
         check_steps(guide)
-        check_unused(guide)
         if (own := getattr(model, "check", None)) is not None:
             own(shown(data))
         guide = _usual(model) if guide is None else guide

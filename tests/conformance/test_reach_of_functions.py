@@ -188,7 +188,7 @@ def step(model: Any, guide: Any, x: Any = X, y: Tensor = Y, **given: Any) -> Pri
     return svi
 
 
-REMEDY = "Take records from the arguments alone, .*public constants. Nothing was charged"
+REMEDY = "Take records from the arguments alone, .*public values. Nothing was charged"
 
 
 @pytest.mark.parametrize("way", WAYS)

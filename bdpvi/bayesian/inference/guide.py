@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from pyro.contrib.easyguide import EasyGuide
-from pyro.infer.autoguide import AutoGuide
-from pyro.infer.autoguide.effect import AutoMessenger
 from torch import Tensor
 from torch.distributions import Distribution
 from torch.distributions.constraints import Constraint
 
-from bdpvi.models.reachable import reachable
 from bdpvi.noise.secure import Lattice
 
 Free = dict[str, Tensor]
@@ -85,8 +81,8 @@ class Reparameterised(Guide, Protocol):
 
 def check_steps(guide: object) -> None:
     """Raise ValueError if steps on batches cannot train the guide, or guides of its class."""
-    for _, one in reachable(guide=guide):
-        kind = one if one is guide and isinstance(one, type) else type(one)
+    for one in [guide] if isinstance(guide, type) else _within(guide):
+        kind = one if isinstance(guide, type) else type(one)
         if one is guide and getattr(one, "is_mode", False):
             raise ValueError(
                 f"guide: {kind.__name__} is the mode, which bdpvi.fit alone finds; use FullRank"
@@ -98,9 +94,20 @@ def check_steps(guide: object) -> None:
             )
 
 
+def _within(guide: object) -> Iterator[Any]:
+    """Yield a guide and what it can reach."""
+    from bdpvi.models.reachable import reachable  # late: settings need none
+
+    return (one for _, one in reachable(guide=guide))
+
+
 def check_unused(guide: object) -> None:
     """Raise ValueError if a guide of Pyro's, or a part of one, has been run."""
-    for _, one in reachable(guide=guide):
+    from pyro.contrib.easyguide import EasyGuide  # late: settings need none
+    from pyro.infer.autoguide import AutoGuide
+    from pyro.infer.autoguide.effect import AutoMessenger
+
+    for one in _within(guide):
         used = isinstance(one, AutoGuide | EasyGuide) and one.prototype_trace is not None
         if isinstance(one, AutoMessenger):
             used = "locs" in one._modules
