@@ -73,7 +73,7 @@ def check_reach(records: Iterable[Any], length: int | None = None, **programs: A
     Traceback (most recent call last):
         ...
     ValueError: model, its default argument start: these are records, and no ε covers what they do \
-there. Take records from the arguments alone, and let all else, such as starting values, be public \
+there. Take records from the arguments alone, and let the rest, such as starting values, be public \
 values. Nothing was charged
     >>> check_reach([x], model=lambda x, y=None, scale=2.5: None)
     """
@@ -88,7 +88,7 @@ def check_values(
     if way:
         raise ValueError(
             f"{way}: these are records, and no ε covers what they do there. Take records from the "
-            "arguments alone, and let all else, such as starting values, be public values. "
+            "arguments alone, and let the rest, such as starting values, be public values. "
             "Nothing was charged"
         )
 

@@ -174,10 +174,10 @@ def make_private(
         counted = IndexedRecords.of_source("panel", settings.panel)
         check_panel(counted, held)
     check_optimizer(optimizer, module)
+    batches = _made_up(held, module, settings)
     check_rehearsed(optimizer, module)
     tables = tree_leaves(held.source) if isinstance(held.source, tuple) else [held.source]
     check_reach(tables, len(held), module=module, loss=loss, optimizer=optimizer)
-    batches = _made_up(held, module, settings)
     check_module(module, batches[-1])
     check_loss(loss, module, batches[-1])
     mode, at_once = settings.grad_sample_mode, settings.physical_batch

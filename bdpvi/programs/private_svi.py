@@ -50,8 +50,10 @@ class PrivateSVI:
         model, guide: as for ``pyro.infer.SVI``. Global latents need a Gaussian guide, local latents
             a guide that computes their parameters from the record's own row. Plates over records
             may subsample: their sizes are ignored. What they hold beside their arguments counts as
-            public, starting values included: a start that follows from records, and records within
-            reach, are refused before a charge.
+            public, starting values included. A start must be the same on two made-up tables; and
+            closures, defaults, globals, attributes and containers are searched for the records, by
+            memory and by value. The search is for mistakes: it does not see globals of installed
+            packages, or numbers computed from the records, such as means.
         optim: an optimiser of ``pyro.optim``.
         loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``, here with all terms sampled; or
             ``TraceEnum_ELBO``, which sums enumerated latents of the model out. Pyro's

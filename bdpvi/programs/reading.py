@@ -74,7 +74,8 @@ def _read(
     found = plate or _found(model, guide, arguments)
     runs = Runs(model, guide, arguments, found)
     modelled, guided, parameters = runs.first()
-    check_values(arguments.records, _starts(parameters), arguments.length)
+    starts = ((f"start of parameter {name!r}", value) for name, value in runs.begun().items())
+    check_values(arguments.records, starts, arguments.length)
     _observed(modelled)
     owned = {id(value) for value in holder.parameters()}
     free = {name: value for name, value in parameters.items() if id(value) not in owned}
@@ -133,13 +134,6 @@ def _check_loss(loss: Any) -> None:
             f"loss: num_particles={loss.num_particles} would need as many sums with noise in a "
             "step; use 1, and more steps"
         )
-
-
-def _starts(parameters: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the values at which parameters start, as the program sees them."""
-    constrained = dict(pyro.get_param_store().items())
-    for name, value in parameters.items():
-        yield f"start of parameter {name!r}", constrained.get(name, value)
 
 
 def _observed(modelled: poutine.Trace) -> list[Mapping[str, Any]]:

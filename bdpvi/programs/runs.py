@@ -32,6 +32,8 @@ from bdpvi.programs.sources import Rows
 
 _REPEATS = 6
 """Further runs, which must have the same sites: half of the runs' coins are missed in 1 of 64."""
+_OTHER = 0x5EED_0F_57A275
+"""Seed that nobody simulates records by."""
 _AGAIN = 20
 """Runs that are alike if a program has no coins of its own."""
 _TRIED = (0.0, 1.0, 0.5, 3.0)
@@ -91,18 +93,27 @@ class Runs:
             modelled = self._run("model", poutine.replay(self.model, guided), rows)
         return modelled, guided, captured.trace.nodes
 
+    def begun(self, rows: Rows | None = None, coins: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the parameters' values after a copy's first run.
+
+        Args:
+            rows: made-up records; of zeros by default.
+            coins: torch's random state; by default that of another seed, as simulated records may
+                have the numbers of a start's.
+        """
+        guide = copied(self._fresh, self.model)
+        with pyro.get_param_store().scope() as store, drawing(self.arguments.device, _OTHER):
+            store.clear()
+            if coins is not None:
+                torch.random.set_rng_state(coins)
+            nodes = self._first(guide, self.zeros if rows is None else rows)[2]
+            return {name: site["value"] for name, site in nodes.items()}
+
     def started(self, parameters: Mapping[str, Tensor]) -> Iterator[Misfit]:
         """Yield a parameter that starts elsewhere on other made-up records."""
-        starts = []
-        for rows in (self.zeros, self.ones):
-            guide = copied(self._fresh, self.model)
-            with pyro.get_param_store().scope() as store, drawing(self.arguments.device):
-                store.clear()
-                torch.random.set_rng_state(self._coins)
-                nodes = self._first(guide, rows)[2]
-                starts.append({name: _unconstrained(nodes[name]["value"]) for name in parameters})
+        starts = [self.begun(rows, self._coins) for rows in (self.zeros, self.ones)]
         for name, value in parameters.items():
-            zeros, ones = (one[name].detach() for one in starts)
+            zeros, ones = (_unconstrained(one[name]).detach() for one in starts)
             if value.shape == zeros.shape and _equal(value, zeros) and not _equal(zeros, ones):
                 remedy = "start it at a public value: no record can be read there"
                 yield Misfit(f"parameter {name!r}", "starts at values of the records", remedy)
