@@ -198,6 +198,12 @@ class Dataset:
         """Features and target of one record of ones, which is nobody's."""
         return self.x.new_ones(1, self.x.shape[1]), self.y.new_ones(1, *self.y.shape[1:])
 
+    @property
+    def made_up(self) -> Dataset:
+        """Two made-up records of the same form, of people of their own."""
+        x, y = (torch.cat([torch.zeros_like(one), one]) for one in self.like)
+        return replace(self, x=x, y=y, ids=torch.arange(2, device=x.device), people=People())
+
     def select(self, index: Tensor) -> Dataset:
         """Return the records at ``index`` (positions or a boolean mask), with their ids."""
         return replace(self, x=self.x[index], y=self.y[index], ids=self.ids[index])
@@ -297,6 +303,18 @@ class BlockData:
         names = tuple(f"x{j}" for j in range(items.like[0].shape[1]))
         noted = getattr(source, "preprocessing", {})
         return cls(Spread(items.blocks), len(items), names, name, noted, People(), items)
+
+    @property
+    def made_up(self) -> BlockData:
+        """As of a :class:`Dataset`."""
+        from torch.utils.data import TensorDataset  # late: few records are read by index
+
+        rows = [torch.cat([torch.zeros_like(one), one]) for one in self.like]
+        made = replace(self, parts=Held((rows[0], rows[-1])), records=2, people=People())
+        if self.items is None:
+            return made
+        items = replace(self.items, source=TensorDataset(*rows), takes=None)
+        return replace(made, items=items, parts=Spread(items.blocks))
 
     def taking(self, takes: Callable[..., Tensor] | None) -> BlockData:
         """Return records by index without those that ``takes(x, y)`` refuses when they are read.

@@ -38,6 +38,9 @@ _TYPES: dict[type, type[GaussianGuide]] = {
     AutoLaplaceApproximation: Laplace,
 }
 
+_SEED = 0x5EED_0F_57A275
+"""Seed of a start, which simulated records do not have: they would be found in it."""
+
 
 def of(
     auto: AutoGuide,
@@ -91,7 +94,12 @@ def of(
         settings["init_scale"] = auto._init_scale
     guide = kind(model, **settings)
     x, y = torch.zeros_like(data.x[:1]), torch.zeros_like(data.y[:1])
-    with isolated(data.x, seed=0), pyro.validation_enabled(False), poutine.block(), torch.no_grad():
+    with (
+        isolated(data.x, seed=_SEED),
+        pyro.validation_enabled(False),
+        poutine.block(),
+        torch.no_grad(),
+    ):
         guide.setup(x, y)
         if auto.prototype_trace is None:
             with _Cast(x):

@@ -36,6 +36,7 @@ from bdpvi.datasets.dataset import BlockData, Dataset, People, in_arrays, pair
 from bdpvi.guides.checks import require
 from bdpvi.models.contract import Model, fitting
 from bdpvi.models.logistic import with_categories
+from bdpvi.models.reachable import check_reach
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import EXPERIMENT, Key
 from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
@@ -254,6 +255,8 @@ def fit(
     else:
         there = moved = data.to(device_of(training.device), training.dtype)
     require(model, guide, moved if len(moved) else _blank(moved))
+    records = (data.x, data.y) if isinstance(data, Dataset) else (data,)
+    check_reach(records, len(data), model=model, guide=guide, optim=optim)
     if isinstance(guide, AutoGuide):
         guide = guides.of(guide, model, moved)
     track = bars.bar if progress else bars.silent

@@ -55,12 +55,13 @@ from bdpvi.guides import MeanField
 from bdpvi.models.contract import Model, fitting
 from bdpvi.models.parameters import Parameters
 from bdpvi.models.predictions import predictive_means
+from bdpvi.models.reachable import check_reach
 from bdpvi.noise import secure
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import Clip, clipped_sum, move
+from bdpvi.programs.descent import Clip, clipped_sum, move, unchanged
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
 from bdpvi.programs.sources import Batch
@@ -88,6 +89,7 @@ class Client:
         check = getattr(model, "check", None)
         if check is not None:
             check(data)
+        check_reach([data.x, data.y], model=model)
         self.rounds, self._data, self._ids = rounds, data, data.ids.to(HOST)
         # No record is needed to read the model, and the guide is the server's.
         program = _read(model, MeanField(model), blank(data).to(data.x.device))
@@ -153,6 +155,15 @@ class Server:
         self._optim = fused(fresh(optim or default_optimiser(rounds, LEARNING_RATE)))
         self._plan = BatchPlan(steps=rounds, seed=secrets.randbits(128) if seed is None else seed)
         self.updates = 0
+        with unchanged(self._program):
+            try:
+                zeros = torch.zeros(self.size, dtype=torch.float64)
+                move(self._program, fresh(self._optim), self._draw(), zeros, 0)
+            except Exception as error:  # whatever an optimiser of the user's raises
+                raise ValueError(
+                    f"optim raised {type(error).__name__} in a step without records "
+                    f"({error!s:.200}). Nothing was charged"
+                ) from error
 
     @property
     def size(self) -> int:
@@ -332,6 +343,8 @@ def fit_federated(
     validate.positive_int("rounds", rounds)
     settings = federation.rounds
     _check_clients(clients, settings)
+    records = [one for data in clients for one in (data.x, data.y)]
+    check_reach(records, guide=guide, optim=optim)
     server = Server(
         model, guide, clients[0], rounds=rounds, optim=optim, seed=seed_of(settings.seed, 0)
     )

@@ -47,47 +47,41 @@ class Holder(nn.Module):
 
 def modules_of(*programs: Any) -> list[nn.Module]:
     """Return the modules that programs are, are methods of, or refer to by name, each once."""
-    return [one for _, one in _referred(programs) if isinstance(one, nn.Module)]
+    return [one for one in _referred(programs) if isinstance(one, nn.Module)]
 
 
-def tensors_of(*programs: Any) -> list[tuple[str, Tensor]]:
-    """Return the tensors that programs refer to by name, parameters left out."""
-    found = ((name, one) for name, one in _referred(programs) if isinstance(one, Tensor))
-    return [(name, one) for name, one in found if not isinstance(one, nn.Parameter)]
+def typed(like: Tensor, *programs: Any) -> Tensor:
+    """Return a tensor of the type of the modules' weights, if there are any."""
+    weights = (weight for one in modules_of(*programs) for weight in one.parameters())
+    first = next(weights, like)
+    return like.to(first.dtype)
 
 
-def _referred(programs: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what programs are, are methods of, or refer to, and its name, each once.
+def _referred(programs: Iterable[Any]) -> Iterator[Any]:
+    """Yield what programs are, are methods of, or refer to, each once.
 
-    It searches ``functools.partial`` and Pyro's handlers, the attributes of modules and of a
-    method's object, the closures of functions, and modules and tensors among their globals.
+    It searches ``functools.partial`` and Pyro's handlers, the attributes of a method's object, the
+    closures of functions, and modules among their globals.
     """
     seen: set[int] = set()
-    left = [("", one) for one in programs]
+    left = [*programs]
     while left:
-        name, one = left.pop(0)
+        one = left.pop(0)
         if id(one) in seen:
             continue
         seen.add(id(one))
-        yield name, one
-        if isinstance(one, nn.Module):
-            own = {**vars(one), **dict(one.named_buffers())}
-            left += [(n, value) for n, value in own.items() if isinstance(value, Tensor)]
-        elif isinstance(one, partial):
-            left += [("", v) for v in (one.func, *one.args)] + list(one.keywords.items())
+        yield one
+        if isinstance(one, partial):
+            left += [one.func, *one.args, *one.keywords.values()]
         elif inspect.ismethod(one):
             owner = one.__self__
-            left += (
-                [("", owner)]
-                if isinstance(owner, nn.Module)
-                else [*getattr(owner, "__dict__", {}).items()]
-            )
-            left.append(("", one.__func__))
+            module = isinstance(owner, nn.Module)
+            left += [owner] if module else getattr(owner, "__dict__", {}).values()
+            left.append(one.__func__)
         elif inspect.isfunction(one):
             names = inspect.getclosurevars(inspect.unwrap(one))
-            kinds = (nn.Module, Tensor)
-            left += [*names.nonlocals.items()]
-            left += [(n, v) for n, v in names.globals.items() if isinstance(v, kinds)]
+            left += names.nonlocals.values()
+            left += [one for one in names.globals.values() if isinstance(one, nn.Module)]
 
 
 @dataclass(frozen=True, eq=False)

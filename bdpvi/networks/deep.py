@@ -19,12 +19,19 @@ from torch.utils._pytree import tree_leaves
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.reachable import check_reach
 from bdpvi.networks.autocast import Autocast
 from bdpvi.networks.gradients import Batch, Loss, trainable
 from bdpvi.networks.preflight import make_gradients, without_gradient
 from bdpvi.networks.private import Private
 from bdpvi.networks.records import IndexedRecords, Source, check_panel
-from bdpvi.networks.refusals import check_kind, check_loss, check_module, check_optimizer
+from bdpvi.networks.refusals import (
+    check_kind,
+    check_loss,
+    check_module,
+    check_optimizer,
+    check_rehearsed,
+)
 from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
@@ -170,6 +177,9 @@ def make_private(
         check_panel(counted, held)
     check_optimizer(optimizer, module)
     batches = _made_up(held, module, settings)
+    check_rehearsed(optimizer, module)
+    tables = tree_leaves(held.source) if isinstance(held.source, tuple) else [held.source]
+    check_reach(tables, len(held), module=module, loss=loss, optimizer=optimizer)
     check_module(module, batches[-1])
     check_loss(loss, module, batches[-1])
     gradients = make_gradients(module, loss, settings.physical_batch, batches)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
+from bdpvi._ground.checkpoint import sealed, unsealed
 from bdpvi._ground.outputs import several
 from bdpvi.networks.gradients import Batch, Loss, call, trainable
 from bdpvi.networks.trial import TrialRun, entered, still
@@ -147,6 +150,38 @@ def check_optimizer(optimizer: Optimizer, module: nn.Module) -> None:
             f"{len(wanted)} that the module trains; give it all of these and no others "
             "(requires_grad_(False) freezes)"
         )
+
+
+def check_rehearsed(optimizer: Optimizer, module: nn.Module) -> None:
+    """Refuse an optimiser that cannot take two steps without gradient, saved and loaded between.
+
+    A copy of it does so, with a copy of the module.
+
+    Raises:
+        ValueError: naming ``optimizer``.
+    """
+    memo: dict[int, Any] = {}
+    try:
+        copy = deepcopy(module, memo)
+        tried = object.__new__(type(optimizer))
+        tried.__dict__ = deepcopy(vars(optimizer), memo)
+    except Exception:  # a module or an optimiser that cannot be copied
+        return
+    try:
+        for _ in range(2):
+            for weight in trainable(copy):
+                weight.grad = torch.zeros_like(weight)
+            tried.step()
+            written = BytesIO()
+            torch.save(sealed({"optimizer": tried.state_dict(), **copy.state_dict()}), written)
+            written.seek(0)
+            state = unsealed(torch.load(written, weights_only=False))
+            tried.load_state_dict(state["optimizer"])
+    except Exception as error:  # whatever an optimiser of the user's raises
+        raise ValueError(
+            f"optimizer={type(optimizer).__name__} raised {type(error).__name__} in two steps "
+            f"without records ({error!s:.200}); use one of torch.optim. Nothing was charged"
+        ) from error
 
 
 def check_frozen(optimizer: Optimizer, module: nn.Module) -> None:

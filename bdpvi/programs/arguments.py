@@ -90,6 +90,11 @@ class Arguments:
         return tuple(one for one, of in zip(self.leaves, self.sampled, strict=True) if of)
 
     @property
+    def records(self) -> tuple[Any, ...]:
+        """What holds the records."""
+        return self.tables if self.source is None else (self.source,)
+
+    @property
     def device(self) -> torch.device:
         """Where the records are."""
         return self.tables[0].device
@@ -117,6 +122,17 @@ class Arguments:
     def stand_in(self) -> tuple[Tensor, ...]:
         """One record of zeros, for code that must not see real records."""
         return tuple(one.new_zeros(1, *one.shape[1:]) for one in self.tables)
+
+    @property
+    def made_up(self) -> Arguments:
+        """The arguments with two made-up records, of zeros and of ones."""
+        leaves = [
+            torch.cat([one.new_zeros(1, *one.shape[1:]), one.new_ones(1, *one.shape[1:])])
+            if of_records
+            else one
+            for one, of_records in zip(self.leaves, self.sampled, strict=True)
+        ]
+        return Arguments(tuple(leaves), self.form, self.sampled, None, 2)
 
     def call(self, rows: tuple[Tensor, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return positional and keyword arguments with these rows, (n, ...) each."""

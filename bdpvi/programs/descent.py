@@ -8,18 +8,21 @@ with Adaptive Clipping", NeurIPS 2021.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy, deepcopy
+from dataclasses import dataclass, replace
+from io import BytesIO
 from typing import Any
 
 import torch
 from pyro.optim import PyroOptim
 from torch import Tensor
 
+from bdpvi._ground.checkpoint import sealed, unsealed
 from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import HOST, all_finite, drawing
-from bdpvi.bayesian.inference.optimisers import together
+from bdpvi.bayesian.inference.optimisers import fresh, together
 from bdpvi.noise.streams import stir
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.recording import recorded
@@ -155,6 +158,20 @@ def move(program: Program, optim: PyroOptim, draw: Draw, gradient: Tensor, numbe
     )
 
 
+@contextmanager
+def unchanged(program: Program) -> Iterator[None]:
+    """Put parameters back to what they are now, at the end."""
+    values = program.parameters.values()
+    before = [value.detach().clone() for value in values]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for value, old in zip(values, before, strict=True):
+                value.copy_(old)
+                value.grad = None
+
+
 class Descent:
     """A program in training. Its steps are charged elsewhere, before they are taken.
 
@@ -175,6 +192,34 @@ class Descent:
         self.program = recorded(program, max(most, 1))  # of an empty table, which must not show
         self.optim, self.mechanism, self.clip = optim, mechanism, clip
         self.bound, self.ignored = clip.bound, 0
+
+    def rehearse(self) -> None:
+        """Take two steps on made-up records, with the state saved and loaded between them.
+
+        What can fail without noise fails here, before a charge. Nothing stays changed.
+
+        Raises:
+            ValueError: naming what failed.
+        """
+        program = replace(self.program, arguments=self.program.arguments.made_up)
+        (batch,) = program.arguments.every()
+        tried, written = copy(self), BytesIO()
+        tried.program, tried.optim = program, fresh(self.optim)
+        with unchanged(program), drawing(HOST, 0):
+            try:
+                for number in range(2):
+                    draw = program.draw()
+                    total, _ = clipped_sum(program, draw, batch, self.clip, self.bound)
+                    move(program, tried.optim, draw, total[: program.size], number)
+                    written.seek(0)
+                    torch.save(sealed(tried.state_dict()), written)
+                    written.seek(0)
+                    tried.load_state_dict(unsealed(torch.load(written, weights_only=False)))
+            except Exception as error:  # whatever an optimiser or a program of the user's raises
+                raise ValueError(
+                    f"training fails on made-up records, by {type(error).__name__}: "
+                    f"{error!s:.200}. Nothing was charged"
+                ) from error
 
     def step(self, number: int) -> tuple[Tensor, Tensor]:
         """Take the step with this number: Poisson batch, clipped gradients, noise, optimiser.

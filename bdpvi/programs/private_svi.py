@@ -21,8 +21,9 @@ from bdpvi._ground.host import HOST, drawing, on_host
 from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import require_same
 from bdpvi._ground.types import PrivacyUtilityWarning
-from bdpvi.bayesian.inference.guide import check_steps
+from bdpvi.bayesian.inference.guide import check_steps, check_unused
 from bdpvi.datasets.dataset import BlockData, Dataset, in_arrays
+from bdpvi.models.reachable import check_reach
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.arguments import Arguments
@@ -49,7 +50,11 @@ class PrivateSVI:
     Args:
         model, guide: as for ``pyro.infer.SVI``. Global latents need a Gaussian guide, local latents
             a guide that computes their parameters from the record's own row. Plates over records
-            may subsample: their sizes are ignored.
+            may subsample: their sizes are ignored. What they hold beside their arguments counts as
+            public, starting values included. A start must be the same on two made-up tables; and
+            closures, defaults, globals, attributes and containers are searched for the records, by
+            memory and by value. The search is for mistakes: it does not see globals of installed
+            packages, or numbers computed from the records, such as means.
         optim: an optimiser of ``pyro.optim``.
         loss: ``Trace_ELBO``; ``TraceMeanField_ELBO``, here with all terms sampled; or
             ``TraceEnum_ELBO``, which sums enumerated latents of the model out. Pyro's
@@ -277,6 +282,9 @@ class PrivateSVI:
             return self._descent, self._charged
         if not arguments.length:
             raise ValueError("step: the records are 0; at least 1 is needed. Nothing was charged")
+        check_unused(self.guide)
+        programs = {"model": self.model, "guide": self.guide, "loss": self.loss}
+        check_reach(arguments.records, arguments.length, **programs, optim=self.optim)
         program = read(self.model, self.guide, self.loss, arguments, self.plate)
         rows = () if arguments.source else arguments.tables
         shown = in_arrays(source) or {f"argument {at}": one for at, one in enumerate(rows)}
@@ -288,6 +296,7 @@ class PrivateSVI:
         )
         of, spent = secrets.token_hex(8), ledger or Ledger()
         descent = Descent(program, self.optim, mechanism, self._clip)
+        descent.rehearse()
         self._charged = Steps(spent, mechanism.event(1), kind="steps", of=of, block=BLOCK)
         self._descent = descent
         return descent, self._charged

@@ -18,9 +18,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bdpvi._ground.host import HOST, drawing
 from bdpvi._ground.outputs import several
+from bdpvi.bayesian.inference.guide import check_unused
 from bdpvi.models.contract import Site
 from bdpvi.models.misfits import LastSite, Misfit, MisfitError, left_over, split
-from bdpvi.models.parameters import Holder, modules_of, tensors_of
+from bdpvi.models.parameters import Holder, modules_of
+from bdpvi.models.reachable import check_values
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import is_normal
 from bdpvi.programs.program import Draw, Program, in_plate
@@ -54,7 +56,7 @@ def read(
         MisfitError: a ValueError that names each site and the remedy.
     """
     _check_loss(loss)
-    _check_unused(guide)
+    check_unused(guide)
     with pyro.validation_enabled(False):  # of made-up records, which may lie outside a support
         return _read(model, guide, loss, arguments, plate)
 
@@ -67,11 +69,13 @@ def _read(
     plate: str | None,
 ) -> Program:
     holder = Holder(modules_of(model, guide))
-    if early := [*_in_layers(holder), *_in_names(model, guide, arguments)]:
+    if early := [*_in_layers(holder)]:
         raise MisfitError(early)
     found = plate or _found(model, guide, arguments)
     runs = Runs(model, guide, arguments, found)
     modelled, guided, parameters = runs.first()
+    starts = ((f"start of parameter {name!r}", value) for name, value in runs.begun().items())
+    check_values(arguments.records, starts, arguments.length)
     _observed(modelled)
     owned = {id(value) for value in holder.parameters()}
     free = {name: value for name, value in parameters.items() if id(value) not in owned}
@@ -80,7 +84,7 @@ def _read(
         *_in_guide(guided, guide, found, modelled),
         *_in_parameters(free, runs.sizes.get(found), arguments.length),
     ]
-    misfits = misfits or runs.differing(modelled, guided, found)
+    misfits = misfits or runs.differing(modelled, guided, found) or list(runs.started(parameters))
     if misfits:
         raise MisfitError(misfits)
     known = pyro.get_param_store().get_state()["constraints"]
@@ -132,15 +136,6 @@ def _check_loss(loss: Any) -> None:
         )
 
 
-def _check_unused(guide: Any) -> None:
-    if isinstance(guide, AutoGuide) and guide.prototype_trace is not None:
-        raise ValueError(
-            f"guide: this {type(guide).__name__} has been run, and if it was trained on these "
-            "records no ε covers its parameters. Call pyro.clear_param_store() and make a new "
-            "one. Nothing was charged"
-        )
-
-
 def _observed(modelled: poutine.Trace) -> list[Mapping[str, Any]]:
     """Return the observed sites, or raise a MisfitError if there is none."""
     observed = [site for site in split(modelled)[1] if not _is_factor(site)]
@@ -188,20 +183,6 @@ def _recurrent(holder: Holder) -> Iterator[Misfit]:
                 f"layer {name.removeprefix('held.')!r} ({type(layer).__name__})",
                 "has no gradient of a single record in torch",
                 "use nn.LSTM, which has one, or write the recurrence with nn.Linear",
-            )
-
-
-def _in_names(model: object, guide: object, arguments: Arguments) -> Iterator[Misfit]:
-    """Yield the tensors that model and guide refer to by name and that share records' memory."""
-    if arguments.source is not None:
-        return
-    places = {one.untyped_storage().data_ptr() for one in arguments.tables if one.numel()}
-    for name, value in tensors_of(model, guide):
-        if value.numel() and value.untyped_storage().data_ptr() in places:
-            yield Misfit(
-                f"tensor {name!r}",
-                "of the model or guide is a table of records",
-                "take it from the arguments alone, where each record can be protected",
             )
 
 

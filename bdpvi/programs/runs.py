@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import os
@@ -15,11 +16,15 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
-from torch import Tensor
+from pyro.infer.autoguide import AutoGuide
+from pyro.poutine import Trace
+from pyro.poutine.guide import GuideMessenger
+from torch import Tensor, nn
 
 from bdpvi._ground.host import drawing, on
 from bdpvi._ground.undropped import Undropped
 from bdpvi.models.misfits import LastSite, Misfit, MisfitError, Site, split
+from bdpvi.models.parameters import modules_of
 from bdpvi.models.traces import Improper
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import plates
@@ -28,6 +33,8 @@ from bdpvi.programs.sources import Rows
 
 _REPEATS = 6
 """Further runs, which must have the same sites: half of the runs' coins are missed in 1 of 64."""
+_OTHER = 0x5EED_0F_57A275
+"""Seed that nobody simulates records by."""
 _AGAIN = 20
 """Runs that are alike if a program has no coins of its own."""
 _TRIED = (0.0, 1.0, 0.5, 3.0)
@@ -52,6 +59,7 @@ class Runs:
         self.model, self.guide, self.arguments, self.plate = model, guide, arguments, plate
         self.sizes: dict[str, Any] = {}
         self.by_size = False
+        self._fresh, self._coins = copied(guide, model), torch.random.get_rng_state()
         self.zeros = arguments.stand_in
         self.ones = tuple(map(torch.ones_like, self.zeros))
 
@@ -66,10 +74,8 @@ class Runs:
             ValueError: if a parameter existed before.
         """
         before = set(pyro.get_param_store().keys())
-        with poutine.trace(param_only=True) as captured:
-            guided = self._run("guide", self.guide, self.zeros)
-            modelled = self._run("model", poutine.replay(self.model, guided), self.zeros)
-        nodes = captured.trace.nodes
+        self._coins = torch.random.get_rng_state()
+        modelled, guided, nodes = self._first(self.guide, self.zeros)
         found = {name: _unconstrained(site["value"]) for name, site in nodes.items()}
         once = {id(value): name for name, value in reversed(found.items())}
         found = {n: v for n, v in found.items() if v.requires_grad and once[id(v)] == n}
@@ -80,6 +86,39 @@ class Runs:
                 "guide and its modules again. Nothing was charged"
             )
         return modelled, guided, found
+
+    def _first(self, guide: Any, rows: Rows) -> tuple[poutine.Trace, poutine.Trace, Any]:
+        """Return both traces of a first run, and its parameters."""
+        with poutine.trace(param_only=True) as captured:
+            guided = self._run("guide", guide, rows)
+            modelled = self._run("model", poutine.replay(self.model, guided), rows)
+        return modelled, guided, captured.trace.nodes
+
+    def begun(self, rows: Rows | None = None, coins: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the parameters' values after a copy's first run.
+
+        Args:
+            rows: made-up records; of zeros by default.
+            coins: torch's random state; by default that of another seed, as simulated records may
+                have the numbers of a start's.
+        """
+        guide = copied(self._fresh, self.model)
+        with pyro.get_param_store().scope() as store, drawing(self.arguments.device, _OTHER):
+            store.clear()
+            if coins is not None:
+                torch.random.set_rng_state(coins)
+            nodes = self._first(guide, self.zeros if rows is None else rows)[2]
+            return {name: site["value"] for name, site in nodes.items()}
+
+    def started(self, parameters: Mapping[str, Tensor]) -> Iterator[Misfit]:
+        """Yield a parameter that starts elsewhere on other made-up records."""
+        starts = [self.begun(rows, self._coins) for rows in (self.zeros, self.ones)]
+        for name, value in parameters.items():
+            zeros, ones = (_unconstrained(one[name]).detach() for one in starts)
+            if value.shape == zeros.shape and _equal(value, zeros) and not _equal(zeros, ones):
+                remedy = "start it at a public value: no record can be read there"
+                yield Misfit(f"parameter {name!r}", "starts at values of the records", remedy)
+                return
 
     def unsteady(self, modelled: poutine.Trace, guided: poutine.Trace) -> Iterator[Misfit]:
         """Yield the first site or parameter that another run lacks, adds or gives another shape."""
@@ -279,6 +318,31 @@ class Runs:
         if self.plate is not None:
             return name == self.plate
         return part or (self.by_size and size == self.arguments.length)
+
+
+def copied(guide: Any, model: Any) -> Any:
+    """Return a copy of a guide that is a module, for the same model; the guide if it has none.
+
+    Copying drops the model of Pyro's guides, in both.
+    """
+    if not isinstance(guide, nn.Module):
+        return guide
+    parts = [one for one in guide.modules() if isinstance(one, AutoGuide)]
+    kept = [(one._model, one.master) for one in parts]
+    shared = {id(one): one for one in modules_of(model)}
+    try:
+        made = copy.deepcopy(guide, shared)  # type: ignore[arg-type]
+    except Exception:  # whatever a module of the user's holds
+        return guide
+    finally:
+        for one, (own, master) in zip(parts, kept, strict=True):
+            one._model, one.master = own, master
+    copies = [one for one in made.modules() if isinstance(one, AutoGuide)]
+    for one, (own, _) in zip(copies, kept, strict=True):
+        one._model = own
+    if isinstance(made, GuideMessenger):
+        made.trace = Trace()  # which a copy lacks
+    return made
 
 
 def failed(name: str, on: str, last: LastSite, error: Exception) -> ValueError:

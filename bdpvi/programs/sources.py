@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from bdpvi._ground.host import onto
 from bdpvi.datasets.dataset import BlockData, Data
 from bdpvi.datasets.items import Items
 from bdpvi.datasets.records import Spread
-from bdpvi.models.parameters import modules_of
 from bdpvi.releases.noisy_sum import NoisySum
 
 Rows = tuple[Tensor, ...]
@@ -54,13 +53,6 @@ def latents_like(data: Data) -> Tensor:
     """Return a tensor of the type of all latents: the records', unless they are whole numbers."""
     found = (one for one in data.like if one.is_floating_point())
     return next(found, torch.empty(0, device=data.like[0].device))
-
-
-def typed(like: Tensor, *programs: Any) -> Tensor:
-    """Return a tensor of the type of the modules' weights, if there are any."""
-    weights = (weight for one in modules_of(*programs) for weight in one.parameters())
-    first = next(weights, like)
-    return like.to(first.dtype)
 
 
 def source_of(data: BlockData, like: Rows, steps: int | None = None) -> Items | Windows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import inspect
 import math
@@ -18,6 +17,7 @@ import torch
 from pyro import poutine
 from pyro.infer import ELBO, JitTrace_ELBO, Trace_ELBO
 from pyro.infer.autoguide import AutoGuide, AutoNormal
+from pyro.infer.autoguide.effect import AutoMessenger
 from torch import Tensor
 from torch.distributions import transform_to
 
@@ -37,7 +37,7 @@ from bdpvi.models.contract import Model, Site
 from bdpvi.models.design import Design
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.own import OwnRegression
-from bdpvi.models.parameters import Holder, TrainedModel, modules_of
+from bdpvi.models.parameters import Holder, TrainedModel, modules_of, typed
 from bdpvi.models.traces import check_without_targets
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
@@ -52,8 +52,9 @@ from bdpvi.programs.moments import moments, prior_deviations
 from bdpvi.programs.program import Program
 from bdpvi.programs.reading import read
 from bdpvi.programs.recording import recorded
+from bdpvi.programs.runs import copied
 from bdpvi.programs.settings import Settings
-from bdpvi.programs.sources import latents_like, source_of, typed
+from bdpvi.programs.sources import latents_like, source_of
 from bdpvi.regression.objective_plan import rows_said
 from bdpvi.releases.estimate import Gaussian, Trained
 from bdpvi.releases.noisy_sum import NoisySum
@@ -140,6 +141,12 @@ class SuitedDPVI(Settings):
         made = cls(**given, guide=guide, size=0, start=start)
         with isolated(typed(latents_like(data), model, guide)), on(HOST):
             program = made._read(model, data)
+            if late := sorted(Holder(modules_of(model, guide)).state_dict().keys() - start.keys()):
+                name = late[0].split(".", 2)[-1]  # without the holder's part
+                raise ValueError(
+                    f"guide makes {name!r} in its first run, and a training starts anew: make it "
+                    "in __init__, and hand a guide of Pyro's over as it is. Nothing was charged"
+                )
             for known in (moments, prior_deviations):  # refuse before any charge
                 known(program)
             recorded(program, rows=2)
@@ -149,6 +156,16 @@ class SuitedDPVI(Settings):
             row = like.new_zeros(1, len(data.feature_names))
             check_without_targets(model, named, row, program.sites)
             return replace(made, size=program.size)
+
+    @property
+    def rehearsal(self) -> SuitedDPVI:
+        """The route of two steps whose noise is next to nothing, for made-up records."""
+        few = {"checkpoint": None, "progress": False, "batch": None, "draws": 2, "steps": 2}
+        return replace(self, rows=1e6, **few)  # type: ignore[arg-type]
+
+    def reset(self, model: Model) -> None:
+        """Give the modules the weights that they had before any training."""
+        Holder(modules_of(model, self.guide)).load_state_dict(self.start)
 
     def suited(self, model: Model, data: Data, guide: object) -> SuitedDPVI:
         """Return the route for another model; see :meth:`bdpvi.DPVI.suited`."""
@@ -232,7 +249,7 @@ class SuitedDPVI(Settings):
         self, model: Model, data: Data, plan: DPVIPlan, key: Key, kept: KeptState | None
     ) -> dict[str, Tensor]:
         """Return the latents' mean and covariance, and the model's parameters."""
-        Holder(modules_of(model, self.guide)).load_state_dict(self.start)
+        self.reset(model)
         start = int(key.child("start"))
         with isolated(typed(latents_like(data), model, self.guide), seed=start % 2**63), on(HOST):
             program = self._read(model, data)
@@ -316,8 +333,8 @@ class SuitedDPVI(Settings):
     def _read(self, model: Model, data: Data) -> Program:
         """Return the program; with a copy of a Pyro guide, as each is trained once."""
         guide = self.guide
-        if isinstance(guide, AutoGuide):
-            fresh = _copied(guide, {id(one): one for one in modules_of(model)})
+        if isinstance(guide, AutoGuide | AutoMessenger):
+            fresh = copied(guide, model)
             if self.rows is not None and isinstance(fresh, _Usual):
                 # With noise a scale that is too large adapts more slowly than one too small.
                 fresh._init_scale = min(fresh._init_scale, _START / math.sqrt(self.rows))
@@ -372,7 +389,7 @@ class SuitedDPVI(Settings):
 
         It shows what the text of a model or guide does not: closures, sizes, scales.
         """
-        Holder(modules_of(model, self.guide)).load_state_dict(self.start)
+        self.reset(model)
         with isolated(typed(latents_like(data), model, self.guide), seed=0), on(HOST):
             program = self._read(model, data)
             draw = program.draw()
@@ -398,18 +415,6 @@ def _identified(program: Program, model: Model, features: int) -> Tensor | None:
 
     found: Tensor = torch.block_diag(*map(of_site, program.sites))
     return found
-
-
-def _copied(guide: AutoGuide, shared: dict[int, Any]) -> Any:
-    """Return a copy of a Pyro guide, for the same model; copying drops that in both."""
-    parts = [one for one in guide.modules() if isinstance(one, AutoGuide)]
-    kept = [(one._model, one.master) for one in parts]
-    made = copy.deepcopy(guide, shared)
-    copies = [one for one in made.modules() if isinstance(one, AutoGuide)]
-    for one, fresh, (model, master) in zip(parts, copies, kept, strict=True):
-        one._model = fresh._model = model
-        one.master = master
-    return made
 
 
 def _described(guide: Any) -> str:

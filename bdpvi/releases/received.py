@@ -35,6 +35,8 @@ def release_of(content: bytes, model: Model | None = None) -> Release:
         raise ValueError("samples must have shape (draws, d), and latents as many draws")
     if isinstance(model, Known):
         _check_shapes(model, latents, shared)
+    else:
+        samples, latents = _as_trained(model, samples, latents)
     _check_words(shared, getattr(model, "classes", 0))
     return Release(
         samples=samples,
@@ -47,6 +49,15 @@ def release_of(content: bytes, model: Model | None = None) -> Release:
         guide=shared.guide,
         parameters=parameters,
     )
+
+
+def _as_trained(
+    model: Model, samples: torch.Tensor, latents: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Return the draws in the type of the model's networks, in which they were made."""
+    from bdpvi.models.parameters import typed  # late: it loads Pyro
+
+    return typed(samples, model), {name: typed(value, model) for name, value in latents.items()}
 
 
 def _trained(model: Model, parameters: Mapping[str, torch.Tensor]) -> Model:

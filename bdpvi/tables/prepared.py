@@ -24,8 +24,10 @@ from bdpvi.bayesian.accounting.answer import implied, nothing
 from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.bayesian.accounting.table import total as of_table
 from bdpvi.bayesian.fit import Kept
+from bdpvi.bayesian.inference.guide import check_unused
 from bdpvi.datasets.dataset import Data, Dataset, in_arrays
 from bdpvi.models.contract import Model, fitting
+from bdpvi.models.reachable import check_reach
 from bdpvi.noise.keys import EXPERIMENT, Key
 from bdpvi.privacy.conversions import TESTS, least_failure
 from bdpvi.privacy.cost import ADD_OR_REMOVE, Assumption, Bound, Cost, Kind, sentences
@@ -36,8 +38,10 @@ from bdpvi.releases import basis, transaction
 from bdpvi.releases.estimate import Drawn, Processed, Trained
 from bdpvi.releases.mechanisms import CountRows, Solve
 from bdpvi.releases.receipt import AIMED, Receipt
+from bdpvi.releases.received import release_of
 from bdpvi.releases.released import Release, flat
 from bdpvi.releases.route import Route, Suited, latents_of, planned
+from bdpvi.releases.shared_file import release_bytes
 from bdpvi.releases.transaction import Before, Transaction
 
 
@@ -82,9 +86,42 @@ class Prepared:
         else:
             data = data.taking(getattr(model, "takes", None))
         model = getattr(model, "plain", model)
+        records = (data.x, data.y) if isinstance(data, Dataset) else (data,)
+        check_unused(guide)
+        check_reach(records, len(data), model=model, guide=guide, route=route)
         data.people.share(ledger)
         basis.given(data, **in_arrays(data))
-        return cls(model, data, route.suited(model, data, guide), Kept(data.people))
+        made = cls(model, data, route.suited(model, data, guide), Kept(data.people))
+        made._rehearse()
+        return made
+
+    def _rehearse(self) -> None:
+        """Release from made-up records, write, read and use it: what can fail, fails uncharged.
+
+        Raises:
+            ValueError: naming what failed.
+        """
+        short = getattr(self.route, "rehearsal", None)
+        if short is None:
+            return
+        data = self.data.made_up
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tried = replace(self, data=data, route=short, kept=Kept(data.people))
+                made = tried.release(epsilon=1.0, work=Transaction(data.ledger, Key(bytes(32))))
+            assert made.guide is not None
+            mean = torch.tensor([made.guide.mean] * 2).to(made.samples)  # draws may overflow
+            latents = made.guide.latents(made.model, mean, len(data.feature_names))
+            content = release_bytes(replace(made, samples=mean, latents=latents))
+            release_of(content, self.model).with_draws(2)
+        except Exception as error:  # whatever a model or guide of the user's raises
+            raise ValueError(
+                f"a release fails on made-up records, by {type(error).__name__}: {error!s:.200}. "
+                "Nothing was charged"
+            ) from error
+        finally:
+            short.reset(self.model)
 
     @property
     def ledger(self) -> Ledger:

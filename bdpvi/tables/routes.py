@@ -63,7 +63,8 @@ def fit_private(
         epsilon: ε that everything spent on the table may reach, this included.
         delta: δ.
         route: how, such as :class:`ObjectivePerturbation`; None takes the best that the model has.
-        guide: for routes that need one; by default of a draw :class:`bdpvi.guides.Laplace`.
+        guide: for routes that need one; by default of a draw :class:`bdpvi.guides.Laplace`. Its
+            starting values, as by ``init_loc_fn``, count as public.
         guarantee: :class:`~bdpvi.bayesian.guarantees.BayesianDP` for a draw whose ε is certified,
             by :class:`bdpvi.guides.Laplace` of :class:`BayesianLogisticRegression`.
         ledger: what is charged; by default the one that came with ``data``.

@@ -29,6 +29,7 @@ from bdpvi.privacy import ledger as ledgers
 from bdpvi.privacy.book import Book, follow
 from bdpvi.releases import transaction
 from bdpvi.releases.transaction import Plan, Transaction, seal
+from bdpvi.tables.prepared import Prepared
 
 _LONGEST = 120
 """Seconds that a work in a process may take."""
@@ -48,6 +49,7 @@ class Watch:
         plans: what was charged.
         sums: noisy sums of steps, and how many steps the file had when each was drawn.
         names: ancestors and labels of each key.
+        rehearsing: whether what is drawn is for made-up records, by a key that is public.
     """
 
     place: Place
@@ -57,6 +59,7 @@ class Watch:
     plans: list[Plan[Any]] = field(default_factory=list)
     sums: list[tuple[int, int]] = field(default_factory=list)
     names: dict[bytes, tuple[bytes, tuple[object, ...]]] = field(default_factory=dict)
+    rehearsing: bool = False
 
     def line(self, secret: bytes) -> tuple[bytes, ...]:
         """Return the secrets of a key and of all that it follows from."""
@@ -98,6 +101,7 @@ def watching(place: Place, before: Callable[[], object] = lambda: None) -> Itera
     child, words = Key.child, Key.words
     begun, make = WholeNormals.__init__, WholeNormals._make
     charge, add, of_seed = Transaction.charge, secure.SumNoise.add, Key.of_seed
+    rehearse = Prepared._rehearse
 
     def named(self: Key, *labels: str | int) -> Key:
         made = child(self, *labels)
@@ -105,7 +109,8 @@ def watching(place: Place, before: Callable[[], object] = lambda: None) -> Itera
         return made
 
     def drawn(self: Key, count: int) -> Any:
-        seen.draw(self)
+        if not seen.rehearsing:
+            seen.draw(self)
         return words(self, count)
 
     def started(self: Any, key: Key) -> None:
@@ -113,11 +118,12 @@ def watching(place: Place, before: Callable[[], object] = lambda: None) -> Itera
         begun(self, key)
 
     def made(self: Any, count: int) -> Any:
-        seen.draw(self.key)
+        if not seen.rehearsing:
+            seen.draw(self.key)
         return make(self, count)
 
     def added(self: Any, total: Any, deviation: float) -> Any:
-        if not hasattr(self, "added"):
+        if not hasattr(self, "added") and not seen.rehearsing:
             self.added = True
             seen.sum()
         return add(self, total, deviation)
@@ -130,8 +136,16 @@ def watching(place: Place, before: Callable[[], object] = lambda: None) -> Itera
 
     def charged(self: Transaction, mechanism: Any, **given: Any) -> Any:
         found = charge(self, mechanism, **given)
-        seen.plans.append(found[0])
+        if not seen.rehearsing:
+            seen.plans.append(found[0])
         return found
+
+    def rehearsed(self: Prepared) -> None:
+        seen.rehearsing = True
+        try:
+            rehearse(self)
+        finally:
+            seen.rehearsing = False
 
     with pytest.MonkeyPatch.context() as patch:
         rehearsals.left_out(patch)
@@ -142,6 +156,7 @@ def watching(place: Place, before: Callable[[], object] = lambda: None) -> Itera
         patch.setattr(secure.SumNoise, "add", added)
         patch.setattr(Key, "of_seed", staticmethod(of_key))
         patch.setattr(transaction.Transaction, "charge", charged)
+        patch.setattr(Prepared, "_rehearse", rehearsed)
         yield seen
 
 

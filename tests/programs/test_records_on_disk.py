@@ -385,6 +385,8 @@ def test_after_an_interruption_the_same_batches_come_at_no_price(
 
     def stopping(self: Windows, mechanism: NoisySum, step: int) -> Any:
         found = batch(self, mechanism, step)
+        if len(self.data) == 2:  # those of the rehearsal
+            return found
         x = found.read(found.positions)[0]
         if step in batches:
             assert torch.equal(batches[step], x)
@@ -506,7 +508,8 @@ def test_no_batch_beyond_the_training_is_drawn(
     drawn, coins = [], NoisySum.coins
 
     def counted(mechanism: NoisySum, step: int) -> Any:
-        drawn.append(step)
+        if mechanism.length != 2:  # those of the rehearsal
+            drawn.append(step)
         return coins(mechanism, step)
 
     monkeypatch.setattr(NoisySum, "coins", counted)

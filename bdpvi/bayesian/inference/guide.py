@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -81,6 +81,39 @@ class Reparameterised(Guide, Protocol):
 
 def check_steps(guide: object) -> None:
     """Raise ValueError if steps on batches cannot train the guide, or guides of its class."""
-    kind = guide.__name__ if isinstance(guide, type) else type(guide).__name__
-    if getattr(guide, "is_mode", False):
-        raise ValueError(f"guide: {kind} is the mode, which bdpvi.fit alone finds; use FullRank")
+    for one in [guide] if isinstance(guide, type) else _within(guide):
+        kind = one if isinstance(guide, type) else type(one)
+        if one is guide and getattr(one, "is_mode", False):
+            raise ValueError(
+                f"guide: {kind.__name__} is the mode, which bdpvi.fit alone finds; use FullRank"
+            )
+        if hasattr(kind, "laplace_approximation"):
+            raise ValueError(
+                f"guide: {kind.__name__}.laplace_approximation reads the records once more, "
+                "without noise; use AutoMultivariateNormal, whose covariance is trained within ε"
+            )
+
+
+def _within(guide: object) -> Iterator[Any]:
+    """Yield a guide and what it can reach."""
+    from bdpvi.models.reachable import reachable  # late: settings need none
+
+    return (one for _, one in reachable(guide=guide))
+
+
+def check_unused(guide: object) -> None:
+    """Raise ValueError if a guide of Pyro's, or a part of one, has been run."""
+    from pyro.contrib.easyguide import EasyGuide  # late: settings need none
+    from pyro.infer.autoguide import AutoGuide
+    from pyro.infer.autoguide.effect import AutoMessenger
+
+    for one in _within(guide):
+        used = isinstance(one, AutoGuide | EasyGuide) and one.prototype_trace is not None
+        if isinstance(one, AutoMessenger):
+            used = "locs" in one._modules
+        if used:
+            raise ValueError(
+                f"guide: this {type(one).__name__} has been run, and if it was trained on these "
+                "records no ε covers its parameters. Call pyro.clear_param_store() and make a new "
+                "one. Nothing was charged"
+            )

@@ -1,0 +1,426 @@
+"""What a user's functions can reach beside their arguments, searched for the records.
+
+A guarantee covers what a function computes from its arguments. Whatever else it can reach counts as
+public: constants of a prior, starting values, weights. This search finds records among it that got
+there by mistake. It follows closures, default arguments, globals that the code names, attributes,
+containers, iterators, generators and frames, and compares what it finds with the records: by
+memory, and by value where a match by chance is out of the question.
+
+It does not see files, what code asks of the interpreter by name (``globals()["x"]``), globals of
+installed packages, or numbers computed from the records, such as their means.
+"""
+
+from __future__ import annotations
+
+import dis
+import gc
+import math
+import os
+import sys
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bdpvi._ground.host import HOST
+from bdpvi.datasets.items import by_index
+
+T = TypeVar("T")
+
+_MOST = 20_000
+"""Largest number of objects that are looked at."""
+_LONG = 1_000
+"""Largest number of entries of a container that are looked at."""
+_VALUES, _COMPARED = 20_000_000, 65_536
+"""Largest numbers of values that are compared, of the records and of what is found."""
+_FEW = 3
+"""Records that may share a value that identifies them."""
+_SURE = 4.0
+"""Decimal digits by which values must agree beyond what chance explains."""
+_DIGITS = 7
+"""Decimal digits of a float32."""
+_MANY = 20
+"""Entries of a column that no other equals by chance, as it may do with a few zeros and ones."""
+_SITES = {str(Path(str(one.__file__)).parents[1]) for one in (torch, np)}
+"""Folders of installed packages."""
+_PLAIN = (str, bytes, int, float, complex, type(None), types.CodeType, torch.dtype, torch.device)
+_ARRAYS = (Tensor, np.ndarray)
+_MANY_OF = (list, tuple, set, frozenset, deque)
+
+
+def check_reach(records: Iterable[Any], length: int | None = None, **programs: Any) -> None:
+    """Refuse programs that can reach records beside their arguments.
+
+    Args:
+        records: tensors, arrays, and objects that read records, such as a torch ``Dataset``.
+        length: N, if a record is not an entry of each tensor.
+        programs: what is searched, by the names of the caller's arguments.
+
+    Raises:
+        ValueError: naming the way to the records, and the remedy.
+
+    >>> x = torch.randn(50, 2, generator=torch.Generator().manual_seed(0))
+    >>> def model(x, y=None, start=x[:2].clone()):
+    ...     pass
+    >>> check_reach([x], model=model)
+    Traceback (most recent call last):
+        ...
+    ValueError: model, its default argument start: these are records, and no ε covers what they do \
+there. Take records from the arguments alone, and let the rest, such as starting values, be public \
+values. Nothing was charged
+    >>> check_reach([x], model=lambda x, y=None, scale=2.5: None)
+    """
+    check_values(records, reachable(**programs), length)
+
+
+def check_values(
+    records: Iterable[Any], ways: Iterable[tuple[str, Any]], length: int | None = None
+) -> None:
+    """Refuse values, each with the way to it, among which are records; see :func:`check_reach`."""
+    way = _Records.of(records, length).among(ways)
+    if way:
+        raise ValueError(
+            f"{way}: these are records, and no ε covers what they do there. Take records from the "
+            "arguments alone, and let the rest, such as starting values, be public values. "
+            "Nothing was charged"
+        )
+
+
+def reachable(**roots: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what can be reached from the roots, with the way in words, each once.
+
+    >>> def guide(x, *, start={"loc": [0.5, 2.0]}):
+    ...     pass
+    >>> [way for way, one in reachable(guide=guide) if one == [0.5, 2.0]]
+    ["guide, its default argument start['loc']"]
+    """
+    seen: dict[int, Any] = {}  # keeps what it has, so that no address is used again
+    left = deque(roots.items())
+    while left and len(seen) < _MOST:
+        way, one = left.popleft()
+        if id(one) in seen or isinstance(one, _PLAIN):
+            continue
+        seen[id(one)] = one
+        yield way, one
+        left.extend(_next(way, one))
+
+
+def _next(way: str, one: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an object refers to."""
+    if isinstance(one, partial):
+        yield way, one.func
+        yield from _entries(f"{way}, its argument ", one.args)
+        yield from ((f"{way}, its argument {name}", value) for name, value in one.keywords.items())
+    elif isinstance(one, types.MethodType | types.BuiltinMethodType | types.MethodWrapperType):
+        yield from ((way, part) for part in (getattr(one, "__func__", None), one.__self__))
+    elif isinstance(one, types.FunctionType):
+        yield from _of_function(way, one)
+    elif isinstance(one, types.FrameType):
+        yield from ((f"{way}, its variable {name}", v) for name, v in one.f_locals.items())
+    elif isinstance(one, types.GeneratorType):
+        yield way, one.gi_frame
+    elif isinstance(one, weakref.ref):
+        yield way, one()
+    elif isinstance(one, dict | types.MappingProxyType):
+        pairs = zip(range(_LONG), dict(one).items(), strict=False)
+        yield from ((f"{way}[{_shown(key)}]", value) for _, (key, value) in pairs)
+        yield from _attributes(way, one)
+    elif isinstance(one, _MANY_OF) and _numbers(one) is None:
+        yield from _entries(way, one)
+        yield from _attributes(way, one)
+    elif isinstance(one, np.ndarray) and one.dtype == object:
+        yield from _entries(way, one.flat)
+    elif isinstance(one, type):
+        if not _installed(one.__module__):
+            own = [
+                (name, value) for name, value in vars(one).items() if name != "__init__"
+            ]  # has run
+            yield from ((f"{way}.{name}", value) for name, value in own)
+            yield from ((way, base) for base in one.__bases__)
+    elif isinstance(one, staticmethod | classmethod):
+        yield way, one.__func__
+    elif isinstance(one, property | cached_property):
+        yield way, getattr(one, "fget", None) or getattr(one, "func", None)
+    elif not isinstance(one, types.ModuleType) and not _is_table(one):
+        yield from _attributes(way, one)
+
+
+def _of_function(way: str, one: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    code = one.__code__
+    for name, cell in zip(code.co_freevars, one.__closure__ or (), strict=True):
+        for value in gc.get_referents(cell):  # none if it is empty
+            yield f"{way}, its closure variable {name}", value
+    names = code.co_varnames[: code.co_argcount]
+    defaults = [*zip(reversed(names), reversed(one.__defaults__ or ()), strict=False)]
+    for name, value in [*defaults, *(one.__kwdefaults__ or {}).items()]:
+        yield f"{way}, its default argument {name}", value
+    for name, value in vars(one).items():
+        yield (way if name == "__wrapped__" else f"{way}.{name}"), value
+    if not _installed(one.__globals__.get("__name__")):
+        known, modules = one.__globals__, []
+        used = [*_used(code)]
+        for name in dict.fromkeys(v for op, v in used if op in ("LOAD_GLOBAL", "LOAD_NAME")):
+            if isinstance(known.get(name), types.ModuleType):
+                modules.append(known[name])
+            elif name in known:
+                yield f"{way}, its global {name}", known[name]
+        modules += [sys.modules[v] for op, v in used if op == "IMPORT_NAME" and v in sys.modules]
+        for module in modules:
+            if not _installed(module.__name__):
+                for name in {value for _, value in used} & vars(module).keys():
+                    yield f"{way}, its global {module.__name__}.{name}", vars(module)[name]
+
+
+def _used(code: types.CodeType) -> Iterator[tuple[str, str]]:
+    """Yield each operation of code on a name, with those of the functions within."""
+    for one in dis.get_instructions(code):
+        if isinstance(one.argval, str):
+            yield one.opname, one.argval
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _used(inner)
+
+
+def _attributes(way: str, one: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what an instance has, and what its class has if a user wrote it."""
+    own = getattr(one, "__dict__", None)
+    for name, value in [*own.items()] if isinstance(own, dict) else []:
+        if name in ("_parameters", "_buffers", "_modules"):  # of a torch module
+            yield from ((f"{way}.{key}", part) for key, part in value.items())
+        else:
+            yield f"{way}.{name}", value
+    for slots in (vars(kind).get("__slots__", ()) for kind in type(one).__mro__):
+        for name in (slots,) if isinstance(slots, str) else slots:
+            yield f"{way}.{name}", getattr(one, name, None)
+    if not isinstance(one, (dict, *_MANY_OF)):
+        within = (dict, type, types.ModuleType)  # of iterators, caches and others written in C
+        yield from ((way, part) for part in gc.get_referents(one) if not isinstance(part, within))
+    yield way, type(one)
+
+
+def _entries(way: str, one: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    return ((f"{way}[{at}]", value) for at, value in zip(range(_LONG), one, strict=False))
+
+
+def _shown(key: Any) -> str:
+    """Return a key in words, unless it may be a record's value."""
+    named = isinstance(key, str) and key.isidentifier() and len(key) < 40
+    return repr(key) if named else "..."
+
+
+def _installed(name: Any) -> bool:
+    """Whether a module is the library's, Python's or an installed package's."""
+    top = str(name).partition(".")[0]
+    if top == "bdpvi" or top in sys.stdlib_module_names:
+        return True
+    file = getattr(sys.modules.get(str(name)), "__file__", None)
+    return file is not None and any(file.startswith(one + os.sep) for one in _SITES)
+
+
+def _is_table(one: Any) -> bool:
+    """Whether an object is an array or a frame, which has no further parts."""
+    return isinstance(one, _ARRAYS) or _is_frame(one)
+
+
+def _is_frame(one: Any) -> bool:
+    return type(one).__module__.partition(".")[0] == "pandas" and hasattr(one, "to_numpy")
+
+
+def _or_none(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
+    """Return a function that gives None where an object of the user's cannot be read."""
+
+    def tried(one: Any) -> T | None:
+        try:
+            return read(one)
+        except Exception:  # whatever such an object raises
+            return None
+
+    return tried
+
+
+@_or_none
+def _numbers(one: Any) -> np.ndarray | None:
+    """Return the numbers that an object consists of; None if they are none."""
+    if isinstance(one, Tensor):
+        if one.layout != torch.strided or one.device.type == "meta" or one.is_complex():
+            return None
+        head = one.detach()[: _head(one.shape)] if one.ndim else one.detach()
+        return head.to(HOST, torch.float32).numpy()
+    if isinstance(one, _MANY_OF):
+        plain = bool(one) and all(isinstance(value, float | int | np.number) for value in one)
+        return np.array([float(value) for value in one]) if plain else None
+    if _is_frame(one):
+        frame = hasattr(one, "select_dtypes")
+        one = one.iloc[: _head(one.shape)] if hasattr(one, "iloc") else one
+        one = one.select_dtypes(["number", "bool"]).astype(float) if frame else one
+        one = one.to_numpy()
+    if isinstance(one, np.ndarray) and one.dtype.kind in "fiub":
+        return one[: _head(one.shape)] if one.ndim else one
+    return None
+
+
+def _is_sequence(one: Any) -> bool:
+    return isinstance(one, _MANY_OF) or (hasattr(type(one), "__len__") and by_index(one))
+
+
+def _head(shape: Iterable[int]) -> int:
+    """Return how many of the first entries are looked at."""
+    first, *rest = shape
+    return min(first, max(_VALUES // max(math.prod(rest), 1), 1))
+
+
+class _Memory(NamedTuple):
+    """Where an array lies."""
+
+    device: str
+    first: int
+    last: int
+
+    def meets(self, other: _Memory) -> bool:
+        """Whether both have a byte in common."""
+        same = self.device == other.device
+        return same and self.first < other.last and other.first < self.last
+
+
+@_or_none
+def _memory(one: Any) -> _Memory | None:
+    """Return the memory that an array shares with what it was cut from, if it has any."""
+    if isinstance(one, Tensor) and one.layout == torch.strided and one.numel():
+        storage = one.untyped_storage()
+        first = storage.data_ptr()
+        return _Memory(str(one.device), first, first + storage.nbytes()) if first else None
+    if isinstance(one, np.ndarray) and one.size:
+        while isinstance(one.base, np.ndarray):
+            one = one.base
+        steps = zip(one.shape, one.strides, strict=True)
+        first, size = int(one.ctypes.data), sum((n - 1) * abs(s) for n, s in steps)
+        return _Memory("cpu", first, first + one.itemsize + size)
+    return None
+
+
+class _Records(NamedTuple):
+    """Records to be found.
+
+    Attributes:
+        tables: arrays with an entry for each record.
+        sources: other objects that have as many, by their identities.
+    """
+
+    tables: list[Any]
+    sources: dict[int, Any]
+
+    @classmethod
+    def of(cls, records: Iterable[Any], length: int | None) -> _Records:
+        """Return the records of tensors, arrays, and objects that hold such."""
+        tables, sources = [], {}
+        for one in records:
+            for _, part in [("", one)] if isinstance(one, _ARRAYS) else reachable(data=one):
+                if _is_table(part):
+                    sized = isinstance(part, _ARRAYS) and part.ndim and len(part)
+                    if sized and len(part) == (length or len(part)):
+                        tables.append(part)
+                elif part is one or (_is_sequence(part) and len(part) == length):
+                    sources[id(part)] = part
+        return cls(tables, sources)
+
+    def among(self, ways: Iterable[tuple[str, Any]]) -> str:
+        """Return the way to a value that is a record or has some; "" if there is none."""
+        found: list[tuple[str, np.ndarray]] = []
+        places = [*filter(None, map(_memory, self.tables))]
+        for way, one in ways:
+            place = _memory(one)
+            if id(one) in self.sources or (place and any(map(place.meets, places))):
+                return way
+            values = _numbers(one)
+            if values is not None and values.size > 1:
+                found.append((way, values))
+        for table in map(_numbers, self.tables if found else ()):
+            if table is None or not table.size:
+                continue
+            alike = [(w, v) for w, v in found if _MANY <= len(table) == len(v)]
+            same = _columns(table) if alike else set()
+            for way, values in alike:
+                if same & _columns(values):
+                    return way
+            for keys in (_values, partial(_rows, width=table[0].size)):
+                if way := _shared(found, table, keys):
+                    return way
+        return ""
+
+
+def _columns(table: np.ndarray) -> set[bytes]:
+    """Return the columns that are not an even grid, as bytes."""
+    columns = np.ascontiguousarray(table.reshape(len(table), -1).T[:_LONG], np.float32)
+    steps = np.diff(columns)
+    uneven = np.ptp(steps, axis=1) > 1e-3 * np.abs(steps).max(axis=1)
+    return {one.tobytes() for one in columns[uneven]}
+
+
+class _Keys(NamedTuple):
+    """Values or rows as whole numbers that are equal only where they are.
+
+    Attributes:
+        keys: (k,).
+        digits: what returns the decimal digits of those at positions.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+
+    def digits(self, at: np.ndarray) -> np.ndarray:
+        """Return how many decimal digits the entries at these positions have."""
+        return np.array([sum(map(_digits, row)) for row in self.values[at]])
+
+
+def _values(table: np.ndarray) -> _Keys:
+    flat = np.ascontiguousarray(table, np.float32).reshape(-1, 1)
+    return _Keys(flat.view(np.uint32)[:, 0].astype(np.uint64), flat)
+
+
+def _rows(table: np.ndarray, width: int) -> _Keys:
+    """Return the rows of a width; none if an array has no such rows, or rows of one value."""
+    if width < 2 or width not in (table.shape[-1], math.prod(table.shape[1:])):
+        return _Keys(np.zeros(0, np.uint64), np.zeros((0, 1), np.float32))
+    rows = np.ascontiguousarray(table, np.float32).reshape(-1, width)
+    factors = np.random.default_rng(0).integers(1, 2**63, width, dtype=np.uint64) | np.uint64(1)
+    return _Keys((rows.view(np.uint32) * factors).sum(1, dtype=np.uint64), rows)
+
+
+def _shared(found: list[tuple[str, np.ndarray]], table: np.ndarray, keys: Any) -> str:
+    """Return the way to an array with values, or rows, that chance does not explain."""
+    known = keys(table.reshape(len(table), -1)).keys
+    parts = [(way, keys(values[:_COMPARED])) for way, values in found]
+    if not len(known) or not any(len(one.keys) for _, one in parts):
+        return ""
+    wanted = np.unique(np.concatenate([one.keys[:_COMPARED] for _, one in parts]))
+    at = np.searchsorted(wanted, known).clip(max=len(wanted) - 1)
+    times = np.bincount(at[wanted[at] == known], minlength=len(wanted))
+    for way, one in parts:
+        distinct, first = np.unique(one.keys[:_COMPARED], return_index=True)
+        count = times[np.searchsorted(wanted, distinct)]
+        hit = first[(count > 0) & (count <= _FEW)][:_LONG]
+        if len(hit) < (2 if keys is _values else 1):
+            continue
+        chance = math.log10(len(known)) + math.log10(len(distinct) / len(hit))
+        if float((one.digits(hit) - chance).sum()) > _SURE:
+            return way
+    return ""
+
+
+def _digits(value: np.float32) -> int:
+    """Return how many decimal digits a number has; 0, 1 and −1 have none.
+
+    >>> [_digits(np.float32(one)) for one in (0.1, -1.0, 1200.0, 3.25)]
+    [1, 0, 2, 3]
+    """
+    if abs(value) in (0, 1) or not np.isfinite(value):
+        return 0
+    mantissa = np.format_float_scientific(value, unique=True).partition("e")[0]
+    return min(len(mantissa.strip("-").replace(".", "").strip("0")), _DIGITS)
