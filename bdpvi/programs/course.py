@@ -229,7 +229,8 @@ def walk(rates: Tensor, fresh: Tensor, first: int) -> float:
         fresh: 1 − β, (T,).
         first: number of steps before the averaged ones.
 
-    >>> walk(torch.tensor([0.3, 0.4, 0.0]).double(), torch.ones(3), 2)  # one location
+    >>> rates = torch.tensor([0.3, 0.4, 0.0], dtype=torch.float64)
+    >>> round(walk(rates, torch.ones(3), 2), 12)  # one location, after two steps
     0.5
     """
     steps, carried, total = len(rates), 0.0, 0.0
