@@ -240,7 +240,7 @@ def fit(
     model = with_categories(model, _one_hot(data.preprocessing))
     if isinstance(data, Dataset):
         data = fitting(model, data)
-    data.people.share(ledger)
+    data.people.share(ledger, parts=data.some)
     plan, optim = training.plan, training.optim
     there: Dataset | BlockData | Table = data
     if isinstance(data, BlockData):

@@ -158,7 +158,8 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound |
 
 def assuming(fit: Fit, bound: Bound) -> Bound:
     """Return a bound on everything spent on the table of ``fit`` with its assumptions."""
-    return bound.assuming(*assumptions_of(fit.preprocessing, fit.ledger.entries()))
+    more = assumptions_of(fit.preprocessing, fit.ledger.entries())
+    return bound.assuming(*more, *fit.ledger.assumptions)
 
 
 def check_delta(fit: Fit, delta: float, kind: Kind) -> None:

@@ -114,7 +114,8 @@ class Steps:
             ValueError: if no finite ε can be promised.
         """
         own = mechanism.event(self.drawn)
-        found = self.ledger.worst_case(delta, (own,), without=self.of)
+        found = self.ledger.altogether(delta, (own,), without=self.of)
+        found = found or self.ledger.worst_case(delta, (own,), without=self.of)
         if found is None:
             raise ValueError(
                 f"noise_multiplier={mechanism.noise_multiplier:g} has no finite ε; use more, "

@@ -183,11 +183,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         return arrays.of_rows(inputs.values) if self.from_data else None
 
     @contextmanager
-    def _work(self, people: Mapping[str, Any]) -> Iterator[Transaction]:
+    def _work(
+        self, people: Mapping[str, Any], inputs: Inputs, y: NDArray[Any]
+    ) -> Iterator[Transaction]:
         """Yield the transaction of a fit, with all of ε reserved for it.
 
         Args:
             people: the unit of privacy, from :meth:`_people`.
+            inputs, y: the rows and their targets, by which they are known again without a ledger.
         """
         from bdpvi import Ledger, WorstCaseDP
         from bdpvi._ground.host import HOST, on
@@ -198,7 +201,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         durable = self.ledger is not None and not secret.experiment
         if durable and not public:
             raise ValueError(f"ledger={self.ledger!r} accepts worst-case guarantees only")
-        ledger = Ledger.at(str(self.ledger), **people) if durable else Ledger(**people)
+        ledger = (
+            Ledger.at(str(self.ledger), **people) if durable
+            else Ledger.of(*inputs.some(), y, **people)
+        )  # fmt: skip
         work = Transaction(ledger, secret, alone=True, what=f"fit of {type(self).__name__}")
         aside = work.reserved(self.epsilon, self.delta, "fit") if public else nullcontext()
         with on(HOST), aside:
@@ -309,6 +315,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         for one in work.ledger.book().charges:
             if one.of == work.name:
                 own.charge(one)
+        own.process = people.process
         fitted = settings.fit_guide(data, neighbours=near, ledger=own, progress=False)
         fitted.kept.name = work.name
         generator = None
@@ -325,12 +332,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         plan, key, _ = work.charge(draws, last=True)
         return drawn(draws, plan, key)
 
-    def _together(self, guarantee: str) -> str:
-        """Return the guarantee with the total cost of all fits."""
+    def _together(self, guarantee: str, together: str) -> str:
+        """Return the guarantee with the total cost of all fits, unless the receipt has it."""
         from bdpvi.privacy.ledger import Ledger
 
         if self.ledger is None:
-            return f"{guarantee}, this fit only"
+            return guarantee if together else f"{guarantee}, this fit only"
         ledger = Ledger.at(self.ledger)
         number = len({one.of for one in ledger.book().charges})
         total = ledger.worst_case(self.delta)
@@ -345,7 +352,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self.bound_ = receipt.bound
         self.guarantee_ = str(receipt)
         if not receipt.experiment:
-            self.guarantee_ = f"{self._together(self.guarantee_)}. {receipt.meaning}"
+            self.guarantee_ = (
+                f"{self._together(self.guarantee_, receipt.together)}. {receipt.meaning}"
+            )
         self.release_: Any = release
 
     def _estimated(self) -> Floats:

@@ -234,7 +234,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             left = Remaining.whole(pipeline.distance, people["rows_per_unit"])
             share = 0.0 if given else SHARE
             promising(pipeline, inputs.fewest_features(pipeline), share, left)
-        with self._work(people) as work:
+        with self._work(people, inputs, targets) as work:
             standard = given or self._bought(inputs, public, pipeline, work).standard
             settings = self._chosen(pipeline, classes, standard.found)
             data = self._dataset(inputs, targets, standard, people, **noted)

@@ -73,7 +73,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         given = asked.known(public, pipeline)
         usual = self._model(0.0, 1.0)
         self._settings(made or usual, given)  # refused before anything is charged
-        with self._work(people) as work:
+        with self._work(people, inputs, y) as work:
             standard, target = given, None
             if standard is None:
                 standard, target = self._bought(asked, public, pipeline, work)

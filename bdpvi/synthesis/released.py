@@ -32,6 +32,7 @@ from bdpvi.synthesis.content import File, Receipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts, count, count_columns
 from bdpvi.synthesis.network import Network, network, redrawn
 from bdpvi.synthesis.order import Order, for_persons
+from bdpvi.releases.account import together_of
 from bdpvi.synthesis.source import Source, look
 
 _MOST_ROWS = 10**8
@@ -172,7 +173,8 @@ def synthesize(
         target: the most important column, if any, such as the label of a classifier.
         epsilon, delta: worst-case guarantee of this release.
         settings: :class:`Counts` by default.
-        ledger: the people's ledger; by default one in memory, which ends with the process.
+        ledger: the people's ledger; by default one in memory, which adds up with others of the same
+            rows, and ends with the process.
         seed: for a repeatable experiment, which protects nobody.
         work: the transaction for exactly this table and these arguments, instead of ``ledger``:
             repeating the call, such as after a block was lost, gives the same result and is charged
@@ -214,9 +216,12 @@ def synthesize(
     look(source.rows, order)
     if work is None:
         secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
-        people, name = for_persons(ledger, settings), Key.fresh().work  # each call is its own work
+        people, name = for_persons(ledger, settings, source.rows), Key.fresh().work
         work = Transaction(people, secret, name=name, alone=True, what="synthesize")
-    return as_read(work.perform(Synthesis(source.rows, order)), source.file)
+    made = as_read(work.perform(Synthesis(source.rows, order)), source.file)
+    receipt = made.receipt.assuming(*work.ledger.assumptions)
+    together = together_of(work.ledger, order.delta)
+    return replace(made, receipt=replace(receipt, together=together))
 
 
 def as_read(made: Synthetic, file: FileFormat, dropped: int = 0) -> Synthetic:

@@ -33,6 +33,7 @@ from bdpvi.privacy.events import PerturbedObjective, SampledGaussian, Threshold
 from bdpvi.privacy.evidence import Diagnostics, Evidence
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import basis, transaction
+from bdpvi.releases.account import told
 from bdpvi.releases.estimate import Drawn, Processed, Trained
 from bdpvi.releases.mechanisms import CountRows, Solve
 from bdpvi.releases.receipt import AIMED, Receipt
@@ -82,7 +83,7 @@ class Prepared:
         else:
             data = data.taking(getattr(model, "takes", None))
         model = getattr(model, "plain", model)
-        data.people.share(ledger)
+        data.people.share(ledger, parts=data.some)
         return cls(model, data, route.suited(model, data, guide), Kept(data.people))
 
     @property
@@ -127,7 +128,7 @@ class Prepared:
         """Return the worst-case cost of everything spent on the table."""
         if not self.ledger.entries():
             return nothing(delta)
-        found = self.ledger.worst_case(delta)
+        found = self.ledger.altogether(delta) or self.ledger.worst_case(delta)
         more = basis.assumptions_of(self.preprocessing, self.ledger.entries())
         return Cost(worst_case=found and found.assuming(*more))
 
@@ -296,14 +297,17 @@ class Prepared:
         return Release(
             samples=flat(latents),
             latents=latents,
-            receipt=Receipt(
-                worst_case=worst.seeded() if seeded else worst,
-                about=sentences(basis.about(noted), route.said(plan.settings), after),
-                source=AIMED,
-                draws=route.draws,
-                temperature=None,
-                noise_scale=None,
-                step=None,
+            receipt=told(
+                Receipt(
+                    worst_case=worst.seeded() if seeded else worst,
+                    about=sentences(basis.about(noted), route.said(plan.settings), after),
+                    source=AIMED,
+                    draws=route.draws,
+                    temperature=None,
+                    noise_scale=None,
+                    step=None,
+                ),
+                self.ledger,
             ),
             model=route.predicting(self.model, plan.settings),
             feature_names=self.feature_names,
