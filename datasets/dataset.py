@@ -45,7 +45,7 @@ class People:
         return self.kept
 
     def of(self, parts: Callable[[], Sequence[Any]]) -> Any:
-        """Return the ledger; if none was given, it is joined to the process's account of these rows.
+        """Return the ledger; if none was given, as one of those of the same rows in this process.
 
         Args:
             parts: returns arrays or frames, as for :meth:`bdpvi.Ledger.of`.

@@ -64,9 +64,7 @@ class DrawSamples:
         read = charge.from_data or asked.epsilon is not None or fit.ledger.budget is not None
         read = read and guarantee.name != guarantees.WORST_CASE
         with fit.ledger.attempt(read and not made):
-            total, price = self._priced(charge, planned)
-        if read:  # records decide whether there is a release, which no public number bounds
-            total = replace(total, worst_case=None)
+            total, price = self._priced(charge, planned, read)
         if asked.generator is None:
             promised.warn(total, price)
         if not made and asked.generator is not None:
@@ -85,11 +83,13 @@ class DrawSamples:
             ),
         )
 
-    def _priced(self, charge: Charge, planned: Charge | None) -> tuple[Cost, Bound]:
+    def _priced(self, charge: Charge, planned: Charge | None, read: bool) -> tuple[Cost, Bound]:
         """Return the total cost and what a limit is for; refuse planned draws beyond it."""
         fit, asked, guarantee = self.fit, self.asked, self.guarantee
         total = cost_with(fit, asked.delta, planned, asked.accounting, guarantee)
         price = guarantee.price(total)  # refuses draws without one
+        if read:  # records decide whether there is a release, which no public number bounds
+            total = replace(total, worst_case=None)
         if planned is None:
             return total, price
         if asked.epsilon is not None:

@@ -27,12 +27,12 @@ from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Assumption, Bound
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import transaction
+from bdpvi.releases.account import together_of
 from bdpvi.releases.transaction import Before, Transaction
 from bdpvi.synthesis.content import File, Receipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts, count, count_columns
 from bdpvi.synthesis.network import Network, network, redrawn
 from bdpvi.synthesis.order import Order, for_persons
-from bdpvi.releases.account import together_of
 from bdpvi.synthesis.source import Source, look
 
 _MOST_ROWS = 10**8

@@ -25,6 +25,7 @@ from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.bayesian.accounting.table import total as of_table
 from bdpvi.bayesian.fit import Kept
 from bdpvi.datasets.dataset import Data, Dataset
+from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.models.contract import Model, fitting
 from bdpvi.noise.keys import EXPERIMENT, Key
 from bdpvi.privacy.conversions import TESTS, least_failure
@@ -165,6 +166,8 @@ class Prepared:
         paid = math.fsum(e.noise_multiplier**-2 for e in events if isinstance(e, SampledGaussian))
         rest = delta - math.fsum(e.delta for e in events if isinstance(e, Threshold))
         epsilon = bayesian_epsilon(drawn, *shares, rest, variance=paid)
+        if isinstance(self.data, Dataset):
+            tell_of_copies(self.data.some())
         found = Bound(
             kind=Kind.PATH if paid else Kind.BAYESIAN,
             epsilon=epsilon,
