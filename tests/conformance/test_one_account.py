@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import BayesianDP, BayesianLogisticRegression, Budget, BudgetExceededError, Ledger
 from bdpvi.guides import Laplace
+from bdpvi.privacy import process
 from bdpvi.privacy.book import Entry, follow
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.regression import ObjectivePerturbation
@@ -34,7 +36,8 @@ OF_ROWS = [
 
 
 @pytest.fixture(autouse=True)
-def _store() -> Iterator[None]:
+def _anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(process, "_accounts", [])
     yield
     pyro.clear_param_store()
 
@@ -138,10 +141,10 @@ def test_nothing_is_refused_without_a_budget_and_a_declared_one_counts_all() -> 
     frame = pd.DataFrame(data[0].numpy()).add_prefix("x").assign(y=data[1].numpy())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        limit = Budget(1.5, DELTA)
+        limit, asked = Budget(1.5, DELTA), {"target": "y", "positive": 1.0, "progress": False}
         with pytest.raises(BudgetExceededError, match="would bring the total to"):
-            bdpvi.private(frame, target="y", positive=1.0, budget=limit, progress=False)
-        bdpvi.private(frame, target="y", positive=1.0, budget=Budget(9.0, DELTA), progress=False)
+            bdpvi.private(frame, epsilon=1.0, budget=limit, **asked)
+        bdpvi.private(frame, epsilon=1.0, budget=Budget(9.0, DELTA), **asked)
 
 
 def test_a_given_ledger_is_for_what_it_is_given_to() -> None:
@@ -155,11 +158,14 @@ def test_a_given_ledger_is_for_what_it_is_given_to() -> None:
 # --- targets that were refused --------------------------------------------------------------------
 
 
-def certified(path: Path | None = None, seed: int = 21) -> bdpvi.Fit:
+def certified(path: Path | None = None) -> bdpvi.Fit:
     model = BayesianLogisticRegression()
     ledger = None if path is None else Ledger.at(path)
-    rows = anew(logistic_data(100, 1, seed=seed))
+    rows = anew(logistic_data(100, 1, seed=21))
     return bdpvi.fit(model, Laplace(model), rows, ledger=ledger, progress=False)
+
+
+ASKED: dict[str, Any] = {"delta": 1e-3, "guarantee": BayesianDP()}
 
 
 @pytest.mark.filterwarnings("ignore:delta")
@@ -167,23 +173,29 @@ def certified(path: Path | None = None, seed: int = 21) -> bdpvi.Fit:
 def test_a_target_found_by_trying_says_so(kept: bool, tmp_path: Path) -> None:
     """Also if each try is with a fit of its own."""
     path = tmp_path / "people.jsonl" if kept else None
-    asked = {"delta": 1e-3, "guarantee": BayesianDP()}
     for epsilon in (0.05, 0.1):
         with pytest.raises(ValueError, match="over the budget"):
-            bdpvi.release(certified(path, 21 + kept), epsilon=epsilon, **asked)  # type: ignore[arg-type]
-    fit = certified(path, 21 + kept)
-    with pytest.raises(ValueError, match="epsilon"):
-        bdpvi.bayesian.calibrate(fit, epsilon=1e-4, delta=1e-3, guarantee=BayesianDP())
+            bdpvi.release(certified(path), epsilon=epsilon, **ASKED)
+    fit = certified(path)
     for wrong in (-1.0, float("nan")):  # public: refused whatever the records are
         with pytest.raises(ValueError, match="epsilon"):
-            bdpvi.release(fit, epsilon=wrong, **asked)  # type: ignore[arg-type]
+            bdpvi.release(fit, epsilon=wrong, **ASKED)
     assert not fit.ledger.entries()
-    fit = certified(path, 21 + kept) if not kept else replace(fit, kept=fit.kept)
-    made = bdpvi.release(fit, temperature=9.0, epsilon=9.0, delta=1e-3, guarantee=BayesianDP())
-    assert "(target, after 3 refused targets)" in str(made.receipt)
-    assert b"after 3 refused targets" in release_bytes(made)
+    made = bdpvi.release(fit, epsilon=9.0, **ASKED)
+    assert "(target, after 2 refused targets)" in str(made.receipt)
+    assert b"after 2 refused targets" in release_bytes(made)
     if path is not None:
-        assert len(follow(path, path.read_bytes()).refused) == 3
+        assert len(follow(path, path.read_bytes()).refused) == 2
+
+
+@pytest.mark.filterwarnings("ignore:delta")
+def test_a_calibration_that_fails_is_an_attempt() -> None:
+    fit = certified()
+    with pytest.raises(ValueError, match="cannot be reached"):
+        bdpvi.bayesian.calibrate(fit, epsilon=1e-4, **ASKED)
+    assert fit.ledger.refused == 1
+    charge = bdpvi.bayesian.calibrate(fit, epsilon=2.0, **ASKED)
+    assert "after 1 refused target)" in str(bdpvi.release(fit, charge, **ASKED).receipt)
 
 
 # --- records that are copies ----------------------------------------------------------------------
