@@ -19,6 +19,7 @@ from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Charge
 from bdpvi.privacy.cost import Assumption, Bound, Cost, Kind
+from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import basis
 from bdpvi.releases.account import told
 from bdpvi.releases.released import Release
@@ -113,11 +114,11 @@ class DrawSamples:
         )
 
 
-def drawn(draws: DrawSamples, plan: Plan[tuple[Charge, Cost]], key: Key) -> Release:
-    """Return the release of charged draws."""
+def drawn(draws: DrawSamples, plan: Plan[tuple[Charge, Cost]], key: Key, ledger: Ledger) -> Release:
+    """Return the release of draws that were charged to this ledger."""
     fit, asked, (charge, total) = draws.fit, draws.asked, plan.settings
     samples = draws.draw(plan, key)
-    bound, ledger = draws.guarantee.price(total), fit.ledger
+    bound = draws.guarantee.price(total)
     if asked.epsilon is None and bound.kind is Kind.WORST_CASE and ledger.process is not None:
         whole = ledger.altogether(asked.delta)
         bound = whole.assuming(*bound.assumptions) if whole else bound

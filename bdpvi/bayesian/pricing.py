@@ -153,7 +153,7 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound |
         return None
     events = () if planned is None else priced(fit, planned)
     found = fit.ledger.worst_case(delta, events)
-    return found and found.assuming(*assumptions_of(fit.preprocessing, fit.ledger.entries()))
+    return found and assuming(fit, found)
 
 
 def assuming(fit: Fit, bound: Bound) -> Bound:

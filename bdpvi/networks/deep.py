@@ -136,7 +136,7 @@ def make_private(
     ... )
     >>> for _ in range(10):
     ...     private.step()
-    >>> private.worst_case(delta=1e-5) == private.ledger.worst_case(delta=1e-5)
+    >>> private.worst_case(delta=1e-5) == private.ledger.altogether(delta=1e-5)
     True
     """
     validate.positive("max_grad_norm", max_grad_norm)

@@ -162,6 +162,10 @@ class Ledger:
         self.process.books[self.id] = self.book()
         return self
 
+    def stand_for(self, other: Ledger) -> None:
+        """Take the place of another ledger, of which this has a part, in the process's account."""
+        self._kept, self.process = replace(self._kept, id=other.id), other.process
+
     @property
     def id(self) -> str:
         """The unique id of this ledger."""
@@ -299,8 +303,7 @@ class Ledger:
         book = self.book() if without is None else self.book().without(without)
         if planned is None or book.events is None:
             return None
-        found = together(book, delta, Counter(planned))
-        return found and found.assuming(*self.assumptions)
+        return together(book, delta, Counter(planned))
 
     def altogether(
         self,
@@ -313,10 +316,8 @@ class Ledger:
         These are known of this process alone, and only if no ledger was given. None also if no
         joint ε is known.
         """
-        if self.process is None or not self.others:
-            return self.worst_case(delta, planned, without)
         book = self.book() if without is None else self.book().without(without)
-        whole = self.process.with_others(book)
+        whole = book if self.process is None else self.process.with_others(book)
         if planned is None or whole.events is None:
             return None
         try:

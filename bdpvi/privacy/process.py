@@ -61,7 +61,8 @@ def account_of(parts: Sequence[Any]) -> Account:
     Args:
         parts: as for :func:`~bdpvi.datasets.sketch.samples_of`.
     """
-    made = samples_of(parts)
+    if not (made := samples_of(parts)):
+        return Account()  # of no rows
     with _lock:
         same = [one for one in _candidates(made) if _same(one, made)]
         found = same[0] if same else Account()
@@ -79,8 +80,6 @@ def account_of(parts: Sequence[Any]) -> Account:
 
 def _candidates(made: Sequence[Sample]) -> list[Account]:
     """Return the accounts that share some hash."""
-    if not made:
-        return []
     wanted = np.unique(np.concatenate([one.hashes for one in made]))
     each = [np.concatenate([one.hashes for one in account.samples]) for account in _accounts]
     hits = np.isin(np.concatenate(each), wanted) if each else np.zeros(0, bool)

@@ -121,7 +121,7 @@ class Steps:
                 f"noise_multiplier={mechanism.noise_multiplier:g} has no finite ε; use more, "
                 f"or something else in the ledger has none: {self.ledger.said(self.of)}"
             )
-        return found.assuming(*mechanism.assumptions)
+        return found.assuming(*mechanism.assumptions, *self.ledger.assumptions)
 
     def resume(self, of: str, taken: int) -> None:
         """Count steps taken earlier by the run named ``of``, and keep all steps counted here.

@@ -315,7 +315,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         for one in work.ledger.book().charges:
             if one.of == work.name:
                 own.charge(one)
-        own.process = people.process
+        own.stand_for(people)
         fitted = settings.fit_guide(data, neighbours=near, ledger=own, progress=False)
         fitted.kept.name = work.name
         generator = None
@@ -330,7 +330,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         draws = DrawSamples(fitted, asked, kind, "release")
         plan, key, _ = work.charge(draws, last=True)
-        return drawn(draws, plan, key)
+        return drawn(draws, plan, key, people)
 
     def _together(self, guarantee: str, together: str) -> str:
         """Return the guarantee with the total cost of all fits, unless the receipt has it."""

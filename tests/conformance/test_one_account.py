@@ -121,6 +121,10 @@ def test_other_rows_of_the_same_population_have_an_account_of_their_own(
     assert first == others
 
 
+def test_tables_of_nobody_have_no_account_in_common() -> None:
+    assert charged(np.zeros((0, 2)), np.zeros(0)) == charged(np.zeros((0, 2))) == charged()
+
+
 def test_tables_that_a_third_shows_to_be_one_are_joined() -> None:
     rows = np.random.default_rng(7).normal(size=(300, 2))
     assert charged(rows[:150]) == charged(rows[150:])
