@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
@@ -42,7 +42,9 @@ from bdpvi.privacy.cost import Assumption, Bound
 from bdpvi.privacy.distances import common_neighbours
 from bdpvi.privacy.left import together
 from bdpvi.privacy.note import Note
-from bdpvi.privacy.process import Account, account_of
+
+if TYPE_CHECKING:
+    from bdpvi.privacy.process import Account
 
 __all__ = ["Charge", "Entry", "Ledger", "TemperatureOrigin"]
 
@@ -158,6 +160,8 @@ class Ledger:
 
     def joined(self, *parts: Any) -> Ledger:
         """Return this ledger, as one of those of the same rows in this process."""
+        from bdpvi.privacy.process import account_of  # late: settings know no rows
+
         self.process = account_of(parts)
         self.process.books[self.id] = self.book()
         return self
