@@ -114,11 +114,16 @@ class DrawSamples:
         )
 
 
-def drawn(draws: DrawSamples, plan: Plan[tuple[Charge, Cost]], key: Key, ledger: Ledger) -> Release:
-    """Return the release of draws that were charged to this ledger."""
+def drawn(
+    draws: DrawSamples,
+    plan: Plan[tuple[Charge, Cost]],
+    key: Key,
+    ledger: Ledger | None = None,
+) -> Release:
+    """Return the release of draws, which were charged to ``ledger``, by default that of the fit."""
     fit, asked, (charge, total) = draws.fit, draws.asked, plan.settings
     samples = draws.draw(plan, key)
-    bound = draws.guarantee.price(total)
+    bound, ledger = draws.guarantee.price(total), ledger or fit.ledger
     if asked.epsilon is None and bound.kind is Kind.WORST_CASE and ledger.process is not None:
         whole = ledger.altogether(asked.delta)
         bound = whole.assuming(*bound.assumptions) if whole else bound

@@ -126,7 +126,7 @@ def carried_out(fit: Fit | Refitted, asked: Asked) -> Release:
             guarantee = asked.guarantee or guarantees.by_default(fit)
             draws = DrawSamples(fit, asked, guarantee, f"release {work.secret.work}")
             plan, key, entry = work.charge(draws)
-        released = drawn(draws, plan, key, fit.ledger)
+        released = drawn(draws, plan, key)
         receipts.keep(fit.kept.folder, fit.ledger, entry, plan.settings[1])
     return released
 
