@@ -45,11 +45,7 @@ class People:
         return self.kept
 
     def of(self, parts: Callable[[], Sequence[Any]]) -> Any:
-        """Return the ledger; if none was given, as one of those of the same rows in this process.
-
-        Args:
-            parts: returns arrays or frames, as for :meth:`bdpvi.Ledger.of`.
-        """
+        """Return the ledger; if none was given, joined to others of these rows in this process."""
         if self.ledger is self._own and self.kept.process is None:
             self.kept.joined(*parts())
         return self.kept
