@@ -21,7 +21,6 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import BayesianDP, BayesianLogisticRegression, Budget, BudgetExceededError, Ledger
 from bdpvi.guides import Laplace
-from bdpvi.privacy import process
 from bdpvi.privacy.book import Entry, follow
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.regression import ObjectivePerturbation
@@ -36,8 +35,7 @@ OF_ROWS = [
 
 
 @pytest.fixture(autouse=True)
-def _anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(process, "_accounts", [])
+def _store() -> Iterator[None]:
     yield
     pyro.clear_param_store()
 
