@@ -32,11 +32,6 @@ class Account:
     samples: list[Sample] = field(default_factory=list)
 
     @property
-    def works(self) -> int:
-        """The number of works that charged something."""
-        return len({one.of for book in self.books.values() for one in book.charges})
-
-    @property
     def refused(self) -> int:
         """The number of targets that were refused by looking at the records."""
         return sum(len(one.refused) for one in self.books.values())

@@ -179,10 +179,10 @@ def said(bound: Bound | None) -> str:
 def together_of(ledger: Ledger, delta: float) -> str:
     """Return the ε of all works of this process on the same rows, in words.
 
-    "" if a ledger was given, or nothing was spent before. If parts of δ add up to more than
+    "" if a ledger was given, or holds all that they spent. If parts of δ add up to more than
     ``delta``, it is at a larger one.
     """
-    if ledger.process is None or ledger.process.works < 2:
+    if not ledger.others:
         return ""
     deltas = [one for one in (delta * 10**power for power in range(4)) if one < 1]
     found = next(filter(None, map(ledger.altogether, deltas)), None)
