@@ -33,6 +33,7 @@ class People:
 
     def __init__(self, kept: Any = None, *, unit: str = "row", rows_per_unit: int = 1) -> None:
         self.kept, self.unit, self.rows_per_unit = kept, unit, rows_per_unit
+        self._own: Any = None
 
     @property
     def ledger(self) -> Any:
@@ -40,11 +41,22 @@ class People:
         if self.kept is None:
             # Late: ledgers stand above records, and hold nothing of them.
             made = import_module("bdpvi.privacy.ledger").Ledger
-            self.kept = made(unit=self.unit, rows_per_unit=self.rows_per_unit)
+            self.kept = self._own = made(unit=self.unit, rows_per_unit=self.rows_per_unit)
         return self.kept
 
-    def share(self, ledger: Any, budget: Budget | None = None) -> None:
-        """Charge this ledger from now on; None means their own.
+    def of(self, parts: Callable[[], Sequence[Any]]) -> Any:
+        """Return the ledger; if none was given, joined to others of these rows in this process."""
+        if self.ledger is self._own and self.kept.process is None:
+            self.kept.joined(*parts())
+        return self.kept
+
+    def share(
+        self,
+        ledger: Any,
+        budget: Budget | None = None,
+        parts: Callable[[], Sequence[Any]] = tuple,
+    ) -> None:
+        """Charge this ledger from now on; None means their own, as :meth:`of` returns it.
 
         Raises:
             ValueError: if another ledger has charges, or the ledger has another budget or
@@ -58,7 +70,7 @@ class People:
                     f"{self.kept.path or 'in memory'}, and {self.kept.said()}. One table has one "
                     "ledger: leave it out, or give it where the table is read"
                 )
-        self.kept = ledger or self.ledger
+        self.kept = ledger or self.of(parts)
         given = {"unit": self.unit, "rows_per_unit": self.rows_per_unit}
         self.kept.settle(budget=budget, **given)
 
@@ -106,7 +118,11 @@ class Dataset:
     @property
     def ledger(self) -> Any:
         """The :class:`bdpvi.privacy.ledger.Ledger` of everything spent on the table."""
-        return self.people.ledger
+        return self.people.of(self.some)
+
+    def some(self) -> tuple[Tensor, ...]:
+        """Records by which the table is known again: features and targets."""
+        return self.x, self.y
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2:
@@ -264,7 +280,13 @@ class BlockData:
     @property
     def ledger(self) -> Any:
         """As of a :class:`Dataset`."""
-        return self.people.ledger
+        return self.people.of(self.some)
+
+    def some(self) -> tuple[Tensor, ...]:
+        """As of a :class:`Dataset`: those that are read first."""
+        if self.items is not None:
+            return self.items.some()
+        return self.parts.first()
 
     @property
     def like(self) -> tuple[Tensor, ...]:

@@ -16,6 +16,7 @@ from bdpvi._ground.outputs import several
 
 _AT_ONCE = 1024
 """Records of a block, which is read item by item."""
+_FIRST = 256
 _NESTED = (Tensor, np.ndarray, tuple, list, str, bytes, Mapping)
 
 
@@ -77,6 +78,10 @@ class Items:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def some(self) -> tuple[Tensor, ...]:
+        """Return the first records, by which they are known again."""
+        return self.rows(torch.arange(min(len(self), _FIRST)))
 
     def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the records at these positions, (B, ...) each, as ``like`` in type and place.

@@ -53,6 +53,10 @@ class Held(Generic[T]):
         """Return the records as ``f`` makes them, each part ``f(part, *public)``."""
         return Held(f(self.part, *public))
 
+    def first(self) -> T:
+        """Return the records that are read first: here all."""
+        return self.part
+
     def each(self, f: Callable[..., S], *public: Any) -> Iterator[S]:
         """Yield the sum of every block, in order."""
         yield f(self.part, *public)
@@ -108,6 +112,13 @@ class Spread(Generic[T]):
         """Do :meth:`Held.map`: ``f`` is applied in every sum, so that nothing is kept in memory."""
         made: Any = replace(self, steps=(*self.steps, (f, public)))
         return made  # type: ignore[no-any-return]
+
+    def first(self) -> T:
+        """Return the records of the first block that are read first."""
+        found = next(iter(self.parts[0].read()))
+        for f, public in self.steps:
+            found = f(found, *public)
+        return found  # type: ignore[no-any-return]
 
     def thinned(self, step: int) -> Spread[T]:
         """Return the records of every ``step``-th block."""

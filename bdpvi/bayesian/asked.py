@@ -137,6 +137,8 @@ def calibrate(
         raise ValueError(f"fit: there is no temperature to calibrate. {SOLVED}")
     guarantee = guarantee or guarantees.by_default(fit)
     pricing.check_delta(fit, delta, Kind(guarantee.name))
-    return guarantee.calibrated(
-        fit, draws, epsilon=epsilon, delta=delta, least=least, accounting=accounting
-    )
+    guarantees.check_unit(fit, guarantee.name)
+    with fit.ledger.attempt(guarantee.name != guarantees.WORST_CASE):
+        return guarantee.calibrated(
+            fit, draws, epsilon=epsilon, delta=delta, least=least, accounting=accounting
+        )

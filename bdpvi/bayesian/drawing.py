@@ -19,7 +19,9 @@ from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Charge
 from bdpvi.privacy.cost import Assumption, Bound, Cost, Kind
+from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import basis
+from bdpvi.releases.account import told
 from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Before, Plan
 
@@ -62,22 +64,12 @@ class DrawSamples:
         planned = None if made else charge
         read = charge.from_data or asked.epsilon is not None or fit.ledger.budget is not None
         read = read and guarantee.name != guarantees.WORST_CASE
-        total = cost_with(fit, asked.delta, planned, asked.accounting, guarantee)
-        price = guarantee.price(total)  # refuses draws without one
-        if read:  # records decide whether there is a release, which no public number bounds
-            total = replace(total, worst_case=None)
+        with fit.ledger.attempt(read and not made):
+            total, price = self._priced(charge, planned, read)
         if asked.generator is None:
             promised.warn(total, price)
-        if not made:
-            if asked.epsilon is not None:
-                promised.check(price, asked.epsilon)
-            if asked.limit(guarantee):
-                _check_target(asked, guarantee, fit, charge, price)
-            if limit := fit.ledger.budget:
-                known = total if limit.delta == asked.delta else None
-                _check(limit, guarantee, fit, charge, asked.accounting, known)
-            if asked.generator is not None:
-                fit.kept.use_once(asked.generator)
+        if not made and asked.generator is not None:
+            fit.kept.use_once(asked.generator)
         return Plan(
             kind="draws",
             what=f"draws={charge.draws} at temperature={charge.temperature:.6g}",
@@ -91,6 +83,24 @@ class DrawSamples:
                 *[Assumption.RELEASE_AFTER_CERTIFICATE] * read,
             ),
         )
+
+    def _priced(self, charge: Charge, planned: Charge | None, read: bool) -> tuple[Cost, Bound]:
+        """Return the total cost and what a limit is for; refuse planned draws beyond it."""
+        fit, asked, guarantee = self.fit, self.asked, self.guarantee
+        total = cost_with(fit, asked.delta, planned, asked.accounting, guarantee)
+        price = guarantee.price(total)  # refuses draws without one
+        if read:  # records decide whether there is a release, which no public number bounds
+            total = replace(total, worst_case=None)
+        if planned is None:
+            return total, price
+        if asked.epsilon is not None:
+            promised.check(price, asked.epsilon)
+        if asked.limit(guarantee):
+            _check_target(asked, guarantee, fit, charge, price)
+        if limit := fit.ledger.budget:
+            known = total if limit.delta == asked.delta else None
+            _check(limit, guarantee, fit, charge, asked.accounting, known)
+        return total, price
 
     def draw(self, plan: Plan[tuple[Charge, Cost]], key: Key) -> Tensor:
         """Return the samples, (k, d), on the lattice."""
@@ -106,11 +116,20 @@ class DrawSamples:
         )
 
 
-def drawn(draws: DrawSamples, plan: Plan[tuple[Charge, Cost]], key: Key) -> Release:
-    """Return the release of charged draws."""
+def drawn(
+    draws: DrawSamples,
+    plan: Plan[tuple[Charge, Cost]],
+    key: Key,
+    ledger: Ledger | None = None,
+) -> Release:
+    """Return the release of draws, which were charged to ``ledger``, by default that of the fit."""
     fit, asked, (charge, total) = draws.fit, draws.asked, plan.settings
     samples = draws.draw(plan, key)
-    bound = draws.guarantee.price(total).assuming(*plan.assumptions)
+    bound, ledger = draws.guarantee.price(total), ledger or fit.ledger
+    if asked.epsilon is None and bound.kind is Kind.WORST_CASE and ledger.process is not None:
+        whole = ledger.altogether(asked.delta)
+        bound = whole.assuming(*bound.assumptions) if whole else bound
+    bound = bound.assuming(*plan.assumptions, *ledger.assumptions)
     aimed = asked.epsilon
     if bound.kind is Kind.WORST_CASE and asked.limit(draws.guarantee):
         aimed = None
@@ -118,7 +137,10 @@ def drawn(draws: DrawSamples, plan: Plan[tuple[Charge, Cost]], key: Key) -> Rele
     return Release(
         samples=samples,
         latents=unpack(fit, samples),
-        receipt=promised.receipt(fit, charge, bound, aimed, asked.generator is not None, noted),
+        receipt=told(
+            promised.receipt(fit, charge, bound, aimed, asked.generator is not None, noted),
+            ledger,
+        ),
         model=fit.model,
         feature_names=fit.feature_names,
         preprocessing=noted,

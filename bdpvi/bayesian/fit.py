@@ -33,6 +33,7 @@ from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.stream import over
 from bdpvi.bayesian.optimum.tables import Table
 from bdpvi.datasets.dataset import BlockData, Dataset, People, in_arrays, pair
+from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.guides.checks import require
 from bdpvi.models.contract import Model, fitting
 from bdpvi.models.logistic import with_categories
@@ -242,7 +243,7 @@ def fit(
     model = with_categories(model, _one_hot(data.preprocessing))
     if isinstance(data, Dataset):
         data = fitting(model, data)
-    data.people.share(ledger)
+    data.people.share(ledger, parts=data.some)
     basis.given(data, **in_arrays(data))
     plan, optim = training.plan, training.optim
     there: Dataset | BlockData | Table = data
@@ -294,6 +295,8 @@ def fit(
     panels = trained.panels
     if isinstance(data, Dataset):
         panels = tuple(one.marked(data.ids, data.x, data.y) for one in panels)
+        if any(len(one.ids) for one in panels):
+            tell_of_copies(data.some())
     return Fit(
         model=model,
         guide=guide,

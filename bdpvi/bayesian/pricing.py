@@ -153,12 +153,13 @@ def worst_case(fit: Fit, delta: float, planned: Charge | None = None) -> Bound |
         return None
     events = () if planned is None else priced(fit, planned)
     found = fit.ledger.worst_case(delta, events)
-    return found and found.assuming(*assumptions_of(fit.preprocessing, fit.ledger.entries()))
+    return found and assuming(fit, found)
 
 
 def assuming(fit: Fit, bound: Bound) -> Bound:
     """Return a bound on everything spent on the table of ``fit`` with its assumptions."""
-    return bound.assuming(*assumptions_of(fit.preprocessing, fit.ledger.entries()))
+    more = assumptions_of(fit.preprocessing, fit.ledger.entries())
+    return bound.assuming(*more, *fit.ledger.assumptions)
 
 
 def check_delta(fit: Fit, delta: float, kind: Kind) -> None:

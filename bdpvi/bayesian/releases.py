@@ -16,6 +16,7 @@ from bdpvi.bayesian.asked import SOLVED, Asked, check_solved
 from bdpvi.bayesian.drawing import DrawSamples, cost_with, drawn, unpack
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.guarantees import Guarantee
+from bdpvi.bayesian.pricing import priced
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Charge
@@ -184,7 +185,12 @@ def cost(
         with log.step("accounting"):
             return fit.of_records(delta)
     given = None if planned is None else fit.ledger.as_it_is(planned)
-    return cost_with(fit, delta, given, accounting, shares=shares)
+    found = cost_with(fit, delta, given, accounting, shares=shares)
+    whole = fit.ledger.altogether(delta, () if given is None else priced(fit, given))
+    if shares or whole is None or found.worst_case is None or not fit.ledger.others:
+        return found
+    worst = whole.assuming(*found.worst_case.assumptions)
+    return Cost(worst_case=worst, why="other calls on these rows count, by their worst case")
 
 
 @on_host

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,7 @@ from bdpvi.noise import secure
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Bound, Cost
+from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.descent import Clip, clipped_sum, move, unchanged
 from bdpvi.programs.program import Draw, Program
@@ -231,12 +232,15 @@ class FederatedFit:
             until the guide is fitted again.
         parameters: constrained and detached.
         federation: the server's account, with its coins: keep it secret.
+        tables: the ledgers of tables that came without one: what this process spent on the same
+            rows counts for a record.
     """
 
     model: Model
     guide: Guide
     parameters: Mapping[str, Tensor]
     federation: Federation
+    tables: tuple[Ledger, ...] = field(default=(), repr=False)
 
     @property
     def posterior(self) -> Distribution:
@@ -254,7 +258,13 @@ class FederatedFit:
         Raises:
             ValueError: if no finite ε can be promised, or none towards this observer.
         """
-        return self.federation.worst_case(delta, unit, observer)
+        found = self.federation.worst_case(delta, unit, observer)
+        if unit != "record" or observer != PUBLIC or not self.tables:
+            return found
+        each = (one.altogether(delta) for one in self.tables)
+        most = max((found, *filter(None, each)), key=lambda one: one.epsilon)
+        more = (*found.assumptions, *self.tables[0].assumptions)
+        return replace(most, observer=found.observer).assuming(*more)
 
     def cost(self, delta: float, unit: str = "client", observer: Observer = PUBLIC) -> Cost:
         """Return :meth:`worst_case` as a :class:`bdpvi.Cost`.
@@ -377,7 +387,8 @@ def fit_federated(
         if released.update is not None:
             server.update(scale * released.update)
     guide.parameters = server.parameters
-    return FederatedFit(model, guide, dict(server.parameters), federation)
+    own = tuple(one for one in ledgers if one.process is not None)
+    return FederatedFit(model, guide, dict(server.parameters), federation, own)
 
 
 def seed_of(seed: int | None, who: int) -> int | None:

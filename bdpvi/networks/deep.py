@@ -53,7 +53,8 @@ class DPSGDSettings:
 
     Attributes:
         ledger: the ledger of all charges for the people in the data. By default the data's own, if
-            they are a :class:`bdpvi.Dataset`; otherwise one in memory.
+            they are a :class:`bdpvi.Dataset`; otherwise one in memory, which adds up with others of
+            the same rows in this process.
         epsilon, steps: instead of ``noise_multiplier``: use the least noise at which ``steps``
             steps cost at most ε at ``delta``, worst-case, together with everything in the ledger.
             Further steps are refused.
@@ -141,7 +142,7 @@ def make_private(
     ... )
     >>> for _ in range(10):
     ...     private.step()
-    >>> private.worst_case(delta=1e-5).epsilon == private.ledger.worst_case(delta=1e-5).epsilon
+    >>> private.worst_case(delta=1e-5).epsilon == private.ledger.altogether(delta=1e-5).epsilon
     True
     """
     clip_of("max_grad_norm", max_grad_norm)
@@ -152,8 +153,8 @@ def make_private(
         ledger = data.ledger if ledger is None else ledger
         kind = weights[0].dtype if weights else torch.float32
         data = (data.x.to(kind), data.y.to(kind), data.ids)
-    ledger = ledger or Ledger()
     held = IndexedRecords.of_source("data", data)
+    ledger = ledger or Ledger.of(*held.some())
     mechanism = NoisySum(
         rate=rate,
         clip=max_grad_norm,

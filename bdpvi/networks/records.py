@@ -21,6 +21,7 @@ Source = Sequence[Any] | Dataset[Any]
 a module with several inputs x is a tuple of tensors, or a mapping by input names."""
 
 LEAST_PANEL = 100
+_FIRST = 64
 _TRIED = 8
 """Number of records on which a module is tried."""
 
@@ -98,6 +99,12 @@ class IndexedRecords:
                 "fixed, as the sum is "
                 "divided by rate · N"
             )
+
+    def some(self) -> list[Tensor]:
+        """Return tensors of records by which they are known again: all in memory, or the first."""
+        if isinstance(self.source, tuple):
+            return tree_leaves(self.source)
+        return tree_leaves(default_collate([self.source[i] for i in range(min(len(self), _FIRST))]))
 
     def made_up(self, rows: int, below: int, device: torch.device) -> Batch:
         """Return made-up records of the same shapes and dtypes: refusing a network must not depend

@@ -208,6 +208,7 @@ class Book:
         opened: works whose reservation is open.
         marks: ids of the fits that had a temperature computed from the data.
         fits: digests of the fits that were saved.
+        refused: when a target was refused by looking at the records; no charge covers such a look.
         file: the lines; its ``rest`` holds what they do not prove.
     """
 
@@ -221,6 +222,7 @@ class Book:
     opened: frozenset[str] = frozenset()
     marks: frozenset[str] = frozenset()
     fits: frozenset[str] = frozenset()
+    refused: tuple[str, ...] = ()
     file: Chain = field(default_factory=Chain)
 
     @property
@@ -271,16 +273,17 @@ class Book:
         yield from ({"charge": one.to_dict()} for one in self.entries)
         yield from ({"mark": one} for one in sorted(self.marks))
         yield from ({"fit": one} for one in sorted(self.fits))
+        yield from ({"refused": one} for one in self.refused)
 
     def with_lines(self, file: Chain, *lines: tuple[str, Entry | str]) -> Book:
         """Return the book with more lines, from :func:`read_line`; ``file`` then has them all."""
         added: list[Entry] = []
-        marks, fits = set(self.marks), set(self.fits)
+        found: dict[str, list[str]] = {"mark": [], "fit": [], "refused": []}
         for kind, one in lines:
             if isinstance(one, Entry):
                 added.append(one)
             else:
-                (marks if kind == "mark" else fits).add(one)
+                found[kind].append(one)
         counts, entries = Counter(self.counts), (*self.entries, *added)
         opened, events = self.opened, self.events
         for entry in added:
@@ -301,8 +304,9 @@ class Book:
             counts=counts,
             events=events,
             opened=opened,
-            marks=frozenset(marks),
-            fits=frozenset(fits),
+            marks=self.marks.union(found["mark"]),
+            fits=self.fits.union(found["fit"]),
+            refused=(*self.refused, *found["refused"]),
             file=file,
         )
         if known is not None:
@@ -319,7 +323,7 @@ def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
     ((kind, said),) = content.items()
     if kind == "charge":
         return kind, Entry.from_dict(said)
-    if kind not in ("mark", "fit") or not isinstance(said, str):
+    if kind not in ("mark", "fit", "refused") or not isinstance(said, str):
         raise ValueError(f"a ledger has no line {kind!r:.80}")
     return kind, said
 

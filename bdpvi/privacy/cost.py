@@ -99,6 +99,10 @@ class Assumption(Enum):
     )
     SECRET_SAMPLING = "Which records took part in each step is secret"
     SERVER_ADDS_NOISE = "The server is trusted to add the noise"
+    PROCESS_ALONE = (
+        "No ledger was given: what was spent on these rows is known of this process alone, and "
+        "other releases from them add to ε"
+    )
     SEEDED_EXPERIMENT = "An experiment: its randomness is seeded, so there is no guarantee"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
@@ -38,10 +38,13 @@ from bdpvi.privacy.book import (
     read_line,
     tally,
 )
-from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.cost import Assumption, Bound
 from bdpvi.privacy.distances import common_neighbours
 from bdpvi.privacy.left import together
 from bdpvi.privacy.note import Note
+
+if TYPE_CHECKING:
+    from bdpvi.privacy.process import Account
 
 __all__ = ["Charge", "Entry", "Ledger", "TemperatureOrigin"]
 
@@ -92,6 +95,8 @@ class Ledger:
         self._state: tuple[int, int, int] | None = None
         self._heads: tuple[Path, ...] = ()
         self.losses: dict[str, Any] = {}  # see bdpvi.bayesian.accounting.kept
+        self.process: Account | None = None
+        self.limits_all = False  # whether the budget is for all of the process too
         self._owner: int | None = os.getpid()
         self._threads: Any = threading.RLock()
 
@@ -131,6 +136,39 @@ class Ledger:
         found = cls(path)
         found.settle(budget=budget, unit=unit, rows_per_unit=rows_per_unit)
         return found
+
+    @classmethod
+    def of(cls, *parts: Any, unit: str = ROW, rows_per_unit: int = 1) -> Ledger:
+        """Return a new ledger in memory, for records that came without one.
+
+        Everything spent on the same rows in this process adds up (:mod:`bdpvi.privacy.process`),
+        whatever object they were given in, and every receipt prints the sum.
+
+        Args:
+            parts: the records, as for :func:`bdpvi.datasets.sketch.samples_of`.
+            unit, rows_per_unit: as for a ledger.
+
+        >>> from bdpvi.privacy.events import SampledGaussian
+        >>> price = (SampledGaussian(noise_multiplier=5.0),)
+        >>> for name in "ab":
+        ...     ledger = Ledger.of([[1.0, 2.0], [3.0, 4.0]], [0, 1])
+        ...     ledger.charge(Entry(kind="release", of=name, events=price))
+        >>> [f"{one.epsilon:.3f}" for one in (ledger.worst_case(1e-5), ledger.altogether(1e-5))]
+        ['0.726', '1.061']
+        """
+        return cls(unit=unit, rows_per_unit=rows_per_unit).joined(*parts)
+
+    def joined(self, *parts: Any) -> Ledger:
+        """Return this ledger, as one of those of the same rows in this process."""
+        from bdpvi.privacy.process import account_of  # late: settings know no rows
+
+        self.process = account_of(parts)
+        self.process.books[self.id] = self.book()
+        return self
+
+    def stand_for(self, other: Ledger) -> None:
+        """Take the place of another ledger, of which this has a part, in the process's account."""
+        self._kept, self.process = replace(self._kept, id=other.id), other.process
 
     @property
     def id(self) -> str:
@@ -242,6 +280,8 @@ class Ledger:
                     "that of this one"
                 )
             self._kept = wanted
+            if self.process is not None:
+                self.process.books[wanted.id] = wanted
             if self.path is not None:
                 save(self.path, chained(wanted.header, *book.file.said[1:]))
 
@@ -269,6 +309,55 @@ class Ledger:
             return None
         return together(book, delta, Counter(planned))
 
+    def altogether(
+        self,
+        delta: float,
+        planned: Sequence[Priced] | Mapping[Priced, int] | None = (),
+        without: str | None = None,
+    ) -> Bound | None:
+        """Return :meth:`worst_case` with all that other ledgers of the same rows hold.
+
+        These are known of this process alone, and only if no ledger was given. None also if no
+        joint ε is known.
+        """
+        book = self.book() if without is None else self.book().without(without)
+        whole = book if self.process is None else self.process.with_others(book)
+        if planned is None or whole.events is None:
+            return None
+        try:
+            found = together(whole, delta, Counter(planned))
+        except ValueError:  # for units that cannot be composed
+            return None
+        return found and found.assuming(*self.assumptions)
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """What every ε of this ledger assumes."""
+        return (Assumption.PROCESS_ALONE,) * (self.process is not None)
+
+    @property
+    def others(self) -> bool:
+        """Whether other ledgers of the same rows in this process have charges."""
+        books = {} if self.process is None else self.process.books
+        return any(one.charges for name, one in books.items() if name != self.id)
+
+    @property
+    def refused(self) -> int:
+        """The number of targets that were refused by looking at the records."""
+        if self.process is not None:
+            return self.process.refused
+        return len(self.book().refused)
+
+    @contextmanager
+    def attempt(self, looks: bool = True) -> Iterator[None]:
+        """Record a target that is refused inside, if the records decide that (``looks``)."""
+        try:
+            yield
+        except ValueError:
+            if looks:
+                self._write({"refused": Note.now().time})
+            raise
+
     def check_budget(self, entry: Entry, what: str) -> None:
         """Raise BudgetExceededError if a charge would bring the table over its budget.
 
@@ -284,6 +373,8 @@ class Ledger:
         if entry.of in book.opened:
             own = (e for e in book.entries if (e.of, e.kind) != (entry.of, RESERVED))
             book = book.of_entries(own)
+        if self.process is not None and self.limits_all:
+            book = self.process.with_others(book)
         events = tally([replace(entry, of="")])
         total = None if events is None else together(book, limit.delta, events)
         if total is None or total.epsilon > limit.epsilon:
@@ -429,3 +520,5 @@ class Ledger:
                     Head.of(file).write(place)
                 self._state = state(self.path)
             self._kept = book.with_lines(file, line)
+            if self.process is not None:
+                self.process.books[book.id] = self._kept

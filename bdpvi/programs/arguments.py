@@ -89,6 +89,14 @@ class Arguments:
         """The leaves that hold records; if they are not in memory, a record of ones."""
         return tuple(one for one, of in zip(self.leaves, self.sampled, strict=True) if of)
 
+    def some(self) -> tuple[Tensor, ...]:
+        """Return records by which they are known again: all in memory, or the first few."""
+        if self.source is None:
+            return self.tables
+        if isinstance(self.source, Windows):
+            return self.source.data.some()
+        return self.source.some()
+
     @property
     def records(self) -> tuple[Any, ...]:
         """What holds the records."""

@@ -67,7 +67,8 @@ class PrivateSVI:
         noise_multiplier: z; the sum of the gradients gets noise of standard deviation zC.
         rate: Poisson sampling rate q of the records.
         ledger: the ledger of all charges for these people; by default that of a
-            :class:`bdpvi.Dataset` or of records in blocks, otherwise one in memory.
+            :class:`bdpvi.Dataset` or of records in blocks, otherwise one in memory, which adds up
+            with others of the same rows in this process.
         plate: name of the plate over the records, if it is ambiguous.
         seed: None for anything that you share. A number makes an experiment, which is repeatable:
             whoever knows the seed can subtract the noise.
@@ -294,7 +295,7 @@ class PrivateSVI:
             length=arguments.length,
             assumptions=basis.given(source, **shown),
         )
-        of, spent = secrets.token_hex(8), ledger or Ledger()
+        of, spent = secrets.token_hex(8), ledger or Ledger.of(*arguments.some())
         descent = Descent(program, self.optim, mechanism, self._clip)
         descent.rehearse()
         self._charged = Steps(spent, mechanism.event(1), kind="steps", of=of, block=BLOCK)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bdpvi._ground import validate
+from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import to_json
 from bdpvi.privacy.book import ENDED, RESERVED, Book, Entry
 from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import together
+from bdpvi.releases.receipt import Receipt
 
 TITLE = "Privacy account"
 UNKNOWN = "not recorded"
@@ -148,6 +151,8 @@ class Account:
             more = f" ({one.charges})" if one.charges != one.what else ""
             yield f"{number}. {one.time}: {one.what}{out}"
             yield f"   alone {said(one.alone)}{more}"
+        if refused := len(self.book.refused):
+            yield f"{several(refused, 'target')} refused by looking at the records, at no charge"
         yield f"All together: {self.total or NOT_PRICED}"
         yield f"  {self.guarantee}"
 
@@ -167,6 +172,27 @@ class Account:
 def said(bound: Bound | None) -> str:
     """Return an ε in words."""
     return NOT_PRICED if bound is None else f"ε = {bound.epsilon:.4g} at δ = {bound.delta:g}"
+
+
+def together_of(ledger: Ledger, delta: float) -> str:
+    """Return the ε of all works of this process on the same rows, in words.
+
+    "" if a ledger was given, or holds all that they spent. If parts of δ add up to more than
+    ``delta``, it is at a larger one.
+    """
+    if not ledger.others:
+        return ""
+    deltas = [one for one in (delta * 10**power for power in range(4)) if one < 1]
+    found = next(filter(None, map(ledger.altogether, deltas)), None)
+    return f"all on these rows together, of this process alone: {said(found)}"
+
+
+def told(receipt: Receipt, ledger: Ledger) -> Receipt:
+    """Return a receipt with what its ledger says of earlier works and refused targets."""
+    source, refused = receipt.source, ledger.refused
+    if refused:
+        source += f", after {several(refused, 'refused target')}"
+    return replace(receipt, source=source, together=together_of(ledger, receipt.bound.delta))
 
 
 def _json(bound: Bound | None) -> Any:

@@ -26,12 +26,14 @@ class Receipt:
         typical: bound on all releases from the fit up to this one, for most records.
         about: what D is, and the source of the preprocessing bounds.
         source: whether ε is a target, was computed from public numbers or from the data, or is not
-            published.
+            published; and how many targets were refused before by looking at the records.
         draws: number of samples k.
         temperature: τ; on a coarse grid if it was computed from the data. None if the noise was
             part of the fit.
         noise_scale: standard deviation of the noise in each coordinate, if it is public.
         step: the samples are multiples of this, if known.
+        together: ε of everything that this process spent on the same rows, in words, if no ledger
+            was given and there is more than this release.
     """
 
     worst_case: Bound | None = None
@@ -44,6 +46,7 @@ class Receipt:
     step: float | None
     typical: Bound | None = field(default=None, metadata={"absent": None})
     group: Bound | None = field(default=None, metadata={"absent": None})
+    together: str = field(default="", metadata={"absent": ""})
 
     def __post_init__(self) -> None:
         if (self.worst_case, self.bayesian, self.group, self.typical).count(None) != 3:
@@ -72,14 +75,15 @@ class Receipt:
     @property
     def meaning(self) -> str:
         """The guarantee in words, with its assumptions and what it covers."""
-        return sentences(self.bound.meaning, self.about)
+        together = self.together[:1].upper() + self.together[1:]
+        return sentences(self.bound.meaning, self.about, together)
 
     def __str__(self) -> str:
         if self.experiment:
             return "an EXPERIMENT: its noise is seeded, so there is no guarantee"
         bound = self.bound
         trust, number = "", f"ε = {bound.epsilon:.4g} ({self.source})"
-        if self.source == OWNERS:
+        if self.source.startswith(OWNERS):
             number = f"(ε {self.source})"
         if self.bayesian:
             trust = f", {bound.mark}"
@@ -97,7 +101,7 @@ class Receipt:
         return (
             f"{bound.kind.value} {number} at δ = {bound.delta:g}, "
             f"to {bound.neighbours}{bound.given}{trust}"
-        )
+        ) + f"; {self.together}" * bool(self.together)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all attributes, which are public, as JSON types."""

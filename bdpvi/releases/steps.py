@@ -114,13 +114,14 @@ class Steps:
             ValueError: if no finite ε can be promised.
         """
         own = mechanism.event(self.drawn)
-        found = self.ledger.worst_case(delta, (own,), without=self.of)
+        found = self.ledger.altogether(delta, (own,), without=self.of)
+        found = found or self.ledger.worst_case(delta, (own,), without=self.of)
         if found is None:
             raise ValueError(
                 f"noise_multiplier={mechanism.noise_multiplier:g} has no finite ε; use more, "
                 f"or something else in the ledger has none: {self.ledger.said(self.of)}"
             )
-        return found.assuming(*mechanism.assumptions)
+        return found.assuming(*mechanism.assumptions, *self.ledger.assumptions)
 
     def resume(self, of: str, taken: int) -> None:
         """Count steps taken earlier by the run named ``of``, and keep all steps counted here.

@@ -256,7 +256,7 @@ class Transaction:
         found = together(self.counted(), delta, {})
         if found is None:
             raise ValueError(f"no worst-case guarantee is known; {self.ledger.said()}")
-        return found
+        return found.assuming(*self.ledger.assumptions)
 
     def counted(self) -> Book:
         """Return all charges that count for this work's ε."""

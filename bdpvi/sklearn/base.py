@@ -219,11 +219,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             read(twin.release_, rows.features(standard))
 
     @contextmanager
-    def _work(self, people: Mapping[str, Any]) -> Iterator[Transaction]:
+    def _work(
+        self, people: Mapping[str, Any], inputs: Inputs, y: NDArray[Any]
+    ) -> Iterator[Transaction]:
         """Yield the transaction of a fit, with all of ε reserved for it.
 
         Args:
             people: the unit of privacy, from :meth:`_people`.
+            inputs, y: the rows and their targets, by which they are known again without a ledger.
         """
         from bdpvi import Ledger, WorstCaseDP
         from bdpvi._ground.host import HOST, on
@@ -238,7 +241,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         durable = self.ledger is not None and not secret.experiment
         if durable and not public:
             raise ValueError(f"ledger={self.ledger!r} accepts worst-case guarantees only")
-        ledger = Ledger.at(str(self.ledger), **people) if durable else Ledger(**people)
+        ledger = (
+            Ledger.at(str(self.ledger), **people) if durable
+            else Ledger.of(*inputs.some(), y, **people)
+        )  # fmt: skip
         work = Transaction(ledger, secret, alone=True, what=f"fit of {type(self).__name__}")
         aside = work.reserved(self.epsilon, self.delta, "fit") if public else nullcontext()
         with on(HOST), aside:
@@ -356,6 +362,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         for one in work.ledger.book().charges:
             if one.of == work.name:
                 own.charge(one)
+        own.stand_for(people)
         fitted = settings.fit_guide(data, neighbours=near, ledger=own, progress=False)
         fitted.kept.name = work.name
         generator = None
@@ -370,14 +377,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         draws = DrawSamples(fitted, asked, kind, "release")
         plan, key, _ = work.charge(draws, last=True)
-        return drawn(draws, plan, key)
+        return drawn(draws, plan, key, people)
 
-    def _together(self, guarantee: str) -> str:
-        """Return the guarantee with the total cost of all fits."""
+    def _together(self, guarantee: str, together: str) -> str:
+        """Return the guarantee with the total cost of all fits, unless the receipt has it."""
         from bdpvi.privacy.ledger import Ledger
 
         if self.ledger is None:
-            return f"{guarantee}, this fit only"
+            return guarantee if together else f"{guarantee}, this fit only"
         ledger = Ledger.at(self.ledger)
         number = len({one.of for one in ledger.book().charges})
         total = ledger.worst_case(self.delta)
@@ -392,7 +399,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self.bound_ = receipt.bound
         self.guarantee_ = str(receipt)
         if not receipt.experiment:
-            self.guarantee_ = f"{self._together(self.guarantee_)}. {receipt.meaning}"
+            self.guarantee_ = (
+                f"{self._together(self.guarantee_, receipt.together)}. {receipt.meaning}"
+            )
         self.release_: Any = release
 
     def _estimated(self) -> Floats:

@@ -75,6 +75,10 @@ class Numbers:
         """Mask of the rows that are used, (N,)."""
         return np.asarray(np.isfinite(self.values).all(axis=1))
 
+    def some(self) -> tuple[NDArray[Any], ...]:
+        """Return the rows, by which they are known again."""
+        return (self.values,)
+
     def select(self, rows: NDArray[Any]) -> Numbers:
         """Return some of the rows."""
         return Numbers(self.values[rows], device=self.device)
@@ -172,6 +176,15 @@ class Table:
     def complete(self) -> NDArray[np.bool_]:
         """Mask of the rows that are used, (N,): all of them."""
         return np.full(self.rows, True)
+
+    def some(self) -> tuple[NDArray[Any], ...]:
+        """Return the columns, by which the rows are known again."""
+        return tuple(
+            one.numbers
+            if np.isfinite(one.numbers).any()
+            else np.array(one.texts, object)[one.codes]
+            for one in self.columns.values()
+        )
 
     def select(self, rows: NDArray[Any]) -> Table:
         """Return some of the rows."""

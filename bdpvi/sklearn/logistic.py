@@ -253,7 +253,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         self._rehearse(
             inputs, people, lambda twin, rows: twin._fit(rows, few, people, classes, noted)
         )
-        with self._work(people) as work:
+        with self._work(people, inputs, targets) as work:
             standard = given or self._bought(inputs, public, pipeline, work).standard
             settings = self._chosen(pipeline, classes, standard.found)
             data = self._dataset(inputs, targets, standard, people, **noted)

@@ -77,7 +77,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self._settings(made or usual, given)  # refused before anything is charged
         few = np.resize([0.0, 1.0, 2.0, 5.0], ROWS)
         self._rehearse(inputs, people, lambda twin, rows: twin._fit(rows, few, people))
-        with self._work(people) as work:
+        with self._work(people, inputs, y) as work:
             standard, target = given, None
             if standard is None:
                 standard, target = self._bought(asked, public, pipeline, work)

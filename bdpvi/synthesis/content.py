@@ -35,6 +35,7 @@ class Receipt:
         from_data: columns whose bounds or levels were read from the table; ε does not cover them.
         bought: columns whose bounds or levels were estimated privately; ε covers them.
         declared: the owner's declarations about the table: facts by name, in words.
+        together: as of :class:`bdpvi.releases.receipt.Receipt`.
     """
 
     worst_case: Bound
@@ -42,6 +43,7 @@ class Receipt:
     from_data: tuple[str, ...] = ()
     bought: tuple[str, ...] = ()
     declared: Mapping[str, str] = field(default_factory=dict)
+    together: str = field(default="", metadata={"absent": ""})
 
     def assuming(self, *more: Assumption) -> Receipt:
         """Return the guarantee with further assumptions."""
@@ -57,13 +59,15 @@ class Receipt:
     @property
     def meaning(self) -> str:
         """The guarantee in words, with its assumptions and the owner's declarations."""
-        return sentences(self.worst_case.meaning, listed(self.declared))
+        together = self.together[:1].upper() + self.together[1:]
+        return sentences(self.worst_case.meaning, listed(self.declared), together)
 
     def __str__(self) -> str:
         listed = ", ".join(self.bought)
         return (
             f"{self.worst_case}"
             + f"; bounds or levels of {listed} were estimated privately" * bool(listed)
+            + f"; {self.together}" * bool(self.together)
         )
 
 

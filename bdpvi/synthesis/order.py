@@ -62,11 +62,14 @@ def of_persons(
     return counted(table, settings, key, tell=True, person=person)
 
 
-def for_persons(ledger: Ledger | None, settings: Counts) -> Ledger:
-    """Return the ledger, with this privacy unit."""
+def for_persons(
+    ledger: Ledger | None, settings: Counts, table: Records[pd.DataFrame] | None = None
+) -> Ledger:
+    """Return the ledger, with this privacy unit; without one, that of the table's rows."""
     unit, rows = settings.unit, settings.rows_per_unit
     if ledger is None:
-        return Ledger(unit=unit, rows_per_unit=rows)
+        assert table is not None
+        return Ledger.of(table.first(), unit=unit, rows_per_unit=rows)
     if (ledger.unit, ledger.rows_per_unit) != (unit, rows):
         ledger.settle(unit=unit, rows_per_unit=rows)
     return ledger

@@ -30,6 +30,7 @@ from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Assumption, Bound
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import transaction
+from bdpvi.releases.account import together_of
 from bdpvi.releases.transaction import Before, Transaction, rehearsed
 from bdpvi.synthesis.content import File, Receipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts, count, count_columns
@@ -177,7 +178,8 @@ def synthesize(
         target: the most important column, if any, such as the label of a classifier.
         epsilon, delta: worst-case guarantee of this release.
         settings: :class:`Counts` by default.
-        ledger: the people's ledger; by default one in memory, which ends with the process.
+        ledger: the people's ledger; by default one in memory, which adds up with others of the same
+            rows, and ends with the process.
         seed: for a repeatable experiment, which protects nobody.
         work: the transaction for exactly this table and these arguments, instead of ``ledger``:
             repeating the call, such as after a block was lost, gives the same result and is charged
@@ -220,9 +222,12 @@ def synthesize(
     look(source.rows, order)
     if work is None:
         secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
-        people, name = for_persons(ledger, settings), Key.fresh().work  # each call is its own work
+        people, name = for_persons(ledger, settings, source.rows), Key.fresh().work
         work = Transaction(people, secret, name=name, alone=True, what="synthesize")
-    return as_read(work.perform(Synthesis(source.rows, order)), source.file)
+    made = as_read(work.perform(Synthesis(source.rows, order)), source.file)
+    receipt = made.receipt.assuming(*work.ledger.assumptions)
+    together = together_of(work.ledger, order.delta)
+    return replace(made, receipt=replace(receipt, together=together))
 
 
 def rehearse(

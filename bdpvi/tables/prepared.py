@@ -26,6 +26,7 @@ from bdpvi.bayesian.accounting.table import total as of_table
 from bdpvi.bayesian.fit import Kept
 from bdpvi.bayesian.inference.guide import check_unused
 from bdpvi.datasets.dataset import Data, Dataset, in_arrays
+from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.models.contract import Model, fitting
 from bdpvi.models.reachable import check_reach
 from bdpvi.noise.keys import EXPERIMENT, Key
@@ -35,6 +36,7 @@ from bdpvi.privacy.events import PerturbedObjective, SampledGaussian, Threshold
 from bdpvi.privacy.evidence import Diagnostics, Evidence
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import basis, transaction
+from bdpvi.releases.account import told
 from bdpvi.releases.estimate import Drawn, Processed, Trained
 from bdpvi.releases.mechanisms import CountRows, Solve
 from bdpvi.releases.receipt import AIMED, Receipt
@@ -89,7 +91,7 @@ class Prepared:
         records = (data.x, data.y) if isinstance(data, Dataset) else (data,)
         check_unused(guide)
         check_reach(records, len(data), model=model, guide=guide, route=route)
-        data.people.share(ledger)
+        data.people.share(ledger, parts=data.some)
         basis.given(data, **in_arrays(data))
         made = cls(model, data, route.suited(model, data, guide), Kept(data.people))
         made._rehearse()
@@ -165,7 +167,7 @@ class Prepared:
         """Return the worst-case cost of everything spent on the table."""
         if not self.ledger.entries():
             return nothing(delta)
-        found = self.ledger.worst_case(delta)
+        found = self.ledger.altogether(delta) or self.ledger.worst_case(delta)
         more = basis.assumptions_of(self.preprocessing, self.ledger.entries())
         return Cost(worst_case=found and found.assuming(*more))
 
@@ -202,6 +204,8 @@ class Prepared:
         paid = math.fsum(e.noise_multiplier**-2 for e in events if isinstance(e, SampledGaussian))
         rest = delta - math.fsum(e.delta for e in events if isinstance(e, Threshold))
         epsilon = bayesian_epsilon(drawn, *shares, rest, variance=paid)
+        if isinstance(self.data, Dataset):
+            tell_of_copies(self.data.some())
         found = Bound(
             kind=Kind.PATH if paid else Kind.BAYESIAN,
             epsilon=epsilon,
@@ -334,14 +338,17 @@ class Prepared:
         return Release(
             samples=flat(latents),
             latents=latents,
-            receipt=Receipt(
-                worst_case=worst.seeded() if seeded else worst,
-                about=sentences(basis.about(noted), route.said(plan.settings), after),
-                source=AIMED,
-                draws=route.draws,
-                temperature=None,
-                noise_scale=None,
-                step=None,
+            receipt=told(
+                Receipt(
+                    worst_case=worst.seeded() if seeded else worst,
+                    about=sentences(basis.about(noted), route.said(plan.settings), after),
+                    source=AIMED,
+                    draws=route.draws,
+                    temperature=None,
+                    noise_scale=None,
+                    step=None,
+                ),
+                self.ledger,
             ),
             model=route.predicting(self.model, plan.settings),
             feature_names=self.feature_names,

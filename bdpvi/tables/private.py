@@ -170,7 +170,8 @@ def private(
             training on a table in blocks.
         ledger: the table's ledger, or its file, which is created if missing. By default it lies
             beside the table's file (:func:`beside`), so that another ``out`` still uses the same
-            ledger; for a data frame it lies in the secret folder.
+            ledger; for a data frame it lies in the secret folder, and receipts add what else this
+            process spent on the same rows.
         budget: the total that may be spent on the table; by default ε and δ of the first call. Give
             a larger one if later calls need more.
         unit: the column that names persons, if the guarantee is for all rows of a person; it is not
@@ -506,8 +507,14 @@ class Work:
     @property
     def ledger(self) -> Ledger:
         """The ledger of these people."""
-        found: Ledger = self.people.ledger
+        found: Ledger = self.people.of(self._some)
         return found
+
+    def _some(self) -> tuple[Any, ...]:
+        """Return records by which the table is known again."""
+        if isinstance(self.table, Dataset):
+            return self.table.some()
+        return (self.table if self._all_rows is None else self._all_rows.first(),)
 
     def dataset(self, work: Transaction, left: Remaining) -> tuple[Data, Encoded | None]:
         """Return all records, and how they were encoded unless the preprocessing is given."""
@@ -601,6 +608,7 @@ class Work:
             budget = Budget(self.pipeline.epsilon, self.pipeline.delta)
         people = self.people
         ledger.settle(budget=budget, unit=people.unit, rows_per_unit=people.rows_per_unit)
+        ledger.limits_all = self.budget is not None
 
     def _drawn(self, fit: Fit | Prepared, work: Transaction) -> Release:
         """Charge draws from a fit and return them."""
@@ -637,7 +645,7 @@ class Work:
                 ledger=where.ledger or where.secret / LEDGER,
             )
             if kept is None:
-                self.people.share(Ledger.at(where.secret / LEDGER))
+                self.people.share(Ledger.at(where.secret / LEDGER).joined(*self._some()))
             self._settle(self.ledger)  # before its first line is remembered
             self.ledger.remember(where.secret / intent.HEAD)
             made: list[Release] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,8 @@ class Place:
         out: what is published; a file or a folder.
         secret: folder that is not.
         rows: of the table.
+        given: whether doors get the ledger; otherwise none, and the rows as new objects.
+        said: what receipts print.
     """
 
     folder: Path
@@ -59,6 +61,18 @@ class Place:
     out: Path
     secret: Path
     rows: int = 2000
+    given: bool = True
+    said: list[str] = field(default_factory=list, compare=False)
+
+    @property
+    def kept(self) -> Ledger | None:
+        """The ledger that a door gets."""
+        return Ledger.at(self.ledger) if self.given else None
+
+    def tell(self, receipt: Any) -> Any:
+        """Keep what a receipt prints; return it."""
+        self.said.append(f"{receipt}. {receipt.meaning}")
+        return receipt
 
     @classmethod
     def within(cls, folder: Path, rows: int = 2000) -> Place:
@@ -69,7 +83,7 @@ class Place:
     def again(self, turn: int) -> Place:
         """Return another place for what is published from the same table."""
         out, secret = (self.folder / f"{name}-{turn}" for name in ("out", "secret"))
-        return replace(self, out=out, secret=secret)
+        return replace(self, out=out, secret=secret, said=[])
 
     @property
     def table(self) -> Path:
@@ -167,12 +181,20 @@ def _fitted(place: Place) -> None:
 
 def guide_fit(place: Place) -> Fit:
     """Return a fit of the table's people, whose ledger is its own."""
-    return replace(_fit(), kept=Kept(People(Ledger.at(place.ledger)), name="0" * 16))
+    if not place.given:
+        guide = guides.MeanField(CLIPPED, noise_scale=1.0)
+        return bdpvi.fit(CLIPPED, guide, anew(logistic_data(60, 3)), progress=False)
+    return replace(_fit(), kept=Kept(People(place.kept), name="0" * 16))
+
+
+def anew(data: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the same rows as other objects."""
+    return data.x.clone(), data.y.clone()
 
 
 def _guide(**given: Any) -> Callable[[Place, float], Bound]:
     def call(place: Place, share: float) -> Bound:
-        return bdpvi.release(guide_fit(place), 2, epsilon=share, **given).receipt.bound
+        return place.tell(bdpvi.release(guide_fit(place), 2, epsilon=share, **given).receipt).bound
 
     return call
 
@@ -181,7 +203,8 @@ def _experiment(place: Place, share: float) -> Bound:
     """Release at a temperature that was found for a Bayesian ε, which is its price."""
     fit, kind = guide_fit(place), BayesianDP()
     charge = bdpvi.bayesian.calibrate(fit, 2, epsilon=share, guarantee=kind)
-    return replace(bdpvi.release(fit, charge, guarantee=kind).receipt.bound, epsilon=share)
+    made = place.tell(bdpvi.release(fit, charge, guarantee=kind).receipt)
+    return replace(made.bound, epsilon=share)
 
 
 def _route(route: Any) -> Callable[[Place, float], Bound]:
@@ -189,12 +212,12 @@ def _route(route: Any) -> Callable[[Place, float], Bound]:
         pyro.clear_param_store()
         release = bdpvi.fit_private(
             MODEL,
-            logistic_data(place.rows, 3),
+            anew(logistic_data(place.rows, 3)),
             epsilon=share,
             route=route,
-            ledger=Ledger.at(place.ledger),
+            ledger=place.kept,
         )
-        return release.receipt.bound
+        return place.tell(release.receipt).bound
 
     return call
 
@@ -206,18 +229,18 @@ def _private(target: str, price: float = 1.0, **given: Any) -> Callable[[Place, 
     def call(place: Place, share: float) -> Bound:
         with _few_steps():
             release = bdpvi.private(
-                place.table,
+                place.table if place.given else people(place.rows).copy(),
                 target=target,
                 one_row_per_person=True,
                 epsilon=price * share,
                 out=place.out,
                 secret=place.secret,
-                ledger=place.ledger,
+                ledger=place.ledger if place.given else None,
                 drop=[one for one in TARGETS if one != target],
                 progress=False,
                 **{"numeric": ("age", "dose"), **given},
             )
-        return release.receipt.bound
+        return place.tell(release.receipt).bound
 
     return call
 
@@ -284,9 +307,8 @@ def _synthesize_command(*more: str) -> Callable[[Place, float], Bound]:
 
 def _synthesize(place: Place, share: float) -> Bound:
     table = people(place.rows)[["age", "sick"]]
-    ledger = Ledger.at(place.ledger)
-    made = bdpvi.synthesize(table, None, "sick", epsilon=share, delta=DELTA, ledger=ledger)
-    return made.receipt.worst_case
+    made = bdpvi.synthesize(table, None, "sick", epsilon=share, delta=DELTA, ledger=place.kept)
+    return place.tell(made.receipt).worst_case
 
 
 # --- estimators -----------------------------------------------------------------------------------
@@ -297,8 +319,10 @@ def _estimator(name: str, target: str, **given: Any) -> Callable[[Place, float],
         from bdpvi import sklearn
 
         table = people(place.rows)
-        made = getattr(sklearn, name)(share, ledger=str(place.ledger), **given)
+        ledger = str(place.ledger) if place.given else None
+        made = getattr(sklearn, name)(share, ledger=ledger, **given)
         made.fit(table[["age", "dose"]].to_numpy(), table[target].to_numpy())
+        place.said.append(made.guarantee_)
         found: Bound = made.bound_
         return found
 
@@ -317,18 +341,18 @@ def _linear(x: torch.Tensor, y: torch.Tensor) -> None:
 def _program(place: Place, share: float) -> Bound:
     pyro.clear_param_store()
     data = logistic_data(200, 3)
-    x, y = data.x.float(), data.y.float()
+    x, y = data.x.float(), data.y.float()  # other objects in each call
     settings: dict[str, Any] = {"clip": 1.0, "noise_multiplier": 8.0 / share, "rate": 0.1}
     made = bdpvi.PrivateSVI(
         _linear, AutoNormal(_linear), Adam({"lr": 0.05}), Trace_ELBO(),
-        ledger=Ledger.at(place.ledger), **settings,
+        ledger=place.kept, **settings,
     )  # fmt: skip
     try:
         for _ in range(STEPS):
             made.step(x, y)
     finally:
         pyro.clear_param_store()
-    found: Bound = made.worst_case(DELTA)
+    found: Bound = place.tell(made.worst_case(DELTA))
     return found
 
 
@@ -338,15 +362,16 @@ def _network(place: Place, share: float) -> Bound:
         module,
         torch.optim.SGD(module.parameters(), lr=0.1),
         loss=lambda out, y: functional.binary_cross_entropy_with_logits(out[:, 0], y),
-        data=(data.x, data.y),
+        data=anew(data),
         rate=0.1,
         max_grad_norm=1.0,
         noise_multiplier=8.0 / share,
-        settings=DPSGDSettings(ledger=Ledger.at(place.ledger)),
+        settings=DPSGDSettings(ledger=place.kept),
     )
     for _ in range(STEPS):
         made.step()
-    return made.worst_case(DELTA)
+    found: Bound = place.tell(made.worst_case(DELTA))
+    return found
 
 
 def _rounds(place: Place, share: float) -> Bound | None:
@@ -361,7 +386,7 @@ def _rounds(place: Place, share: float) -> Bound | None:
 
 def _tables(place: Place, share: float) -> Bound:
     data = logistic_data(100, 3)
-    data = Dataset(data.x, data.y, people=People(Ledger.at(place.ledger)))
+    data = Dataset(*anew(data), people=People(place.kept))
     clients = [data.select(rows) for rows in torch.arange(len(data)).tensor_split(2)]
     rounds = Rounds(
         clients=2, size=3, clip=50.0, noise_multiplier=8.0 / share, record_rate=1.0, record_clip=1.0
@@ -369,7 +394,8 @@ def _tables(place: Place, share: float) -> Bound:
     fit = bdpvi.federated.fit_federated(
         CLIPPED, guides.MeanField(CLIPPED), clients, Federation(rounds), rounds=3, progress=False
     )
-    return fit.worst_case(DELTA, "record")
+    found: Bound = place.tell(fit.worst_case(DELTA, "record"))
+    return found
 
 
 LINEAR = bdpvi.BayesianLinearRegression.of_bounds(0, 20)

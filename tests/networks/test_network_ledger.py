@@ -69,7 +69,9 @@ def test_two_networks_of_one_table_say_together_what_they_cost() -> None:
     assert total is not None
     assert total.epsilon == pytest.approx(theirs((2.0, 20), (3.0, 10)), rel=1e-6)
     assert one.worst_case(DELTA).epsilon == other.worst_case(DELTA).epsilon == total.epsilon
-    assert one.cost(DELTA).worst_case == network_alone(20).worst_case(DELTA)
+    alone = one.cost(DELTA).worst_case
+    assert alone is not None
+    assert alone.epsilon == network_alone(20).worst_case(DELTA).epsilon
     # Nothing that was charged ahead is in what is published.
     other.step()
     assert charged(ledger) == 20 + 2 * BLOCK

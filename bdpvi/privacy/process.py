@@ -1,0 +1,86 @@
+"""The account of this process: what is spent on the same rows by calls without a ledger.
+
+Each such call charges a ledger of its own, in memory or in its secret folder, which its target is
+for. The ledgers of the same rows, in whatever object these were given, add up here, and every
+receipt prints the sum. An account ends with its process and refuses nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from bdpvi.datasets.sketch import Sample, samples_of
+from bdpvi.privacy.book import Book
+
+
+@dataclass(eq=False)
+class Account:
+    """All ledgers of the same rows in this process.
+
+    Attributes:
+        books: the content of each, by its id.
+        samples: of all its tables.
+    """
+
+    books: dict[str, Book] = field(default_factory=dict)
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def refused(self) -> int:
+        """The number of targets that were refused by looking at the records."""
+        return sum(len(one.refused) for one in self.books.values())
+
+    def with_others(self, own: Book) -> Book:
+        """Return a ledger's content with that of the others, for the widest unit of all."""
+        books = [own, *(one for name, one in self.books.items() if name != own.id)]
+        widest = max(books, key=lambda one: one.rows)
+        events: Counter[Any] | None = Counter()
+        for one in books:
+            events = None if events is None or one.events is None else events + one.events
+        return replace(own, unit=widest.unit, rows=widest.rows, events=events)
+
+
+_accounts: list[Account] = []
+_lock = threading.RLock()
+
+
+def account_of(parts: Sequence[Any]) -> Account:
+    """Return the account of these rows; accounts that turn out to be of the same rows are joined.
+
+    Args:
+        parts: as for :func:`~bdpvi.datasets.sketch.samples_of`.
+    """
+    if not (made := samples_of(parts)):
+        return Account()  # of no rows
+    with _lock:
+        same = [one for one in _candidates(made) if _same(one, made)]
+        found = same[0] if same else Account()
+        for other in same[1:]:
+            found.books.update(other.books)
+            found.samples.extend(other.samples)
+            _accounts.remove(other)
+            other.books, other.samples = found.books, found.samples
+        if not same:
+            _accounts.append(found)
+        known = {one.hashes.tobytes() for one in found.samples}
+        found.samples.extend(one for one in made if one.hashes.tobytes() not in known)
+        return found
+
+
+def _candidates(made: Sequence[Sample]) -> list[Account]:
+    """Return the accounts that share some hash."""
+    wanted = np.unique(np.concatenate([one.hashes for one in made]))
+    each = [np.concatenate([one.hashes for one in account.samples]) for account in _accounts]
+    hits = np.isin(np.concatenate(each), wanted) if each else np.zeros(0, bool)
+    owners = np.repeat(np.arange(len(each)), [len(one) for one in each])
+    return [_accounts[at] for at in np.unique(owners[hits])]
+
+
+def _same(account: Account, made: Sequence[Sample]) -> bool:
+    return any(one.shares(two) for one in made for two in account.samples)
