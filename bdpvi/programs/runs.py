@@ -164,8 +164,8 @@ class Runs:
         """
         given = {site["name"]: site["value"] for site in split(modelled)[0]}
         try:
-            run = functools.partial(self._still, "model", self.model, self.zeros, 0)
-            first, again, last = (run((index,), given) for index in (0, 0, -1))
+            still = functools.partial(self._still, "model", self.model, self.zeros, 0)
+            first, again, last = (still((index,), given) for index in (0, 0, -1))
         except ValueError:  # an operation that takes no negative index
             return
         for site in seen:
