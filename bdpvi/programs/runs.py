@@ -151,10 +151,8 @@ class Runs:
                 remedy = "give it parameters of its own; one guide is for all records"
                 misfits.append(Misfit(named(site), "of the guide follows from records", remedy))
         model = poutine.replay(self.model, guided)
-        modelled, twice, again = (
-            self._still("model", model, *given)
-            for given in ((self.zeros, 0), (self.zeros, 1), (self.ones, 0))
-        )
+        runs = ((self.zeros, 0), (self.zeros, 1), (self.ones, 0))
+        modelled, twice, again = (self._still("model", model, *one) for one in runs)
         for site in (one for kind in split(modelled) for one in kind if not in_plate(one, plate)):
             if _alike(site, again.nodes[site["name"]]):
                 continue
@@ -205,10 +203,8 @@ class Runs:
         """
         given = {site["name"]: site["value"] for site in split(modelled)[0]}
         try:
-            first, again, last = (
-                self._still("model", self.model, self.zeros, 0, (index,), given)
-                for index in (0, 0, -1)
-            )
+            still = functools.partial(self._still, "model", self.model, self.zeros, 0)
+            first, again, last = (still((index,), given) for index in (0, 0, -1))
         except ValueError:  # an operation that takes no negative index
             return
         for site in seen:
