@@ -415,7 +415,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     print(command())
     of_levels = partial(levels, shapes=chosen.shapes, epsilons=chosen.epsilons)
-    parts = {"coverage": coverage, "measured": measured, "exports": exports, "levels": of_levels}
+    parts: dict[str, Callable[[int], None]] = {}
+    parts |= {"coverage": coverage, "measured": measured, "exports": exports, "levels": of_levels}
     parts[chosen.part](chosen.tables)
 
 

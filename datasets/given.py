@@ -91,7 +91,7 @@ def sign(values: Any) -> str:
 
 
 def _uncorrelated(columns: list[Column]) -> bool:
-    found = np.corrcoef(np.array(columns))
+    found: NDArray[np.float64] = np.corrcoef(np.array(columns))
     return bool(np.abs(found - np.eye(len(found))).max() < _CLOSE)
 
 

@@ -184,7 +184,7 @@ def _block(part: Any) -> Sequence[NDArray[Any]]:
     if hasattr(part, "columns"):
         return [part.iloc[:, at].to_numpy() for at in range(len(part.columns))]
     values = np.asarray(part)
-    return values.reshape(len(values), -1).T if values.size else ()
+    return [*values.reshape(len(values), -1).T] if values.size else []
 
 
 def _bits(column: NDArray[Any]) -> Bits:

@@ -19,6 +19,9 @@ class Undropped(TorchDispatchMode):
     tensor([2., 2., 2.])
     """
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(
         self,
         func: Any,

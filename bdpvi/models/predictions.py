@@ -53,7 +53,7 @@ def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> 
 def within_bounds(model: Model, targets: Tensor) -> Tensor:
     """Return targets clipped to the model's public bounds, as those were that it was fitted to."""
     cut = getattr(model, "cut", None)
-    return targets if cut is None else cut(targets)  # type: ignore[no-any-return]
+    return targets if cut is None else cut(targets)
 
 
 def check_exposures(model: Model, x: Tensor) -> None:

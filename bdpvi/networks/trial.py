@@ -93,7 +93,7 @@ def still(batch: Batch) -> Iterator[None]:
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.autocast(device.type, enabled=False),
-        _Still(),  # type: ignore[no-untyped-call]
+        _Still(),
     ):
         torch.manual_seed(0)
         yield

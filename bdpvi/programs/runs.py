@@ -327,7 +327,7 @@ def copied(guide: Any, model: Any) -> Any:
     kept = [(one._model, one.master) for one in parts]
     shared = {id(one): one for one in modules_of(model)}
     try:
-        made = copy.deepcopy(guide, shared)  # type: ignore[arg-type]
+        made = copy.deepcopy(guide, shared)
     except Exception:  # whatever a module of the user's holds
         return guide
     finally:

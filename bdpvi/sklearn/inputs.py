@@ -182,7 +182,7 @@ class Table:
         return tuple(
             one.numbers
             if np.isfinite(one.numbers).any()
-            else np.array(one.texts, object)[one.codes]
+            else np.asarray([*one.names, None], dtype=object)[one.codes]
             for one in self.columns.values()
         )
 
@@ -285,7 +285,8 @@ def _fits(transformer: Any) -> bool:
     """Return whether a transformer learns from rows; without a declaration it counts as if so."""
     if hasattr(transformer, "__sklearn_tags__"):
         return bool(transformer.__sklearn_tags__().requires_fit)
-    return bool(getattr(transformer, "_get_tags", dict)().get("requires_fit", True))  # before 1.6
+    tags: dict[str, Any] = getattr(transformer, "_get_tags", dict)()  # before 1.6
+    return bool(tags.get("requires_fit", True))
 
 
 def tabular(X: object, types: Schema | None) -> bool:

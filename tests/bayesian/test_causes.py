@@ -20,7 +20,7 @@ from bdpvi.privacy.cost import Cost
 ROUNDING, TOO_MUCH = "does not cover the rounding", "a record can move them too far"
 
 
-def fitted(ledger: Ledger | None = None, **grid: float) -> bdpvi.Fit:
+def fitted(ledger: Ledger | None = None, **grid: Any) -> bdpvi.Fit:
     model = bdpvi.BayesianLogisticRegression()
     guide = guides.Laplace(model, **grid)
     return bdpvi.fit(model, guide, logistic_data(1000, 5), ledger=ledger, progress=False)

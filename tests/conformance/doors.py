@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -33,6 +33,7 @@ from bdpvi.networks import DPSGDSettings
 from bdpvi.privacy.cost import Bound
 from bdpvi.programs.dpvi import DPVI
 
+T = TypeVar("T")
 DELTA = 1e-5
 PLENTY = Budget(4.0, DELTA)
 """More than one call of any door costs."""
@@ -69,9 +70,9 @@ class Place:
         """The ledger that a door gets."""
         return Ledger.at(self.ledger) if self.given else None
 
-    def tell(self, receipt: Any) -> Any:
+    def tell(self, receipt: T) -> T:
         """Keep what a receipt prints; return it."""
-        self.said.append(f"{receipt}. {receipt.meaning}")
+        self.said.append(f"{receipt}. {receipt.meaning}")  # type: ignore[attr-defined]
         return receipt
 
     @classmethod

@@ -66,10 +66,10 @@ def moved(step: Step, others: list[int], record: int) -> float:
 class Rates(nn.Module):
     """One linear layer, whose outputs are added up."""
 
-    def __init__(self, *size: int, tied: bool = False) -> None:
+    def __init__(self, inputs: int, outputs: int, tied: bool = False) -> None:
         super().__init__()
-        self.one = nn.Linear(*size, bias=False)
-        self.two = nn.Linear(*size, bias=False)
+        self.one = nn.Linear(inputs, outputs, bias=False)
+        self.two = nn.Linear(inputs, outputs, bias=False)
         if tied:
             self.two.weight = self.one.weight
 

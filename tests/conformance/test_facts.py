@@ -136,7 +136,8 @@ def _federated(noted: dict[str, Any]) -> Bound:
 def _estimator(noted: dict[str, Any]) -> Bound:
     from bdpvi.sklearn import PrivateLogisticRegression
 
-    data, public = records({}), {"bounds": (-4, 4)} if noted else {}
+    data = records({})
+    public: dict[str, Any] = {"bounds": (-4, 4)} if noted else {}
     made = PrivateLogisticRegression(1.0, classes=(0, 1), **public)
     found: Bound = made.fit(data.x.numpy(), data.y.numpy()).bound_
     return found

@@ -74,7 +74,7 @@ class Holding:
         return self.rows[:3]
 
 
-class Located(PyroModule):
+class Located(PyroModule):  # type: ignore[misc]
     def __init__(self, start: Tensor, rows: Tensor | None = None) -> None:
         super().__init__()
         self.loc = nn.Parameter(start)
@@ -312,7 +312,7 @@ def test_every_function_of_a_user_s_is_searched(through: Callable[[Tensor], None
 # --- two made-up tables ---------------------------------------------------------------------------
 
 
-class OfFirst(PyroModule):
+class OfFirst(PyroModule):  # type: ignore[misc]
     """A guide that starts where its first records are."""
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> None:

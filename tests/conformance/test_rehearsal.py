@@ -310,7 +310,9 @@ def partitions(after: int, change: Any = None) -> Blocks:
     from bdpvi.datasets.blocks import Partition
 
     each = [Drawn(at, after if at == 2 else 10**9, change) for at in range(4)]
-    return Blocks("", tuple(table()), tuple(Partition(at, one) for at, one in enumerate(each)))
+    return Blocks(
+        "", tuple(table().columns), tuple(Partition(at, one) for at, one in enumerate(each))
+    )
 
 
 @pytest.mark.parametrize("call", [private, synthesize])
@@ -362,7 +364,7 @@ def test_a_source_that_can_be_read_once_is_refused_before_a_charge() -> None:
     for call in (private, synthesize):
         ledger = Ledger()
         with pytest.raises(ValueError, match="rows of an iterator"):
-            call(Blocks("", tuple(table()), (Once(),)), ledger)
+            call(Blocks("", tuple(table().columns), (Once(),)), ledger)
         assert not ledger.entries()
 
 
@@ -386,9 +388,11 @@ def test_a_digest_shows_each_change(change: Any) -> None:
 
 
 def test_cells_that_cannot_be_hashed_have_a_digest() -> None:
-    frame = pd.DataFrame({"a": [[1], {"b": 2}, None], "b": pd.array([1, None, 3], dtype="Int64")})
+    odd: Any = [[1], {"b": 2}, None]
+    other: Any = [[1], {"b": 3}, None]
+    frame = pd.DataFrame({"a": odd, "b": pd.array([1, None, 3], dtype="Int64")})
     assert digests.of_rows(frame) == digests.of_rows(frame.copy())
-    assert digests.of_rows(frame) != digests.of_rows(frame.assign(a=[[1], {"b": 3}, None]))
+    assert digests.of_rows(frame) != digests.of_rows(frame.assign(a=other))
 
 
 @pytest.mark.parametrize("parquet", [False, True])

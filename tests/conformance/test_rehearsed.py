@@ -47,7 +47,7 @@ def linear(x: Tensor, y: Tensor | None = None) -> None:
         pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 
-class AtFirst(PyroModule):
+class AtFirst(PyroModule):  # type: ignore[misc]
     """A guide that makes its parameters in its first run, or before."""
 
     def __init__(self, before: bool = False) -> None:
@@ -85,7 +85,7 @@ def whole(model: Any, guide: Any, path: Path) -> Ledger:
     release = bdpvi.fit_private(model, data, epsilon=1.0, route=QUICK, guide=guide)
     bdpvi.save_release(release, path / "release.json")
     again = bdpvi.load_release(path / "release.json", model)
-    near = {"rtol": 1e-5, "atol": 1e-6, "check_dtype": False}
+    near: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6, "check_dtype": False}
     torch.testing.assert_close(again.predict_mean(X[:5]), release.predict_mean(X[:5]), **near)
     assert again.with_draws(3).predict_mean(X[:5]).shape == (5,)
     found: Ledger = data.ledger

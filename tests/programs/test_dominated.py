@@ -127,7 +127,9 @@ def test_a_walk_is_as_wide_as_adam_makes_it() -> None:
         if number >= first:
             total += place.detach() / (steps - first)
     plain = PyroOptim(torch.optim.Adam, {"lr": 1.0})
-    rates, fresh = adam_factors(plain, steps)[:, :2].T
+    factors = adam_factors(plain, steps)
+    assert factors is not None
+    rates, fresh = factors[:, :2].T
     found = walk(rates * rate * decay ** torch.arange(steps).double(), fresh, first)
     assert found == pytest.approx(float(total.std()), rel=0.02)
 

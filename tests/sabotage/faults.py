@@ -26,7 +26,7 @@ ROUTES = "tests/tables/test_routes.py::"
 ORIGINS = "tests/tables/test_origins.py::"
 FACTS = "tests/conformance/test_facts.py::"
 REACH = "tests/conformance/test_reach_of_functions.py::"
-ACCOUNT = "tests/conformance/test_one_account.py::"
+ACCOUNT = "tests/conformance/test_same_rows.py::"
 
 SEEN = (
     Fault(

@@ -143,7 +143,8 @@ def test_nothing_is_refused_without_a_budget_and_a_declared_one_counts_all() -> 
     frame = pd.DataFrame(data[0].numpy()).add_prefix("x").assign(y=data[1].numpy())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        limit, asked = Budget(1.5, DELTA), {"target": "y", "positive": 1.0, "progress": False}
+        limit = Budget(1.5, DELTA)
+        asked: dict[str, Any] = {"target": "y", "positive": 1.0, "progress": False}
         with pytest.raises(BudgetExceededError, match="would bring the total to"):
             bdpvi.private(frame, epsilon=1.0, budget=limit, **asked)
         bdpvi.private(frame, epsilon=1.0, budget=Budget(9.0, DELTA), **asked)
@@ -236,5 +237,6 @@ def test_categories_and_whole_numbers_are_no_copies() -> None:
 def test_people_of_the_doors_are_no_copies() -> None:
     table = people(2000)
     assert not told(
-        table[["age", "dose"]].to_numpy() / 50, (table["sick"] == "yes").to_numpy(float)
+        table[["age", "dose"]].to_numpy() / 50,
+        (table["sick"] == "yes").to_numpy().astype(np.float64),
     )
