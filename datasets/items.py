@@ -80,8 +80,9 @@ class Items:
         return len(self.source)
 
     def some(self) -> tuple[Tensor, ...]:
-        """Return the first records, by which they are known again."""
-        return self.rows(torch.arange(min(len(self), _FIRST)))
+        """Return the first records that can be read, by which they are known again."""
+        tried = by_halves(self.rows, torch.arange(min(len(self), _FIRST)))
+        return self.joined([one for _, one in tried if one is not None])
 
     def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the records at these positions, (B, ...) each, as ``like`` in type and place.
@@ -97,6 +98,10 @@ class Items:
             raise ValueError(f"data has records of the shape {wrong[0]}, and others at first")
         rows = tuple(a.to(b) for a, b in zip(found, self.like, strict=True))
         return rows if self.takes is None else _only(rows, self.takes(*rows))
+
+    def joined(self, parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """Return records that were read in parts."""
+        return tuple(map(torch.cat, zip(*parts, strict=True))) or self.rows(torch.arange(0))
 
     @property
     def blocks(self) -> tuple[ItemRange, ...]:
@@ -121,8 +126,7 @@ class ItemRange:
     def read(self) -> Iterator[tuple[Tensor, ...]]:
         """Yield those that can be read, without a number that is not finite."""
         tried = by_halves(self.items.rows, torch.arange(self.start, self.stop))
-        found = [one for _, one in tried if one is not None]
-        rows = tuple(map(torch.cat, zip(*found, strict=True))) or self.items.rows(torch.arange(0))
+        rows = self.items.joined([one for _, one in tried if one is not None])
         good = torch.ones(len(rows[0]), dtype=torch.bool)
         for one in rows:
             good &= one.isfinite().reshape(len(one), -1).all(1)

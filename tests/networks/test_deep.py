@@ -25,7 +25,7 @@ from bdpvi.networks.gradients import alone
 from bdpvi.networks.preflight import make_gradients
 from bdpvi.networks.private import Private
 from bdpvi.noise.batches import BatchPlan
-from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.cost import Assumption, Bound
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from bdpvi.releases.noisy_sum import NoisySum
@@ -128,7 +128,10 @@ def test_both_epsilons_stand_together() -> None:
     assert str(spent.worst_case) in str(spent)
     assert path_of(spent).epsilon <= worst_of(spent).epsilon
     assert "not a guarantee about the algorithm" in str(spent)
-    assert spent.worst_case == private.worst_case(1e-5)
+    # The first of these steps alone, the other of all that this process spent on these rows.
+    alone, published = worst_of(spent).assumptions, private.worst_case(1e-5)
+    assert published.assumptions == (Assumption.PROCESS_ALONE, *alone)
+    assert replace(published, assumptions=alone) == spent.worst_case
     assert float(private.per_record(1e-5).max()) <= worst_of(spent).epsilon * (1 + 1e-9)
     assert private.per_record(1e-5).shape == (100,)
 
@@ -357,7 +360,7 @@ def test_what_changes_between_steps_is_refused_uncharged() -> None:
 
 
 def test_without_a_panel_there_is_the_worst_case_alone() -> None:
-    private, other = run(panel=None), run()
+    private, other = run(panel=None, ledger=Ledger()), run(ledger=Ledger())
     for one in (private, other):
         for _ in range(3):
             one.step()
@@ -368,7 +371,7 @@ def test_without_a_panel_there_is_the_worst_case_alone() -> None:
     for ask in (private.exposure, private.per_record):
         with pytest.raises(ValueError, match="panel is None"):
             ask(1e-5)
-    again = run(panel=None)
+    again = run(panel=None, ledger=Ledger())
     again.load_state_dict(private.state_dict())
     assert again.worst_case(1e-5) == private.worst_case(1e-5)
 
