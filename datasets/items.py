@@ -17,6 +17,7 @@ from bdpvi._ground.outputs import several
 _AT_ONCE = 1024
 """Records of a block, which is read item by item."""
 _FIRST = 256
+"""Records by which they are known again, which are read once."""
 _NESTED = (Tensor, np.ndarray, tuple, list, str, bytes, Mapping)
 
 

@@ -24,6 +24,7 @@ from bdpvi.networks import DPSGDSettings
 from bdpvi.networks.gradients import alone
 from bdpvi.networks.preflight import make_gradients
 from bdpvi.networks.private import Private
+from bdpvi.networks.records import IndexedRecords
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.privacy.cost import Assumption, Bound
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
@@ -522,6 +523,30 @@ def test_a_dataset_trains_as_its_tensors_do() -> None:
         found.append(weights(private))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+class Damaged(Dataset[Any]):
+    """Records of which one cannot be read, and one has another shape."""
+
+    def __init__(self) -> None:
+        self.x, self.y = simulated(400)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        if i == 17:
+            raise OSError("damaged")
+        return (self.x[i][:1] if i == 30 else self.x[i]), self.y[i]
+
+
+@pytest.mark.filterwarnings("ignore:for the owner only")
+def test_a_record_that_cannot_be_read_stops_no_training() -> None:
+    private = run(data=Damaged(), rate=1.0)
+    private.step()
+    assert private.steps == 1
+    read = IndexedRecords.of_source("data", Damaged()).some()
+    assert [len(one) for one in read] == [62, 62]
 
 
 class Centred(nn.Module):
