@@ -313,9 +313,7 @@ class Bound:
             seeded_ = (
                 "; an experiment: its noise is seeded, so there is no guarantee" if seeded else ""
             )
-            return (
-                f"{self.kind.value}: {priced} ({self.by}{seen}{seeded_}, to {self.neighbours})"
-            )
+            return f"{self.kind.value}: {priced} ({self.by}{seen}{seeded_}, to {self.neighbours})"
         records = f"{several(self.evidence.sample_size, 'record')}, " if self.evidence else ""
         if self.kind is Kind.TYPICAL:
             read = f"; {READ_FROM_RECORDS}" * (Assumption.FOUND_FROM_DATA in self.assumptions)
