@@ -80,7 +80,7 @@ def _candidates(made: Sequence[Sample]) -> list[Account]:
     """Return the accounts that share some hash."""
     wanted = np.unique(np.concatenate([one.hashes for one in made]))
     none = np.zeros(0, np.uint32)
-    each = [np.concatenate([none, *(one.hashes for one in each.samples)]) for each in _accounts]
+    each = [np.concatenate([none, *(two.hashes for two in one.samples)]) for one in _accounts]
     hits = np.isin(np.concatenate(each), wanted) if each else np.zeros(0, bool)
     owners = np.repeat(np.arange(len(each)), [len(one) for one in each])
     return [_accounts[at] for at in np.unique(owners[hits])]
