@@ -375,11 +375,11 @@ def test_the_public_file_is_the_same_for_neighbours_but_for_its_samples(
     data: Dataset, tmp_path: Path
 ) -> None:
     texts = []
-    for one in (data, data.without(5), joined(data, [2.0, 2.0, 2.0], 0.0)):
+    for number, one in enumerate((data, data.without(5), joined(data, [2.0, 2.0, 2.0], 0.0))):
         elsewhere()
         named = replace(one, name="data", feature_names=data.feature_names)
         told = []
-        for name in ("first.json", "second.json"):  # the second tells of the first
+        for name in (f"{number}.json", f"{number}-again.json"):  # the second tells of the first
             released = bdpvi.release(bounded(named), 2, epsilon=0.3)
             bdpvi.save_release(released, tmp_path / name)
             content = json.loads((tmp_path / name).read_text(encoding="utf-8"))
