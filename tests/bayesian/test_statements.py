@@ -277,7 +277,7 @@ def test_leaving_any_record_out_changes_no_word_of_what_is_published(tmp_path: P
             assert "epsilon" not in content["receipt"]["bayesian"]
             del content["samples"], content["latents"]
             told.append(json.dumps(content) + str(released.receipt))
-        assert ["of this process alone" in one for one in told] == [False, True]
+        assert ["all on these rows together" in one for one in told] == [False, True]
         texts.add(tuple(told))
     assert len(texts) == 1
     assert len(certificates) > 1  # the owner's, of each table by itself
