@@ -270,6 +270,12 @@ def _is_sequence(one: Any) -> bool:
     return isinstance(one, _MANY_OF) or (hasattr(type(one), "__len__") and by_index(one))
 
 
+@_or_none
+def _length(one: Any) -> int:
+    """Return how many entries an object has; None if it cannot be asked."""
+    return len(one)
+
+
 def _head(shape: Iterable[int]) -> int:
     """Return how many of the first entries are looked at."""
     first, *rest = shape
@@ -326,7 +332,7 @@ class _Records(NamedTuple):
                     sized = isinstance(part, _ARRAYS) and part.ndim and len(part)
                     if sized and len(part) == (length or len(part)):
                         tables.append(part)
-                elif part is one or (_is_sequence(part) and len(part) == length):
+                elif part is one or (_is_sequence(part) and _length(part) == length):
                     sources[id(part)] = part
         return cls(tables, sources)
 
