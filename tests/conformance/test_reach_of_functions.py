@@ -235,7 +235,7 @@ def test_records_by_index_are_found_too() -> None:
             ).step(both)  # fmt: skip
 
 
-def test_objects_beside_the_records_may_have_no_length() -> None:
+def test_objects_beside_the_records_may_be_of_any_make() -> None:
     """A cluster's client, say, is reached with enums and half-made objects."""
 
     class Unready:
@@ -245,7 +245,7 @@ def test_objects_beside_the_records_may_have_no_length() -> None:
         def __getitem__(self, at: int) -> Tensor:
             raise IndexError
 
-    held = SimpleNamespace(x=X, state=[SIGINT, Unready()])
+    held = SimpleNamespace(x=X, state=[SIGINT, Unready()], _buffers=[b""], _modules=None)
     check_reach([held], len(X), model=mixture)
     with pytest.raises(ValueError, match="model, its argument"):
         check_reach([held], len(X), model=functools.partial(mixture, X[:3].clone()))

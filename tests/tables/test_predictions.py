@@ -188,6 +188,7 @@ def test_a_cell_is_read_whatever_the_others_hold(release: Release, tmp_path: Pat
         Predictions.of(known, tmp_path / "a.csv", progress=False).frame()
 
 
+@pytest.mark.filterwarnings("always::bdpvi.PrivacyUtilityWarning")
 def test_cells_that_say_nothing_are_counted_and_move_little(
     release: Release, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
