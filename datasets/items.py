@@ -26,10 +26,14 @@ def by_index(value: object) -> bool:
 
     >>> by_index([torch.zeros(2)]), by_index(torch.utils.data.TensorDataset(torch.zeros(2, 1)))
     (False, True)
+    >>> from signal import SIGINT
+    >>> by_index(SIGINT), len(type(SIGINT)) > 0  # the class of an enum has entries, not its members
+    (False, True)
     """
     if isinstance(value, Dataset):
         return True
-    reads = all(hasattr(type(value), name) for name in ("__len__", "__getitem__"))
+    line = type(value).__mro__
+    reads = all(any(name in vars(k) for k in line) for name in ("__len__", "__getitem__"))
     return reads and not (isinstance(value, _NESTED) or callable(value) or hasattr(value, "loc"))
 
 
