@@ -794,7 +794,7 @@ CASES: dict[str, Case] = {
         lambda: (program(GUIDE)(*TABLE), stepped(guide=GUIDE)),
         lambda: (pyro.clear_param_store(), stepped(guide=GUIDE)),
     ),
-    "programs/reading: Call pyro.clear_param_store() and make": lambda t: (
+    "bayesian/inference/guide: Call pyro.clear_param_store() and make": lambda t: (
         lambda: used(True),
         lambda: (pyro.clear_param_store(), used(False)),
     ),

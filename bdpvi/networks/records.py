@@ -104,7 +104,8 @@ class IndexedRecords:
         """Return tensors of records by which they are known again: all in memory, or the first."""
         if isinstance(self.source, tuple):
             return tree_leaves(self.source)
-        return tree_leaves(default_collate([self.source[i] for i in range(min(len(self), _FIRST))]))
+        first = [self.source[i] for i in range(min(len(self), _FIRST))]
+        return tree_leaves(default_collate(first)) if first else []
 
     def made_up(self, rows: int, below: int, device: torch.device) -> Batch:
         """Return made-up records of the same shapes and dtypes: refusing a network must not depend
