@@ -10,6 +10,7 @@ from collections import defaultdict
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,12 @@ def used() -> frozenset[str]:
 
 
 @cache
+def extras() -> frozenset[str]:
+    """Return the names of the extras with which the package can be installed."""
+    return frozenset(metadata("bdpvi").get_all("Provides-Extra") or ())
+
+
+@cache
 def theirs(name: str) -> Any:
     """Return what other libraries call by a name; None if nothing is."""
     for module in THEIRS.split():
@@ -243,6 +250,7 @@ def known(name: str) -> Any:
         or name in used()
         or name in commands()
         or name in NOWHERE.split()
+        or name in extras()
         or ours().pattern.fullmatch(name)
         or keyword.iskeyword(name)
         or theirs(name) is not None

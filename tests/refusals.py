@@ -239,6 +239,11 @@ GAUSSIAN = SampledGaussian(noise_multiplier=3.0, rate=0.1, steps=10)
 PANEL = torch.randn(100, 3), torch.arange(100) % 2
 TIGHT = BayesianLogisticRegression(prior_scale=1e-4, clip=1e-4)
 SCHEMA = Schema({"age": Domain(low=18.0, high=80.0)}, "By law.")
+SUM = NoisySum(rate=0.5, clip=1.0, noise_multiplier=1.0, size=2, records=9)
+CHANCE = np.random.default_rng(0)
+ONCE = CHANCE.normal(size=(60, 3)), CHANCE.integers(0, 2, 60).astype(float)
+SCALED = pd.DataFrame(CHANCE.normal(50, 9, (3000, 2)), columns=["age", "dose"])
+SCALED["sick"] = np.where(SCALED["age"] > 50, "yes", "no")
 NAMES = [f"P{i}" for i in range(2000)]
 GROUPED = ColumnType(kind="integer", thousands=",")
 WRITTEN = [f"{i % 9 + 1},{i % 900 + 100}" for i in range(2000)]
@@ -444,6 +449,34 @@ def towns(dtype: Any = object, types: Schema | None = None) -> Any:
     return model.fit(frame, np.arange(300) % 2)
 
 
+class Unfollowed(torch.autograd.Function):
+    """Doubles numbers, without a derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+class Doubled(nn.Linear):
+    """A layer that autograd does not follow."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made: Tensor = Unfollowed.apply(super().forward(x))  # type: ignore[no-untyped-call]
+        return made
+
+
+def scaled() -> Dataset:
+    x = SCALED[["age", "dose"]].to_numpy()
+    y = (SCALED["sick"] == "yes").to_numpy().astype(float)
+    return Dataset(*map(torch.from_numpy, ((x - x.mean(0)) / x.std(0), y)))
+
+
+def copies(times: int) -> Any:
+    """Fit records that are there so many times."""
+    x, y = (np.concatenate([one] * times) for one in ONCE)
+    return bdpvi.fit(LOOSE, guides.Laplace(LOOSE), (x, y), progress=False)
+
+
 def grouped(levels: int, group: str = "abce") -> Any:
     domains = {name: Domain(low=0.0, high=float(levels), integer=True) for name in "abce"}
     domains["d"] = Domain(levels=("x",))
@@ -515,6 +548,19 @@ CASES: dict[str, Case] = {
     "networks/records: give tensors": lambda t: (
         lambda: network(data=Numbered(0), records=64),
         lambda: network(data=(TABLE[0][:0], TABLE[1][:0].long()), records=64),
+    ),
+    "networks/preflight: put a layer or a loss": lambda t: (
+        lambda: network(Doubled(3, 2)),
+        lambda: network(nn.Linear(3, 2)),
+    ),
+    "datasets/given: Give raw columns": lambda t: (
+        lambda: bdpvi.fit_private(BayesianLogisticRegression(), scaled(), epsilon=1.0),
+        lambda: private(SCALED, one_row_per_person=True),
+    ),
+    "datasets/sketch: Keep one of each": lambda t: (lambda: copies(10), lambda: copies(1)),
+    "releases/noisy_sum: sum them in float64": lambda t: (
+        lambda: SUM.means([torch.ones(2)], 0),
+        lambda: SUM.means([torch.ones(2).double()], 0),
     ),
     "networks/refusals: give it all of these": lambda t: after(
         nn.Linear(3, 2), lambda m: network(m, weights=[m.weight]), lambda m: network(m)
@@ -794,7 +840,7 @@ CASES: dict[str, Case] = {
         lambda: (program(GUIDE)(*TABLE), stepped(guide=GUIDE)),
         lambda: (pyro.clear_param_store(), stepped(guide=GUIDE)),
     ),
-    "programs/reading: Call pyro.clear_param_store() and make": lambda t: (
+    "bayesian/inference/guide: Call pyro.clear_param_store() and make": lambda t: (
         lambda: used(True),
         lambda: (pyro.clear_param_store(), used(False)),
     ),

@@ -129,15 +129,30 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "networks/opacus: call watch()",
         "networks/opacus: take copy",
     ),
-    "networks/test_opacus.py::test_a_state_goes_on": ("networks/opacus: go on with the one",),
-    "networks/test_deep.py::test_a_recurrent_layer_gets_a_hint_that_is_true": (
-        "networks/preflight: put opacus",
+    "networks/test_opacus.py::test_a_loader_that_does_not_sample_by_poisson_is_refused": (
+        "networks/opacus: Leave poisson_sampling",
     ),
+    "conformance/test_rehearsal.py::"
+    "test_partitions_that_are_drawn_anew_are_refused_before_a_charge": (
+        "datasets/records: give what draws its rows a fixed seed",
+    ),
+    "conformance/test_rehearsal.py::test_a_column_with_the_name_of_a_feature_is_refused": (
+        "datasets/bought: rename it, or leave it out",
+    ),
+    "conformance/test_rehearsed.py::"
+    "test_a_guide_that_makes_parameters_in_its_first_run_is_refused": (
+        "programs/training: make it in __init__",
+    ),
+    "conformance/test_rehearsed.py::"
+    "test_a_network_s_optimiser_that_fails_is_refused_before_a_charge": (
+        "networks/refusals: use one of torch.optim",
+    ),
+    "models/test_within_bounds.py::test_without_a_file_the_row_is_refused_by_its_number": (
+        "models/predictions: leave out rows whose exposure",
+    ),
+    "networks/test_opacus.py::test_a_state_goes_on": ("networks/opacus: go on with the one",),
     "networks/test_preflight.py::test_a_module_that_needs_other_values_has_an_example": (
         "networks/trial: give some made-up",
-    ),
-    "networks/test_preflight.py::test_a_table_by_position_trains_or_is_refused_uncharged": (
-        "networks/preflight: try",
     ),
     "federated/test_flower.py::test_it_learns_and_releases_weights_only": (
         "federated/flower: Leave counters out",

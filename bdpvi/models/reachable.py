@@ -164,8 +164,9 @@ def _of_function(way: str, one: types.FunctionType) -> Iterator[tuple[str, Any]]
         yield f"{way}, its default argument {name}", value
     for name, value in vars(one).items():
         yield (way if name == "__wrapped__" else f"{way}.{name}"), value
-    if not _installed(one.__globals__.get("__name__")):
-        known, modules = one.__globals__, []
+    known, modules = one.__globals__, []
+    home = sys.modules.get(str(known.get("__name__")))  # other globals can bear its name
+    if home is None or vars(home) is not known or not _installed(home.__name__):
         used = [*_used(code)]
         for name in dict.fromkeys(v for op, v in used if op in ("LOAD_GLOBAL", "LOAD_NAME")):
             if isinstance(known.get(name), types.ModuleType):

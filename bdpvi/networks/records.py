@@ -108,6 +108,8 @@ class IndexedRecords:
         """
         if isinstance(self.source, tuple):
             return tree_leaves(self.source)
+        if not len(self):
+            return []
         shapes = [one.shape[1:] for one in tree_leaves(self._first())]
 
         def read(positions: Tensor) -> list[Tensor]:

@@ -18,7 +18,6 @@ from bdpvi.noise.batches import BatchPlan, Coins
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.events import NormCounts, SampledGaussian
-from bdpvi.releases.clipping import clip_of
 
 Multiplier = TypeVar("Multiplier", float, Tensor)
 
@@ -59,6 +58,8 @@ class NoisySum:
     assumptions: tuple[Assumption, ...] = ()
 
     def __post_init__(self) -> None:
+        from bdpvi.releases.clipping import clip_of  # late: settings need none
+
         validate.rate("rate", self.rate)
         clip_of("clip", self.clip)
         validate.positive("noise_multiplier", self.noise_multiplier)
