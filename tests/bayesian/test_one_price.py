@@ -75,7 +75,8 @@ def test_a_table_on_the_disk_has_the_price_of_one_in_memory(tmp_path: Path) -> N
     rows = pd.DataFrame(data.x.numpy(), columns=list(data.feature_names)).assign(y=data.y.numpy())
     rows.to_parquet(tmp_path / "table.parquet")
     found = []
-    for one in (data, bdpvi.Table(tmp_path / "table.parquet", "y")):
+    tables: list[Dataset | bdpvi.Table] = [data, bdpvi.Table(tmp_path / "table.parquet", "y")]
+    for one in tables:
         elsewhere()
         fit = fitted(one)
         bdpvi.release(fit, DRAWS, temperature=TEMPERATURE)
