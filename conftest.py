@@ -169,3 +169,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("whole")
         if item.nodeid.startswith(slow):
             item.add_marker("slow")
+
+
+@pytest.fixture(autouse=True)
+def _own_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin each test and doctest without what the process spent before."""
+    monkeypatch.setattr("bdpvi.privacy.process._accounts", [])

@@ -82,7 +82,8 @@ def sign(values: Any) -> str:
         if not np.isfinite(numbers).all() or len(np.unique(numbers[:1000])) < 3:
             continue
         kept.append(numbers)
-        signs = {words: holds for words, holds in signs.items() if holds(numbers)}
+        with np.errstate(all="ignore"):  # a warning would tell of a record with large numbers
+            signs = {words: holds for words, holds in signs.items() if holds(numbers)}
         if not signs:
             return ""
     if len(kept) < 2 or _PCA not in signs or not _uncorrelated(kept):
@@ -91,7 +92,8 @@ def sign(values: Any) -> str:
 
 
 def _uncorrelated(columns: list[Column]) -> bool:
-    found: NDArray[np.float64] = np.corrcoef(np.array(columns))
+    with np.errstate(all="ignore"):
+        found: NDArray[np.float64] = np.corrcoef(np.array(columns))
     return bool(np.abs(found - np.eye(len(found))).max() < _CLOSE)
 
 

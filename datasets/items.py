@@ -17,6 +17,7 @@ from bdpvi._ground.outputs import several
 _AT_ONCE = 1024
 """Records of a block, which is read item by item."""
 _FIRST = 256
+"""Records by which they are known again, which are read once."""
 _NESTED = (Tensor, np.ndarray, tuple, list, str, bytes, Mapping)
 
 
@@ -25,10 +26,14 @@ def by_index(value: object) -> bool:
 
     >>> by_index([torch.zeros(2)]), by_index(torch.utils.data.TensorDataset(torch.zeros(2, 1)))
     (False, True)
+    >>> from signal import SIGINT
+    >>> by_index(SIGINT), len(type(SIGINT)) > 0  # the class of an enum has entries, not its members
+    (False, True)
     """
     if isinstance(value, Dataset):
         return True
-    reads = all(hasattr(type(value), name) for name in ("__len__", "__getitem__"))
+    line = type(value).__mro__
+    reads = all(any(name in vars(k) for k in line) for name in ("__len__", "__getitem__"))
     return reads and not (isinstance(value, _NESTED) or callable(value) or hasattr(value, "loc"))
 
 
@@ -80,8 +85,9 @@ class Items:
         return len(self.source)
 
     def some(self) -> tuple[Tensor, ...]:
-        """Return the first records, by which they are known again."""
-        return self.rows(torch.arange(min(len(self), _FIRST)))
+        """Return the first records that can be read, by which they are known again."""
+        tried = by_halves(self.rows, torch.arange(min(len(self), _FIRST)))
+        return self.joined([one for _, one in tried if one is not None])
 
     def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
         """Return the records at these positions, (B, ...) each, as ``like`` in type and place.
@@ -97,6 +103,10 @@ class Items:
             raise ValueError(f"data has records of the shape {wrong[0]}, and others at first")
         rows = tuple(a.to(b) for a, b in zip(found, self.like, strict=True))
         return rows if self.takes is None else _only(rows, self.takes(*rows))
+
+    def joined(self, parts: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        """Return records that were read in parts."""
+        return tuple(map(torch.cat, zip(*parts, strict=True))) or self.rows(torch.arange(0))
 
     @property
     def blocks(self) -> tuple[ItemRange, ...]:
@@ -121,8 +131,7 @@ class ItemRange:
     def read(self) -> Iterator[tuple[Tensor, ...]]:
         """Yield those that can be read, without a number that is not finite."""
         tried = by_halves(self.items.rows, torch.arange(self.start, self.stop))
-        found = [one for _, one in tried if one is not None]
-        rows = tuple(map(torch.cat, zip(*found, strict=True))) or self.items.rows(torch.arange(0))
+        rows = self.items.joined([one for _, one in tried if one is not None])
         good = torch.ones(len(rows[0]), dtype=torch.bool)
         for one in rows:
             good &= one.isfinite().reshape(len(one), -1).all(1)

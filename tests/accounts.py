@@ -9,6 +9,7 @@ from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.charges import Charged
 from bdpvi.bayesian.accounting.estimators import Estimator
 from bdpvi.bayesian.accounting.settings import Accounting
+from bdpvi.privacy import process
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.events import Event
 from bdpvi.privacy.evidence import Evidence
@@ -40,6 +41,11 @@ class Accountant:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.account(), name)
+
+
+def elsewhere() -> None:
+    """Go on as if in another process, which does not know what this one spent on any rows."""
+    process._accounts.clear()
 
 
 def bayes(cost: Cost) -> Bound:

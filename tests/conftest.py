@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, settings
 from simulated import logistic_data
 
 from bdpvi import Dataset
-from bdpvi.privacy import process
 from bdpvi.privacy.conceivable import Influence
 
 # A busy machine is slow, which is no failure.
@@ -39,12 +38,6 @@ def uci() -> Path:
     if not UCI.exists():
         pytest.skip("the UCI tables are not on this machine")
     return UCI
-
-
-@pytest.fixture(autouse=True)
-def _own_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin each test without what the process spent before."""
-    monkeypatch.setattr(process, "_accounts", [])
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import Charge
 from bdpvi.privacy.cost import Cost
 from bdpvi.releases import receipts
+from bdpvi.releases.account import OTHERS
 from bdpvi.releases.refitted import Refitted
 from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Transaction
@@ -190,7 +191,7 @@ def cost(
     if shares or whole is None or found.worst_case is None or not fit.ledger.others:
         return found
     worst = whole.assuming(*found.worst_case.assumptions)
-    return Cost(worst_case=worst, why="other calls on these rows count, by their worst case")
+    return Cost(worst_case=worst, why=OTHERS)
 
 
 @on_host

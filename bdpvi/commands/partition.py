@@ -56,5 +56,5 @@ def partition(
     made = datasets.partition(data, by=by, out=out, types=schema, file=file, progress=not quiet)
     outputs.say(
         f"{out}/ (secret): {several(len(made.parts), 'file')}, each with all rows of its persons. "
-        "They are the same people: releases of both tables belong in one ledger (--ledger)"
+        "They are the same people: releases of both belong in one ledger (bdpvi private --ledger)"
     )

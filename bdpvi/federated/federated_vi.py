@@ -272,7 +272,8 @@ class FederatedFit:
         Arguments and errors are as for :meth:`worst_case`. For the path's cost pass a panel's norms
         to ``federation.cost(delta, unit, observer, norms)``.
         """
-        return self.federation.cost(delta, unit, observer)
+        found = self.federation.cost(delta, unit, observer)
+        return replace(found, worst_case=self.worst_case(delta, unit, observer))
 
     def draw(self, draws: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Return samples from the guide as the model's latent variables, each (k, ...).

@@ -97,8 +97,9 @@ class Rounds:
     Raises:
         ValueError: naming the argument that is out of range.
 
+    >>> import torch
     >>> rounds = Rounds(clients=100, size=3, clip=1.0, noise_multiplier=2.0, client_rate=0.5)
-    >>> rounds.clip_update(torch.tensor([0.0, 3.0, 4.0])).round(decimals=6).tolist()
+    >>> rounds.clip_update(torch.tensor([0.0, 3.0, 4.0])).round(decimals=5).tolist()
     [0.0, 0.6, 0.8]
     """
 

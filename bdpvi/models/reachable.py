@@ -22,12 +22,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bdpvi._ground.host import HOST
 from bdpvi.datasets.items import by_index
@@ -193,7 +194,7 @@ def _attributes(way: str, one: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an instance has, and what its class has if a user wrote it."""
     own = getattr(one, "__dict__", None)
     for name, value in [*own.items()] if isinstance(own, dict) else []:
-        if name in ("_parameters", "_buffers", "_modules"):  # of a torch module
+        if isinstance(one, nn.Module) and name in ("_parameters", "_buffers", "_modules"):
             yield from ((f"{way}.{key}", part) for key, part in value.items())
         else:
             yield f"{way}.{name}", value
@@ -207,7 +208,8 @@ def _attributes(way: str, one: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _entries(way: str, one: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    return ((f"{way}[{at}]", value) for at, value in zip(range(_LONG), one, strict=False))
+    some = [*islice(one, _LONG)]  # at once: another thread may change a queue meanwhile
+    return ((f"{way}[{at}]", value) for at, value in enumerate(some))
 
 
 def _shown(key: Any) -> str:
@@ -271,6 +273,12 @@ def _is_sequence(one: Any) -> bool:
     return isinstance(one, _MANY_OF) or (hasattr(type(one), "__len__") and by_index(one))
 
 
+@_or_none
+def _length(one: Any) -> int:
+    """Return how many entries an object has; None if it cannot be asked."""
+    return len(one)
+
+
 def _head(shape: Iterable[int]) -> int:
     """Return how many of the first entries are looked at."""
     first, *rest = shape
@@ -327,7 +335,7 @@ class _Records(NamedTuple):
                     sized = isinstance(part, _ARRAYS) and part.ndim and len(part)
                     if sized and len(part) == (length or len(part)):
                         tables.append(part)
-                elif part is one or (_is_sequence(part) and len(part) == length):
+                elif part is one or (_is_sequence(part) and _length(part) == length):
                     sources[id(part)] = part
         return cls(tables, sources)
 

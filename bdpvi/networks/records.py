@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from bdpvi._ground import validate
+from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import HOST, onto
 from bdpvi._ground.outputs import several
 from bdpvi.networks.gradients import Batch
@@ -101,11 +102,23 @@ class IndexedRecords:
             )
 
     def some(self) -> list[Tensor]:
-        """Return tensors of records by which they are known again: all in memory, or the first."""
+        """Return tensors of records by which they are known again: all in memory, or the first.
+
+        Those that cannot be read, or have other shapes than record 0, are left out.
+        """
         if isinstance(self.source, tuple):
             return tree_leaves(self.source)
-        first = [self.source[i] for i in range(min(len(self), _FIRST))]
-        return tree_leaves(default_collate(first)) if first else []
+        shapes = [one.shape[1:] for one in tree_leaves(self._first())]
+
+        def read(positions: Tensor) -> list[Tensor]:
+            found: list[Tensor] = tree_leaves(self.take(positions, HOST))
+            if [one.shape[1:] for one in found] != shapes:
+                raise ValueError("a record has another shape than the first")
+            return found
+
+        tried = by_halves(read, torch.arange(min(len(self), _FIRST)))
+        parts = [one for _, one in tried if one is not None]
+        return [torch.cat(each) for each in zip(*parts, strict=True)]
 
     def made_up(self, rows: int, below: int, device: torch.device) -> Batch:
         """Return made-up records of the same shapes and dtypes: refusing a network must not depend

@@ -300,7 +300,8 @@ class Bound:
 
     def __str__(self) -> str:
         seeded = Assumption.SEEDED_EXPERIMENT in self.assumptions
-        given, number = self.given, f"ε = {self.epsilon:.4g}"
+        number = f"ε = {self.epsilon:.4g}"
+        priced = f"{number} at δ = {self.delta:g}{self.given}"
         if self.kind is Kind.PATH:
             unit = self.unit.removeprefix("one ")
             return (
@@ -312,28 +313,22 @@ class Bound:
             seeded_ = (
                 "; an experiment: its noise is seeded, so there is no guarantee" if seeded else ""
             )
-            return (
-                f"{self.kind.value}{given}: {number} at δ = {self.delta:g} "
-                f"({self.by}{seen}{seeded_}, to {self.neighbours})"
-            )
+            return f"{self.kind.value}: {priced} ({self.by}{seen}{seeded_}, to {self.neighbours})"
         records = f"{several(self.evidence.sample_size, 'record')}, " if self.evidence else ""
         if self.kind is Kind.TYPICAL:
             read = f"; {READ_FROM_RECORDS}" * (Assumption.FOUND_FROM_DATA in self.assumptions)
             return (
-                f"{self.kind.value}{given}: at least {100 * self.share:g} % of the population "
-                f"have at most {number} at δ = {self.delta:g}, with confidence "
-                f"{100 * self.confidence:g} % ({records}each by itself{read})"
+                f"{self.kind.value}: at least {100 * self.share:g} % of the population have at "
+                f"most {priced}, with confidence {100 * self.confidence:g} % ({records}each by "
+                f"itself{read})"
             )
         if self.kind is Kind.GROUP:
             return (
-                f"{self.kind.value}{given}: for every group of at least {100 * self.share:g} % of "
-                f"the population {number} at δ = {self.delta:g}, a mean over the group, "
-                f"{self.sure} ({records}{self.mark})"
+                f"{self.kind.value}: for every group of at least {100 * self.share:g} % of the "
+                f"population {priced}, a mean over the group, {self.sure} ({records}{self.mark})"
             )
         why = f": {self.reason}" if self.reason and not (self.certified or self.reliable) else ""
-        return (
-            f"{self.kind.value}{given} {number} at δ = {self.delta:g} ({records}{self.mark}{why})"
-        )
+        return f"{self.kind.value} {priced} ({records}{self.mark}{why})"
 
 
 _MEANING = {

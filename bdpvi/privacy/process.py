@@ -56,10 +56,13 @@ def account_of(parts: Sequence[Any]) -> Account:
     Args:
         parts: as for :func:`~bdpvi.datasets.sketch.samples_of`.
     """
-    if not (made := samples_of(parts)):
-        return Account()  # of no rows
+    if not parts:
+        return Account()  # of what no records are known of
+    made = samples_of(parts)
     with _lock:
-        same = [one for one in _candidates(made) if _same(one, made)]
+        # Tables without a row have one account: a receipt must not tell no row from one.
+        empty = [one for one in _accounts if not one.samples]
+        same = [one for one in _candidates(made) if _same(one, made)] if made else empty
         found = same[0] if same else Account()
         for other in same[1:]:
             found.books.update(other.books)
@@ -76,7 +79,8 @@ def account_of(parts: Sequence[Any]) -> Account:
 def _candidates(made: Sequence[Sample]) -> list[Account]:
     """Return the accounts that share some hash."""
     wanted = np.unique(np.concatenate([one.hashes for one in made]))
-    each = [np.concatenate([one.hashes for one in account.samples]) for account in _accounts]
+    none = np.zeros(0, np.uint32)
+    each = [np.concatenate([none, *(two.hashes for two in one.samples)]) for one in _accounts]
     hits = np.isin(np.concatenate(each), wanted) if each else np.zeros(0, bool)
     owners = np.repeat(np.arange(len(each)), [len(one) for one in each])
     return [_accounts[at] for at in np.unique(owners[hits])]

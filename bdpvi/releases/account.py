@@ -22,6 +22,8 @@ TITLE = "Privacy account"
 UNKNOWN = "not recorded"
 """In place of a time or a purpose that an earlier version did not record."""
 NOT_PRICED = "none in the worst case"
+OTHERS = "other calls on these rows count, by their worst case"
+"""Why a cost has no Bayesian ε."""
 _WORDS = {
     "draws": "draws from a guide",
     "constants": "private preprocessing",

@@ -60,7 +60,8 @@ ORIGINS = {
     "used, and what the released weights show: that few columns matter, or a factor",
     "receipt.source": "how ε was found: one of four constants; and how many targets were "
     "refused before by looking at the records, which no ε covers",
-    "receipt.together": "a constant and the ε of works by public settings, in this process",
+    "receipt.together": "a constant and the ε of works by public settings, in this process; "
+    "which of them were on the same rows is read from these, at an overlap of half",
     "receipt.draws": "the owner's choice",
     "receipt.temperature": "the owner's choice; from public settings; or from the data, on a grid",
     "receipt.noise_scale": "the guide's public number and the temperature",

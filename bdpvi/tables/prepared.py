@@ -36,7 +36,7 @@ from bdpvi.privacy.events import PerturbedObjective, SampledGaussian, Threshold
 from bdpvi.privacy.evidence import Diagnostics, Evidence
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import basis, transaction
-from bdpvi.releases.account import told
+from bdpvi.releases.account import OTHERS, told
 from bdpvi.releases.estimate import Drawn, Processed, Trained
 from bdpvi.releases.mechanisms import CountRows, Solve
 from bdpvi.releases.receipt import AIMED, Receipt
@@ -175,12 +175,15 @@ class Prepared:
     def of_records(self, delta: float) -> Cost:
         """Return :meth:`cost` with the cost of a random record in this fit's single release.
 
-        With public preprocessing and a declared number of rows that is a Bayesian ε, from each
+        If other calls of this process on the same rows count, it is the worst case alone. With
+        public preprocessing and a declared number of rows that is a Bayesian ε, from each
         record's own length (:mod:`bdpvi.bayesian.accounting.perturbed_records`). Private
         preprocessing is another output that depends on the record: then it is a path's cost, which
         includes the preprocessing's worst case.
         """
         total = self.cost(delta)
+        if self.ledger.others:
+            return replace(total, why=OTHERS)
         if self.ledger.rows_per_unit > 1:
             return total  # a record's own cost says nothing of a person with several
         book, name = self.ledger.book(), self.kept.name

@@ -16,7 +16,7 @@ import mpmath
 import numpy as np
 import pandas as pd
 import pytest
-from accounts import bayes
+from accounts import bayes, elsewhere
 from simulated import logistic_data
 
 import bdpvi
@@ -89,7 +89,18 @@ def test_two_fits_of_one_table_say_together_what_they_cost(data: Dataset) -> Non
         assert worst(one).distance == pytest.approx(float(mpmath.sqrt(variance)), rel=1e-12)
     alone = fitted(data.of_people(People()))
     bdpvi.release(alone, 2, temperature=0.5)
-    assert worst(alone).epsilon < worst(one).epsilon
+    own = alone.ledger.worst_case(DELTA)
+    assert own is not None
+    before = one.ledger.worst_case(DELTA)
+    assert before is not None
+    assert own.epsilon < before.epsilon
+    # The owner reads what the process spent on these rows, by whichever ledger.
+    assert worst(alone).epsilon == worst(one).epsilon > before.epsilon
+    with mpmath.workdps(50):
+        variance += most[0] * 2 / mpmath.mpf("0.5")
+        assert worst(alone).distance == pytest.approx(float(mpmath.sqrt(variance)), rel=1e-12)
+    elsewhere()
+    assert worst(fitted(data.of_people(People()))).epsilon == 0
 
 
 def test_what_is_spent_is_refused_with_what_was_charged_before(data: Dataset) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from accounts import bayes, evidence_of
+from accounts import bayes, elsewhere, evidence_of
 from simulated import logistic_data
 
 import bdpvi
@@ -74,17 +74,18 @@ def test_a_table_on_the_disk_has_the_price_of_one_in_memory(tmp_path: Path) -> N
     data = logistic_data(400, 3)
     rows = pd.DataFrame(data.x.numpy(), columns=list(data.feature_names)).assign(y=data.y.numpy())
     rows.to_parquet(tmp_path / "table.parquet")
-    here, there = fitted(data), fitted(bdpvi.Table(tmp_path / "table.parquet", "y"))
     found = []
-    for fit in (here, there):
+    for one in (data, bdpvi.Table(tmp_path / "table.parquet", "y")):
+        elsewhere()
+        fit = fitted(one)
         bdpvi.release(fit, DRAWS, temperature=TEMPERATURE)
         found.append(bdpvi.cost(fit, delta=DELTA))
-    one, other = found
-    assert one.worst_case is not None
-    assert other.worst_case is not None
-    assert other.worst_case.epsilon == pytest.approx(one.worst_case.epsilon, rel=1e-9)
+    here, there = found
+    assert here.worst_case is not None
+    assert there.worst_case is not None
+    assert there.worst_case.epsilon == pytest.approx(here.worst_case.epsilon, rel=1e-9)
     first, second = (evidence_of(bayes(x)) for x in found)
     assert (first.conversion, first.estimator) == (second.conversion, second.estimator)
     assert first.failure_probability == second.failure_probability
     # Counts round Σb² up by 0.14 % at most, and the grid of ε has steps of half a percent.
-    assert bayes(one).epsilon <= bayes(other).epsilon <= 1.006 * bayes(one).epsilon
+    assert bayes(here).epsilon <= bayes(there).epsilon <= 1.006 * bayes(here).epsilon

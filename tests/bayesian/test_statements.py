@@ -13,7 +13,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from accounts import bayes, typical_of
+from accounts import bayes, elsewhere, typical_of
 from scipy import stats
 from simulated import logistic_data
 from torch import Tensor
@@ -266,13 +266,18 @@ def test_leaving_any_record_out_changes_no_word_of_what_is_published(tmp_path: P
     tables = [data, *(data.without(int(i)) for i in data.ids[:: len(data) // 6])]
     texts, certificates = set(), set()
     for number, table in enumerate(tables):
-        released = bdpvi.release(laplace(table))
-        certificates.add(bayes(released.cost).epsilon)
-        assert released.receipt.bound.epsilon == math.inf
-        save_release(released, tmp_path / f"{number}.json")
-        content = json.loads((tmp_path / f"{number}.json").read_text(encoding="utf-8"))
-        assert "epsilon" not in content["receipt"]["bayesian"]
-        del content["samples"], content["latents"]
-        texts.add(json.dumps(content) + str(released.receipt))
+        elsewhere()
+        told = []
+        for name in (f"{number}.json", f"{number}-again.json"):  # the second tells of the first
+            released = bdpvi.release(laplace(table))
+            certificates.add(bayes(released.cost).epsilon)
+            assert released.receipt.bound.epsilon == math.inf
+            save_release(released, tmp_path / name)
+            content = json.loads((tmp_path / name).read_text(encoding="utf-8"))
+            assert "epsilon" not in content["receipt"]["bayesian"]
+            del content["samples"], content["latents"]
+            told.append(json.dumps(content) + str(released.receipt))
+        assert ["all on these rows together" in one for one in told] == [False, True]
+        texts.add(tuple(told))
     assert len(texts) == 1
     assert len(certificates) > 1  # the owner's, of each table by itself

@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from signal import SIGINT
 from types import SimpleNamespace
 from typing import Any
 
@@ -232,6 +233,22 @@ def test_records_by_index_are_found_too() -> None:
                 model, AutoDelta(mixture), Adam({}), Trace_ELBO(),
                 clip=1.0, noise_multiplier=1.0, rate=0.1,
             ).step(both)  # fmt: skip
+
+
+def test_objects_beside_the_records_may_be_of_any_make() -> None:
+    """A cluster's client, say, is reached with enums and half-made objects."""
+
+    class Unready:
+        def __len__(self) -> int:
+            raise RuntimeError("not connected")
+
+        def __getitem__(self, at: int) -> Tensor:
+            raise IndexError
+
+    held = SimpleNamespace(x=X, state=[SIGINT, Unready()], _buffers=[b""], _modules=None)
+    check_reach([held], len(X), model=mixture)
+    with pytest.raises(ValueError, match="model, its argument"):
+        check_reach([held], len(X), model=functools.partial(mixture, X[:3].clone()))
 
 
 def prior_of(middle: Any) -> Any:

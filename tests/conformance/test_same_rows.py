@@ -119,8 +119,12 @@ def test_other_rows_of_the_same_population_have_an_account_of_their_own(
     assert first == others
 
 
-def test_tables_of_nobody_have_no_account_in_common() -> None:
-    assert charged(np.zeros((0, 2)), np.zeros(0)) == charged(np.zeros((0, 2))) == charged()
+def test_tables_of_nobody_have_one_account_as_those_of_one_record_do() -> None:
+    """Otherwise the second receipt would tell no record from one."""
+    empty = [charged(np.zeros((0, 2)), np.zeros(0)) for _ in range(2)]
+    assert empty == [charged(np.ones((1, 2)), np.zeros(1)) for _ in range(2)]
+    assert empty[0] < empty[1]
+    assert charged() == charged() == empty[0]  # of what no records are known of
 
 
 def test_tables_that_a_third_shows_to_be_one_are_joined() -> None:
@@ -177,7 +181,8 @@ def test_a_target_found_by_trying_says_so(kept: bool, tmp_path: Path) -> None:
     """Also if each try is with a fit of its own."""
     path = tmp_path / "people.jsonl" if kept else None
     for epsilon in (0.05, 0.1):
-        with pytest.raises(ValueError, match="over the budget"):
+        missed = f"epsilon={epsilon} is missed by the certificate"
+        with pytest.raises(BudgetExceededError, match=missed):
             bdpvi.release(certified(path), epsilon=epsilon, **ASKED)
     fit = certified(path)
     for wrong in (-1.0, float("nan")):  # public: refused whatever the records are

@@ -298,7 +298,8 @@ def reference(noise: float, rate: float, steps: int, delta: float, presence: flo
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_epsilon_of_both_units_is_that_of_dp_accounting(rate: float) -> None:
-    fit = fitted(UNEVEN, settings(client_rate=rate, record_rate=0.25))
+    tables = [one.of_people(People()) for one in UNEVEN]  # with ledgers of their own
+    fit = fitted(tables, settings(client_rate=rate, record_rate=0.25))
     client, record = fit.worst_case(1e-2), fit.worst_case(1e-5, "record")
     assert client.epsilon == pytest.approx(reference(3.0, rate, 20, 1e-2), rel=5e-3)
     # One noise, of 3 * 8 / 1 record's clips; the client's coin is its other records' too.
@@ -310,6 +311,16 @@ def test_epsilon_of_both_units_is_that_of_dp_accounting(rate: float) -> None:
     fit.predict_mean(DATA.x, 10)
     assert fit.federation.charged == before
     assert fit.worst_case(1e-2).epsilon == client.epsilon
+
+
+def test_its_cost_has_what_the_process_spent_on_the_rows_too() -> None:
+    rounds = settings(clients=3)
+    for others in (False, True):
+        tables = [Dataset(one.x.clone(), one.y.clone()) for one in UNEVEN if len(one.y)]
+        fit = fitted(tables, rounds)
+        alone, found = fit.federation.worst_case(1e-5, "record"), fit.worst_case(1e-5, "record")
+        assert fit.cost(1e-5, "record").worst_case == found
+        assert (found.epsilon > 1.2 * alone.epsilon) is others
 
 
 def test_no_promise_where_there_is_none() -> None:

@@ -24,8 +24,9 @@ from bdpvi.networks import DPSGDSettings
 from bdpvi.networks.gradients import alone
 from bdpvi.networks.preflight import make_gradients
 from bdpvi.networks.private import Private
+from bdpvi.networks.records import IndexedRecords
 from bdpvi.noise.batches import BatchPlan
-from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.cost import Assumption, Bound
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from bdpvi.releases.noisy_sum import NoisySum
@@ -128,7 +129,10 @@ def test_both_epsilons_stand_together() -> None:
     assert str(spent.worst_case) in str(spent)
     assert path_of(spent).epsilon <= worst_of(spent).epsilon
     assert "not a guarantee about the algorithm" in str(spent)
-    assert spent.worst_case == private.worst_case(1e-5)
+    # The first of these steps alone, the other of all that this process spent on these rows.
+    alone, published = worst_of(spent).assumptions, private.worst_case(1e-5)
+    assert published.assumptions == (Assumption.PROCESS_ALONE, *alone)
+    assert replace(published, assumptions=alone) == spent.worst_case
     assert float(private.per_record(1e-5).max()) <= worst_of(spent).epsilon * (1 + 1e-9)
     assert private.per_record(1e-5).shape == (100,)
 
@@ -357,7 +361,7 @@ def test_what_changes_between_steps_is_refused_uncharged() -> None:
 
 
 def test_without_a_panel_there_is_the_worst_case_alone() -> None:
-    private, other = run(panel=None), run()
+    private, other = run(panel=None, ledger=Ledger()), run(ledger=Ledger())
     for one in (private, other):
         for _ in range(3):
             one.step()
@@ -368,7 +372,7 @@ def test_without_a_panel_there_is_the_worst_case_alone() -> None:
     for ask in (private.exposure, private.per_record):
         with pytest.raises(ValueError, match="panel is None"):
             ask(1e-5)
-    again = run(panel=None)
+    again = run(panel=None, ledger=Ledger())
     again.load_state_dict(private.state_dict())
     assert again.worst_case(1e-5) == private.worst_case(1e-5)
 
@@ -519,6 +523,30 @@ def test_a_dataset_trains_as_its_tensors_do() -> None:
         found.append(weights(private))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+class Damaged(Dataset[Any]):
+    """Records of which one cannot be read, and one has another shape."""
+
+    def __init__(self) -> None:
+        self.x, self.y = simulated(400)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        if i == 17:
+            raise OSError("damaged")
+        return (self.x[i][:1] if i == 30 else self.x[i]), self.y[i]
+
+
+@pytest.mark.filterwarnings("ignore:for the owner only")
+def test_a_record_that_cannot_be_read_stops_no_training() -> None:
+    private = run(data=Damaged(), rate=1.0)
+    private.step()
+    assert private.steps == 1
+    read = IndexedRecords.of_source("data", Damaged()).some()
+    assert [len(one) for one in read] == [62, 62]
 
 
 class Centred(nn.Module):

@@ -80,7 +80,7 @@ def test_two_networks_of_one_table_say_together_what_they_cost() -> None:
 
 
 def network_alone(steps: int) -> Private:
-    return train(network(), steps)
+    return train(network(Ledger()), steps)
 
 
 def test_a_network_and_a_fit_of_one_table_say_together_what_they_cost() -> None:

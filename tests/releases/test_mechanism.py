@@ -111,7 +111,7 @@ def test_every_draw_lies_on_its_lattice(name: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("seed", [None, 5])
 def test_noise_has_its_variance_and_a_percent_shows(seed: int | None) -> None:
     one = NoisySum(rate=0.2, clip=0.7, noise_multiplier=1.3, size=400_000, records=10, seed=seed)
-    (noisy,) = one.noisy([torch.zeros(400_000)], one.key_of(1))
+    (noisy,) = one.noisy([torch.zeros(400_000).double()], one.key_of(1))
     low, high = chi2.interval(1 - 1e-6, one.size)
     square = float((noisy / (0.7 * 1.3)).square().sum())
     assert low < square < high
@@ -141,12 +141,13 @@ def test_more_noise_than_the_lattice_holds_is_refused() -> None:
 
 def test_only_what_is_charged_is_drawn() -> None:
     with pytest.raises(ValueError, match="size=4 coordinates are charged, got 5"):
-        SUM.noisy([torch.zeros(2), torch.zeros(3)], SUM.key_of(1))
-    assert SUM.noisy([torch.zeros(2, 1), torch.zeros(2)], SUM.key_of(1))[0].shape == (2, 1)
+        SUM.noisy([torch.zeros(2).double(), torch.zeros(3).double()], SUM.key_of(1))
+    zeros = [torch.zeros(2, 1).double(), torch.zeros(2).double()]
+    assert SUM.noisy(zeros, SUM.key_of(1))[0].shape == (2, 1)
 
 
 def test_seeds_repeat_and_secrets_do_not() -> None:
-    seeded, zero = replace(SUM, seed=1), [torch.zeros(4)]
+    seeded, zero = replace(SUM, seed=1), [torch.zeros(4).double()]
     assert torch.equal(seeded.means(zero, 3)[0], seeded.means(zero, 3)[0])
     assert not torch.equal(seeded.means(zero, 3)[0], seeded.means(zero, 4)[0])
     assert not torch.equal(SUM.means(zero, 3)[0], SUM.means(zero, 3)[0])
@@ -157,7 +158,7 @@ def test_seeds_repeat_and_secrets_do_not() -> None:
 
 def test_parts_of_a_sum_have_noise_of_their_own() -> None:
     noise = NoisySum(rate=1.0, clip=1.0, noise_multiplier=3.0, size=20_000, records=1)
-    one, other = noise.noisy([torch.zeros(10_000), torch.zeros(10_000)], Key.of_seed(0))
+    one, other = noise.noisy([torch.zeros(10_000).double()] * 2, Key.of_seed(0))
     assert float((one - other).std()) == pytest.approx(3.0 * math.sqrt(2), rel=0.05)
 
 

@@ -162,7 +162,8 @@ class Dying(Executor):
 def test_a_block_that_is_lost_is_named_and_the_same_call_goes_on(folder: Path) -> None:
     """In each of the six passes: before the charge, then after it; it is charged once."""
     options: dict[str, Any] = {"schema": None, "settings": None}
-    whole, all_of_them = made(folder / "parts", **options).to_bytes(), Dying(math.inf)
+    whole = made(folder / "parts", ledger=Ledger(), **options).to_bytes()
+    all_of_them = Dying(math.inf)
     made(folder / "parts", executor=all_of_them, **options)
     blocks = len(Blocks.of(folder / "parts").parts)
     assert all_of_them.done == 6 * blocks

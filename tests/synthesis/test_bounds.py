@@ -321,6 +321,7 @@ def test_the_receipt_says_what_was_bought(tmp_path: Path) -> None:
         Assumption.PUBLIC_CONSTANTS,
         Assumption.BOUGHT_CONSTANTS,
         Assumption.DECLARED_FACTS,
+        Assumption.PROCESS_ALONE,
     )
     assert receipt.meaning.endswith(
         "Declared: persons: one row each; kinds by the schema: sex; numeric: age; "
@@ -330,7 +331,7 @@ def test_the_receipt_says_what_was_bought(tmp_path: Path) -> None:
     shared.save(tmp_path / "s.json")
     assert load(tmp_path / "s.json").receipt == receipt
     assert "2000 different" not in (tmp_path / "s.json").read_text(encoding="utf-8")
-    none = made(people()).receipt.worst_case.assumptions
+    none = made(people(), ledger=Ledger()).receipt.worst_case.assumptions
     assert none == (Assumption.BOUGHT_CONSTANTS, Assumption.DECLARED_FACTS)
 
 

@@ -190,8 +190,10 @@ class BayesianAccountant:
         account = self.account
         sampled = any(one.rate < 1 for one in self._runs)
         unseen = (Assumption.GIVEN_FEATURES, *(Assumption.POISSON_BATCHES,) * sampled)
-        found = account.cost(delta).each(lambda one: one.assuming(*unseen))
-        return with_groups(found, every_group([account], delta, shares)) if shares else found
+        found = account.cost(delta)
+        if shares:
+            found = with_groups(found, every_group([account], delta, shares))
+        return found.each(lambda one: one.assuming(*unseen))
 
     def get_epsilon(self, delta: float) -> float:
         """Return the Bayesian ε, which is not a worst-case ε.

@@ -12,6 +12,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from accounts import elsewhere
 from pyro.infer.autoguide import AutoLaplaceApproximation
 from scipy import optimize
 from scipy.special import expit
@@ -301,16 +302,20 @@ def test_rows_decide_neither_a_fit_nor_a_word_of_the_receipt(
     said, fresh = set(), replace(table(heldout, 3, 1), ids=torch.arange(100, 100 + heldout))
     kinds = (Remove(), Add(fresh)) if heldout else ()
     for rows in (0, 1, 2, 40):
-        data, guide = table(rows, 3, 0), guides.Laplace(MODEL)
-        fit = bdpvi.fit(MODEL, guide, data, neighbours=Mode(*kinds), progress=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # δ is more than 1/N
-            released = bdpvi.release(fit, epsilon=8.0)
-            said.add(repr(released.receipt))
-            cost = bdpvi.cost(fit)
-        assert cost.bayesian is not None
-        assert cost.bayesian.certified
-        assert cost.bayesian.epsilon < 8
+        elsewhere()
+        told = []
+        for _ in range(2):  # the second tells of the first, however many rows there are
+            data, guide = table(rows, 3, 0), guides.Laplace(MODEL)
+            fit = bdpvi.fit(MODEL, guide, data, neighbours=Mode(*kinds), progress=False)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # δ is more than 1/N
+                told.append(bdpvi.release(fit, epsilon=8.0).receipt)
+                cost = bdpvi.cost(fit)
+            assert cost.bayesian is not None
+            assert cost.bayesian.certified
+            assert cost.bayesian.epsilon < 8
+        assert (told[0].together, bool(told[1].together)) == ("", True)
+        said.add(repr(told))
     assert len(said) == 1
 
 
