@@ -133,6 +133,19 @@ def test_any_kind_of_error_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None
     assert not ledger.entries()
 
 
+def test_what_a_refused_rehearsal_says_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise ValueError("column 'sex' cannot be done")
+
+    monkeypatch.setattr("bdpvi.datasets.columns.OneHot.encode_cells", broken)
+    ledger = Ledger()
+    with pytest.raises(ValueError, match=r"'sex' cannot be done.*leave the column out"):
+        private(table(), ledger)
+    assert not ledger.entries()
+    private(table(), ledger, numeric=["age"], drop=["sex"])
+    assert ledger.entries()
+
+
 def test_made_up_rows_follow_from_header_and_options_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
