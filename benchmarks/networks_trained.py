@@ -238,7 +238,7 @@ def by_autograd(module: nn.Module, batch: Batch) -> Tensor:
 
 def ours(kind: Kind) -> tuple[str, str]:
     """Return "yes", "slowly", "no" or "differs", and the refusal."""
-    torch.manual_seed(0)
+    torch.manual_seed(1)  # not the records' own
     module = kind.make()
     module = module.double() if kind.near == NEAR else module
     batch, ledger = records(kind.inputs, next(module.parameters()).dtype), Ledger()
@@ -271,7 +271,7 @@ def opacus(kind: Kind) -> str:
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
 
-    torch.manual_seed(0)
+    torch.manual_seed(1)  # not the records' own
     try:
         module = kind.make()
         module = module.double() if kind.near == NEAR else module
