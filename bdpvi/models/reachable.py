@@ -335,7 +335,7 @@ class _Records(NamedTuple):
                     sized = isinstance(part, _ARRAYS) and part.ndim and len(part)
                     if sized and len(part) == (length or len(part)):
                         tables.append(part)
-                elif part is one or (_is_sequence(part) and _length(part) == length):
+                elif part is one or (length and _is_sequence(part) and _length(part) == length):
                     sources[id(part)] = part
         return cls(tables, sources)
 

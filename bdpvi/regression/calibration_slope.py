@@ -86,7 +86,8 @@ def groups_of(
     """Return the standardised numbers and the other features; see :func:`slope_of`."""
     d, numbers = plan.facts.columns - len(plan.seldom), numbers_of(plan.facts, numbers)
     n, v, squares = len(numbers), variance_of(plan), minimum[: plan.facts.columns].double() ** 2
-    squares[[place for place, _ in plan.seldom]] = 0.0
+    for place, _ in plan.seldom:
+        squares[place] = 0.0
     size = float(squares[torch.tensor(numbers, dtype=torch.long)].sum())
     even = -torch.log1p(-_QUANTILES)
     made = [Group(n, v, size, even / even.mean())]

@@ -185,7 +185,8 @@ class SummedObjective:
         self.centre[-1] = plan.facts.centre / CONSTANT
         self.held, self.apart = plan.held, self.centre.new_zeros(len(plan.seldom), len(self.centre))
         for row, (place, levels) in zip(self.apart, plan.seldom, strict=True):
-            row[list(levels)] = -1 / max(len(levels), 1)
+            for level in levels:
+                row[level] = -1 / len(levels)
             row[place] = 1.0
         self._factor: Tensor | None = None
 

@@ -516,16 +516,16 @@ def test_a_guide_is_widened_to_the_curvature_that_is_measured(whole: bool) -> No
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("steps", "settled"), [(40, False), (500, True)])
-def test_the_summary_of_too_few_steps_is_not_reliable(steps: int, settled: bool) -> None:
+@pytest.mark.parametrize(("steps", "settled"), [(40, False), (500, None)])
+def test_the_summary_of_too_few_steps_is_not_reliable(steps: int, settled: bool | None) -> None:
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(10_000, 2, generator=generator)
     y = x @ torch.tensor([1.0, -1.0]) + torch.randn(10_000, generator=generator)
     route = DPVI(rows=1e4, steps=steps, batch=500, draws=50)
     release = bdpvi.fit_private(model, (x, y), epsilon=1.0, route=route)
     summary = release.summary()
-    assert summary.reliable == settled
-    assert ("with more steps" in summary.reason) != settled
+    assert summary.reliable is settled  # of a model of one's own nobody knows
+    assert ("with more steps" in summary.reason) == (settled is False)
 
 
 def test_a_guide_of_latents_of_single_records_is_not_reliable() -> None:

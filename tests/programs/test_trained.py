@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rehearsals import left_out
 from test_cli import run
 
 import bdpvi
@@ -214,6 +215,8 @@ def test_a_killed_command_goes_on_and_pays_once(
         tmp_path / "shared",
     )
     shorter(monkeypatch, 20)
+    left_out(monkeypatch)
+    monkeypatch.setattr(Prepared, "_rehearse", lambda _: None)
     train = SuitedDPVI.draw
     monkeypatch.setattr(SuitedDPVI, "draw", killed)
     assert run(*command) != 0

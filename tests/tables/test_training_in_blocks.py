@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rehearsals import left_out
 from test_cli import run
 
 import bdpvi
@@ -24,7 +25,7 @@ from bdpvi.programs.course import Course
 from bdpvi.programs.sources import Windows
 from bdpvi.regression import ObjectivePerturbation
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import Recipe, pipeline, recommended
+from bdpvi.tables import Prepared, Recipe, pipeline, recommended
 
 ROWS, STEPS, SECRET = 3_000, 24, Key(bytes(range(32)))
 CLASSES = ("low", "mid", "high")
@@ -163,6 +164,8 @@ def test_a_training_that_is_cut_goes_on_at_no_price(
             raise ValueError("parts/00001.parquet, row group 0: disk lost")
         read(windows, mechanism, steps)
 
+    left_out(monkeypatch)
+    monkeypatch.setattr(Prepared, "_rehearse", lambda _: None)
     monkeypatch.setattr(Course, "_step", noted)
     monkeypatch.setattr(Windows, "_read", losing)
     with pytest.raises(ValueError, match="disk lost"):
