@@ -27,6 +27,7 @@ from bdpvi.federated.federated import Federation, Message, Released
 from bdpvi.federated.federated_vi import Client, FederatedFit, Server, blank, fit_federated, seed_of
 from bdpvi.federated.rounds import SERVER_OF_UPDATES, Rounds
 from bdpvi.guides import FullRank, LowRank, MeanField
+from bdpvi.releases.clipping import MARGIN
 
 MODEL = BayesianLogisticRegression.unweighted()
 DATA = logistic_data(200, 3)
@@ -92,7 +93,7 @@ def test_how_records_are_divided_makes_no_difference() -> None:
 @pytest.mark.parametrize("kind", [MeanField, FullRank])
 def test_clipped_scores_give_the_pooled_fit_of_the_clipped_likelihood(kind: Any) -> None:
     """That fit is DPVI's, whose gradient is tested against autograd; step by step, no optimum."""
-    clipped = BayesianLogisticRegression(clip=0.6)
+    clipped = BayesianLogisticRegression(clip=0.6 * (1 - MARGIN))
     pooled = train(
         clipped, kind(clipped), DATA,
         runs=[Run(noise_multiplier=0.0, seed=seed_of(0, 0))],
@@ -167,7 +168,8 @@ def test_a_record_of_a_traced_model_is_clipped_in_the_latents() -> None:
     point = torch.tensor([0.3, 0.1]).double()
     found = Client(linear, data, rounds).answer(1, point)
     score = (data.y - data.x @ point)[:, None] * data.x / 0.25
-    expected = (score * (0.5 / score.norm(dim=1)).clamp(max=1)[:, None]).sum(0)
+    clip = 0.5 * (1 - MARGIN)
+    expected = (score * (clip / score.norm(dim=1)).clamp(max=1)[:, None]).sum(0)
     torch.testing.assert_close(found, expected)
 
 
@@ -180,7 +182,8 @@ def test_a_record_without_a_score_counts_as_zero_and_the_owner_is_told() -> None
     with pytest.warns(PrivacyUtilityWarning, match="1 record left out: its score is not finite"):
         found = Client(MODEL, joined, rounds).answer(1, point)
     others = Client(MODEL, DATA, rounds).answer(1, point)
-    torch.testing.assert_close(found - others, torch.tensor([-1.0, 0, 0]).double())
+    expected = torch.tensor([MARGIN - 1, 0, 0]).double()
+    torch.testing.assert_close(found - others, expected)
 
 
 def test_sampled_answers_are_unbiased() -> None:
@@ -280,7 +283,7 @@ def test_an_extreme_client_and_an_extreme_record_move_a_sum_by_their_clips() -> 
     moved = float((answer(joined) - answer(few)).norm())
     assert moved <= 1.0 + 1e-12
     alone = float(answer(Dataset(1e90 * point[None], torch.zeros(1))).norm())
-    assert alone == pytest.approx(1.0, abs=1e-12)
+    assert alone == pytest.approx(1 - MARGIN, abs=1e-12)
 
 
 def reference(noise: float, rate: float, steps: int, delta: float, presence: float = 1.0) -> float:

@@ -39,7 +39,7 @@ from bdpvi.bayesian import Add, Remove, calibrate
 from bdpvi.bayesian.accounting.panel import Panel, on_levels
 from bdpvi.bayesian.optimum import stream
 from bdpvi.guides import FullRank, GaussianGuide, LowRank, MeanField
-from bdpvi.privacy import Assumption, Charge
+from bdpvi.privacy import Charge
 from bdpvi.privacy.cost import Assumption, Bound
 
 pytest.importorskip("pyarrow")
