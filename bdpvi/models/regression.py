@@ -224,7 +224,8 @@ class _Counts(_Regression):
         validate.every("y", data.y, self.fits(data.y), "be whole numbers of at least 0")
         if self.exposure is not None:
             rule = "be positive in the exposure's column, which is not to be standardised"
-            validate.every("x", data.x[:, self.exposure], self.exposed(data.x), rule)
+            exposed = self.exposed(data.x)
+            validate.every("x", data.x[:, self.exposure], exposed, rule)
 
 
 @dataclass(frozen=True, kw_only=True)
