@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bdpvi._ground.host import HOST
 from bdpvi.datasets import made_up
 from bdpvi.datasets.bought import CATEGORY, NUMBER
 from bdpvi.datasets.columns import OneHot
@@ -92,7 +93,7 @@ def rehearse(work: Any) -> None:
 def _encoded(records: Dataset, pipeline: Pipeline) -> Dataset:
     """Return made-up records with the features of these."""
     key = torch.Generator().manual_seed(0)
-    x = torch.randn(ROWS, records.x.shape[1], generator=key, dtype=torch.float64)
+    x = torch.randn(ROWS, records.x.shape[1], generator=key, dtype=torch.float64, device=HOST)
     targets = torch.tensor(_targets(pipeline), dtype=torch.float64)
     y = targets[torch.arange(ROWS) % len(targets)]
     return replace(records, x=x, y=y, ids=torch.arange(ROWS))
