@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -172,6 +173,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_account(monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_account() -> Iterator[None]:
     """Begin each test and doctest without what the process spent before."""
-    monkeypatch.setattr("bdpvi.privacy.process._accounts", [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bdpvi.privacy.process._accounts", [])
+        yield

@@ -399,14 +399,14 @@ def shown(data: Data) -> Dataset:
 
 
 def in_arrays(data: object) -> dict[str, Tensor]:
-    """Return the tensors of all records, if they are in memory, by the names the owner knows.
+    """Return all records on the host, if they are in memory, by the names the owner knows.
 
     >>> from torch.utils.data import TensorDataset
     >>> [*in_arrays(BlockData.of_items(TensorDataset(torch.ones(5, 2), torch.ones(5))))]
     ['x', 'y']
     """
     if isinstance(data, Dataset):
-        return {"x": data.x, "y": data.y}
+        return {"x": data.x.detach().cpu(), "y": data.y.detach().cpu()}
     items = getattr(data, "items", None)
     found = getattr(getattr(items, "source", data), "tensors", ())
     names = getattr(items, "names", ()) or ("x", "y")

@@ -244,7 +244,8 @@ def fit(
     if isinstance(data, Dataset):
         data = fitting(model, data)
     data.people.share(ledger, parts=data.some)
-    basis.given(data, **in_arrays(data))
+    shown = in_arrays(data)
+    basis.given(data, **shown)
     plan, optim = training.plan, training.optim
     there: Dataset | BlockData | Table = data
     if isinstance(data, BlockData):
@@ -256,8 +257,11 @@ def fit(
     else:
         there = moved = data.to(device_of(training.device), training.dtype)
     require(model, guide, moved if len(moved) else _blank(moved))
-    records = (data.x, data.y) if isinstance(data, Dataset) else (data,)
-    check_reach(records, len(data), model=model, guide=guide, optim=optim)
+    programs = {"model": model, "guide": guide, "optim": optim}
+    if isinstance(data, Dataset):
+        check_reach((data.x, data.y), len(data), shown.values(), **programs)
+    else:
+        check_reach((data,), len(data), **programs)
     if isinstance(guide, AutoGuide):
         guide = guides.of(guide, model, moved)
     track = bars.bar if progress else bars.silent

@@ -20,7 +20,7 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -56,12 +56,18 @@ _ARRAYS = (Tensor, np.ndarray)
 _MANY_OF = (list, tuple, set, frozenset, deque)
 
 
-def check_reach(records: Iterable[Any], length: int | None = None, **programs: Any) -> None:
+def check_reach(
+    records: Iterable[Any],
+    length: int | None = None,
+    copies: Iterable[Any] = (),
+    **programs: Any,
+) -> None:
     """Refuse programs that can reach records beside their arguments.
 
     Args:
         records: tensors, arrays, and objects that read records, such as a torch ``Dataset``.
         length: N, if a record is not an entry of each tensor.
+        copies: the tensors on the host, if they are there already.
         programs: what is searched, by the names of the caller's arguments.
 
     Raises:
@@ -78,14 +84,17 @@ there. Take records from the arguments alone, and let the rest, such as starting
 values. Nothing was charged
     >>> check_reach([x], model=lambda x, y=None, scale=2.5: None)
     """
-    check_values(records, reachable(**programs), length)
+    check_values(records, reachable(**programs), length, copies)
 
 
 def check_values(
-    records: Iterable[Any], ways: Iterable[tuple[str, Any]], length: int | None = None
+    records: Iterable[Any],
+    ways: Iterable[tuple[str, Any]],
+    length: int | None = None,
+    copies: Iterable[Any] = (),
 ) -> None:
     """Refuse values, each with the way to it, among which are records; see :func:`check_reach`."""
-    way = _Records.of(records, length).among(ways)
+    way = _Records.of(records, length).among(ways, [*copies])
     if way:
         raise ValueError(
             f"{way}: these are records, and no ε covers what they do there. Take records from the "
@@ -339,8 +348,13 @@ class _Records(NamedTuple):
                     sources[id(part)] = part
         return cls(tables, sources)
 
-    def among(self, ways: Iterable[tuple[str, Any]]) -> str:
-        """Return the way to a value that is a record or has some; "" if there is none."""
+    def among(self, ways: Iterable[tuple[str, Any]], copies: Sequence[Any] = ()) -> str:
+        """Return the way to a value that is a record or has some; "" if there is none.
+
+        Args:
+            ways: values, each with the way to it.
+            copies: what stands in the tables, on the host, if it is there already.
+        """
         found: list[tuple[str, np.ndarray]] = []
         places = [*filter(None, map(_memory, self.tables))]
         for way, one in ways:
@@ -350,7 +364,7 @@ class _Records(NamedTuple):
             values = _numbers(one)
             if values is not None and values.size > 1:
                 found.append((way, values))
-        for table in map(_numbers, self.tables if found else ()):
+        for table in map(_numbers, (copies or self.tables) if found else ()):
             if table is None or not table.size:
                 continue
             alike = [(w, v) for w, v in found if _MANY <= len(table) == len(v)]

@@ -88,16 +88,17 @@ class Prepared:
         else:
             data = data.taking(getattr(model, "takes", None))
         model = getattr(model, "plain", model)
-        records = (data.x, data.y) if isinstance(data, Dataset) else (data,)
         check_unused(guide)
-        check_reach(records, len(data), model=model, guide=guide, route=route)
+        shown, programs = in_arrays(data), {"model": model, "guide": guide, "route": route}
+        if isinstance(data, Dataset):
+            check_reach((data.x, data.y), len(data), shown.values(), **programs)
+        else:
+            check_reach((data,), len(data), **programs)
         data.people.share(ledger, parts=data.some)
-        basis.given(data, **in_arrays(data))
-        made = cls(model, data, route.suited(model, data, guide), Kept(data.people))
-        made._rehearse()
-        return made
+        basis.given(data, **shown)
+        return cls(model, data, route.suited(model, data, guide), Kept(data.people))
 
-    def _rehearse(self) -> None:
+    def rehearse(self) -> None:
         """Release from made-up records, write, read and use it: what can fail, fails uncharged.
 
         Raises:
@@ -252,6 +253,7 @@ class Prepared:
         validate.epsilon(epsilon)
         validate.probability("delta", delta)
         if work is None:
+            self.rehearse()
             secret = Key.fresh() if generator is None else self.kept.use_once(generator)
             name = f"{self.kept.name}-{secret.work}"
             work = Transaction(self.ledger, secret, name=name, what=self.what)

@@ -114,6 +114,7 @@ preprocessing bounds read from this table
                 f"checkpoint={str(found.checkpoint)!r} needs a ledger in a file, which outlives "
                 "this process as well: ledger=bdpvi.Ledger.at(path)"
             )
+        prepared.rehearse()
         secret = found.secret(prepared.model, data, epsilon, delta)
         work = Transaction(prepared.ledger, secret, kept=True, what=prepared.what)
         prepared.kept.name = work.name

@@ -101,7 +101,7 @@ def watching(place: Place, before: Callable[[], object] = lambda: None) -> Itera
     child, words = Key.child, Key.words
     begun, make = WholeNormals.__init__, WholeNormals._make
     charge, add, of_seed = Transaction.charge, secure.SumNoise.add, Key.of_seed
-    rehearse = Prepared._rehearse
+    rehearse = Prepared.rehearse
 
     def named(self: Key, *labels: str | int) -> Key:
         made = child(self, *labels)
@@ -156,7 +156,7 @@ def watching(place: Place, before: Callable[[], object] = lambda: None) -> Itera
         patch.setattr(secure.SumNoise, "add", added)
         patch.setattr(Key, "of_seed", staticmethod(of_key))
         patch.setattr(transaction.Transaction, "charge", charged)
-        patch.setattr(Prepared, "_rehearse", rehearsed)
+        patch.setattr(Prepared, "rehearse", rehearsed)
         yield seen
 
 

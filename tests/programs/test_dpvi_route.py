@@ -44,7 +44,7 @@ from bdpvi.tables import Prepared
 @pytest.fixture(autouse=True)
 def no_rehearsal(monkeypatch: pytest.MonkeyPatch) -> None:
     """What follows a charge is looked at here; the rehearsal before it does the same."""
-    monkeypatch.setattr(Prepared, "_rehearse", lambda _: None)
+    monkeypatch.setattr(Prepared, "rehearse", lambda _: None)
 
 
 QUICK = DPVI(rows=2000, steps=60, batch=200, draws=50)

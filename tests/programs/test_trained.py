@@ -216,7 +216,7 @@ def test_a_killed_command_goes_on_and_pays_once(
     )
     shorter(monkeypatch, 20)
     left_out(monkeypatch)
-    monkeypatch.setattr(Prepared, "_rehearse", lambda _: None)
+    monkeypatch.setattr(Prepared, "rehearse", lambda _: None)
     train = SuitedDPVI.draw
     monkeypatch.setattr(SuitedDPVI, "draw", killed)
     assert run(*command) != 0

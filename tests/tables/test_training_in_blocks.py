@@ -165,7 +165,7 @@ def test_a_training_that_is_cut_goes_on_at_no_price(
         read(windows, mechanism, steps)
 
     left_out(monkeypatch)
-    monkeypatch.setattr(Prepared, "_rehearse", lambda _: None)
+    monkeypatch.setattr(Prepared, "rehearse", lambda _: None)
     monkeypatch.setattr(Course, "_step", noted)
     monkeypatch.setattr(Windows, "_read", losing)
     with pytest.raises(ValueError, match="disk lost"):
