@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from scipy.special import ndtri
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.privacy.cost import Bound, Kind
-from bdpvi.privacy.gaussian import equal_covariance
+from bdpvi.privacy.gaussian import equal_covariance, largest_variance
 from bdpvi.privacy.rounding import after_rounding, rounding_delta
 from bdpvi.privacy.solve import root
 
@@ -21,6 +22,7 @@ _LARGE = 1e16
 """From this μ² on the bound by the loss's tail has 15 digits, and rounding hides the root."""
 
 
+@lru_cache(maxsize=4096)
 @on_host
 def gaussian_epsilon(variance: float, delta: float) -> float:
     """Return ε at ``delta`` of a Gaussian mechanism: the root of ``equal_covariance``.
@@ -92,6 +94,4 @@ def gaussian_distance(epsilon: float, delta: float, rounding: float = 0.0) -> fl
     rest = validate.probability("delta", delta) - rounding_delta(rounding, epsilon)
     if not rest > 0:
         raise ValueError(f"delta={delta!r} is too small: rounding alone costs {delta - rest:.2g}")
-    # ε grows with μ, and the tails bound it from both sides.
-    most = root(lambda mu: gaussian_epsilon(mu**2, rest) - epsilon, 1e-9, 2 * epsilon + 40)
-    return most * (1 - 1e-11)
+    return math.sqrt(largest_variance(epsilon, rest)) * (1 - 3e-11)  # rounded down

@@ -133,6 +133,7 @@ def _sampled_epsilon(runs: tuple[SampledGaussian, ...], variance: float, delta: 
     return float(least_epsilons(torch.stack(found), delta))
 
 
+@lru_cache(maxsize=256)
 def _perturbed_epsilon(
     perturbed: tuple[PerturbedObjective, ...],
     sampled: tuple[SampledGaussian, ...],
