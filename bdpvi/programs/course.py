@@ -149,7 +149,8 @@ class Course:
             seen = _MARGIN * torch.stack(centres).var(0) / self.windows
             shrunk = (seen / _diagonal(left).clamp(min=1e-300)).clamp(max=1.0)
             left = _scaled(left, shrunk)
-        measured = self._parts_of(measured)
+        if self.identified is not None:
+            measured = parts_of(measured, self.identified)
         measured &= _diagonal(covariance).sqrt() < _PRIOR * prior_deviations(program)
         away = away[measured] / _diagonal(covariance + left)[measured].sqrt()
         settled = not bool(away.square().mean() > _AWAY**2)
@@ -167,14 +168,6 @@ class Course:
         if factors is None:
             return math.inf
         return walk(factors[:, 0], factors[:, 1], self.first)
-
-    def _parts_of(self, combinations: Tensor) -> Tensor:
-        """Return whether each latent has the largest weight in one of these combinations, (d,)."""
-        if self.identified is None:
-            return combinations
-        sizes = self.identified.abs()
-        fully = sizes >= sizes.amax(1, keepdim=True) * (1 - 1e-9)
-        return (fully & combinations.unsqueeze(1)).any(0)
 
     def _set(self, values: dict[str, Tensor]) -> None:
         with torch.no_grad():
@@ -215,6 +208,29 @@ def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
     weight, u, g, uu, ug = moments
     spread = (uu - u * u / weight).clamp(min=1e-300)
     return (ug - u * g / weight) / spread, spread.rsqrt()
+
+
+def parts_of(measured: Tensor, combinations: Tensor) -> Tensor:
+    """Return whether each latent has the largest weight in a measured combination, (d,).
+
+    A combination that follows from measured ones is measured too.
+
+    Args:
+        measured: whether each combination is, (m,).
+        combinations: their weights, (m, d).
+
+    >>> classes = torch.eye(3).double() - 1 / 3  # effects on classes, each less the mean effect
+    >>> parts_of(torch.tensor([True, True, False]), classes).tolist()
+    [True, True, True]
+    >>> parts_of(torch.tensor([True, False, False]), classes).tolist()
+    [True, False, False]
+    """
+    known = combinations[measured]
+    left = combinations - combinations @ torch.linalg.pinv(known, rtol=1e-9) @ known
+    follow = left.norm(dim=1) <= 1e-6 * combinations.norm(dim=1)
+    sizes = combinations.abs()
+    fully = sizes >= sizes.amax(1, keepdim=True) * (1 - 1e-9)
+    return (fully & follow.unsqueeze(1)).any(0)
 
 
 def walk(rates: Tensor, fresh: Tensor, first: int) -> float:

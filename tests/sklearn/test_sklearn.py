@@ -59,6 +59,7 @@ def test_the_conventions_of_scikit_learn(
 ) -> None:
     if check.func.__name__ != "check_class_weight_classifiers":
         monkeypatch.setattr(of_classes, "STEPS", 10)  # other conventions hold after few as well
+    rehearsals.left_out(monkeypatch)
     check(estimator)
 
 
@@ -332,8 +333,7 @@ def three(records: int, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.
     return z * SCALE + CENTER, np.array(["a", "b", "c"])[chosen]
 
 
-def test_three_classes_are_a_multinomial_regression(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_classes, "STEPS", 300)
+def test_three_classes_are_a_multinomial_regression() -> None:
     x, y = three(5000)
     fresh, labels = three(3000, seed=1)
     private = PrivateLogisticRegression(
