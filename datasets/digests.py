@@ -100,7 +100,7 @@ def _texts(values: pd.Series[Any]) -> Bits:
     import pyarrow
 
     made = pyarrow.chunked_array([pyarrow.array(values, pyarrow.large_string(), from_pandas=True)])
-    texts = made.cast(pyarrow.large_binary()).combine_chunks()
+    texts = made.cast(pyarrow.large_string()).combine_chunks()
     each = [_words(texts.slice(start, _CACHED)) for start in range(0, len(texts), _CACHED)]
     found = np.concatenate([one for one, _ in each])
     lengths = np.concatenate([one for _, one in each])
