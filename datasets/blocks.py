@@ -110,10 +110,10 @@ class Lines:
         self.file.check()
         made, odd = read_opened(io.BytesIO(content), self.file.path, self.format, text=True)
         made = with_text_names(made)[list(self.header)]
-        first = {LEFT_OUT: odd, DIGEST: (digests.of_bytes(content),)}
+        first = {LEFT_OUT: odd, DIGEST: digests.of_bytes(content)}
         for start in range(0, max(len(made), 1), ROWS):
             part = made.iloc[start : start + ROWS]
-            part.attrs |= {LEFT_OUT: 0, DIGEST: ()} if start else first
+            part.attrs |= {LEFT_OUT: 0, DIGEST: 0} if start else first
             yield part
 
 
@@ -143,7 +143,7 @@ class RowGroup:
             made = with_text_names(batch.to_pandas(use_threads=False))[list(self.header)]
             end = begin + len(made)
             part = made.set_axis(pd.RangeIndex(begin, end))
-            part.attrs[DIGEST] = ()
+            part.attrs[DIGEST] = 0
             yield part
             begin = end
         self.file.check()
@@ -183,8 +183,11 @@ class Partition:
     def read(self) -> Iterator[pd.DataFrame]:
         """Yield the rows, at most :data:`ROWS` at a time."""
         made = with_text_names(self.rows.compute(scheduler="synchronous"))
+        found = digests.of_rows(made)
         for start in range(0, max(len(made), 1), ROWS):
-            yield made.iloc[start : start + ROWS]
+            part = made.iloc[start : start + ROWS]
+            part.attrs[DIGEST] = 0 if start else found
+            yield part
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,7 @@ class Blocks:
         header: the names of its columns.
         parts: its blocks.
         file: how its files are written; of Parquet files only the signs of numbers in text matter.
-        seen: by block, digests of its rows: every pass must read those of the first.
+        seen: by block, a digest of its rows: every pass must read those of the first.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -231,7 +234,7 @@ class Blocks:
     header: tuple[str, ...]
     parts: tuple[Block, ...] = field(repr=False)
     file: FileFormat = field(default_factory=FileFormat)
-    seen: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
+    seen: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, table: Any, file: FileFormat | None = None, size: int = BYTES) -> Blocks:

@@ -1,8 +1,14 @@
-"""Digests of a block's rows, by which the passes over a table are compared. Not for publication."""
+"""Digests of a block's rows, by which the passes over a table are compared. Not for publication.
+
+They show a source that does not yield the same rows twice, not a forged one: what a row holds was
+chosen before its first pass, so a hash without a key serves. The order of a block's rows is free:
+sums over a block are the same in any order but for rounding, and a shuffle of Dask's keeps none.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,17 +17,22 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
+Bits = NDArray[np.uint64]
 DIGEST = "digest"
-"""Attribute of a block's rows: the digest of the bytes they were read from, or () if their file is
+"""Attribute of a block's rows: the digest of the bytes they were read from, or 0 if their file is
 watched."""
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_ODD, _HALF = np.uint64(0x9E3779B97F4A7C15), np.uint64(32)
+_WORD, _WORDS = 8, 8
+"""Bytes of a text that are hashed at once, and how often; of a longer text the rest by itself."""
+_CACHED = 1 << 13
+"""Cells that are hashed at once: they fit in a processor's cache."""
 
 
-def of(part: Any) -> tuple[int, ...]:
-    """Return the digest of a part of a block, if it is a frame."""
+def of(part: Any) -> int:
+    """Return the digest of a part of a block, 0 if it is no frame; that of a block is their sum."""
     if (noted := getattr(part, "attrs", None)) is None:
-        return ()
-    found: tuple[int, ...] = noted[DIGEST] if DIGEST in noted else (of_rows(part),)
+        return 0
+    found: int = noted[DIGEST] if DIGEST in noted else of_rows(part)
     return found
 
 
@@ -38,23 +49,84 @@ def of_rows(frame: pd.DataFrame) -> int:
     >>> of_rows(one) == of_rows(one.iloc[::-1]), of_rows(one) == of_rows(one.iloc[:1])
     (True, False)
     """
-    each = np.zeros(len(frame), dtype=np.uint64)
-    for at, name in enumerate(frame.columns):
-        factor = of_bytes(f"{at} {name}".encode("utf-8", "replace")) | 1
-        each += _hashes(frame.iloc[:, at]) * np.uint64(factor)
-    each = (each ^ (each >> np.uint64(32))) * _ODD
-    return int((each ^ (each >> np.uint64(29))).sum(dtype=np.uint64))
+    names = of_bytes(repr([*frame.columns]).encode("utf-8", "replace"))
+    each = np.full(len(frame), names, np.uint64)
+    for _, values in frame.items() if len(frame) else ():
+        each = _mixed(each, _bits(values))
+    return int(_mixed(each, np.zeros_like(each)).sum(dtype=np.uint64))
 
 
-def _hashes(values: pd.Series[Any]) -> NDArray[np.uint64]:
+def _mixed(each: Bits, more: Bits) -> Bits:
+    """Return hashes, which are written over, with more bits mixed in: one to one in either."""
+    for start in range(0, len(each), _CACHED):
+        some = each[start : start + _CACHED]
+        some ^= more[start : start + _CACHED]
+        some *= _ODD
+        some ^= some >> _HALF
+    return each
+
+
+def _bits(values: pd.Series[Any]) -> Bits:
     """Return a number for each cell; equal cells of one type have equal numbers."""
     import pandas as pd
 
     kind = values.dtype
-    if isinstance(kind, np.dtype) and kind.kind in "biuf" and kind.itemsize <= 8:
+    if isinstance(kind, pd.CategoricalDtype):
+        known, codes = kind.categories, values.cat.codes.to_numpy()
+        if len(known) > len(codes):
+            known, codes = known.take(codes), np.where(codes < 0, codes, np.arange(len(codes)))
+        return np.append(_bits(pd.Series(known)), _ODD)[codes]  # a blank's code is −1
+    if isinstance(kind, np.dtype) and kind.kind in "biufmM" and kind.itemsize <= 8:
+        found = values.to_numpy()
         wide = np.float64 if kind.kind == "f" else np.int64
-        return values.to_numpy().astype(wide).view(np.uint64)
+        return (found if kind.itemsize == 8 else found.astype(wide)).view(np.uint64)
+    if kind.kind in "OU":
+        with suppress(ImportError, TypeError, ValueError, NotImplementedError):
+            return _texts(values)
     try:
         return np.asarray(pd.util.hash_pandas_object(values, index=False), dtype=np.uint64)
-    except TypeError:  # lists and dictionaries are not hashable
-        return _hashes(values.astype(str).astype(object))
+    except (TypeError, ValueError):  # such as of lists, or of texts that are no UTF-8
+        return _bits(values.map(ascii))
+
+
+def _texts(values: pd.Series[Any]) -> Bits:
+    """Return a hash of each text's bytes in Arrow's memory.
+
+    Raises:
+        ImportError, TypeError, ValueError, NotImplementedError: if there is no pyarrow, or some
+            cells are neither texts nor blank.
+    """
+    import pandas as pd
+    import pyarrow
+
+    made = pyarrow.chunked_array([pyarrow.array(values, pyarrow.large_string(), from_pandas=True)])
+    texts = made.cast(pyarrow.large_string()).combine_chunks()
+    each = [_words(texts.slice(start, _CACHED)) for start in range(0, len(texts), _CACHED)]
+    found = np.concatenate([one for one, _ in each])
+    lengths = np.concatenate([one for _, one in each])
+    if len(longer := np.flatnonzero(lengths > _WORDS * _WORD)):
+        found[longer] ^= pd.util.hash_pandas_object(values.iloc[longer], index=False).to_numpy()
+    return found
+
+
+def _words(texts: Any) -> tuple[Bits, NDArray[np.int64]]:
+    """Return a hash of the first bytes of each text, and its number of bytes."""
+    _, places, held = texts.buffers()
+    ends = np.frombuffer(places, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    starts, lengths = ends[:-1] - ends[0], ends[1:] - ends[:-1]
+    content = held.slice(ends[0], ends[-1] - ends[0]).to_pybytes() if held else b""
+    content += bytes(_WORD)
+    words = np.ndarray(len(content) - _WORD + 1, "<u8", content, strides=(1,))
+    each = _mixed(words[starts] << _beyond(lengths), lengths.view(np.uint64))
+    for begin in range(_WORD, min(int(lengths.max()), _WORDS * _WORD), _WORD):
+        at = np.flatnonzero(lengths > begin)
+        each[at] = _mixed(each[at], words[starts[at] + begin] << _beyond(lengths[at] - begin))
+    if texts.null_count:
+        blank = texts.is_null().to_numpy(zero_copy_only=False)
+        each[blank], lengths[blank] = _ODD, 0
+    return each, lengths
+
+
+def _beyond(left: NDArray[np.int64]) -> Bits:
+    """Return the bits of a word that are beyond the end of a text."""
+    return ((_WORD - np.minimum(left, _WORD)) * 8).view(np.uint64)

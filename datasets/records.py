@@ -78,7 +78,7 @@ class Spread(Generic[T]):
         what: what the sums are for, for the progress bar.
         ahead: number of blocks handed to an executor at once: what is in memory does not grow with
             blocks.
-        seen: by block, the digests of the first pass, for all passes over the same table.
+        seen: by block, the digest of the first pass, for all passes over the same table.
 
     Raises:
         ValueError: naming the block that cannot be read, or has changed, or has other rows than in
@@ -101,7 +101,7 @@ class Spread(Generic[T]):
     track: Track[Any] | None = field(default=None, repr=False)
     what: str = "blocks"
     ahead: int = _AHEAD
-    seen: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    seen: dict[str, int] = field(default_factory=dict, repr=False)
 
     @property
     def blocks(self) -> int:
@@ -151,7 +151,7 @@ class Spread(Generic[T]):
                     _failed(block, error)
                 yield self._same(block, *found)
             return
-        waiting: deque[tuple[Block, Future[tuple[S, tuple[int, ...]]]]] = deque()
+        waiting: deque[tuple[Block, Future[tuple[S, int]]]] = deque()
         try:
             for block in turns:
                 waiting.append((block, self._sent(sent, block)))
@@ -165,9 +165,9 @@ class Spread(Generic[T]):
             for _, future in waiting:
                 future.cancel()
 
-    def _same(self, block: Block, found: S, digests: tuple[int, ...]) -> S:
+    def _same(self, block: Block, found: S, digest: int) -> S:
         """Return the sum of a block, if its rows are those of the first pass."""
-        if self.seen.setdefault(block.name, digests) != digests:
+        if self.seen.setdefault(block.name, digest) != digest:
             raise ValueError(
                 f"{block.name}: it has other rows than in an earlier pass, and each pass must read "
                 "the same ones; give what draws its rows a fixed seed, or write them to files and "
@@ -237,10 +237,10 @@ class _Worker(ValueError):
 @on_host
 def _sum_of(
     block: Block, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], made_by: str
-) -> tuple[Any, tuple[int, ...]]:
+) -> tuple[Any, int]:
     """Return the sum over one block, by one thread so that it is the same everywhere.
 
-    The digests of its rows come with it.
+    The digest of its rows comes with it.
     """
     from bdpvi._ground import threads  # late: settings add nothing up
     from bdpvi.datasets import digests
@@ -254,11 +254,11 @@ def _sum_of(
 
     def parts() -> Iterator[Any]:
         for part in block.read():
-            read.extend(digests.of(part))
+            read.append(digests.of(part))
             yield _stepped(part, steps)
 
     with threads.single():
-        return in_pairs(parts()), tuple(read)
+        return in_pairs(parts()), sum(read)
 
 
 def _worked(block: Block, **given: Any) -> Any:

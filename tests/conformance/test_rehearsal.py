@@ -394,10 +394,58 @@ def test_another_order_of_a_partitions_rows_is_the_same_table() -> None:
         lambda one: one.assign(sex=one["sex"].to_numpy()[::-1]),
         lambda one: one.assign(age=-one["age"]),
         lambda one: one.rename(columns={"age": "sex", "sex": "age"}),
+        lambda one: one.assign(age=[*one["age"][1::-1], *one["age"][2:]]),
+        lambda one: one.assign(sex=[*one["sex"][:-1], "f"]),
+        lambda one: one.assign(sex=[*one["sex"][:-1], None]),
+        lambda one: one.assign(age=[*one["age"][:-1], np.nan]),
     ],
 )
 def test_a_digest_shows_each_change(change: Any) -> None:
     assert digests.of_rows(table()) != digests.of_rows(change(table()))
+
+
+def test_a_row_of_zeros_counts() -> None:
+    zeros = pd.DataFrame(np.zeros((3, 2)))
+    assert digests.of_rows(zeros) != digests.of_rows(zeros[1:])
+
+
+@pytest.mark.parametrize("kind", ["object", "string[python]", "string[pyarrow]", "category"])
+def test_cells_that_differ_have_other_digests(kind: Any) -> None:
+    long = ["x" * count + end for count in (7, 8, 63, 64, 199) for end in "xy"]
+    cells: list[Any] = ["", "a", "b", "a\0", "aa", *long, None, "\u00e9", "nan", "None"]
+    made = [pd.DataFrame({"a": pd.Series([cell, "k"], dtype=kind)}) for cell in cells]
+    found = [digests.of_rows(one) for one in made]
+    assert len(set(found)) == len(cells)
+    longer = pd.DataFrame({"a": pd.Series(cells, dtype=kind)})
+    assert digests.of_rows(longer[2:]) == digests.of_rows(longer[2:].copy())
+    assert digests.of_rows(longer[2:]) != digests.of_rows(longer[1:])
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "int64", "int8", "Int64", "datetime64[ns]"])
+def test_numbers_that_differ_have_other_digests(kind: Any) -> None:
+    cells = [0, 1, 2, 3, 64, 127, 0.5 if kind.startswith("float") else 4]
+    blank = [] if kind in ("int64", "int8") else [None]
+    made = [pd.DataFrame({"a": pd.Series([cell, 5]).astype(kind)}) for cell in [*cells, *blank]]
+    assert len({digests.of_rows(one) for one in made}) == len(made)
+
+
+@pytest.mark.parametrize("change", [lambda one: one[::-1], lambda one: one.sample(frac=1.0)])
+def test_rows_may_change_places_in_the_whole_partition(change: Any) -> None:
+    from bdpvi.datasets.blocks import ROWS as AT_ONCE
+    from bdpvi.datasets.blocks import Partition
+
+    class Rows:
+        def __init__(self, frame: pd.DataFrame) -> None:
+            self.frame = frame
+
+        def compute(self, **given: object) -> pd.DataFrame:
+            return self.frame
+
+    rows = pd.DataFrame({"a": np.arange(AT_ONCE + 9.0), "b": "t"})
+    seen = [sum(map(digests.of, Partition(0, Rows(one)).read())) for one in (rows, change(rows))]
+    assert seen[0] == seen[1]
+    moved = sum(map(digests.of, Partition(0, Rows(rows[1:])).read()))
+    assert moved != seen[0]
 
 
 def test_cells_that_cannot_be_hashed_have_a_digest() -> None:
