@@ -40,7 +40,7 @@ def clip_of(name: str, value: float) -> float:
     return value
 
 
-def below(bound: float, size: int) -> float:
+def shortened(bound: float, size: int) -> float:
     """Return what contributions of ``size`` numbers are clipped to; see the module."""
     return bound * (1 - MARGIN - size * _UNIT)
 
@@ -65,7 +65,7 @@ def clipped_sum(
     """
     flat = [one.detach().unsqueeze(-1).flatten(1) for one in parts]
     size, like = sum(one.shape[1] for one in flat), flat[0]
-    least = below(bound, size)
+    below = shortened(bound, size)
     scale = (bound if length is None else length) / bound
     rows = max(1, min(len(like), _MOST_ROWS, _BLOCK // max(size, 1)))
     total = torch.zeros(size, dtype=torch.float64, device=like.device)
@@ -77,7 +77,7 @@ def clipped_sum(
         bad = ~norm.isfinite()
         if bad.is_cuda or bool(bad.any()):  # a device would be waited for
             wide = wide.masked_fill(bad.unsqueeze(1), 0.0)  # 0 · NaN would be NaN
-        factors = scale * least / norm.clamp(min=least)
+        factors = scale * below / norm.clamp(min=below)
         total.addmv_(wide.T, factors.masked_fill_(bad, 0.0))
         norms.append(norm)
     return total, torch.cat(norms)
