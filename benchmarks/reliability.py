@@ -127,7 +127,7 @@ a density, no test is better than the ratio of both densities, and the audited �
 worst record that a search finds, a record that is clipped, or random records. Of steps and rounds
 an attacker sees every noisy sum; of objective perturbation the exact minimum, for which δ is a mean
 over minima with its error. Elsewhere an attacker who knows all other rows guesses, and the audited
-ε is the largest that the guesses refute; of DP-SGD's modes by one run each, in which every canary
+ε is the largest that the guesses refute; of DP-SGD also by one run, in which every canary
 is there by a coin.{short("runs", runs)} Claims refuted at 99.9 %:
 **{wrong} of {len(audits)}**.{named}
 

@@ -98,9 +98,7 @@ def from_blocks(
         limit.check(rows.sum(limit.persons))
         rows = rows.map(limit.of)
     left_out, kept = rows.sum(_counted, target, options)
-    tell_owner(
-        left_out, "record", "it has a blank, an unknown value, or a number that is not finite"
-    )
+    tell_owner(left_out, "record", "a blank, an unknown value, or a number that is not finite")
     return BlockData(
         rows.map(_encoded, target, options),
         kept,

@@ -32,7 +32,7 @@ ROWS = 1 << 14
 """Most rows of a block that are worked on at once: their features fit in a processor's cache."""
 LEFT_OUT = "left out"
 """Attribute of a block's rows: the number of lines that cannot be split."""
-ODD = "it has too few or too many values, or a quote that is not closed"
+ODD = "too few or too many values, or a quote that is not closed"
 """Why a line is left out."""
 _CHUNK = 1 << 16
 

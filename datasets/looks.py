@@ -89,8 +89,8 @@ class Misread:
         for name, (count, kind) in self.unfit.items():
             if count:
                 _tell(
-                    f"column {name!r}: {several(count, 'cell')} of {self.cells} do not fit kind "
-                    f"{kind}, and count as blank"
+                    f"column {name!r}: {several(count, 'cell')} of {self.cells}, not of kind "
+                    f"{kind}, counted as blank"
                 )
         for name, (texts, comma, groups) in self.texts.items():
             for count, sign in ((comma, "decimal"), (groups, "thousands")):

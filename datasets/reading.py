@@ -71,7 +71,7 @@ def read_table(
     if len(frame) < least:
         raise ValueError(f"{path} has a header but no rows")
     values = several(frame.shape[1], "value")
-    tell_owner(odd, "line", f"of {path} it has not {values}, or a quote that is not closed")
+    tell_owner(odd, "line", f"not {values}, or a quote that is not closed, in {path}")
     return frame
 
 

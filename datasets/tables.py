@@ -334,7 +334,7 @@ def _by_constants(
     tell_owner(
         int((~good).sum()),
         "record",
-        "it has a blank, an unknown value, or a number that is not finite",
+        "a blank, an unknown value, or a number that is not finite",
         4,
     )
     if counts:

@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi._ground import validate
+from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import BLANK, Reads, read_cell, shown, text_of
 
@@ -122,7 +123,7 @@ def _first(names: pd.Series[str], rows: int) -> pd.Series[bool]:
 
 def _tell(count: int, unit: str, rows: int) -> None:
     """Tell the owner how many rows :func:`at_most` leaves out."""
-    why = f"it has no person, or a person with more than {rows} (unit={unit!r})"
+    why = f"no person, or one with more than {several(rows, 'row')} (unit={unit!r})"
     tell_owner(count, "row", why, stacklevel=4)
 
 

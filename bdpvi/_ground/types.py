@@ -81,7 +81,7 @@ def tell_owner(count: int, noun: str, why: str, stacklevel: int = 3) -> None:
     Args:
         count: their number.
         noun: the noun for one of them.
-        why: the reason, such as "a label is no class".
+        why: the reason, which reads as well of one as of many: "a label is no class".
         stacklevel: stack level of the warning.
     """
     if count:

@@ -55,7 +55,7 @@ def check_in_memory(groups: Sequence[str]) -> None:
     """
     if groups:
         raise ValueError(
-            f"groups={groups[0]!r}: a table in blocks has no report, as students need rows in "
+            f"groups={groups[0]!r}: a table in blocks has no report, which needs its rows in "
             "memory; leave --groups out"
         )
 

@@ -121,7 +121,7 @@ class Client:
             draw = Draw(onto(point.to(x.dtype), x.device), {}, x.new_zeros(()))
             batch = Batch(self._program.arguments.rows, chosen)
             slopes, ignored = clipped_sum(self._program, draw, batch, clip, clip.bound)
-        tell_owner(ignored, "record", "its score is not finite")
+        tell_owner(ignored, "record", "a score is not finite")
         total = -clip.bound * slopes
         if rounds.noise_shares is None:
             return rounds.clip_update(total)

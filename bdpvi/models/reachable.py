@@ -81,7 +81,7 @@ def check_reach(
         ...
     ValueError: model, its default argument start: these are records, and no ε covers what they do \
 there. Take records from the arguments alone, and let the rest, such as starting values, be public \
-values. Nothing was charged
+values; if the seed that simulated the records drew them too, take another seed. Nothing was charged
     >>> check_reach([x], model=lambda x, y=None, scale=2.5: None)
     """
     check_values(records, reachable(**programs), length, copies)
@@ -98,8 +98,8 @@ def check_values(
     if way:
         raise ValueError(
             f"{way}: these are records, and no ε covers what they do there. Take records from the "
-            "arguments alone, and let the rest, such as starting values, be public values. "
-            "Nothing was charged"
+            "arguments alone, and let the rest, such as starting values, be public values; if the "
+            "seed that simulated the records drew them too, take another seed. Nothing was charged"
         )
 
 

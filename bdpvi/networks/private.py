@@ -213,7 +213,7 @@ class Private:
                 whole += one
         if failed and not self._told:
             self._told = True
-            why = "its gradient fails in this step, and counts as zero"
+            why = "a gradient fails in this step, and counts as zero"
             tell_owner(failed, "record", why, 4)
         return total
 

@@ -231,6 +231,8 @@ class Ledger:
     def as_it_is(self, charge: Charge) -> Charge:
         """Return the charge with its origin: after a mark any temperature may come from the data.
 
+        So it may after a mark of another ledger of the same rows in this process.
+
         Raises:
             ValueError: if its temperature was computed for another ledger.
         """
@@ -240,7 +242,8 @@ class Ledger:
                 f"charge was found for another table's ledger ({charge.ledger[:8]}…), not for this "
                 f"one ({book.id[:8]}…): calibrate for this fit"
             )
-        if charge.origin is TemperatureOrigin.OWNER and book.marks:
+        marked = book.marks or (self.process is not None and self.process.marked)
+        if charge.origin is TemperatureOrigin.OWNER and marked:
             return replace(charge, origin=TemperatureOrigin.DATA)
         return charge
 

@@ -315,8 +315,8 @@ def _too_few(plan: ScorePlan, rows: float, left: Allowance, least: float) -> str
         ways.append(f"at most {several(features, 'feature')}, with {known}")
     ways.append(_WITHOUT[isinstance(plan.family, Logistic)])
     return (
-        f"about {rows:.0f} records: at ε = {left.epsilon:g} intervals for "
-        f"{several(plan.columns - 1, 'feature')} need about {share * rows:.2g}. Options: "
+        f"about {rows:.0f} records: at ε = {left.epsilon:g} about {share * rows:.2g} "
+        f"are needed for intervals of {several(plan.columns - 1, 'feature')}. Options: "
         f"{'; or '.join(ways)}. Nothing was charged, except a count of the records if their "
         "number was not declared"
     )

@@ -40,6 +40,11 @@ def clip_of(name: str, value: float) -> float:
     return value
 
 
+def shortened(bound: float, size: int) -> float:
+    """Return what contributions of ``size`` numbers are clipped to; see the module."""
+    return bound * (1 - MARGIN - size * _UNIT)
+
+
 def clipped_sum(
     parts: Sequence[Tensor], bound: float, length: float | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -60,7 +65,7 @@ def clipped_sum(
     """
     flat = [one.detach().unsqueeze(-1).flatten(1) for one in parts]
     size, like = sum(one.shape[1] for one in flat), flat[0]
-    below = bound * (1 - MARGIN - size * _UNIT)
+    below = shortened(bound, size)
     scale = (bound if length is None else length) / bound
     rows = max(1, min(len(like), _MOST_ROWS, _BLOCK // max(size, 1)))
     total = torch.zeros(size, dtype=torch.float64, device=like.device)

@@ -341,9 +341,12 @@ def on_host(given: Any) -> Any:
 def numbers(X: Any) -> Any:
     """Return a table with text cells read as numbers, NaN where that fails.
 
-    Each cell is read separately, so that one stray word does not affect the others.
+    Each cell is read separately, so that one stray word does not affect the others. A frame of
+    sparse columns becomes dense, as scikit-learn refuses it like a sparse matrix.
     """
     if isinstance(X, pd.DataFrame):
+        if all(isinstance(kind, pd.SparseDtype) for kind in X.dtypes):
+            X = X.sparse.to_dense()
         of_text = [pd.api.types.is_numeric_dtype(kind) for kind in X.dtypes]
         columns = {
             place: X.iloc[:, place] if number else read_cells(X.iloc[:, place]).numbers

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from bdpvi._ground.outputs import several
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import TooFewRecordsError, tell_owner
 from bdpvi.datasets.blocks import ODD, Blocks, files_of, in_blocks, is_dask
@@ -246,7 +247,8 @@ def _of_column(one: Column, file: FileFormat) -> Iterator[Finding]:
     named, drop = f"column {name!r}", f"--drop {shlex.quote(name)}"
     cells = sum(one.labels.values())
     if new := _undeclared(one):
-        words = f"{named}: {new[1]} cells have values that are not declared, such as {new[0]!r}"
+        count = several(new[1], "cell")
+        words = f"{named}: {count} with a value that is not declared, such as {new[0]!r}"
         yield Finding(words, "add them to levels or spellings in --types", 2 * new[1] > cells)
     elif not look.filled:
         yield Finding(f"{named} is blank in every row", drop, costly=look.declared)

@@ -37,7 +37,7 @@ from bdpvi.releases.released import Release
 _AT_ONCE = 1024
 """Most rows predicted at once."""
 _PARQUET = (".parquet", ".pq")
-UNEXPOSED = "the row's exposure is blank, no number or not positive"
+UNEXPOSED = "the exposure is blank, no number or not positive"
 """Why a row has no prediction."""
 
 S = TypeVar("S")

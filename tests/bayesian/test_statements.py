@@ -150,7 +150,7 @@ def test_the_share_is_what_the_number_of_records_allows(m: int) -> None:
 def test_few_records_are_refused_with_how_many_there_must_be() -> None:
     with pytest.raises(
         ValueError,
-        match=r"28 reference records are too few for a statement about 90 %.* it needs 29",
+        match=r"a statement about 90 % .* needs 29 reference records, and there are 28",
     ):
         typical(Account([PosteriorDraws((panel(torch.rand(28)),))]), 1e-5)
 
@@ -222,7 +222,7 @@ def test_a_guide_without_public_noise_ends_in_a_statement_on_a_small_table() -> 
 
 def test_too_few_records_of_ones_own_model_are_refused_uncharged() -> None:
     fit = own(20)
-    with pytest.raises(ValueError, match="it needs 29"):
+    with pytest.raises(ValueError, match="needs 29"):
         bdpvi.release(fit)
     assert not fit.ledger.entries()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
 from bdpvi.bench.methods.dp_gd import DPGDBayesian
 from bdpvi.bench.methods.runs import Run, Stream
+from bdpvi.bench.methods.scores import Batch, Clip, LogisticScores, TracedScores, euclidean
 from bdpvi.datasets.abalone import load_abalone
 from bdpvi.noise.secure import sum_step
 from bdpvi.privacy.cost import Assumption
@@ -65,7 +67,7 @@ def test_every_step_written_out(data: Dataset, tail: float) -> None:
         total = np.zeros(3)
         for record, label in zip(x, y, strict=True):
             score = (label - 1 / (1 + math.exp(-record @ w))) * record
-            total = total + score * min(1.0, 0.5 / float(np.linalg.norm(score)))
+            total = total + score * min(1.0, 0.5 * (1 - 2**-20) / float(np.linalg.norm(score)))
         total = step * (np.round(total / step) + stream.noise.whole(3).numpy())
         w = w + 0.8 / len(x) * (total - w / 0.49)
         iterates.append(w)
@@ -200,3 +202,27 @@ def test_abalone_is_learnt(uci: Path) -> None:
     )
     mean = sum(accuracy(model, outcome.latents, split.test) for outcome in outcomes) / len(runs)
     assert mean > 0.75
+
+
+@pytest.mark.parametrize("kind", [LogisticScores, TracedScores])
+def test_no_rounding_makes_a_score_longer_than_the_clip(
+    kind: type[LogisticScores | TracedScores],
+) -> None:
+    made, clip = logistic_data(100, 7), 0.7
+    data = Dataset(1e3 * made.x, made.y)
+    records = kind(BayesianLogisticRegression.unweighted(), data)
+    w, longest = torch.zeros(1, 7, dtype=torch.float64), Fraction(0)
+    for record in range(len(data)):
+        batch = Batch(torch.tensor([[record]]), torch.ones(1, 1, dtype=torch.float64))
+        with pyro.validation_enabled(False):
+            (score,) = records.likelihood(w, batch, Clip(clip, euclidean)).tolist()
+        longest = max(longest, sum((Fraction(one) ** 2 for one in score), Fraction(0)))
+    assert (1 - 1e-5) * clip**2 < longest <= Fraction(clip) ** 2
+
+
+def test_noise_on_sums_in_single_precision_is_refused_and_the_remedy_works(data: Dataset) -> None:
+    model, rough = BayesianLogisticRegression.unweighted(), Dataset(data.x.float(), data.y.float())
+    with pytest.raises(ValueError, match=r"data is of torch.float32, .*: Dataset\(x.double"):
+        dp_gd(model, rough, noise_multiplier=1.0)
+    fine = Dataset(rough.x.double(), rough.y.double())
+    assert worst_of(dp_gd(model, fine, noise_multiplier=50.0).cost).epsilon > 0

@@ -27,8 +27,8 @@ def test_a_record_moves_both_sums_by_one_at_most() -> None:
         x = size * torch.randn(1, 3, generator=generator, dtype=torch.float64)
         one = prepared(Dataset(x, torch.ones(1, dtype=torch.float64)))
         longest.append((float(one.t.norm()), float(one.s.norm())))
-        assert max(longest[-1]) <= 1 + 1e-12
-    assert min(max(some) for some in zip(*longest, strict=True)) > 1 - 1e-12
+        assert max(longest[-1]) <= 1
+    assert min(max(some) for some in zip(*longest, strict=True)) > 1 - 3e-6
 
 
 def test_the_noise_is_what_each_norm_needs() -> None:

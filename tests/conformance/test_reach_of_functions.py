@@ -189,7 +189,7 @@ def step(model: Any, guide: Any, x: Any = X, y: Tensor = Y, **given: Any) -> Pri
     return svi
 
 
-REMEDY = "Take records from the arguments alone, .*public values. Nothing was charged"
+REMEDY = "Take records from the arguments alone, .*public values; .* seed. Nothing was charged"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -208,6 +208,16 @@ def test_the_remedy_works() -> None:
     for init in (closure(grid), init_to_value(values={"locs": grid}), init_to_median):
         pyro.clear_param_store()
         assert step(mixture, AutoDelta(mixture, init_loc_fn=init)).steps == 1
+
+
+def test_weights_of_the_seed_that_simulated_the_records_need_another() -> None:
+    def drawn(seed: int, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+    records = drawn(0, 500, 16)
+    with pytest.raises(ValueError, match="take another seed"):
+        check_reach([records], module=nn.Embedding.from_pretrained(drawn(0, 4, 16)))
+    check_reach([records], module=nn.Embedding.from_pretrained(drawn(1, 4, 16)))
 
 
 @pytest.mark.parametrize("way", ["closure of a copy", "default argument", "frame", "file"])

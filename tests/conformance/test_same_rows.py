@@ -206,6 +206,16 @@ def test_a_calibration_that_fails_is_an_attempt() -> None:
     assert "after 1 refused target)" in str(bdpvi.release(fit, charge, **ASKED).receipt)
 
 
+@pytest.mark.filterwarnings("ignore::bdpvi.NotCertifiedWarning")
+@pytest.mark.filterwarnings("ignore:delta")
+def test_a_temperature_from_the_records_is_one_for_later_fits_too() -> None:
+    asked: dict[str, Any] = {"temperature": 50.0, **ASKED}
+    certificate = ("certified, if", "not certified: temperature read from the records")
+    for words in certificate:
+        assert words in str(bdpvi.release(certified(), **asked).receipt)
+        bdpvi.bayesian.calibrate(certified(), epsilon=2.0, **ASKED)
+
+
 # --- records that are copies ----------------------------------------------------------------------
 
 

@@ -315,7 +315,7 @@ def test_cells_that_do_not_fit_are_blank_and_only_counted() -> None:
     frame = pd.DataFrame({"kg": [*values] * 300, "sick": ["yes", "no"] * 900})
     types = Schema({"kg": Domain(low=0, high=9, type=type_)}, "form")
     with pytest.warns(
-        bdpvi.PrivacyUtilityWarning, match="'kg': 600 cells of 1800 do not fit kind number"
+        bdpvi.PrivacyUtilityWarning, match="'kg': 600 cells of 1800, not of kind number"
     ) as told:
         release = bdpvi.private(
             frame, target="sick", positive="yes", epsilon=1.0, types=types, progress=False

@@ -179,7 +179,7 @@ def test_a_record_without_a_score_counts_as_zero_and_the_owner_is_told() -> None
     joined = Dataset(torch.cat([DATA.x, wild.x]), torch.cat([DATA.y, wild.y]))
     point = torch.tensor([0.5, -2.0, 1.0], dtype=torch.float64)
     rounds = settings(record_rate=1.0, clip=99.0)
-    with pytest.warns(PrivacyUtilityWarning, match="1 record left out: its score is not finite"):
+    with pytest.warns(PrivacyUtilityWarning, match="1 record left out: a score is not finite"):
         found = Client(MODEL, joined, rounds).answer(1, point)
     others = Client(MODEL, DATA, rounds).answer(1, point)
     expected = torch.tensor([MARGIN - 1, 0, 0]).double()

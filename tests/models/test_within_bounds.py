@@ -87,7 +87,7 @@ def test_a_row_of_a_file_without_an_exposure_has_no_prediction_and_is_counted(
     release, path = exposed
     table = pd.DataFrame({"age": ["50"] * 6, "years": ["1", "", "?", "-1", "2000", "0"]})
     table.to_csv(path / "new.csv", index=False)
-    why = "4 predictions left out: the row's exposure is blank, no number or not positive"
+    why = "4 predictions left out: the exposure is blank, no number or not positive"
     with pytest.warns(PrivacyUtilityWarning, match=why):
         found = Predictions.of(release, path / "new.csv", progress=False).frame()
     assert found["expected"].isna().tolist() == [False, True, True, True, False, True]

@@ -426,6 +426,14 @@ SEEN = (
         },
     ),
     Fault(
+        what="a temperature that another fit read from the records passes for the owner's",
+        caught={
+            "a-temperature-read-by-another-fit-passes": (
+                ACCOUNT + "test_a_temperature_from_the_records_is_one_for_later_fits_too",
+            ),
+        },
+    ),
+    Fault(
         what="a target found by trying passes for the first",
         caught={
             "refused-targets-leave-no-trace": (ACCOUNT + "test_a_target_found_by_trying_says_so",),

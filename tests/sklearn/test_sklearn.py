@@ -6,6 +6,7 @@ import math
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import rehearsals
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, csr_matrix
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -61,6 +63,24 @@ def test_the_conventions_of_scikit_learn(
         monkeypatch.setattr(of_classes, "STEPS", 10)  # other conventions hold after few as well
     rehearsals.left_out(monkeypatch)
     check(estimator)
+
+
+@few
+@leaking
+@pytest.mark.parametrize("make", [csr_matrix, csr_array])
+def test_a_sparse_matrix_is_refused_with_a_remedy_that_works(make: Any) -> None:
+    x, y = table(200)
+    model = PrivateLogisticRegression(**PUBLIC, random_state=0).fit(x, y)
+    sparse = make(x)
+    for refused in (partial(model.fit, sparse, y), partial(model.predict, sparse)):
+        with pytest.raises(TypeError, match=r"X, but dense data is required\. Use '\.toarray\(\)'"):
+            refused()
+    again = clone(model).fit(sparse.toarray(), y)
+    assert again.coef_.tolist() == model.coef_.tolist()
+    columns = pd.DataFrame.sparse.from_spmatrix(csr_matrix(x))  # has no toarray
+    again = clone(model).fit(columns, y)
+    assert again.coef_.tolist() == model.coef_.tolist()
+    assert again.predict(columns).tolist() == model.predict(x).tolist()
 
 
 @leaking

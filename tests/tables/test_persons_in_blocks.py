@@ -119,8 +119,8 @@ def test_rows_beyond_those_of_a_person_are_counted_once(folder: Path) -> None:
         private(folder / "parts", ledger=Ledger())
     words = [str(one.message) for one in said if "person" in str(one.message)]
     assert words == [
-        f"for the owner only: {len(frame) - len(kept)} rows left out: it has no person, or a "
-        "person with more than 2 (unit='patient')"
+        f"for the owner only: {len(frame) - len(kept)} rows left out: no person, or one with "
+        "more than 2 rows (unit='patient')"
     ]
 
 

@@ -213,9 +213,10 @@ def check_share(share: float, records: int, gamma: float) -> None:
     """Raise ValueError if the reference records are too few for a share."""
     least = least_share(records, gamma / len(LEVELS))
     if share < min(least, 1):
-        what = "everybody on average" if least >= 1 else f"shares from {two_digits(least):g}"
+        what = "everybody on average is" if least >= 1 else f"shares from {two_digits(least):g} are"
         raise ValueError(
-            f"for_groups_of={share:g}: {several(records, 'reference record')} support {what}. A "
+            f"for_groups_of={share:g}: only {what} supported by "
+            f"{several(records, 'reference record')}. A "
             "smaller group may have none of them that is costly, although its members are"
         )
 

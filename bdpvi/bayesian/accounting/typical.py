@@ -10,7 +10,6 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
-from bdpvi._ground.outputs import several
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.answer import COARSER, sampled, why_none
 from bdpvi.bayesian.accounting.losses import Deltas
@@ -125,8 +124,8 @@ def share_of(sample_size: int, relations: int = 1) -> tuple[float, float]:
             return share, each
     least = math.ceil(math.log(gamma) / math.log(each))
     raise ValueError(
-        f"typical: {several(sample_size, 'reference record')} are too few for a statement about "
-        f"{100 * SHARES[-1]:g} % of the population; it needs {least}"
+        f"typical: a statement about {100 * SHARES[-1]:g} % of the population needs {least} "
+        f"reference records, and there {'is' if sample_size == 1 else 'are'} {sample_size}"
     )
 
 

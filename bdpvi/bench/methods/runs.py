@@ -82,8 +82,8 @@ class Streams:
     >>> data = Dataset(torch.zeros(100, 1), torch.zeros(100))
     >>> runs = [Run(noise_multiplier=sigma, seed=0) for sigma in (1.0, 2.0)]
     >>> streams = Streams(runs, data, steps=10, rate=0.1)
-    >>> noisy = streams.noisy(torch.zeros(2, 3), clip=1.0)
-    >>> noisy.shape, bool((noisy[1] == 2 * noisy[0]).all())
+    >>> noisy = streams.noisy(torch.zeros(2, 3).double(), clip=1.0)
+    >>> noisy.shape, torch.allclose(noisy[1], 2 * noisy[0])
     (torch.Size([2, 3]), True)
     >>> from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
     >>> print(streams.prices(PrivacyLossAccountant(), delta=1e-5)[0])
@@ -140,9 +140,12 @@ class Streams:
         """Charge each run for a sum, and return the noisy sums, (R, n), on public lattices.
 
         Args:
-            totals: (R, n); no record moves a row by more than the clip.
+            totals: (R, n), float64 if there is noise; no record moves a row by more than the clip.
             clip: C, or one for each run, (R, 1).
             noise_multiplier: of this sum, (R, 1), if it differs from the run's.
+
+        Raises:
+            ValueError: if totals with noise are of another type.
         """
         size = totals.shape[1]
         if noise_multiplier is None and self._usual[0] == (clip, size):
@@ -158,6 +161,11 @@ class Streams:
         self._sums, self._coordinates = self._sums + 1, self._coordinates + size
         if quiet is not None and bool(quiet.all()):
             return totals
+        if totals.dtype != torch.float64:
+            raise ValueError(
+                f"data is of {totals.dtype}, in which a record moves a sum by more than the clip; "
+                "with noise it must be of torch.float64: Dataset(x.double(), y.double())"
+            )
         drawn = torch.stack([stream.noise.whole(size) for stream in self.streams.values()])
         whole = self._spread(onto(drawn, totals.device))
         if quiet is None:

@@ -22,6 +22,7 @@ from bdpvi.models.clipped import likelihood_slope
 from bdpvi.models.contract import Model, dimension
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.traces import log_likelihood, sites
+from bdpvi.releases.clipping import shortened
 
 Unpack = Callable[[Tensor], Mapping[str, Tensor]]
 """From one flat unconstrained vector, (d,), to the model's latent variables."""
@@ -42,7 +43,10 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """Scores longer than ``bound`` are shortened to it.
+    """Scores longer than ``bound`` are shortened, by the margin of :mod:`bdpvi.releases.clipping`.
+
+    In float64 no record then moves a computed sum by more: of up to 60,000 records in any order, of
+    more in the blocks of a matrix product.
 
     Attributes:
         bound: C, positive.
@@ -126,7 +130,8 @@ class LogisticScores:
         if batch is not None:
             x, bound, weight = x[batch.index], bound[batch.index], weight[batch.index]
         if clip is not None:
-            bound = torch.minimum(bound, clip.bound / (weight * clip.norm(x)))
+            least = shortened(clip.bound, self.dim)
+            bound = torch.minimum(bound, least / (weight * clip.norm(x)))
         slope = likelihood_slope((w.unsqueeze(1) @ x.mT).squeeze(1), bound) * weight
         if batch is not None:
             slope = slope * batch.present
@@ -164,7 +169,7 @@ class TracedScores:
             weight = batch.present
         if clip is not None:
             norm = clip.norm(score)
-            weight = weight * (clip.bound / norm).clamp(max=1)
+            weight = weight * (shortened(clip.bound, self.dim) / norm).clamp(max=1)
             score = torch.where(norm.isfinite().unsqueeze(-1), score, 0.0)
             weight = torch.where(norm.isfinite(), weight, 0.0)
         return (weight.unsqueeze(1) @ score).squeeze(1)  # type: ignore[no-any-return]

@@ -23,6 +23,7 @@ from bdpvi.privacy import sampled_steps, worst_case
 from bdpvi.privacy.cost import Cost, Outcome
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.sampled_steps import GaussianAccountant
+from bdpvi.releases.clipping import shortened
 
 BEND = 0.1
 """Half the second derivative of −log σ, taken as constant: in truth 1/8 at 0 and 0.05 at 2."""
@@ -78,7 +79,8 @@ class NoisyStatistics:
         self.model.check(train)
         z = self.model.design(train.x.cpu().double())
         clip = self.reach * math.sqrt(z.shape[1])
-        z = z * (clip / torch.linalg.vector_norm(z, dim=1, keepdim=True)).clamp(max=1)
+        least = shortened(clip, z.shape[1] ** 2)
+        z = z * (least / torch.linalg.vector_norm(z, dim=1, keepdim=True)).clamp(max=1)
         t = (train.y.cpu().double() - 0.5) @ z / (clip / 2)
         return PreparedStatistics(self, t, z.T @ z / clip**2, clip, delta, train.x[:0])
 

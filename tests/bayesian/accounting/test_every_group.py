@@ -301,13 +301,13 @@ def test_two_charges_are_those_of_two_draws_and_later_records_count() -> None:
 def test_a_share_that_the_records_do_not_support_names_the_smallest_that_they_do() -> None:
     account = Account([PosteriorDraws((panel(costs(2000)),))])
     least = two_digits(least_share(2000, least_failure(1e-4) / 5))
-    said = rf"for_groups_of=0.001: 2000 reference records support shares from {least:g}\."
+    said = rf"for_groups_of=0.001: only shares from {least:g} are supported by 2000 "
     with pytest.raises(ValueError, match=said):
         every_group([account], 1e-4, [0.001])
     (found,) = every_group([account], 1e-4, [least])
     assert found.share == least
     few = Account([PosteriorDraws((panel(costs(3), kind="remove").select(torch.arange(1)),))])
-    with pytest.raises(ValueError, match=r"for_groups_of=0.5: 1 .* support everybody on average"):
+    with pytest.raises(ValueError, match=r"for_groups_of=0.5: only everybody .* by 1 ref"):
         every_group([few], 1e-4, [0.5])
 
 
@@ -430,7 +430,7 @@ def test_the_temperature_is_planned_for_the_records_of_a_group() -> None:
 @pytest.mark.usefixtures("closed")
 def test_a_temperature_from_the_records_keeps_epsilon_for_groups_and_is_not_certified() -> None:
     fit, asked = laplace(), BayesianDP(for_groups_of=0.2)
-    with pytest.raises(ValueError, match=r"for_groups_of=0.01: 400 reference records support"):
+    with pytest.raises(ValueError, match=r"for_groups_of=0.01: only .* supported by 400 "):
         bdpvi.bayesian.calibrate(fit, epsilon=3.0, guarantee=BayesianDP(for_groups_of=0.01))
     found = bdpvi.bayesian.calibrate(fit, epsilon=3.0, guarantee=asked, least=0.1)
     cooler = replace(found, temperature=found.temperature * 2 ** (-1 / 8))
