@@ -68,6 +68,9 @@ _SHARE = 0.1
 """β, the share of the count that adapts the clip: it costs the gradient half a percent."""
 _LONGER = 10.0
 """Share of records beyond C, over √D/(μN), at which noise and clipping do about equal harm."""
+_PACE, _WANDER = 0.2, 0.02
+"""Largest change of log C in a step, and that by a count's noise alone, by which C wanders little.
+"""
 _DECAY = 0.1
 _SPARE = 0.05
 """Share of δ for the cost of sampled steps beyond a Gaussian mechanism."""
@@ -185,15 +188,17 @@ class SuitedDPVI(Settings):
         distance = math.sqrt(variance) / left.rows  # of one row
         follows = self.clip is None
         longer = min(0.5, _LONGER * math.sqrt(self.size) / (distance * self.rows))
+        noise = rate * math.sqrt(self.steps) / distance
         clip = Clip(
             bound=math.sqrt(self.size) if self.clip is None else self.clip,
             longer=longer,
             share=_SHARE * follows,
+            pace=min(_PACE, _WANDER * _SHARE * rate * self.rows / noise),
             batch=rate * self.rows,
         )
         size = self.size + follows
         event = SampledGaussian(
-            noise_multiplier=rate * math.sqrt(self.steps) / distance,
+            noise_multiplier=noise,
             rate=rate,
             steps=self.steps,
             rounding=self.steps * secure.sum_rounding(size),
