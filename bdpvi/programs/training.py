@@ -55,6 +55,7 @@ from bdpvi.programs.recording import recorded
 from bdpvi.programs.runs import copied
 from bdpvi.programs.settings import Settings
 from bdpvi.programs.sources import latents_like, source_of
+from bdpvi.regression.objective import seldom_of
 from bdpvi.regression.objective_plan import rows_said
 from bdpvi.releases.estimate import Gaussian, Trained
 from bdpvi.releases.noisy_sum import NoisySum
@@ -282,6 +283,7 @@ class SuitedDPVI(Settings):
                     stacklevel=9,
                 )
             mean, covariance, measured, settled = course.posterior()
+            mean = _near_listed(mean, measured, program, model, data)
             values = {f"of {name}": one for name, one in _values(program, model).items()}
             sites = {f"site {s.name}": torch.tensor(s.shape).long() for s in program.sites}
             return {
@@ -420,6 +422,35 @@ def _identified(program: Program, model: Model, features: int) -> Tensor | None:
 
     found: Tensor = torch.block_diag(*map(of_site, program.sites))
     return found
+
+
+def _near_listed(
+    mean: Tensor, measured: Tensor, program: Program, model: Any, data: Data
+) -> Tensor:
+    """Return the mean, free of the noise that moved weights of blanks and of unlisted levels.
+
+    One that is not measured becomes the mean of its column's listed levels, of the measured ones if
+    there are any, or 0 for a number: predictions of such a cell are then near its column's mean.
+    """
+    from bdpvi.datasets.encoding import Encoding  # late: programs need no table
+
+    written = data.preprocessing.get("encoding")
+    known = None if written is None else Encoding.from_dict(written)
+    if known is None or known.feature_names != data.feature_names or not hasattr(model, "design"):
+        return mean
+    columns = [*range(len(data.feature_names))]
+    if (exposure := getattr(model, "exposure", None)) is not None:
+        del columns[exposure]
+    at, sizes = zip(*((one.name, one.shape.numel()) for one in program.sites), strict=True)
+    pieces = {name: one.clone() for name, one in zip(at, mean.split(sizes), strict=True)}
+    seen = dict(zip(at, measured.split(sizes), strict=True))["w"].view(len(columns) + 1, -1)
+    w = pieces["w"].view(seen.shape)
+    for place, listed in seldom_of(known):
+        row, levels = columns.index(place), [columns.index(one) for one in listed]
+        some = seen[levels] | ~seen[levels].any(0)
+        usual = (w[levels] * some).sum(0) / some.sum(0).clamp(min=1)
+        w[row] = torch.where(seen[row], w[row], usual)
+    return torch.cat([*pieces.values()])
 
 
 def _described(guide: Any) -> str:
