@@ -69,9 +69,8 @@ _SHARE = 0.1
 """β, the share of the count that adapts the clip: it costs the gradient half a percent."""
 _LONGER = 10.0
 """Share of records beyond C, over √D/(μN), at which noise and clipping do about equal harm."""
-_PACE, _WANDER = 0.2, 0.02
-"""Largest change of log C in a step, and that by a count's noise alone, by which C wanders little.
-"""
+_WANDER = 0.02
+"""Change of log C in a step by a count's noise alone: C then stays within a factor of 2 or so."""
 _DECAY = 0.1
 _SPARE = 0.05
 """Share of δ for the cost of sampled steps beyond a Gaussian mechanism."""
@@ -194,7 +193,7 @@ class SuitedDPVI(Settings):
             bound=math.sqrt(self.size) if self.clip is None else self.clip,
             longer=longer,
             share=_SHARE * follows,
-            pace=min(_PACE, _WANDER * _SHARE * rate * self.rows / noise),
+            pace=_WANDER * _SHARE * rate * self.rows / noise,
             batch=rate * self.rows,
         )
         size = self.size + follows
