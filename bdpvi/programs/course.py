@@ -24,8 +24,8 @@ _PRIOR = 0.9
 """Standard deviation, in those of the prior, from which a coordinate does not count as measured:
 its information is then less than a quarter of the prior's."""
 _AWAY = 3.0
-"""Distance from the optimum, in posterior standard deviations, from which a mean is not settled: the
-root mean square over coordinates, and that of the worst if it is the only one."""
+"""Distance from the optimum, in posterior standard deviations, from which a mean is not settled:
+root mean square over coordinates; :func:`furthest` has that of the worst."""
 _MARGIN = 2.0
 """Factor on the windows' variance: with nine degrees of freedom it is rarely below half the truth.
 """
