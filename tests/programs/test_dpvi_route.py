@@ -510,9 +510,9 @@ def test_a_guide_is_widened_to_the_curvature_that_is_measured(whole: bool) -> No
     expected = torch.tensor([1 / (10 - 1.5), 0.01, 1.0]).double()
     torch.testing.assert_close(sizes, expected, rtol=1e-5, atol=0.0)
     # 3 standard deviations away, root mean square of the two that are measured
-    limit = 3 * math.sqrt(2 / float(expected[0]))
+    limits = 3 / expected[:2].sqrt()
     for share, settled in ((0.99, True), (1.01, False)):
-        course.pull = torch.tensor([share * limit, 0.0, 1e9]).double()
+        course.pull = torch.cat([share * limits, torch.tensor([1e9]).double()])
         assert course.posterior().settled == settled
 
 
