@@ -108,13 +108,12 @@ def test_no_measured_coefficient_is_far_from_the_truth_of_a_hurdle_model(
     plain = torch.cat([pyro.param(f"AutoNormal.locs.{site}").detach() for site in "ab"])
     assert float((plain - truth).abs().max()) < 0.15
     pyro.clear_param_store()
-    for seed in range(4):
+    for seed in range(3):
         monkeypatch.setattr(Key, "fresh", classmethod(lambda _, s=seed: Key.of_seed(s)))
         route = DPVI(rows=3000, draws=50, loss=JitTrace_ELBO())
         release = bdpvi.fit_private(hurdle, data, epsilon=0.5, route=route)
         assert release.guide is not None
-        if release.summary().reliable is False:
-            continue
+        assert release.guide.settled
         away = (torch.tensor(release.guide.mean).double() - truth).abs()
         away = away / torch.tensor(release.guide.variances).double().sqrt()
         assert float(away[torch.tensor(release.guide.measured)].max()) < 4
