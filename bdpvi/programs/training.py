@@ -435,21 +435,22 @@ def _near_listed(
 
     written = data.preprocessing.get("encoding")
     known = None if written is None else Encoding.from_dict(written)
-    if known is None or known.feature_names != data.feature_names or not hasattr(model, "design"):
+    shapes = {site.name: site.shape for site in program.sites}
+    own = hasattr(model, "design") and not getattr(model, "correlation", 0.0) and "w" in shapes
+    if known is None or not own or known.feature_names != data.feature_names:
         return mean
     columns = [*range(len(data.feature_names))]
     if (exposure := getattr(model, "exposure", None)) is not None:
         del columns[exposure]
-    at, sizes = zip(*((one.name, one.shape.numel()) for one in program.sites), strict=True)
-    pieces = {name: one.clone() for name, one in zip(at, mean.split(sizes), strict=True)}
-    seen = dict(zip(at, measured.split(sizes), strict=True))["w"].view(len(columns) + 1, -1)
-    w = pieces["w"].view(seen.shape)
+    sizes, at = [one.numel() for one in shapes.values()], [*shapes].index("w")
+    pieces = [one.clone() for one in mean.split(sizes)]
+    w, seen = (one[at].view(shapes["w"][0], -1) for one in (pieces, measured.split(sizes)))
     for place, listed in seldom_of(known):
         row, levels = columns.index(place), [columns.index(one) for one in listed]
         some = seen[levels] | ~seen[levels].any(0)
         usual = (w[levels] * some).sum(0) / some.sum(0).clamp(min=1)
         w[row] = torch.where(seen[row], w[row], usual)
-    return torch.cat([*pieces.values()])
+    return torch.cat(pieces)
 
 
 def _described(guide: Any) -> str:

@@ -57,8 +57,8 @@ _LEVELS = (
     "levels"
 )
 _EMPTY = (
-    ". The coefficient of a level that no record has is privacy noise alone, whose size the receipt "
-    "says"
+    ". The coefficient of a level that no record has is privacy noise alone, and the receipt "
+    "says of what size"
 )
 _FAINT = (
     ". Intervals of coefficients dominated by privacy noise are as wide as their prior, because "
