@@ -24,7 +24,8 @@ _PRIOR = 0.9
 """Standard deviation, in those of the prior, from which a coordinate does not count as measured:
 its information is then less than a quarter of the prior's."""
 _AWAY = 3.0
-"""Distance from the optimum, in posterior standard deviations, from which a mean is not settled."""
+"""Distance from the optimum, in posterior standard deviations, from which a mean is not settled:
+root mean square over coordinates; :func:`furthest` has that of the worst."""
 _MARGIN = 2.0
 """Factor on the windows' variance: with nine degrees of freedom it is rarely below half the truth.
 """
@@ -127,7 +128,8 @@ class Course:
         in a measured combination is measured, such as an intercept that is part of a level's.
 
         Near the optimum gradients average to about 0. A Newton step by their mean says how far away
-        it is; the prior's gradient, small where coordinates are measured, is left out.
+        it is; the prior's gradient, small where coordinates are measured, is left out. All measured
+        coordinates together decide, and the worst by itself (:func:`furthest`).
         """
         counts = torch.zeros(self.windows)
         for number in range(self.first, self.steps):
@@ -145,6 +147,7 @@ class Course:
         rate, noise = self.descent.mechanism.rate, self.variance
         left = left_in_average(covariance, rate, noise, self.averaged)
         away = _diagonal(covariance) * self.pull
+        spread = _diagonal(covariance + left).sqrt()
         if self.windows > 1 and len(mean):
             seen = _MARGIN * torch.stack(centres).var(0) / self.windows
             shrunk = (seen / _diagonal(left).clamp(min=1e-300)).clamp(max=1.0)
@@ -152,9 +155,10 @@ class Course:
         if self.identified is not None:
             measured = parts_of(measured, self.identified)
         measured &= _diagonal(covariance).sqrt() < _PRIOR * prior_deviations(program)
-        away = away[measured] / _diagonal(covariance + left)[measured].sqrt()
-        settled = not bool(away.square().mean() > _AWAY**2)
+        worst = (away / spread)[measured].abs()  # whose noise has a variance of at most 1
         covariance = covariance + left
+        away = away[measured] / _diagonal(covariance)[measured].sqrt()
+        settled = not bool(away.square().mean() > _AWAY**2 or (worst > furthest(len(worst))).any())
         if not bool(measured.all()):
             centre, variance = prior_given(program, measured)
             share = variance / (variance + self._walk() ** 2)
@@ -231,6 +235,18 @@ def parts_of(measured: Tensor, combinations: Tensor) -> Tensor:
     sizes = combinations.abs()
     fully = sizes >= sizes.amax(1, keepdim=True) * (1 - 1e-9)
     return (fully & follow.unsqueeze(1)).any(0)
+
+
+def furthest(coordinates: int) -> float:
+    """Return the distance that the worst of these standard normals exceeds as one exceeds 3.
+
+    By Bonferroni's inequality, so they need not be independent.
+
+    >>> round(furthest(1), 9), round(furthest(100), 2)
+    (3.0, 4.2)
+    """
+    one = torch.special.ndtr(torch.tensor(-_AWAY, dtype=torch.float64))
+    return -float(torch.special.ndtri(one / max(coordinates, 1)))
 
 
 def walk(rates: Tensor, fresh: Tensor, first: int) -> float:

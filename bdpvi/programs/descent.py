@@ -33,6 +33,8 @@ from bdpvi.releases.noisy_sum import NoisySum
 _AT_A_TIME = 2**24
 """Largest number of gradient entries held in memory at once."""
 _MOST_ROWS = 1024
+_FIRST, _LATER = 0.2, 5.0
+"""Change of log C by a whole batch too many: at most, and divided by the number of the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +50,15 @@ class Clip:
         bound: C, or its initial value.
         longer: target fraction of the records with a gradient longer than C.
         share: β, bound on a record's contribution to the count.
-        pace: largest change of log C in a step.
+        pace: the least change of log C by a whole batch too many. Where noise hides the counts, a
+            quick C would follow it far above the norms, and their noise would grow with it.
         batch: expected number of records in a batch, public.
     """
 
     bound: float
     longer: float = 0.5
     share: float = 0.0
-    pace: float = 0.2
+    pace: float = _FIRST
     batch: float = 1.0
 
     def __post_init__(self) -> None:
@@ -90,15 +93,22 @@ class Clip:
         longer = longer.masked_fill(~norms.isfinite(), 0.0)
         return torch.cat([total, self.share * longer.sum().unsqueeze(0)])
 
-    def next(self, bound: float, noisy: float) -> float:
-        """Return C updated by a step's noisy count.
+    def next(self, bound: float, noisy: float, number: int) -> float:
+        """Return C updated by the noisy count of the step with this number, from 0.
 
-        >>> clip = Clip(bound=1.0, share=0.1, batch=50.0, pace=0.2)
-        >>> round(clip.next(2.0, 2.5), 4)  # 25 records of 50 too many: 2 e^(0.2 · 25/50)
+        It moves by gains a/t, as of Robbins and Monro, "A Stochastic Approximation Method", 1951,
+        so that it gets from a far start to the quantile and then averages out noise, but never by
+        less than ``pace``, so that it goes on with norms that change.
+
+        >>> clip = Clip(bound=1.0, share=0.1, batch=50.0, pace=0.02)
+        >>> round(clip.next(2.0, 2.5, 0), 4)  # 25 records of 50 too many: 2 e^(0.2 · 25/50)
         2.2103
+        >>> round(clip.next(2.0, 2.5, 49), 4), round(clip.next(2.0, 2.5, 999), 4)  # 0.1, 0.02
+        (2.1025, 2.0201)
         """
         excess = noisy / self.share / self.batch
-        changed = bound * math.exp(self.pace * min(max(excess, -1.0), 1.0))
+        pace = min(_FIRST, max(self.pace, _LATER / (number + 1)))
+        changed = bound * math.exp(pace * min(max(excess, -1.0), 1.0))
         return min(max(changed, 1e-100), 1e100)
 
 
@@ -245,7 +255,7 @@ class Descent:
             gradient = noisy[: program.size] * (self.bound / clip.rest / mechanism.rate)
             self.ignored += ignored
             if clip.counts:
-                self.bound = clip.next(self.bound, float(noisy[-1]))
+                self.bound = clip.next(self.bound, float(noisy[-1]), number)
             move(program, self.optim, draw, gradient, number)
         return draw.latents.detach().double(), gradient[: program.dim]
 

@@ -55,6 +55,7 @@ from bdpvi.programs.recording import recorded
 from bdpvi.programs.runs import copied
 from bdpvi.programs.settings import Settings
 from bdpvi.programs.sources import latents_like, source_of
+from bdpvi.regression.objective import seldom_of
 from bdpvi.regression.objective_plan import rows_said
 from bdpvi.releases.estimate import Gaussian, Trained
 from bdpvi.releases.noisy_sum import NoisySum
@@ -68,6 +69,8 @@ _SHARE = 0.1
 """β, the share of the count that adapts the clip: it costs the gradient half a percent."""
 _LONGER = 10.0
 """Share of records beyond C, over √D/(μN), at which noise and clipping do about equal harm."""
+_WANDER = 0.02
+"""Change of log C in a step by a count's noise alone: C then stays within a factor of 2 or so."""
 _DECAY = 0.1
 _SPARE = 0.05
 """Share of δ for the cost of sampled steps beyond a Gaussian mechanism."""
@@ -185,15 +188,17 @@ class SuitedDPVI(Settings):
         distance = math.sqrt(variance) / left.rows  # of one row
         follows = self.clip is None
         longer = min(0.5, _LONGER * math.sqrt(self.size) / (distance * self.rows))
+        noise = rate * math.sqrt(self.steps) / distance
         clip = Clip(
             bound=math.sqrt(self.size) if self.clip is None else self.clip,
             longer=longer,
             share=_SHARE * follows,
+            pace=_WANDER * _SHARE * rate * self.rows / noise,
             batch=rate * self.rows,
         )
         size = self.size + follows
         event = SampledGaussian(
-            noise_multiplier=rate * math.sqrt(self.steps) / distance,
+            noise_multiplier=noise,
             rate=rate,
             steps=self.steps,
             rounding=self.steps * secure.sum_rounding(size),
@@ -277,6 +282,7 @@ class SuitedDPVI(Settings):
                     stacklevel=9,
                 )
             mean, covariance, measured, settled = course.posterior()
+            mean = _near_listed(mean, measured, program, model, data)
             values = {f"of {name}": one for name, one in _values(program, model).items()}
             sites = {f"site {s.name}": torch.tensor(s.shape).long() for s in program.sites}
             return {
@@ -415,6 +421,36 @@ def _identified(program: Program, model: Model, features: int) -> Tensor | None:
 
     found: Tensor = torch.block_diag(*map(of_site, program.sites))
     return found
+
+
+def _near_listed(
+    mean: Tensor, measured: Tensor, program: Program, model: Any, data: Data
+) -> Tensor:
+    """Return the mean, free of the noise that moved weights of blanks and of unlisted levels.
+
+    One that is not measured becomes the mean of its column's listed levels, of the measured ones if
+    there are any, or 0 for a number: predictions of such a cell are then near its column's mean.
+    """
+    from bdpvi.datasets.encoding import Encoding  # late: programs need no table
+
+    written = data.preprocessing.get("encoding")
+    known = None if written is None else Encoding.from_dict(written)
+    shapes = {site.name: site.shape for site in program.sites}
+    own = hasattr(model, "design") and not getattr(model, "correlation", 0.0) and "w" in shapes
+    if known is None or not own or known.feature_names != data.feature_names:
+        return mean
+    columns = [*range(len(data.feature_names))]
+    if (exposure := getattr(model, "exposure", None)) is not None:
+        del columns[exposure]
+    sizes, at = [one.numel() for one in shapes.values()], [*shapes].index("w")
+    pieces = [one.clone() for one in mean.split(sizes)]
+    w, seen = (one[at].view(shapes["w"][0], -1) for one in (pieces, measured.split(sizes)))
+    for place, listed in seldom_of(known):
+        row, levels = columns.index(place), [columns.index(one) for one in listed]
+        some = seen[levels] | ~seen[levels].any(0)
+        usual = (w[levels] * some).sum(0) / some.sum(0).clamp(min=1)
+        w[row] = torch.where(seen[row], w[row], usual)
+    return torch.cat(pieces)
 
 
 def _described(guide: Any) -> str:

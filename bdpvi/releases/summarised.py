@@ -56,6 +56,10 @@ _LEVELS = (
     ". Levels of a category are compared with its base level, {}, and the intercept is for base "
     "levels"
 )
+_EMPTY = (
+    ". The coefficient of a level that no record has is privacy noise alone, and the receipt "
+    "says of what size"
+)
 _FAINT = (
     ". Intervals of coefficients dominated by privacy noise are as wide as their prior, because "
     "the records could not be seen behind the noise"
@@ -148,6 +152,7 @@ def summarised(
         if _of_features(release):
             which = "its first" if _minima(release) else "the one with the smallest variance"
             reason += _LEVELS.format(which) * (len(_groups(release)) > len(chosen))
+            reason += _EMPTY * (_minima(release) and bool(_groups(release)))
             reason += _CLASSES * bool(_classes(release))
         return Summary(**given, reliable=reliable, reason=reason + given_levels)
     if known.log_scale is not None:

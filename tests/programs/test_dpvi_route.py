@@ -23,6 +23,7 @@ from pyro.infer.autoguide import (
     AutoNormal,
 )
 from pyro.optim import Adam
+from scipy import stats
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, constraints
 
@@ -509,10 +510,36 @@ def test_a_guide_is_widened_to_the_curvature_that_is_measured(whole: bool) -> No
     expected = torch.tensor([1 / (10 - 1.5), 0.01, 1.0]).double()
     torch.testing.assert_close(sizes, expected, rtol=1e-5, atol=0.0)
     # 3 standard deviations away, root mean square of the two that are measured
-    limit = 3 * math.sqrt(2 / float(expected[0]))
+    limits = 3 / expected[:2].sqrt()
     for share, settled in ((0.99, True), (1.01, False)):
-        course.pull = torch.tensor([share * limit, 0.0, 1e9]).double()
+        course.pull = torch.cat([share * limits, torch.tensor([1e9]).double()])
         assert course.posterior().settled == settled
+
+
+def test_one_coordinate_far_away_does_not_hide_among_many_that_are_settled() -> None:
+    size = 50
+
+    def many(x: Tensor, y: Tensor | None = None) -> None:
+        w = pyro.sample("w", dist.Normal(x.new_zeros(size), 1.0).to_event(1))
+        with pyro.plate("records", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    table = torch.zeros(9, size), torch.zeros(9)
+    program = read(many, AutoNormal(many, init_scale=0.1), Trace_ELBO(), Arguments.of(table, {}))
+    settings: Any = {"clip": 1.0, "noise_multiplier": 1.0, "records": 1, "length": 9, "seed": 0}
+    mechanism = NoisySum(rate=1.0, size=size, **settings)
+    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=0.1)), 4)
+    course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
+    one = torch.ones(size, dtype=torch.float64)
+    course.moments = torch.stack([one, 0 * one, 0 * one, one, 200 * one])
+    limit = stats.norm.isf(stats.norm.sf(3.0) / size)
+    assert 4.0 < limit < 4.1
+    for share, settled in ((0.99, True), (1.01, False)):
+        course.pull = torch.zeros(size).double()
+        course.pull[7] = share * limit / 0.1  # in standard deviations of 0.1
+        found = course.posterior()
+        assert found.measured.all()
+        assert found.settled == settled
 
 
 @pytest.mark.whole

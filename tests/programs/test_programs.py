@@ -526,8 +526,8 @@ def test_the_clip_follows_the_quantile_it_is_told() -> None:
     clip = Clip(bound=50.0, share=0.1, longer=0.2, batch=500.0)
     norms = torch.rand(500, 1).sqrt() * 3  # a fifth is beyond 3 √0.8
     bound = clip.bound
-    for _ in range(200):
-        bound = clip.next(bound, float(clip.parts(norms, bound)[-1]))
+    for number in range(200):
+        bound = clip.next(bound, float(clip.parts(norms, bound)[-1]), number)
     assert bound == pytest.approx(3 * math.sqrt(0.8), rel=0.03)
 
 

@@ -113,6 +113,8 @@ def test_levels_are_compared_with_the_first_by_default(
         assert summary.to_frame().loc[first, "note"] == "base level"
         assert summary.to_dict()["coefficients"][2]["ratio"] == (1.0, None, None)
         assert f"{first} " in str(summary)
+        minima, alone = found.estimate is None, "that no record has is privacy noise alone"
+        assert (alone in summary.reason) == (alone in found.receipt.meaning) == minima
         w, at = found.latents["w"].double(), {name: at for at, name in enumerate(names)}
         apart = (w[:, at["kind is missing"]] - w[:, at[first]]).mean()
         assert rows["kind is missing"].mean == pytest.approx(float(apart), abs=0.3)

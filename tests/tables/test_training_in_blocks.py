@@ -232,3 +232,26 @@ def test_counts_beyond_their_bound_are_told_of(folder: Path) -> None:
             folder / "parts", epsilon=6.0, one_row_per_person=True, ledger=Ledger(),
             progress=False, **given,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["multinomial", "exposure"])
+def test_noise_does_not_move_predictions_of_blanks_and_unlisted_levels(
+    kind: str, folder: Path
+) -> None:
+    release = private(folder / "visits.csv", kind)
+    assert release.guide is not None
+    names = [one for one in release.feature_names if one != "years"]
+    shape = release.guide.sites["w"]
+    mean, seen = (
+        np.array(one)[: np.prod(shape)].reshape(len(names) + 1, -1)
+        for one in (release.guide.mean, release.guide.measured)
+    )
+    at = names.index
+    listed, known = mean[[at("sex=F"), at("sex=M")]], seen[[at("sex=F"), at("sex=M")]]
+    weights = known | ~known.any(0)
+    usual = (listed * weights).sum(0) / weights.sum(0)
+    assert not seen[[at("sex=other"), at("sex is missing"), at("age is missing")]].any()
+    np.testing.assert_allclose(mean[at("sex=other")], usual, rtol=1e-9)
+    np.testing.assert_allclose(mean[at("sex is missing")], usual, rtol=1e-9)
+    assert abs(usual).max() > 0.01
+    assert not mean[at("age is missing")].any()
