@@ -257,7 +257,7 @@ def fit(
     else:
         there = moved = data.to(device_of(training.device), training.dtype)
     require(model, guide, moved if len(moved) else _blank(moved))
-    programs = {"model": model, "guide": guide, "optim": optim}
+    programs: dict[str, Any] = {"model": model, "guide": guide, "optim": optim}
     if isinstance(data, Dataset):
         check_reach((data.x, data.y), len(data), shown.values(), **programs)
     else:

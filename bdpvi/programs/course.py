@@ -217,7 +217,8 @@ def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
 def parts_of(measured: Tensor, combinations: Tensor) -> Tensor:
     """Return whether each latent has the largest weight in a measured combination, (d,).
 
-    A combination that follows from measured ones is measured too.
+    One that is a sum of measured ones or their negatives, so that errors hardly grow, is measured
+    too. A level that no record has is not: it takes several times the sum of all levels.
 
     Args:
         measured: whether each combination is, (m,).
@@ -228,13 +229,19 @@ def parts_of(measured: Tensor, combinations: Tensor) -> Tensor:
     [True, True, True]
     >>> parts_of(torch.tensor([True, False, False]), classes).tolist()
     [True, False, False]
+    >>> levels = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [0.5, 0.5, 1.0]]).double()
+    >>> parts_of(torch.tensor([True, False, True]), levels).tolist()  # the second has no record
+    [True, False, True]
     """
     known = combinations[measured]
-    left = combinations - combinations @ torch.linalg.pinv(known, rtol=1e-9) @ known
-    follow = left.norm(dim=1) <= 1e-6 * combinations.norm(dim=1)
+    shares = combinations @ torch.linalg.pinv(known, rtol=1e-9)
+    left = (combinations - shares @ known).norm(dim=1)
+    follow = left <= 1e-6 * combinations.norm(dim=1)
+    follow &= ~(shares.abs() > 1 + 1e-6).any(1)
     sizes = combinations.abs()
     fully = sizes >= sizes.amax(1, keepdim=True) * (1 - 1e-9)
-    return (fully & follow.unsqueeze(1)).any(0)
+    found: Tensor = (fully & follow.unsqueeze(1)).any(0)
+    return found
 
 
 def furthest(coordinates: int) -> float:

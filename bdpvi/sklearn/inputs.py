@@ -346,7 +346,8 @@ def numbers(X: Any) -> Any:
     """
     if isinstance(X, pd.DataFrame):
         if all(isinstance(kind, pd.SparseDtype) for kind in X.dtypes):
-            X = X.sparse.to_dense()
+            accessor: Any = X.sparse
+            X = accessor.to_dense()
         of_text = [pd.api.types.is_numeric_dtype(kind) for kind in X.dtypes]
         columns = {
             place: X.iloc[:, place] if number else read_cells(X.iloc[:, place]).numbers

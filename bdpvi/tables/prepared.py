@@ -89,7 +89,8 @@ class Prepared:
             data = data.taking(getattr(model, "takes", None))
         model = getattr(model, "plain", model)
         check_unused(guide)
-        shown, programs = in_arrays(data), {"model": model, "guide": guide, "route": route}
+        shown = in_arrays(data)
+        programs: dict[str, Any] = {"model": model, "guide": guide, "route": route}
         if isinstance(data, Dataset):
             check_reach((data.x, data.y), len(data), shown.values(), **programs)
         else:

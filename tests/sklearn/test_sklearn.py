@@ -77,7 +77,8 @@ def test_a_sparse_matrix_is_refused_with_a_remedy_that_works(make: Any) -> None:
             refused()
     again = clone(model).fit(sparse.toarray(), y)
     assert again.coef_.tolist() == model.coef_.tolist()
-    columns = pd.DataFrame.sparse.from_spmatrix(csr_matrix(x))  # has no toarray
+    accessor: Any = pd.DataFrame.sparse
+    columns = accessor.from_spmatrix(csr_matrix(x))  # has no toarray
     again = clone(model).fit(columns, y)
     assert again.coef_.tolist() == model.coef_.tolist()
     assert again.predict(columns).tolist() == model.predict(x).tolist()
