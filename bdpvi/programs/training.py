@@ -446,7 +446,8 @@ def _near_listed(
     pieces = [one.clone() for one in mean.split(sizes)]
     w, seen = (one[at].view(shapes["w"][0], -1) for one in (pieces, measured.split(sizes)))
     for place, listed in seldom_of(known):
-        row, levels = columns.index(place), [columns.index(one) for one in listed]
+        row = columns.index(place)
+        levels = torch.tensor([columns.index(one) for one in listed], dtype=torch.long)
         some = seen[levels] | ~seen[levels].any(0)
         usual = (w[levels] * some).sum(0) / some.sum(0).clamp(min=1)
         w[row] = torch.where(seen[row], w[row], usual)

@@ -110,7 +110,7 @@ def test_a_budget_refuses_and_a_charge_comes_first(monkeypatch: pytest.MonkeyPat
 def test_too_few_records_are_refused_for_no_more_than_their_count() -> None:
     data = table(n=300)
     with pytest.raises(
-        TooFewRecordsError, match=r"need about .* Options: epsilon=.* with rows=300"
+        TooFewRecordsError, match=r"are needed .* Options: epsilon=.* with rows=300"
     ):
         fit_private(MODEL, data, epsilon=0.2, route=NoisyScores(rows=300))
     assert data.ledger.entries() == ()
