@@ -40,7 +40,7 @@ from bdpvi.privacy.perturbed_objective import calibrate
 from bdpvi.privacy.perturbed_objective import delta as delta_of
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.solve import smallest
-from bdpvi.privacy.succession import one_of
+from bdpvi.privacy.succession import changes, one_of
 
 CONSTANT = 2.0
 """The value of the intercept's column: a power of two, so that rescaling weights is exact."""
@@ -247,6 +247,10 @@ def plan(
         raise ValueError(
             f"variance={variance!r} uses up epsilon={epsilon!r}: it must be below {whole:.3g}"
         )
+    rounding, k = draws * sum_rounding(2 * facts.weights), facts.together
+    one = min(epsilon, _OF_PERSONS) / k if k > 1 else epsilon
+    if not (least := rounding_delta(rounding, one) * changes(one, k)) < delta:
+        raise ValueError(f"delta={delta!r} is too small: rounding alone costs {least:.2g}")
     if facts.together > 1:
         epsilon, delta = one_of(min(epsilon, _OF_PERSONS), delta, facts.together)
         made = plan(
@@ -274,7 +278,7 @@ def plan(
         residual=k,
         draws=draws,
         hiding=HIDING * distance / k,
-        rounding=draws * sum_rounding(2 * weights),
+        rounding=rounding,
     )
     settings = ObjectivePlan(
         facts=facts, clip=clip, ridge=ridge, event=event, bend=rule.bend, limit=limit
