@@ -233,7 +233,8 @@ def plan(
         rule: numbers in place of the default ones.
 
     Raises:
-        ValueError: if an argument is out of range, or ``variance`` uses up all of ε.
+        ValueError: if an argument is out of range, ``variance`` uses up all of ε, or rounding
+            all of δ.
 
     >>> one = plan(Facts(columns=20, rows=9_000), epsilon=1.0)
     >>> round(one.clip, 2), one.event.residual, round(one.ridge, 1), round(one.sigma, 1)
@@ -247,9 +248,9 @@ def plan(
         raise ValueError(
             f"variance={variance!r} uses up epsilon={epsilon!r}: it must be below {whole:.3g}"
         )
-    rounding, k = draws * sum_rounding(2 * facts.weights), facts.together
-    one = min(epsilon, _OF_PERSONS) / k if k > 1 else epsilon
-    if not (least := rounding_delta(rounding, one) * changes(one, k)) < delta:
+    rounding = draws * sum_rounding(2 * facts.weights)
+    each = epsilon if facts.together == 1 else min(epsilon, _OF_PERSONS) / facts.together
+    if not (least := rounding_delta(rounding, each) * changes(each, facts.together)) < delta:
         raise ValueError(f"delta={delta!r} is too small: rounding alone costs {least:.2g}")
     if facts.together > 1:
         epsilon, delta = one_of(min(epsilon, _OF_PERSONS), delta, facts.together)
@@ -271,7 +272,6 @@ def plan(
             epsilon=epsilon, delta=delta, draws=draws, variance=variance, rule=rule,
         )  # fmt: skip
         return replace(made, facts=facts, ridge=max(ridge, made.ridge), residual=k, limit=limit)
-    weights = facts.weights
     event = PerturbedObjective(
         noise_multiplier=k / distance,
         curvature=rule.bend * clip**2 / ridge,

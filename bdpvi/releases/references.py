@@ -59,8 +59,8 @@ def compared(
     if encoding is not None:
         named = [one for one in encoding.columns if isinstance(one, OneHot)]
         for one, places in zip(named, encoding.one_hot, strict=True):
-            more = len(one.categories) + 2 - len(places)  # the first of these two is not always there
-            levels = told_apart([*one.categories, *(OTHER, MISSING)[more:]])
+            without = len(one.categories) + 2 - len(places)  # of the two, there may be fewer
+            levels = told_apart([*one.categories, *(OTHER, MISSING)[without:]])
             weights = [names.index(encoding.feature_names[place]) for place in places]
             groups[one.name] = dict(zip(levels, weights, strict=True))
     found = []
