@@ -248,9 +248,11 @@ def plan(
         raise ValueError(
             f"variance={variance!r} uses up epsilon={epsilon!r}: it must be below {whole:.3g}"
         )
-    rounding = draws * sum_rounding(2 * facts.weights)
-    each = epsilon if facts.together == 1 else min(epsilon, _OF_PERSONS) / facts.together
-    if not (least := rounding_delta(rounding, each) * changes(each, facts.together)) < delta:
+    rounding, each, several = draws * sum_rounding(2 * facts.weights), epsilon, 1.0
+    if facts.together > 1:
+        each = min(epsilon, _OF_PERSONS) / facts.together
+        several = changes(each, facts.together)
+    if not (least := rounding_delta(rounding, each) * several) < delta:
         raise ValueError(f"delta={delta!r} is too small: rounding alone costs {least:.2g}")
     if facts.together > 1:
         epsilon, delta = one_of(min(epsilon, _OF_PERSONS), delta, facts.together)

@@ -17,7 +17,10 @@ from bdpvi.datasets import Domain, Schema
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.types import ColumnType
+from bdpvi.releases.persons import check_said
 from bdpvi.releases.references import compared
+from bdpvi.sklearn import PrivateLogisticRegression
+from bdpvi.synthesis import Counts
 
 COLOURS = ("red", "green", "blue")
 FORM = {"sick": Domain(levels=("no", "yes"))}
@@ -137,3 +140,25 @@ def test_a_layer_with_a_computed_weight_is_named() -> None:
             layer, torch.optim.SGD(layer.parameters(), lr=0.1), loss=nn.functional.cross_entropy,
             data=data, rate=0.1, max_grad_norm=1.0, noise_multiplier=2.0,
         )  # fmt: skip
+
+
+def test_a_column_called_row_does_not_switch_persons_off() -> None:
+    """In a ledger "row" is the unit of single rows; a column of that name is refused as a unit."""
+    frame = people().assign(row=np.arange(6000) // 3)
+    ledger = bdpvi.Ledger()
+    with pytest.raises(ValueError, match="unit='row' stands for single rows in a ledger: rename"):
+        bdpvi.private(frame, target="sick", positive="yes", epsilon=1.0, unit="row", ledger=ledger)
+    counts = Counts(unit="row")
+    with pytest.raises(ValueError, match="unit='row' stands for single rows in a ledger: rename"):
+        bdpvi.synthesize(frame, None, epsilon=1.0, settings=counts, ledger=ledger)
+    with pytest.raises(ValueError, match="unit='row' stands for single rows in a ledger: rename"):
+        check_said("patients.csv", unit="row")
+    check_said(frame)  # an ordinary column
+    check_said(frame, unit="row", one_row_per_person=True)
+    check_said(people(), unit="row")
+    assert not ledger.entries()
+
+
+def test_persons_of_an_array_called_row_are_protected() -> None:
+    persons = pd.Series(np.arange(900) // 3, name="row")
+    assert PrivateLogisticRegression()._people(persons) == {"unit": "unit", "rows_per_unit": 1}
