@@ -57,11 +57,12 @@ def compared(
     """
     groups: dict[str, dict[str, int]] = {}
     if encoding is not None:
+        features = encoding.feature_names
         named = [one for one in encoding.columns if isinstance(one, OneHot)]
         for one, places in zip(named, encoding.one_hot, strict=True):
             without = len(one.categories) + 2 - len(places)  # of the two, there may be fewer
             levels = told_apart([*one.categories, *(OTHER, MISSING)[without:]])
-            weights = [names.index(encoding.feature_names[place]) for place in places]
+            weights = [names.index(features[place]) for place in places]
             groups[one.name] = dict(zip(levels, weights, strict=True))
     found = []
     for column, level in reference.items():
