@@ -32,6 +32,7 @@ from bdpvi.datasets.columns import (
     known,
     label,
     some,
+    told_apart,
 )
 from bdpvi.datasets.origin import Origin
 from bdpvi.datasets.types import ColumnType, series_of
@@ -358,22 +359,6 @@ def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
         name = frame.columns[frame.columns.duplicated()][0]
         raise ValueError(f"the column name {name!r} occurs more than once")
     return frame
-
-
-def told_apart(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names of which no two are alike: repeated ones are numbered.
-
-    >>> told_apart(["a", "a", "a (2)"])
-    ('a', 'a (2)', 'a (2) (2)')
-    """
-    found: dict[str, None] = {}
-    for name in names:
-        one, number = name, 1
-        while one in found:
-            number += 1
-            one = f"{name} ({number})"
-        found[one] = None
-    return tuple(found)
 
 
 def said(counts: Mapping[str, int]) -> str:

@@ -9,7 +9,8 @@ import torch
 
 from bdpvi._ground import schema, validate
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.encoding import Encoding, told_apart
+from bdpvi.datasets.columns import told_apart
+from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import Known, shapes
 from bdpvi.releases.basis import ASSUMED

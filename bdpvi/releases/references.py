@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bdpvi.datasets.columns import OneHot
-from bdpvi.datasets.encoding import MISSING, OTHER, told_apart
+from bdpvi.datasets.columns import OneHot, told_apart
+from bdpvi.datasets.encoding import MISSING, OTHER
 
 if TYPE_CHECKING:
     from bdpvi.datasets.encoding import Encoding

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.datasets.encoding import told_apart
+from bdpvi.datasets.columns import told_apart
 from bdpvi.models.contract import Model
 from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate, Gaussian
 from bdpvi.releases.receipt import Receipt
