@@ -37,7 +37,6 @@ TOO_FEW, FEW = 0.7, 1.5
 """Multiples of the rows needed: below the first nothing is fitted, below the second it warns."""
 MOST_OF = 0.1
 """Categories are hashed if the threshold of a name exceeds this share of the records."""
-_MISSING = " is missing"
 SOURCE = "private centres and scales; categories by noisy counts or hashed"
 
 
@@ -80,8 +79,7 @@ class Purchase:
             hashed: see above.
 
         Raises:
-            ValueError: naming the argument that lists a missing or repeated column, or a column
-                whose name a feature of another one may have.
+            ValueError: naming the argument that lists a missing or repeated column.
 
         >>> Purchase.of(["age", "sex", "sick"], target="sick", categorical=["sex"]).kinds
         ('undeclared', 'category')
@@ -108,15 +106,6 @@ class Purchase:
             raise ValueError("no column is left to be a feature")
         kinds = {name: UNDECLARED for name in used}
         kinds |= dict.fromkeys(numeric, NUMBER) | dict.fromkeys(categorical, CATEGORY)
-        numbers = {c.name for c in public.columns if isinstance(c, Numeric)} if public else set()
-        named = {name for name, kind in kinds.items() if kind != NUMBER} - numbers
-        for name in used:
-            others = {name[:at] for at, sign in enumerate(name) if sign in "=#"} & named
-            if found := sorted(others | ({name.removesuffix(_MISSING)} & {*kinds} - {name})):
-                raise ValueError(
-                    f"column {name!r} has a name that a feature of column {found[0]!r} may have; "
-                    f"rename it, or leave it out (drop=[{name!r}])"
-                )
         return cls(used, tuple(kinds[name] for name in used), public, hashed)
 
     @property

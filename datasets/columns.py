@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -127,6 +128,22 @@ def some(values: tuple[str, ...], most: int = 8) -> str:
     """Return the first of several names, in words."""
     shown = ", ".join(repr(v) for v in values[:most])
     return f"({shown}{', …' if len(values) > most else ''})"
+
+
+def told_apart(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names of which no two are alike: repeated ones are numbered.
+
+    >>> told_apart(["a", "a", "a (2)"])
+    ('a', 'a (2)', 'a (2) (2)')
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        one, number = name, 1
+        while one in found:
+            number += 1
+            one = f"{name} ({number})"
+        found[one] = None
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from bdpvi.datasets.columns import (
     known,
     label,
     some,
+    told_apart,
 )
 from bdpvi.datasets.origin import Origin
 from bdpvi.datasets.types import ColumnType, series_of
@@ -109,20 +110,26 @@ class Encoding:
         if self.unknown == "other" and any(c.kind == Ordinal.kind for c in self.columns):
             raise ValueError("unknown='other' goes with numbers and one-hot categories only")
         distinct("columns", tuple(c.name for c in self.columns))
-        if self.unknown != "other":  # otherwise names of categories may come from private counts
-            distinct("feature_names", self.feature_names)
-            if none := [c.name for c in self.columns if not c.features]:
-                raise ValueError(f"column {none[0]!r} must have at least one category")
+        # With "other" names of categories may come from private counts.
+        if none := [c.name for c in self.columns if self.unknown != "other" and not c.features]:
+            raise ValueError(f"column {none[0]!r} must have at least one category")
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Names of the d features."""
-        return tuple(name for column in self.columns for name in self.of_column(column))
+        """Names of the d features, for printing: a feature is known by its place.
+
+        >>> from bdpvi.datasets.columns import Numeric
+        >>> Encoding((OneHot("a", ("b",)), Numeric("a=b", 0.0, 1.0)), "By law.").feature_names
+        ('a=b', 'a=b (2)')
+        """
+        return told_apart(name for column in self.columns for name in self.of_column(column))
 
     @property
-    def levels(self) -> tuple[tuple[str, ...], ...]:
-        """Names of each one-hot category's features, which sum to 1."""
-        return tuple(self.of_column(one) for one in self.columns if isinstance(one, OneHot))
+    def places(self) -> dict[str, tuple[int, ...]]:
+        """Numbers of the features of each column, in order."""
+        ends = accumulate((len(self.of_column(one)) for one in self.columns), initial=0)
+        pairs = zip(self.columns, pairwise(ends), strict=True)
+        return {one.name: tuple(range(*ends)) for one, ends in pairs}
 
     @property
     def one_hot(self) -> tuple[tuple[int, ...], ...]:
@@ -131,12 +138,8 @@ class Encoding:
         >>> Encoding((OneHot("sex", ("F", "M")), OneHot("job", ("a",))), "By law.").one_hot
         ((0, 1), (2,))
         """
-        ends = [0, *accumulate(len(self.of_column(one)) for one in self.columns)]
-        return tuple(
-            tuple(range(*place))
-            for one, place in zip(self.columns, pairwise(ends), strict=True)
-            if isinstance(one, OneHot)
-        )
+        places = self.places
+        return tuple(places[one.name] for one in self.columns if isinstance(one, OneHot))
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -147,9 +150,8 @@ class Encoding:
         >>> Encoding((OneHot("sex", ("F", "M")), age), "By law.", unknown="other").numbers
         (4,)
         """
-        ends = [0, *accumulate(len(self.of_column(one)) for one in self.columns)]
-        kinds = zip(self.columns, ends, strict=False)
-        return tuple(place for one, place in kinds if not isinstance(one, OneHot | Hashed))
+        places, others = self.places, OneHot | Hashed
+        return tuple(places[one.name][0] for one in self.columns if not isinstance(one, others))
 
     @property
     def scales(self) -> tuple[tuple[float, float], ...]:

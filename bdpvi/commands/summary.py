@@ -39,13 +39,16 @@ def summary(
     """
     from bdpvi.releases import shared_file
 
+    release = shared_file.load_release(released)
+    columns = [one.name for one in release.encoding.columns] if release.encoding else []
     chosen = {}
     for one in reference or ():
-        column, equals, name = one.partition("=")
-        if not equals:
+        if "=" not in one:
             raise ValueError(f"reference={one!r} must be COLUMN=LEVEL, such as smokes=never")
-        chosen[column] = name
-    found = shared_file.load_release(released).summary(level, odds=odds, reference=chosen)
+        named = [name for name in columns if one.startswith(f"{name}=")]
+        column = max(named, key=len, default=one.partition("=")[0])
+        chosen[column] = one[len(column) + 1 :]
+    found = release.summary(level, odds=odds, reference=chosen)
     if plot is not None:
         found.plot(plot)
     if as_json:

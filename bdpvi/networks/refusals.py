@@ -30,6 +30,11 @@ FIRST = (
     "steps), and the output of a record must depend on its own row only"
 )
 
+COMPUTED = (
+    "use torch.nn.utils.parametrizations in place of torch.nn.utils.weight_norm or spectral_norm, "
+    "and prune.remove after pruning"
+)
+
 
 def check_module(module: nn.Module, batch: Batch) -> None:
     """Refuse a module that mixes records or remembers them.
@@ -73,7 +78,7 @@ def check_module(module: nn.Module, batch: Batch) -> None:
 
 
 def check_kind(module: nn.Module) -> None:
-    """Refuse a module without Python layers, or with weights that have no shape yet.
+    """Refuse a module without Python layers, or with weights that have no shape or are computed.
 
     Raises:
         ValueError: naming the layer.
@@ -85,6 +90,9 @@ def check_kind(module: nn.Module) -> None:
             raise _refused(
                 name, layer, "has no weights before its first call", "call the module once"
             )
+        for attribute, value in vars(layer).items():
+            if isinstance(value, Tensor) and not value.is_leaf:  # no copy can be made
+                raise _refused(name, layer, f"keeps a computed tensor {attribute!r}", COMPUTED)
 
 
 def _check_buffers(module: nn.Module, before: Mapping[str, Tensor], copy: nn.Module) -> None:

@@ -30,7 +30,15 @@ from bdpvi.privacy.events import (
 from bdpvi.privacy.note import Note
 
 FORMAT = 3
-ROW = "row"
+
+
+class Unsaid(str):
+    """The unit of privacy where no column is named; a text of the same letters names a column."""
+
+    __slots__ = ()
+
+
+ROW = Unsaid("row")
 Priced = SampledGaussian | PerturbedObjective | ModeDraws | ExponentialMechanism | Threshold
 """Events as a ledger stores them: the parts that the worst case needs."""
 _EVENTS = (SampledGaussian, PerturbedObjective, ModeDraws, ExponentialMechanism, Threshold)

@@ -382,7 +382,7 @@ class Ledger:
         total = None if events is None else together(book, limit.delta, events)
         if total is None or total.epsilon > limit.epsilon:
             raise BudgetExceededError(
-                f"{what} would bring the total to {total}, over the budget of ε = "
+                f"{what} would bring the total to {total or 'no finite ε'}, over the budget of ε = "
                 f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; {self.said()}"
             )
 

@@ -214,27 +214,24 @@ def _encoding(data: Data) -> Encoding | None:
 def _used(data: Data) -> Tensor:
     """Return whether each column of the design is used: all except base levels, (d + 1,)."""
     encoding = _encoding(data)
-    bases = {names[0] for names in (encoding.levels if encoding else ())}
+    every = encoding.feature_names if encoding else ()
+    bases = {every[places[0]] for places in (encoding.one_hot if encoding else ())}
     return torch.tensor([*(name not in bases for name in data.feature_names), True])
 
 
 def _levels(data: Data, used: Tensor) -> Tensor:
     """Return which used columns of the design may be left out, as :func:`.measure` takes it."""
-    from bdpvi.datasets.columns import Numeric
-    from bdpvi.datasets.encoding import MISSING
-
     encoding = _encoding(data)
     names = [name for name, one in zip(data.feature_names, used.tolist(), strict=False) if one]
     if encoding is None:
         return torch.full((len(names) + 1,), -1)
     places = {name: at for at, name in enumerate(names)}
-    numbers = [one.name for one in encoding.columns if isinstance(one, Numeric)]
-    made = dict.fromkeys(names, -2)
-    for levels in encoding.levels:
-        there = [name for name in levels if name in places]
+    every, numbers, made = encoding.feature_names, encoding.numbers, dict.fromkeys(names, -2)
+    with_blanks = [one for one in encoding.places.values() if one and one[0] in numbers]
+    for group in (*encoding.one_hot, *with_blanks):
+        there = [every[at] for at in group if every[at] in places]
         made |= dict.fromkeys(there, places[there[0]] if there else -2)
-    made |= {f"{name} is {MISSING}": places[name] for name in numbers if name in places}
-    made |= dict.fromkeys(numbers, -1)
+    made |= {every[at]: -1 for at in numbers}
     return torch.tensor([*(made[name] for name in names), -1])
 
 

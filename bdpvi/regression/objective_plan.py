@@ -40,7 +40,7 @@ from bdpvi.privacy.perturbed_objective import calibrate
 from bdpvi.privacy.perturbed_objective import delta as delta_of
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.solve import smallest
-from bdpvi.privacy.succession import one_of
+from bdpvi.privacy.succession import changes, one_of
 
 CONSTANT = 2.0
 """The value of the intercept's column: a power of two, so that rescaling weights is exact."""
@@ -233,7 +233,8 @@ def plan(
         rule: numbers in place of the default ones.
 
     Raises:
-        ValueError: if an argument is out of range, or ``variance`` uses up all of ε.
+        ValueError: if an argument is out of range, ``variance`` uses up all of ε, or rounding
+            all of δ.
 
     >>> one = plan(Facts(columns=20, rows=9_000), epsilon=1.0)
     >>> round(one.clip, 2), one.event.residual, round(one.ridge, 1), round(one.sigma, 1)
@@ -247,6 +248,12 @@ def plan(
         raise ValueError(
             f"variance={variance!r} uses up epsilon={epsilon!r}: it must be below {whole:.3g}"
         )
+    rounding, each, several = draws * sum_rounding(2 * facts.weights), epsilon, 1.0
+    if facts.together > 1:
+        each = min(epsilon, _OF_PERSONS) / facts.together
+        several = changes(each, facts.together)
+    if not (least := rounding_delta(rounding, each) * several) < delta:
+        raise ValueError(f"delta={delta!r} is too small: rounding alone costs {least:.2g}")
     if facts.together > 1:
         epsilon, delta = one_of(min(epsilon, _OF_PERSONS), delta, facts.together)
         made = plan(
@@ -267,14 +274,13 @@ def plan(
             epsilon=epsilon, delta=delta, draws=draws, variance=variance, rule=rule,
         )  # fmt: skip
         return replace(made, facts=facts, ridge=max(ridge, made.ridge), residual=k, limit=limit)
-    weights = facts.weights
     event = PerturbedObjective(
         noise_multiplier=k / distance,
         curvature=rule.bend * clip**2 / ridge,
         residual=k,
         draws=draws,
         hiding=HIDING * distance / k,
-        rounding=draws * sum_rounding(2 * weights),
+        rounding=rounding,
     )
     settings = ObjectivePlan(
         facts=facts, clip=clip, ridge=ridge, event=event, bend=rule.bend, limit=limit

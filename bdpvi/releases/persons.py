@@ -12,7 +12,7 @@ import pandas as pd
 
 from bdpvi.datasets.looks import ReadingWarning
 from bdpvi.datasets.measuring import repeated
-from bdpvi.privacy.book import ROW
+from bdpvi.privacy.book import ROW, Unsaid
 
 ONE_ROW = "one row each"
 """The declaration that no person has several rows."""
@@ -34,7 +34,8 @@ def check_said(
         one_row_per_person: whether every person has one row.
 
     Raises:
-        ValueError: if the options say nothing, or two different things.
+        ValueError: if the options say nothing, or two different things; or if the column of persons
+            has the name that a ledger has for single rows.
 
     >>> check_said("patients.csv", unit="patient", rows_per_unit=3)
     >>> check_said("patients.csv")
@@ -46,7 +47,15 @@ one_row_per_person=True (--one-row-per-person) if everybody has one row
     """
     if one_row_per_person and unit != ROW:
         raise ValueError(f"unit={unit!r} and one_row_per_person=True were both given; give one")
-    if isinstance(table, str | os.PathLike) and unit == ROW and not one_row_per_person:
+    header = [str(one).strip() for one in getattr(table, "header", getattr(table, "columns", ()))]
+    path = isinstance(table, str | os.PathLike)
+    named = unit == ROW and not isinstance(unit, Unsaid) and not one_row_per_person
+    if named and (path or unit in header):
+        raise ValueError(
+            f"unit={unit!r} stands for single rows in a ledger: rename the column of persons, or "
+            "leave unit out if there is none"
+        )
+    if path and unit == ROW and not one_row_per_person:
         more = "" if rows_per_unit == 1 else f"rows_per_unit={rows_per_unit} needs unit=; "
         raise ValueError(
             f"unit: {more}the rows of {os.fspath(table)!r} may be of the same persons; give "

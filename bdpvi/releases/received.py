@@ -9,6 +9,7 @@ import torch
 
 from bdpvi._ground import schema, validate
 from bdpvi._ground.outputs import several
+from bdpvi.datasets.columns import told_apart
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.contract import Model
 from bdpvi.models.kinds import Known, shapes
@@ -43,7 +44,7 @@ def release_of(content: bytes, model: Model | None = None) -> Release:
         latents=latents,
         receipt=shared.receipt,
         model=_trained(model, parameters) if parameters else model,
-        feature_names=shared.feature_names,
+        feature_names=told_apart(shared.feature_names),
         preprocessing=shared.preprocessing,
         estimate=shared.estimate,
         guide=shared.guide,
@@ -100,7 +101,7 @@ def _check_words(shared: Shared, classes: int) -> None:
                 f"{min(one.name for one in missing)}"
             )
         names = encoding.feature_names
-        if names != shared.feature_names:
+        if names != told_apart(shared.feature_names):
             raise ValueError(
                 "preprocessing.encoding must be of the "
                 f"{several(len(shared.feature_names), 'feature')} of "

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bdpvi.datasets.columns import OneHot
+from bdpvi.datasets.columns import OneHot, told_apart
+from bdpvi.datasets.encoding import MISSING, OTHER
 
 if TYPE_CHECKING:
     from bdpvi.datasets.encoding import Encoding
@@ -56,10 +57,13 @@ def compared(
     """
     groups: dict[str, dict[str, int]] = {}
     if encoding is not None:
-        named = [one.name for one in encoding.columns if isinstance(one, OneHot)]
-        for name, places in zip(named, encoding.one_hot, strict=True):
-            features = [encoding.feature_names[place] for place in places]
-            groups[name] = {_level(one, name): names.index(one) for one in features}
+        features = encoding.feature_names
+        named = [one for one in encoding.columns if isinstance(one, OneHot)]
+        for one, places in zip(named, encoding.one_hot, strict=True):
+            without = len(one.categories) + 2 - len(places)  # of the two, there may be fewer
+            levels = told_apart([*one.categories, *(OTHER, MISSING)[without:]])
+            weights = [names.index(features[place]) for place in places]
+            groups[one.name] = dict(zip(levels, weights, strict=True))
     found = []
     for column, level in reference.items():
         if column not in groups:
@@ -73,11 +77,6 @@ def compared(
         places = tuple(groups[column].values())
         found.append(Compared(column, level, places, groups[column][level]))
     return tuple(found)
-
-
-def _level(feature: str, column: str) -> str:
-    """Return the level of a feature such as ``smokes=no`` or ``smokes is missing``."""
-    return feature.removeprefix(f"{column}=").removeprefix(f"{column} is ")
 
 
 def contrasts(weights: int, intercept: bool, pairs: Sequence[tuple[Sequence[int], int]]) -> Tensor:

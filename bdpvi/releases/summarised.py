@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
+from bdpvi.datasets.columns import told_apart
 from bdpvi.models.contract import Model
 from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate, Gaussian
 from bdpvi.releases.receipt import Receipt
@@ -368,10 +369,8 @@ def _names(release: Draws) -> tuple[list[str], list[float]]:
         return names, [1.0] * len(names)
     names = _columns(release)
     encoding = release.encoding
-    known: dict[str, float] = {}
-    for column in encoding.columns if encoding else ():
-        if hasattr(column, "sd"):
-            known[column.features[0]] = column.sd
+    pairs = zip(encoding.feature_names, encoding.scales, strict=True) if encoding else ()
+    known = {name: sd for name, (_, sd) in pairs}
     each = _classes(release)[1:]
     labels = [f"{name}[{label}]" for name in names for label in each] or names
     repeated = [known.get(name, 1.0) for name in names for _ in each or (0,)]
@@ -383,7 +382,7 @@ def _columns(release: Draws) -> list[str]:
     names = list(release.feature_names)
     if (exposure := getattr(release.model, "exposure", None)) is not None:
         del names[exposure]
-    return names + ["intercept"] * _has_intercept(release)
+    return [*told_apart(names + ["intercept"] * _has_intercept(release))]
 
 
 def _classes(release: Draws) -> Sequence[object]:

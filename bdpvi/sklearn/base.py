@@ -121,7 +121,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"guarantee={self._guarantee()!r} covers one row; leave unit or guarantee out"
             )
-        return {"unit": str(getattr(unit, "name", None) or "unit"), "rows_per_unit": rows}
+        name = str(getattr(unit, "name", None) or "unit")
+        return {"unit": "unit" if name == ROW else name, "rows_per_unit": rows}
 
     def _inputs(
         self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -355,13 +356,36 @@ def numbers(X: Any) -> Any:
         }
         return pd.DataFrame(columns, index=X.index).set_axis(X.columns, axis=1)
     if isinstance(X, list | tuple):
-        try:
-            X = np.asarray(X)
-        except ValueError:  # rows of different lengths are refused elsewhere
-            return X
+        X = _of_list(X)
     if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUS" and X.shape[1]:
         return np.column_stack([read_cells(pd.Series(one, dtype=object)).numbers for one in X.T])
     return X
+
+
+def _of_list(rows: Sequence[Any]) -> Any:
+    """Return a list of rows as an array; all cells of rows with an unusual length are blank.
+
+    NumPy would refuse the whole list for one such row, and spell all numbers for one word.
+    """
+    try:
+        made = np.asarray(rows)
+    except (ValueError, TypeError, OverflowError):
+        made = np.empty(0, dtype=object)
+    if made.dtype.kind in "biuf":
+        return made
+    widths = Counter(len(one) if isinstance(one, _ROW) else -1 for one in rows)
+    width = max(widths, key=lambda one: (widths[one], one), default=-1)
+    if width < 1:
+        return rows
+    found = np.full((len(rows), width), None, dtype=object)
+    for place, row in enumerate(rows):
+        if isinstance(row, _ROW) and len(row) == width:
+            for at, one in enumerate(row):
+                found[place, at] = int(one) if isinstance(one, bool | np.bool_) else one
+    return found
+
+
+_ROW = list | tuple | np.ndarray
 
 
 def _unlike(name: str, taken: Mapping[str, object]) -> str:

@@ -24,6 +24,7 @@ from bdpvi.datasets.schema import Schema
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import WholeNormals
+from bdpvi.privacy.book import ROW
 
 Floats = NDArray[np.float64]
 Group = tuple[int, ...]
@@ -52,7 +53,8 @@ class Counts:
         parents: largest number of parents of a column, not counting the target.
         cells: largest number of cells of a table in the network.
         also: groups of three or four columns to count together as well.
-        unit: "row", or the column that identifies persons, to protect all rows of a person.
+        unit: the column that identifies persons, to protect all rows of a person; by default ε is
+            for single rows.
         rows_per_unit: k, largest number of rows used for each person, chosen by secret coins; of a
             table in blocks the first ones.
         categorical, numeric: columns missing from the schema whose kind is public; the kinds of
@@ -67,7 +69,7 @@ class Counts:
     parents: int = 2
     cells: int = 2**17
     also: tuple[tuple[str, ...], ...] = ()
-    unit: str = "row"
+    unit: str = ROW
     rows_per_unit: int = 1
     categorical: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
@@ -78,7 +80,7 @@ class Counts:
         validate.at_most("parents", validate.positive_int("parents", self.parents), _MOST_PARENTS)
         validate.at_most("cells", validate.positive_int("cells", self.cells), _MOST_KEPT)
         validate.positive_int("rows_per_unit", self.rows_per_unit)
-        if self.rows_per_unit > 1 and self.unit == "row":
+        if self.rows_per_unit > 1 and self.unit == ROW:
             raise ValueError(
                 f"rows_per_unit={self.rows_per_unit} needs unit=, the column that names persons"
             )

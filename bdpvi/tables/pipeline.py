@@ -335,7 +335,7 @@ class Pipeline:
             if found is not None:
                 model = replace(model, levels=found.encoding.one_hot)
                 if self.exposure:
-                    exposure = found.encoding.feature_names.index(self.exposure)
+                    exposure = found.encoding.places[self.exposure][0]
                     model = replace(model, exposure=exposure)
             training = DPVI(rows=self.expected_rows, draws=more["draws"])
             return Recipe(model=model, route=training.of_rows(known) if counted else training)

@@ -219,7 +219,7 @@ class Predictions:
         if (place := getattr(self.release.model, "exposure", None)) is not None:
             blank = ~self.release.model.exposed(features)  # type: ignore[attr-defined]
             features[blank, place] = 1.0
-            unknown = {n: v for n, v in unknown.items() if n != self.release.feature_names[place]}
+            unknown = {n: v for n, v in unknown.items() if place not in encoding.places[n]}
         parts = [_columns(self.release, part) for part in features.split(_AT_ONCE)]
         ids = {name: frame[name].map(_as_text).reset_index(drop=True) for name in self.ids}
         each = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}

@@ -25,6 +25,7 @@ from bdpvi.sklearn import (
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivatePoissonRegressor,
+    inputs,
 )
 from bdpvi.sklearn import classes as of_classes
 
@@ -279,3 +280,15 @@ def test_persons_pipelines_and_searches_take_frames() -> None:
     assert "kept__sex=F" in made[-1].encoding_.feature_names
     search = GridSearchCV(pipeline, {"privatelogisticregression__epsilon": [1.0, 5.0]}, cv=2)
     assert search.fit(X, Y).score(X, Y) > 0.6
+
+
+@pytest.mark.parametrize("odd", [[1.0], [1.0, 2.0, 3.0], [1.0, "x"], ["x", None], None, [[1], 2.0]])
+def test_an_odd_row_of_a_list_changes_no_other(odd: object) -> None:
+    """Whichever row it is: one of another length, a word, or no row at all."""
+    rows: list[list[object]] = [[float(at), at % 2 == 0] for at in range(7)]
+    expected = np.array([[at, at % 2 == 0] for at in range(7)], dtype=np.float64)
+    assert inputs.numbers(rows).tolist() == expected.tolist()
+    for at in range(8):
+        found = inputs.numbers([*rows[:at], odd, *rows[at:]])
+        assert np.delete(found, at, axis=0).tolist() == expected.tolist()
+        assert np.isnan(found[at]).any()
