@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.cells import read_cell, read_cells
-from bdpvi.datasets.types import ANY, BOOLEAN, UNUSED, ColumnType
+from bdpvi.datasets.types import ANY, BOOLEAN, TIMES, UNUSED, ColumnType
 
 Codes = NDArray[np.int64]
 OTHER = "other"
@@ -287,7 +287,7 @@ class Domain:
         values = np.floor(values) if self.integer else values
         values = np.clip(values, *(self.bounds or (0.0, 0.0)))
         gone = codes >= self.cells
-        if self.type is not None and (self.type.step or self.type.kind == "date"):
+        if self.type is not None and (self.type.step or self.type.kind in TIMES):
             found = self.type.written(np.where(gone, np.nan, values), *(self.bounds or (0.0, 0.0)))
             return found.astype(np.int64) if self.integer and _numbers(found) else found
         if self.integer and not gone.any():

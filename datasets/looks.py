@@ -20,7 +20,7 @@ from bdpvi.datasets.encoding import Encoding, said
 from bdpvi.datasets.origin import target_bounds
 from bdpvi.datasets.records import added
 from bdpvi.datasets.spelling import number_of
-from bdpvi.datasets.types import UNUSED, ColumnType, unfit
+from bdpvi.datasets.types import UNFIT, UNUSED, ColumnType
 
 _CLAMPED = 0.01
 """The largest share of clamped targets without a word."""
@@ -69,7 +69,11 @@ class Misread:
             comma = sum(n for one, n in counts.items() if _with_comma(one, ",", "."))
             found[name] = (len(values), comma - groups, groups)
         read = {name: one for name, one in types.items() if one.kind not in UNUSED}
-        not_fit = {n: (unfit(frame[n], one), one.kind) for n, one in read.items() if n in frame}
+        not_fit = {
+            n: (read_cells(frame[n], one).count(UNFIT), one.kind)
+            for n, one in read.items()
+            if n in frame
+        }
         return cls(len(frame), not_fit, found, lost)
 
     def __add__(self, other: Misread) -> Misread:
