@@ -107,18 +107,19 @@ class Cells:
         """Each cell's index in the labels, (N,)."""
         return self._labelled[1]
 
+    @property
+    def _lost(self) -> NDArray[np.bool_]:
+        return np.isnan(self.numbers) if self._given is None else self._given[1] < 0
+
     @cached_property
     def status(self) -> NDArray[np.uint8]:
         """Whether each cell is OK, BLANK, UNFIT or UNKNOWN, (N,)."""
-        if self._status is not None:
-            return self._status
-        gone = np.isnan(self.numbers) if self._given is None else self._given[1] < 0
-        return np.where(gone, BLANK, OK).astype(np.uint8)
+        return self._lost.astype(np.uint8) if self._status is None else self._status
 
     @property
     def blank(self) -> NDArray[np.bool_]:
         """Mask of the cells without a value: blank, or not of the declared type, (N,)."""
-        return (self.status == BLANK) | (self.status == UNFIT)
+        return self._lost if self._status is None else np.isin(self._status, (BLANK, UNFIT))
 
     def count(self, status: int) -> int:
         """Return how many cells have a status. For the owner only."""
@@ -206,7 +207,8 @@ def _whole(array: Any) -> Any:
     import pyarrow
 
     if isinstance(array, pyarrow.ChunkedArray):
-        array = array.unify_dictionaries().combine_chunks()
+        one = array.num_chunks == 1
+        array = array.chunk(0) if one else array.unify_dictionaries().combine_chunks()
     if isinstance(array, pyarrow.ExtensionArray):
         array = array.storage
     return array
@@ -246,7 +248,7 @@ def _distinct(array: Any) -> tuple[list[str | None], NDArray[np.int64]]:
     except pyarrow.ArrowException:  # nested cells, and the rarer types
         coded = pyarrow.array(list(map(spell, _cells(array))), pyarrow.large_string())
         coded = coded.dictionary_encode()
-    at = compute.fill_null(coded.indices.cast(pyarrow.int64()), -1).to_numpy()
+    at = compute.fill_null(coded.indices, -1).to_numpy()
     levels = coded.dictionary
     if not _is_text(levels.type):
         return list(map(spell, _cells(levels))), at
@@ -271,15 +273,18 @@ def _one_by_one(
     each = [chosen.of_text(one, declared) for one in (*texts, None)]
     names = tuple(sorted({label for _, label, status in each if status in (OK, UNKNOWN)}))
     places = {name: place for place, name in enumerate(names)} | {"": -1}
-    numbers = np.array([one[0] for one in each], dtype=np.float64)[at]
     codes = np.array([places[one[1]] for one in each], dtype=np.int64)[at]
-    return Cells(numbers, names, codes, type, np.array([one[2] for one in each], np.uint8)[at])
+    numbers = np.array([one[0] for one in each])
+    numbers = np.full(len(at), np.nan) if np.isnan(numbers).all() else numbers[at]
+    plain = all(one[2] in (OK, BLANK) for one in each)
+    status = None if plain else np.array([one[2] for one in each], dtype=np.uint8)[at]
+    return Cells(numbers, names, codes, type, status)
 
 
 def _of_numbers(array: Any, type: ColumnType | None, chosen: ColumnType) -> Cells | None:
     """Read typed numbers at once; None where one has to be spelt."""
     numbers = np.array(array.to_numpy(zero_copy_only=False), dtype=np.float64)
-    return _checked(numbers, np.isnan(numbers), array, type, chosen)
+    return _checked(numbers, array, type, chosen)
 
 
 def _of_texts(array: Any, type: ColumnType | None, chosen: ColumnType) -> Cells | None:
@@ -289,32 +294,31 @@ def _of_texts(array: Any, type: ColumnType | None, chosen: ColumnType) -> Cells 
 
     if chosen.signs != (".", "") or chosen.symbol:
         return None
-    try:
-        filled = compute.if_else(compute.equal(array, ""), None, array)
-        numbers = compute.cast(filled, pyarrow.float64()).to_numpy(zero_copy_only=False)
+    some = array.take(np.arange(0, len(array), len(array) // 100 + 1))
+    try:  # Arrow takes long to say what is wrong in each of many texts
+        for one in (some, array):
+            filled = compute.if_else(compute.equal(one, ""), None, one)
+            found = compute.cast(filled, pyarrow.float64())
     except pyarrow.ArrowInvalid:
         return None
-    lost = np.isnan(numbers)
-    if np.count_nonzero(lost) != filled.null_count:
-        return None
-    return _checked(np.array(numbers), lost, array, type, chosen)
+    numbers = np.array(found.to_numpy(zero_copy_only=False))
+    lost = np.count_nonzero(np.isnan(numbers)) != filled.null_count
+    return None if lost else _checked(numbers, array, type, chosen)
 
 
 def _checked(
     numbers: NDArray[np.float64],
-    blank: NDArray[np.bool_],
     source: Any,
     type: ColumnType | None,
     chosen: ColumnType,
 ) -> Cells | None:
     """Return the cells of numbers as their type reads them; None where it needs their texts."""
-    codes = chosen.codes
+    codes, status = chosen.codes, None
     if np.isinf(numbers).any() or any(abs(one) >= 2.0**53 for one in codes):
         return None
-    status = None
-    fraction = np.rint(numbers) != numbers if chosen.kind == "integer" else blank
-    if codes or (chosen.kind == "integer" and fraction.any()):
-        status = np.where(blank, BLANK, np.where(fraction, UNFIT, OK)).astype(np.uint8)
+    odd = np.rint(numbers) != numbers if chosen.kind == "integer" else np.zeros(1, dtype=bool)
+    if codes or odd.any():  # so is NaN
+        status = np.where(np.isnan(numbers), BLANK, np.where(odd, UNFIT, OK)).astype(np.uint8)
         status[np.isin(numbers, codes)] = BLANK
         numbers[status != OK] = np.nan
     return Cells(numbers, None, None, type, status, source)
@@ -341,10 +345,10 @@ def _many(
     plain = compute.replace_substring_regex(plain, r"\A\+", "")
     numbers = np.array(compute.cast(plain, pyarrow.float64()).to_numpy(zero_copy_only=False))
     lost = ~np.isfinite(numbers)
-    found = _checked(np.where(lost, np.nan, numbers), lost, None, type, chosen)
+    found = _checked(np.where(lost, np.nan, numbers), None, type, chosen)
     if found is None:
         return _one_by_one(texts, at, chosen, frozenset(), type)
-    numbers, status = found.numbers, found.status
+    numbers, status = found.numbers, found.status.copy()
     for place in np.flatnonzero(lost).tolist()[:-1]:
         numbers[place], _, status[place] = chosen.of_text(texts[place])
     at = at % len(source)
