@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpvi.datasets.spelling import SPACE, group, pattern, spell
+from bdpvi.datasets.spelling import BEYOND, SPACE, group, pattern, spell
 from bdpvi.datasets.types import ANY, BLANK, NUMBERS, OK, UNFIT, UNKNOWN, ColumnType
 
 if TYPE_CHECKING:
@@ -256,10 +256,16 @@ def _distinct(array: Any) -> tuple[list[str | None], NDArray[np.int64]]:
 
 
 def _cells(array: Any) -> list[Any]:
+    def one(scalar: Any) -> object:
+        try:
+            return scalar.as_py()
+        except (ValueError, OverflowError):
+            return BEYOND
+
     try:
         return array.to_pylist()  # type: ignore[no-any-return]
-    except (ValueError, OverflowError):  # instants beyond Python's calendar
-        return list(array.to_numpy(zero_copy_only=False))
+    except (ValueError, OverflowError):
+        return list(map(one, array))
 
 
 def _one_by_one(

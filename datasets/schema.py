@@ -348,7 +348,8 @@ def type_of(given: Mapping[str, Any], name: str) -> ColumnType:
     values, since = dict(given), given.get("since", ColumnType.since)
     for bound in ("low", "high"):
         if given.get("kind") in TIMES and isinstance(given.get(bound), str):
-            one, _, status = ColumnType(kind=given["kind"], since=since).of_text(given[bound])
+            kind = ColumnType(kind=given["kind"], since=since, zone=given.get("zone"))
+            one, _, status = kind.of_text(given[bound])
             if status:
                 raise ValueError(f"columns.{name}: {bound}={given[bound]!r} must be a day")
             values[bound] = one

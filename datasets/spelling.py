@@ -25,6 +25,8 @@ BLANKS = frozenset(
 """Texts, in lower case, that mean a missing value."""
 EXACT = "\ue000"
 """Precedes a typed number with a fraction, and a typed day: a column's signs are not for them."""
+BEYOND = f"{EXACT}beyond the calendar"
+"""The text of a typed time that Python's calendar does not have."""
 INEXACT = "≈"
 """Precedes a float of 2⁵³ or more: it stands for several whole numbers, and is no name of one."""
 SPACE = "".join(one for one in map(chr, range(0x3001)) if one.isspace()) + "\ufeff"
@@ -74,13 +76,13 @@ def spell(cell: object) -> str | None:
 
 
 def _usual(cell: np.generic) -> object:
-    """Return a NumPy scalar as Python's own; a time beyond its calendar as text."""
+    """Return a NumPy scalar as Python's own."""
     if isinstance(cell, np.floating):
         return float(cell)
     if isinstance(cell, np.datetime64 | np.timedelta64):
         kind = "M8[us]" if isinstance(cell, np.datetime64) else "m8[us]"
         made = cell.astype(kind).item()
-        return f"{EXACT}{cell}" if isinstance(made, int) else made
+        return BEYOND if isinstance(made, int) else made
     return complex(cell) if isinstance(cell, np.complexfloating) else cell.item()
 
 
@@ -94,7 +96,10 @@ def _of_time(cell: date | time | timedelta) -> str:
         return _typed(seconds, 0.0)
     if isinstance(cell, datetime):
         at = (cell.year, cell.month, cell.day, cell.hour, cell.minute, cell.second)
-        cell = datetime(*at, cell.microsecond, cell.tzinfo, fold=cell.fold)  # without nanoseconds
+        try:  # without nanoseconds
+            cell = datetime(*at, cell.microsecond, cell.tzinfo, fold=cell.fold)
+        except ValueError:
+            return BEYOND
         midnight = cell.tzinfo is None and cell.time() == time()
         return EXACT + (cell.date().isoformat() if midnight else cell.isoformat(" "))
     return cell.isoformat() if isinstance(cell, time) else EXACT + cell.isoformat()
