@@ -7,22 +7,25 @@ and releases with a worst-case guarantee must not depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bdpvi.datasets.spelling import BEYOND, SPACE, group, pattern, spell
+from bdpvi.datasets.spelling import BEYOND, SPACE, digits, group, pattern, spell
 from bdpvi.datasets.types import ANY, BLANK, NUMBERS, OK, UNFIT, UNKNOWN, ColumnType
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _ANY = ColumnType(kind=ANY)
-_READ_AT_ONCE, _MANY = ("number", "integer", ANY), 1000
-"""So many different texts are read at once where they are numbers."""
+_MASKED = ("IntegerArray", "FloatingArray", "BooleanArray")
+_MANY = 1000
+"""So many texts are read at once where they are numbers."""
+_DOUBLE = re.compile(r"-?\d+(\.\d+)?e[+-]\d+|-?\d{16,}\.0", re.ASCII)
 
 
 def read(
@@ -164,19 +167,18 @@ def read_array(
     array: Any, type: ColumnType | None = None, *, declared: Collection[str] = frozenset()
 ) -> Cells:
     """Read an Arrow array, each cell as :func:`read` reads it."""
-    import pyarrow
+    from pyarrow import types
 
-    chosen = type or _ANY
-    if chosen.kind in _READ_AT_ONCE:
-        exact = pyarrow.types.is_integer(array.type) or _is_float(array.type)
-        read_ = _of_numbers if exact else _of_texts if _is_text(array.type) else None
-        if read_ is not None and (found := read_(array, type, chosen)) is not None:
-            return found
-    texts, at = _distinct(array)
-    usual = chosen.kind in _READ_AT_ONCE and not chosen.symbol and not declared
-    if usual and len(texts) > _MANY:
-        return _many(texts, at, type, chosen)
-    return _one_by_one(texts, at, chosen, declared, type)
+    chosen, found = type or _ANY, None
+    if chosen.kind in ("number", "integer", ANY):
+        if types.is_integer(array.type) or str(array.type) in ("float", "double"):
+            numbers = np.array(array.to_numpy(zero_copy_only=False), dtype=np.float64)
+            found = _of_numbers(numbers, array, chosen)
+        elif _is_text(array.type) and not (declared or chosen.symbol):
+            found = _of_texts(array, chosen)
+    found = found or _one_by_one(*_distinct(array), chosen, declared)
+    found.type = type
+    return found
 
 
 def array_of(values: pd.Series[Any]) -> Any:
@@ -195,7 +197,7 @@ def array_of(values: pd.Series[Any]) -> Any:
         if isinstance(kind, np.dtype) and kind.kind == "O":
             return pyarrow.array(values.to_numpy(), pyarrow.large_string(), from_pandas=True)
         known = isinstance(kind, pd.StringDtype | pd.ArrowDtype | pd.DatetimeTZDtype)
-        if known or type(values.array).__name__ in ("IntegerArray", "FloatingArray", "BooleanArray"):
+        if known or type(values.array).__name__ in _MASKED:
             return _whole(pyarrow.array(values.array))
     except (pyarrow.ArrowException, UnicodeError, TypeError, ValueError, OverflowError):
         pass  # cells that one type of Arrow cannot hold
@@ -218,12 +220,6 @@ def _is_text(kind: Any) -> bool:
     from pyarrow import types
 
     return bool(types.is_string(kind) or types.is_large_string(kind))
-
-
-def _is_float(kind: Any) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_float32(kind) or types.is_float64(kind))
 
 
 def spell_array(array: Any) -> Any:
@@ -273,7 +269,6 @@ def _one_by_one(
     at: NDArray[np.int64],
     chosen: ColumnType,
     declared: Collection[str] = frozenset(),
-    type: ColumnType | None = None,
 ) -> Cells:
     """Read each of some texts once; the last is a blank, for the index -1."""
     each = [chosen.of_text(one, declared) for one in (*texts, None)]
@@ -284,41 +279,11 @@ def _one_by_one(
     numbers = np.full(len(at), np.nan) if np.isnan(numbers).all() else numbers[at]
     plain = all(one[2] in (OK, BLANK) for one in each)
     status = None if plain else np.array([one[2] for one in each], dtype=np.uint8)[at]
-    return Cells(numbers, names, codes, type, status)
+    return Cells(numbers, names, codes, status=status)
 
 
-def _of_numbers(array: Any, type: ColumnType | None, chosen: ColumnType) -> Cells | None:
-    """Read typed numbers at once; None where one has to be spelt."""
-    numbers = np.array(array.to_numpy(zero_copy_only=False), dtype=np.float64)
-    return _checked(numbers, array, type, chosen)
-
-
-def _of_texts(array: Any, type: ColumnType | None, chosen: ColumnType) -> Cells | None:
-    """Read texts that are all numbers in the usual signs, or empty, at once; else return None."""
-    import pyarrow
-    from pyarrow import compute
-
-    if chosen.signs != (".", "") or chosen.symbol:
-        return None
-    some = array.take(np.arange(0, len(array), len(array) // 100 + 1))
-    try:  # Arrow takes long to say what is wrong in each of many texts
-        for one in (some, array):
-            filled = compute.if_else(compute.equal(one, ""), None, one)
-            found = compute.cast(filled, pyarrow.float64())
-    except pyarrow.ArrowInvalid:
-        return None
-    numbers = np.array(found.to_numpy(zero_copy_only=False))
-    lost = np.count_nonzero(np.isnan(numbers)) != filled.null_count
-    return None if lost else _checked(numbers, array, type, chosen)
-
-
-def _checked(
-    numbers: NDArray[np.float64],
-    source: Any,
-    type: ColumnType | None,
-    chosen: ColumnType,
-) -> Cells | None:
-    """Return the cells of numbers as their type reads them; None where it needs their texts."""
+def _of_numbers(numbers: NDArray[np.float64], source: Any, chosen: ColumnType) -> Cells | None:
+    """Return the cells of typed numbers, NaN for a blank; None if one has to be spelt."""
     codes, status = chosen.codes, None
     if np.isinf(numbers).any() or any(abs(one) >= 2.0**53 for one in codes):
         return None
@@ -327,38 +292,52 @@ def _checked(
         status = np.where(np.isnan(numbers), BLANK, np.where(odd, UNFIT, OK)).astype(np.uint8)
         status[np.isin(numbers, codes)] = BLANK
         numbers[status != OK] = np.nan
-    return Cells(numbers, None, None, type, status, source)
+    return Cells(numbers, status=status, source=source)
 
 
-def _many(
-    texts: list[str | None],
-    at: NDArray[np.int64],
-    type: ColumnType | None,
-    chosen: ColumnType,
-) -> Cells:
-    """Read many texts: those that are numbers at once, the others one by one."""
+def _of_texts(array: Any, chosen: ColumnType) -> Cells | None:
+    """Read those of many texts that are numbers at once; None if few differ."""
     import pyarrow
     from pyarrow import compute
 
-    source = pyarrow.array([*texts, None], pyarrow.large_string())
-    decimal, thousands = chosen.signs
-    fits = compute.match_substring_regex(source, rf"\A(?:{pattern(decimal, thousands).pattern})\z")
-    plain = compute.if_else(fits, source, None)
+    some = array.take(np.arange(0, len(array), len(array) // 200 + 1))
+    if len(array) < _MANY or 2 * compute.count_distinct(some).as_py() < len(some):
+        return None
+    text, (decimal, thousands) = compute.utf8_trim(array, SPACE), chosen.signs
+    fits = compute.match_substring_regex(text, rf"\A(?:{pattern(decimal, thousands).pattern})\z")
+    plain = compute.if_else(fits, text, None)
     if thousands:
         plain = compute.replace_substring_regex(plain, group(thousands), "")
     if decimal != ".":
         plain = compute.replace_substring(plain, decimal, ".")
     plain = compute.replace_substring_regex(plain, r"\A\+", "")
     numbers = np.array(compute.cast(plain, pyarrow.float64()).to_numpy(zero_copy_only=False))
-    lost = ~np.isfinite(numbers)
-    found = _checked(np.where(lost, np.nan, numbers), None, type, chosen)
-    if found is None:
-        return _one_by_one(texts, at, chosen, frozenset(), type)
-    numbers, status = found.numbers, found.status.copy()
-    for place in np.flatnonzero(lost).tolist()[:-1]:
-        numbers[place], _, status[place] = chosen.of_text(texts[place])
-    at = at % len(source)
-    return Cells(numbers[at], None, None, type, status[at], source.take(at))
+    rest = np.flatnonzero(~np.isfinite(numbers))
+    numbers[rest] = np.nan
+    found = _of_numbers(numbers, text, chosen)
+    if found is not None and len(rest):
+        others = _one_by_one(*_distinct(text.take(rest)), chosen)
+        status = found.status.copy()
+        numbers[rest], status[rest] = others.numbers, others.status
+        return Cells(numbers, status=status, source=text)
+    return found
+
+
+def places_of(
+    names: Sequence[str], type: ColumnType | None, declared: Collection[str] = frozenset()
+) -> dict[str, int]:
+    """Return the index of each name by its label, "" left out.
+
+    Earlier releases wrote whole numbers from 10¹⁵ and small ones as doubles: those are found too.
+
+    >>> places_of(["1.0", "1e+16", "M"], ColumnType(kind="category"))
+    {'1': 0, '1e+16': 1, 'M': 2, '10000000000000000': 1}
+    """
+    places = {read_cell(one, type, declared=declared)[1]: at for at, one in enumerate(names)}
+    for at, name in enumerate(names):
+        if _DOUBLE.fullmatch(name):
+            places.setdefault(digits(name), at)
+    return {label: at for label, at in places.items() if label}
 
 
 class LazyColumns(Mapping[str, Cells]):

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.cells import read_cell, read_cells
+from bdpvi.datasets.cells import places_of, read_cell, read_cells
 from bdpvi.datasets.types import ANY, BOOLEAN, TIMES, UNUSED, ColumnType
 
 Codes = NDArray[np.int64]
@@ -126,7 +126,7 @@ class Domain:
             raise ValueError(
                 f"levels must be 1 to {MOST_LEVELS} names and no integers, got {len(self.levels)}"
             )
-        if len(self._places) != len(self.levels):
+        if len({*self._places.values()}) != len(self.levels):
             raise ValueError(
                 f"levels must differ and not be blank, got {self.levels!r:.200}; a declared kind, "
                 "such as category, takes them as written"
@@ -195,8 +195,7 @@ class Domain:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        labels = [read_cell(one, self.reading)[1] for one in self.levels or ()]
-        return {label: place for place, label in enumerate(labels) if label}
+        return places_of(self.levels or (), self.reading)
 
     @cached_property
     def edges(self) -> NDArray[np.float64] | None:

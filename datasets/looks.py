@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
-from bdpvi.datasets.cells import Columns, read_cell, read_cells
+from bdpvi.datasets.cells import Columns, places_of, read_cells
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding, said
 from bdpvi.datasets.origin import target_bounds
@@ -124,7 +124,7 @@ def unclear(encoding: Encoding, table: Columns) -> dict[str, dict[str, int]]:
         cells = table[column.name]
         odd = {"blank": int(cells.blank.sum())}
         if isinstance(column, OneHot):
-            listed = {read_cell(name, column.type)[1] for name in column.categories}
+            listed = places_of(column.categories, column.type)
             strange = [at for at, name in enumerate(cells.names) if name not in listed]
             odd["unlisted level"] = int(np.isin(cells.codes, strange).sum())
         elif isinstance(column, Numeric):

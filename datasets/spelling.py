@@ -185,9 +185,7 @@ def check_date_format(date_format: str | None) -> None:
             )
 
 
-def number_of(
-    text: str, decimal: str = ".", thousands: str = "", symbol: str = ""
-) -> float | None:
+def number_of(text: str, decimal: str = ".", thousands: str = "", symbol: str = "") -> float | None:
     """Return the finite number that a text is, None if it is none.
 
     >>> number_of("1.234,5", ",", "."), number_of("1.2", ","), number_of("1,23", ".", ",")

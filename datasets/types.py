@@ -270,9 +270,9 @@ class ColumnType:
         bare = (text or "").removeprefix(EXACT)
         if not text or not bare or bare in self.gone:
             return math.nan, "", BLANK
-        if self.blank is None and bare.lower() in BLANKS:
-            if bare not in self._spelt and bare not in declared:
-                return math.nan, "", BLANK
+        values = bare in self._spelt or bare in declared
+        if self.blank is None and not values and bare.lower() in BLANKS:
+            return math.nan, "", BLANK
         found = self._value(text)
         if found is None:
             return math.nan, "", UNFIT

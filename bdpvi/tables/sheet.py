@@ -189,14 +189,13 @@ def _each(
     """Yield each value, its number of cells, its number and its label, and how it is read."""
     for value, count in _tally(values).items():
         one, label, blank = read_cell(value, type)
-        status = read(value, type)[1]
-        read = math.isfinite(one)
+        status, finite = read(value, type)[1], math.isfinite(one)
         if status == BLANK:
             how = "blank"
-        elif blank or (number and not read):
+        elif blank or (number and not finite):
             how = "unread"
         else:
-            how = "numbers" if read else "names"
+            how = "numbers" if finite else "names"
         yield value, count, one, label, how
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -87,9 +88,9 @@ ODD += [
     first + last
     for first, last in itertools.product(
         ("1", "x", "007", "true", "2020-01-02", "$5", "F", "-9999", "1e", '"'),
-        ("", " ", "\u00a0", ".0", "e5", ",", ";", "%", "$", "'", '"', "\0", "Z", "+01:00", "\ud800"),
+        ("", " ", "\xa0", ".0", "e5", ",", ";", "%", "$", "'", '"', "\0", "Z", "+01:00", "\ud800"),
     )
-]  # fmt: skip
+]
 STAMPS = [pd.Timestamp("2020-01-02"), pd.Timestamp("1960-01-02 03:04:05.000001")]
 CARRIERS: dict[str, Callable[[], pd.Series[Any]]] = {
     "list": lambda: pd.Series([1, "x", None, 2.5, True]),
@@ -167,7 +168,7 @@ def test_a_column_is_its_cells(name: str) -> None:
     assert not [(many[at], found[at], right[at]) for at in differ(found, right)]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(CELL, max_size=8), st.sampled_from(sorted(TYPES)))
 def test_any_cells_are_read_by_themselves(cells: list[object], name: str) -> None:
     type_ = TYPES[name]
@@ -181,7 +182,7 @@ def guessed(cells: list[Any], dtype: Any) -> pd.Series[Any]:
     for kind in (dtype, None):
         try:
             return pd.Series(cells, dtype=kind)
-        except Exception:  # noqa: BLE001, S112, PERF203 (whatever pandas raises)
+        except Exception:  # whatever pandas raises
             continue
     return as_objects(cells)
 
@@ -211,7 +212,8 @@ def test_equal_values_have_one_text_in_any_carrier() -> None:
     assert {spell(one) for one in sevens} == {"7"}
     halves = [0.5, np.float32(0.5), Decimal("0.50"), timedelta(seconds=0.5)]
     assert len({spell(one) for one in halves}) == 1
-    days = [date(2020, 1, 2), datetime(2020, 1, 2), pd.Timestamp("2020-01-02"), np.datetime64("2020-01-02")]  # fmt: skip
+    day = "2020-01-02"
+    days = [date(2020, 1, 2), datetime(2020, 1, 2), pd.Timestamp(day), np.datetime64(day)]
     assert len({spell(one) for one in days}) == 1
     for kind in (pa.int64(), pa.float64(), pa.string(), pa.large_string(), pa.string_view()):
         array = pa.array(["7", None] if "string" in str(kind) else [7, None], kind)
@@ -235,14 +237,17 @@ def test_a_number_has_one_spelling(number: Decimal, exponent: int) -> None:
     ("kind", "cell", "expected"),
     [
         ("dollar", "$2,519.00", (2519.0, OK)), ("dollar", "-$5", (-5.0, OK)),
-        ("dollar", "($5)", (-5.0, OK)), ("dollar", "5 $", (5.0, OK)), ("dollar", "€5", (None, UNFIT)),
-        ("dollar", 9999, (None, BLANK)), ("dollar", "$9,999", (None, BLANK)),
+        ("dollar", "($5)", (-5.0, OK)), ("dollar", "5 $", (5.0, OK)),
+        ("dollar", "€5", (None, UNFIT)), ("dollar", 9999, (None, BLANK)),
+        ("dollar", "$9,999", (None, BLANK)),
         ("integer", "-1.0", (None, BLANK)), ("integer", True, (1.0, OK)),
         ("levels", 7, ("007", OK)), ("levels", "7", ("007", OK)), ("levels", "Q", ("Q", UNKNOWN)),
-        ("levels", 8, ("8", UNKNOWN)), ("ordered", 2.0, ("2", OK)), ("category", 1e16, (None, UNFIT)),
+        ("levels", 8, ("8", UNKNOWN)), ("ordered", 2.0, ("2", OK)),
+        ("category", 1e16, (None, UNFIT)),
         ("code", 10**16 + 1, ("10000000000000001", OK)), ("number-de", 1.5, (1.5, OK)),
         ("german date", "2020-01-02", (None, UNFIT)), ("german date", date(1970, 1, 2), (1.0, OK)),
-        ("datetime", "1970-01-01 01:00", (0.0, OK)), ("datetime", "1970-01-01T01:00Z", (3600.0, OK)),
+        ("datetime", "1970-01-01 01:00", (0.0, OK)),
+        ("datetime", "1970-01-01T01:00Z", (3600.0, OK)),
         ("datetime", date(1970, 1, 2), (82800.0, OK)),
         ("datetime", datetime(1970, 1, 1, 9, tzinfo=timezone(timedelta(hours=8))), (3600.0, OK)),
     ],
@@ -260,7 +265,7 @@ def test_long_labels_stay_apart() -> None:
 
 def test_new_fields_are_in_a_file_and_values_are_written(tmp_path: Path) -> None:
     content = {
-        "pay": {"kind": "number", "symbol": "$", "missing": {"9999": "not asked"}, "measure": "USD"},
+        "pay": {"kind": "number", "symbol": "$", "missing": {"9999": "not asked"}, "measure": "$"},
         "seen": {"kind": "datetime", "zone": "Europe/Berlin", "low": "1970-01-01", "high": 86400},
     }  # fmt: skip
     path = tmp_path / "types.json"
@@ -329,10 +334,8 @@ def fuzzed(cells: int, seed: int) -> tuple[int, int, int]:
         made = [chance.choice(few)() for _ in range(size)]
         column = guessed(made, None) if chance.random() < 0.5 else as_objects(made)
         if chance.random() < 0.2:
-            try:
+            with suppress(TypeError):  # not hashable
                 column = column.astype("category")
-            except TypeError:  # not hashable
-                pass
         type_ = TYPES[chance.choice(names)]
         count += size
         try:
