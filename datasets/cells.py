@@ -285,7 +285,8 @@ def _one_by_one(
 def _of_numbers(numbers: NDArray[np.float64], source: Any, chosen: ColumnType) -> Cells | None:
     """Return the cells of typed numbers, NaN for a blank; None if one has to be spelt."""
     codes, status = chosen.codes, None
-    if np.isinf(numbers).any() or any(abs(one) >= 2.0**53 for one in codes):
+    whole = np.issubdtype(source.type.to_pandas_dtype(), np.integer)
+    if any(abs(one) >= 2.0**53 for one in codes) or not (whole or not np.isinf(numbers).any()):
         return None
     odd = np.rint(numbers) != numbers if chosen.kind == "integer" else np.zeros(1, dtype=bool)
     if codes or odd.any():  # so is NaN
@@ -303,23 +304,24 @@ def _of_texts(array: Any, chosen: ColumnType) -> Cells | None:
     some = array.take(np.arange(0, len(array), len(array) // 200 + 1))
     if len(array) < _MANY or 2 * compute.count_distinct(some).as_py() < len(some):
         return None
-    text, (decimal, thousands) = compute.utf8_trim(array, SPACE), chosen.signs
-    fits = compute.match_substring_regex(text, rf"\A(?:{pattern(decimal, thousands).pattern})\z")
-    plain = compute.if_else(fits, text, None)
+    decimal, thousands = chosen.signs
+    fits = compute.match_substring_regex(array, rf"\A(?:{pattern(decimal, thousands).pattern})\z")
+    plain = compute.if_else(fits, array, None)
     if thousands:
         plain = compute.replace_substring_regex(plain, group(thousands), "")
     if decimal != ".":
         plain = compute.replace_substring(plain, decimal, ".")
-    plain = compute.replace_substring_regex(plain, r"\A\+", "")
+    if compute.any(compute.starts_with(plain, "+")).as_py():
+        plain = compute.utf8_ltrim(plain, "+")
     numbers = np.array(compute.cast(plain, pyarrow.float64()).to_numpy(zero_copy_only=False))
     rest = np.flatnonzero(~np.isfinite(numbers))
     numbers[rest] = np.nan
-    found = _of_numbers(numbers, text, chosen)
+    found = _of_numbers(numbers, array, chosen)
     if found is not None and len(rest):
-        others = _one_by_one(*_distinct(text.take(rest)), chosen)
+        others = _one_by_one(*_distinct(array.take(rest)), chosen)
         status = found.status.copy()
         numbers[rest], status[rest] = others.numbers, others.status
-        return Cells(numbers, status=status, source=text)
+        return Cells(numbers, status=status, source=array)
     return found
 
 

@@ -137,7 +137,7 @@ class Predictions:
             PrivacyUtilityWarning: as :meth:`frame` does.
 
         Raises:
-            ValueError: as :meth:`frame` does, or if ``out`` exists or needs pyarrow.
+            ValueError: as :meth:`frame` does, or if ``out`` exists.
         """
         out = Path(out)
         store = _in_parquet if out.suffix.lower() in _PARQUET else _in_csv

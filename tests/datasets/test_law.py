@@ -334,7 +334,7 @@ def fuzzed(cells: int, seed: int) -> tuple[int, int, int]:
         made = [chance.choice(few)() for _ in range(size)]
         column = guessed(made, None) if chance.random() < 0.5 else as_objects(made)
         if chance.random() < 0.2:
-            with suppress(TypeError):  # not hashable
+            with suppress(TypeError, ValueError):  # not hashable, or no text
                 column = column.astype("category")
         type_ = TYPES[chance.choice(names)]
         count += size
