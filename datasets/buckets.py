@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyarrow import Schema as Columns
 
     from bdpvi._ground.progress import Track
-    from bdpvi.datasets.cells import Reads
+    from bdpvi.datasets.types import ColumnType
 
 _BITS = 6
 _JOINED = 1 << 25
@@ -90,10 +90,7 @@ def partition(
     found = table if isinstance(table, Blocks) else Blocks.of(table, file)
     if by not in found.header:
         raise ValueError(f"by={by!r} must be a column of the table")
-    try:
-        columns = _columns(found)
-    except ImportError as error:
-        raise ValueError("partition needs pyarrow: pip install 'bdpvi[stream]'") from error
+    columns = _columns(found)
     types = in_file(types, list(found.header), found.file)
     work = _Work(by, None if types is None else types.of_unit(by)[0], columns)
     path, track = Path(out), shown.bar if progress else shown.silent
@@ -160,7 +157,7 @@ class _Work:
     """
 
     by: str
-    type: Reads | None
+    type: ColumnType | None
     columns: Columns
 
     def write(self, parts: Iterable[Any], folder: Path, out: Path, track: Track[_Bucket]) -> None:

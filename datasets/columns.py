@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.cells import Cells, read_cell, read_cells
+from bdpvi.datasets.cells import Cells, places_of, read_cells
 from bdpvi.datasets.types import ColumnType
 
 if TYPE_CHECKING:
@@ -114,8 +114,8 @@ def _cells(
 ) -> tuple[Cells, dict[str, float]]:
     """Return a column's cells, and the place of each category by its common spelling."""
     names: tuple[str, ...] = getattr(column, "categories", ())
-    labels = (read_cell(name, column.type, declared=names)[1] for name in names)
-    places = {_common(name, column.type): float(at) for at, name in enumerate(labels)}
+    each = places_of(names, column.type, names).items()
+    places = {_common(label, column.type): float(at) for label, at in each}
     return read_cells(values, type, declared=frozenset(names)), places
 
 
@@ -267,12 +267,11 @@ class OneHot:
     def encode_cells(self, cells: Cells) -> Floats:
         """Return the features, (N, categories + 2): also ``other``, and whether it is a blank."""
         width = len(self.categories)
-        each = enumerate(self.categories)
-        places = {read_cell(name, self.type)[1]: place for place, name in each}
+        places = places_of(self.categories, self.type)
         # The last index is for the code -1.
         known = [*(places.get(one, width) for one in cells.names), width + 1]
-        places_of = np.array(known, dtype=np.int64)[cells.codes]
-        return np.asarray(places_of[:, None] == np.arange(width + 2), dtype=np.float64)
+        each = np.array(known, dtype=np.int64)[cells.codes]
+        return np.asarray(each[:, None] == np.arange(width + 2), dtype=np.float64)
 
 
 @dataclass(frozen=True)

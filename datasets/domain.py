@@ -18,8 +18,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.cells import read_cell, read_cells
-from bdpvi.datasets.types import ANY, BOOLEAN, UNUSED, ColumnType
+from bdpvi.datasets.cells import places_of, read_cell, read_cells
+from bdpvi.datasets.types import ANY, BOOLEAN, TIMES, UNUSED, ColumnType
 
 Codes = NDArray[np.int64]
 OTHER = "other"
@@ -126,7 +126,7 @@ class Domain:
             raise ValueError(
                 f"levels must be 1 to {MOST_LEVELS} names and no integers, got {len(self.levels)}"
             )
-        if len(self._places) != len(self.levels):
+        if len({*self._places.values()}) != len(self.levels):
             raise ValueError(
                 f"levels must differ and not be blank, got {self.levels!r:.200}; a declared kind, "
                 "such as category, takes them as written"
@@ -195,8 +195,7 @@ class Domain:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        labels = [read_cell(one, self.reading)[1] for one in self.levels or ()]
-        return {label: place for place, label in enumerate(labels) if label}
+        return places_of(self.levels or (), self.reading)
 
     @cached_property
     def edges(self) -> NDArray[np.float64] | None:
@@ -287,7 +286,7 @@ class Domain:
         values = np.floor(values) if self.integer else values
         values = np.clip(values, *(self.bounds or (0.0, 0.0)))
         gone = codes >= self.cells
-        if self.type is not None and (self.type.step or self.type.kind == "date"):
+        if self.type is not None and (self.type.step or self.type.kind in TIMES):
             found = self.type.written(np.where(gone, np.nan, values), *(self.bounds or (0.0, 0.0)))
             return found.astype(np.int64) if self.integer and _numbers(found) else found
         if self.integer and not gone.any():

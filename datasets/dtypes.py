@@ -10,6 +10,7 @@ import pandas as pd
 from bdpvi.datasets.domain import Domain
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.schema import Schema
+from bdpvi.datasets.spelling import spell
 from bdpvi.datasets.types import ColumnType
 
 SOURCE = "levels declared by the data frame's dtypes"
@@ -81,4 +82,4 @@ def _domain(name: str, dtype: Any) -> Domain | None:
 
 
 def _level(value: object) -> str:
-    return value.strip() if isinstance(value, str) else _NAME.read(value)[1]
+    return value.strip() if isinstance(value, str) else _NAME.of_text(spell(value))[1]

@@ -22,7 +22,7 @@ from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import from_json, to_json
-from bdpvi.datasets.cells import Columns, read_cells, read_columns
+from bdpvi.datasets.cells import Columns, read_cells, read_columns, series_of
 from bdpvi.datasets.columns import (
     Column,
     Hashed,
@@ -35,7 +35,7 @@ from bdpvi.datasets.columns import (
     told_apart,
 )
 from bdpvi.datasets.origin import Origin
-from bdpvi.datasets.types import ColumnType, series_of
+from bdpvi.datasets.types import ColumnType
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
-from bdpvi.datasets.cells import Columns, read_cell, read_cells
+from bdpvi.datasets.cells import Columns, places_of, read_cells
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding, said
 from bdpvi.datasets.origin import target_bounds
 from bdpvi.datasets.records import added
 from bdpvi.datasets.spelling import number_of
-from bdpvi.datasets.types import UNUSED, ColumnType, unfit
+from bdpvi.datasets.types import UNFIT, UNUSED, ColumnType
 
 _CLAMPED = 0.01
 """The largest share of clamped targets without a word."""
@@ -69,7 +69,11 @@ class Misread:
             comma = sum(n for one, n in counts.items() if _with_comma(one, ",", "."))
             found[name] = (len(values), comma - groups, groups)
         read = {name: one for name, one in types.items() if one.kind not in UNUSED}
-        not_fit = {n: (unfit(frame[n], one), one.kind) for n, one in read.items() if n in frame}
+        not_fit = {
+            n: (read_cells(frame[n], one).count(UNFIT), one.kind)
+            for n, one in read.items()
+            if n in frame
+        }
         return cls(len(frame), not_fit, found, lost)
 
     def __add__(self, other: Misread) -> Misread:
@@ -120,7 +124,7 @@ def unclear(encoding: Encoding, table: Columns) -> dict[str, dict[str, int]]:
         cells = table[column.name]
         odd = {"blank": int(cells.blank.sum())}
         if isinstance(column, OneHot):
-            listed = {read_cell(name, column.type)[1] for name in column.categories}
+            listed = places_of(column.categories, column.type)
             strange = [at for at, name in enumerate(cells.names) if name not in listed]
             odd["unlisted level"] = int(np.isin(cells.codes, strange).sum())
         elif isinstance(column, Numeric):

@@ -24,7 +24,7 @@ from bdpvi.datasets.domain import Domain as Domain
 from bdpvi.datasets.domain import Unfit as Unfit
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
-from bdpvi.datasets.types import ANY, BOOLEAN, UNUSED, ColumnType
+from bdpvi.datasets.types import ANY, BOOLEAN, TIMES, UNUSED, ColumnType
 
 _CODE, _TRUTH = ColumnType(kind="code"), ColumnType(kind="boolean")
 _NAMES = ColumnType(kind="category")
@@ -347,11 +347,12 @@ def type_of(given: Mapping[str, Any], name: str) -> ColumnType:
     """
     values, since = dict(given), given.get("since", ColumnType.since)
     for bound in ("low", "high"):
-        if given.get("kind") == "date" and isinstance(given.get(bound), str):
-            days, _, blank = ColumnType(kind="date", since=since).read(given[bound])
-            if blank:
+        if given.get("kind") in TIMES and isinstance(given.get(bound), str):
+            kind = ColumnType(kind=given["kind"], since=since, zone=given.get("zone"))
+            one, _, status = kind.of_text(given[bound])
+            if status:
                 raise ValueError(f"columns.{name}: {bound}={given[bound]!r} must be a day")
-            values[bound] = days
+            values[bound] = one
     return schema.from_json(ColumnType, values, f"columns.{name}", partial=True)
 
 

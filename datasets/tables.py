@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.cells import read_cell, read_cells
+from bdpvi.datasets.cells import read_cell, read_cells, series_of
 from bdpvi.datasets.dataset import Dataset, People, Split
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.formats import FileFormat
@@ -28,7 +28,7 @@ from bdpvi.datasets.outcome import outcome
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
-from bdpvi.datasets.types import NAMES, UNUSED, series_of, types_of
+from bdpvi.datasets.types import NAMES, UNUSED, types_of
 from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.noise.keys import Key
 

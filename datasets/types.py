@@ -8,42 +8,61 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import date
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bdpvi._ground import validate
-from bdpvi.datasets.cells import BLANK, read_cell, read_cells, shown, spelt, text_of
-from bdpvi.datasets.spelling import check_date_format, check_signs, day_of, later, number_of
+from bdpvi.datasets.spelling import (
+    BLANKS,
+    EXACT,
+    INEXACT,
+    check_date_format,
+    check_signs,
+    day_of,
+    digits,
+    instant_of,
+    later,
+    plain_of,
+    shown,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
+OK, BLANK, UNFIT, UNKNOWN = range(4)
+"""The status of a cell: a value, a blank, no value of its type, none of the declared levels."""
 ANY = "any"
-NUMBERS = ("number", "integer", "date")
+TIMES = ("date", "datetime")
+NUMBERS = ("number", "integer", *TIMES)
 NAMES = ("category", "code", "boolean", "ordered")
 UNUSED = ("identifier", "text")
 KINDS = (*NUMBERS, *NAMES, *UNUSED, ANY)
 BOOLEAN = ("False", "True")
 _WORDS = (("false", "no", "n", "f", "0"), ("true", "yes", "y", "t", "1"))
 """What a cell of kind boolean may say, in lower case, unless spellings are declared."""
-_PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?")
-_NOTHING = (math.nan, "", True)
+_PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?", re.ASCII)
+_LEVEL = re.compile(r"-?\d+(\.\d*)?", re.ASCII)
 _FITS: dict[str, tuple[str, ...]] = {
     "levels": NAMES,
     "low": NUMBERS,
     "high": NUMBERS,
     "decimal": ("number", "integer", ANY),
     "thousands": ("number", "integer", ANY),
+    "symbol": ("number", "integer"),
+    "measure": NUMBERS,
     "step": ("number", "integer"),
-    "date_format": ("date",),
-    "since": ("date",),
+    "date_format": TIMES,
+    "since": TIMES,
+    "zone": ("datetime",),
     "spellings": NAMES,
 }
 """The kinds that each field goes with."""
@@ -60,30 +79,37 @@ class ColumnType:
     """The declared type of a column. All of it is public.
 
     Attributes:
-        kind: ``number``; ``integer``; ``date``, a number of days; ``category``, a name, where a
-            number has its shortest spelling unless another one is a level; ``code``, text as
-            written; ``boolean``; ``ordered``, a category with ordered levels; ``identifier`` and
-            ``text``, which are left out; ``any``, a number or a name, whichever the cell is.
-        levels: the names, as written; of a Boolean that for no and that for yes.
-        low, high: bounds of numbers; of dates, days since ``since``.
+        kind: ``number``; ``integer``; ``date``, a number of days; ``datetime``, a number of
+            seconds; ``category``, a name, where a number has its shortest spelling unless another
+            one is a level; ``code``, text as written; ``boolean``; ``ordered``, a category with
+            ordered levels; ``identifier`` and ``text``, which are left out; ``any``, a number or a
+            name, whichever the cell is.
+        levels: the names, as written; of a Boolean that for no and that for yes. A number is the
+            level 007 if no other level is that number.
+        low, high: bounds of numbers; of dates, days since ``since``; of instants, seconds.
         blank: what a blank looks like, as written; an empty cell always is one. By default the
             usual signs, such as ``NA`` and ``?``, that are not among the levels.
+        missing: codes of further blanks, such as 9999, and what each means.
         decimal: the decimal sign in text, ``.`` or ``,``; by default that of the file.
         thousands: the sign between groups of three digits in text; by default that of the file.
+        symbol: a sign that text may bear before or after a number, such as ``$`` or ``%``; then
+            (5) is -5.
+        measure: the unit of a number, in words. It has no effect.
         step: unit of the last digit, such as 0.01, which released values are rounded to.
         date_format: how dates are written, such as ``%d.%m.%Y``; by default year, month, day.
         since: the day that counts as 0.
+        zone: that of clock times, such as ``Europe/Berlin``; by default UTC.
         spellings: further spellings of a level.
 
     Raises:
         ValueError: naming the field at fault.
 
     >>> weight = ColumnType(kind="number", decimal=",", step=0.1)
-    >>> weight.read("27,3"), weight.read("27.3")
-    ((27.3, '27.3', False), (nan, '', True))
+    >>> weight.of_text("27,3"), weight.of_text("27.3")
+    ((27.3, '27.3', 0), (nan, '', 2))
     >>> land = ColumnType(kind="category", levels=("NA", "DE"))
-    >>> land.read("NA"), ColumnType(kind="code").read("01002")
-    ((nan, 'NA', False), (nan, '01002', False))
+    >>> land.of_text("NA"), land.of_text("FR"), ColumnType(kind="code").of_text("01002")
+    ((nan, 'NA', 0), (nan, 'FR', 3), (nan, '01002', 0))
     """
 
     kind: str
@@ -97,6 +123,10 @@ class ColumnType:
     date_format: str | None = _absent(None)
     since: str = _absent("1970-01-01")
     spellings: Mapping[str, tuple[str, ...]] = _absent({}, hash=False)
+    missing: Mapping[str, str] = _absent({}, hash=False)
+    symbol: str | None = _absent(None)
+    measure: str | None = _absent(None)
+    zone: str | None = _absent(None)
 
     def __post_init__(self) -> None:
         validate.choice("kind", self.kind, KINDS)
@@ -110,6 +140,7 @@ class ColumnType:
                 raise ValueError(f"levels of a boolean must be two, got {self.levels!r:.200}")
         if self.blank is not None:
             self._check_names("blank", tuple(one for one in self.blank if one), least=0)
+        self._check_names("missing", tuple(self.missing), least=0)
         self._check_numbers()
         self._check_dates()
         self._check_spellings()
@@ -133,6 +164,8 @@ class ColumnType:
             if self.whole and not (float(low).is_integer() and float(high).is_integer()):
                 raise ValueError(f"low={low} and high={high} must be whole for kind={self.kind}")
         check_signs(*self.signs)
+        if self.symbol is not None and not re.fullmatch(r"[^\s\d.,'_()+-]+", self.symbol):
+            raise ValueError(f"symbol={self.symbol!r} must be a sign such as $ or %")
         if self.step is not None:
             validate.positive("step", self.step)
             if self.kind == "integer" and not float(self.step).is_integer():
@@ -144,6 +177,10 @@ class ColumnType:
             date.fromisoformat(self.since)
         except ValueError:
             raise ValueError(f"since={self.since!r} must be a day such as 1970-01-01") from None
+        try:
+            ZoneInfo(self.zone or "UTC")
+        except (KeyError, ValueError, OSError):
+            raise ValueError(f"zone={self.zone!r} must be a name such as Europe/Berlin") from None
 
     def _check_spellings(self) -> None:
         taken = set(self.names or ())
@@ -154,8 +191,9 @@ class ColumnType:
             if both := sorted(taken & {*some}):
                 raise ValueError(f"spellings has {both[0]!r} more than once")
             taken |= {*some}
-        if both := sorted(taken & {*(self.blank or ())}):
-            raise ValueError(f"blank has {both[0]!r}, which is a level or its spelling")
+        for name, codes in (("blank", self.blank or ()), ("missing", self.missing)):
+            if both := sorted(taken & {*codes}):
+                raise ValueError(f"{name} has {both[0]!r}, which is a level or its spelling")
 
     @property
     def numeric(self) -> bool:
@@ -166,11 +204,6 @@ class ColumnType:
     def whole(self) -> bool:
         """Whether all numbers are whole."""
         return self.kind in ("integer", "date")
-
-    @property
-    def plain(self) -> bool:
-        """Whether a finite number in a cell is read as itself, if it is whole where it must be."""
-        return self.kind in ("number", "integer") and self.blank is None
 
     @property
     def signs(self) -> tuple[str, str]:
@@ -202,81 +235,101 @@ class ColumnType:
             self, decimal=decimal if groups or decimal != "." else None, thousands=groups
         )
 
-    def read(self, value: object) -> tuple[float, str, bool]:
-        """Return a cell's number, its label and whether it is blank: declared so, or not fitting.
+    @cached_property
+    def _by_number(self) -> dict[str, str]:
+        """The level of a number, where one level alone is that number."""
+        at = [(digits(one), one) for one in self.names or () if _LEVEL.fullmatch(one)]
+        counts = Counter(number for number, _ in at)
+        return {number: one for number, one in at if counts[number] == 1}
 
-        A cell's number is NaN unless the kind is that of numbers.
+    @cached_property
+    def gone(self) -> frozenset[str]:
+        """Declared blanks, as written, and as labels of numbers or names."""
+        codes = {*(self.blank or ()), *self.missing}
+        found = [] if self.kind in TIMES else [self._value(one) for one in codes if one]
+        return frozenset(codes) | {one[1] for one in found if one is not None}
+
+    @cached_property
+    def codes(self) -> tuple[float, ...]:
+        """The numbers among the declared blanks, in a column of numbers."""
+        found = (self._number(one) for one in {*(self.blank or ()), *self.missing} if one)
+        return tuple(one[0] for one in found if one is not None and math.isfinite(one[0]))
+
+    def of_text(
+        self, text: str | None, declared: Collection[str] = frozenset()
+    ) -> tuple[float, str, int]:
+        """Return the number, the label and the status of a cell by its canonical text.
+
+        A number is NaN unless the kind is that of numbers or ``any``; a label is "" for a blank and
+        for what does not fit.
+
+        Args:
+            text: the text, by :func:`bdpvi.datasets.spelling.spell`.
+            declared: texts that are values although they look like blanks.
         """
-        return _NOTHING if self._blank(value) else self._read(value) or _NOTHING
+        bare = (text or "").removeprefix(EXACT)
+        if not text or not bare or bare in self.gone:
+            return math.nan, "", BLANK
+        values = bare in self._spelt or bare in declared
+        if self.blank is None and not values and bare.lower() in BLANKS:
+            return math.nan, "", BLANK
+        found = self._value(text)
+        if found is None:
+            return math.nan, "", UNFIT
+        number, label = found
+        if self.kind not in TIMES and label in self.gone:
+            return math.nan, "", BLANK
+        unknown = self.levels is not None and label not in self._spelt
+        return number, shown(label), UNKNOWN if unknown else OK
 
-    def fits(self, value: object) -> bool:
-        """Return whether a cell is a declared blank or a value of this type."""
-        return self._blank(value) or self._read(value) is not None
+    def _value(self, text: str) -> tuple[float, str] | None:
+        """Return the number and the label of a text; None if it does not fit."""
+        if self.kind in TIMES:
+            number = self._time(text)
+            return None if number is None else (number, digits(repr(number)))
+        if self.kind in NUMBERS or self.kind == ANY:
+            return self._number(text)
+        name = self._name(text.removeprefix(EXACT))
+        return None if name is None else (math.nan, name)
 
-    def _blank(self, value: object) -> bool:
-        if isinstance(value, float | np.floating) and math.isnan(value):
-            return True
-        text = _text(value)
-        if self.blank is not None:
-            return not text or text in self.blank
-        return not text or (text.lower() in BLANK and text not in self._spelt)
-
-    def _read(self, value: object) -> tuple[float, str, bool] | None:
-        if self.kind == "date":
-            return self._date(value)
-        if self.kind in NUMBERS:
-            number = None if _is_bool(value) else self._number(value)
-            if number is None or not math.isfinite(number):
-                return None
+    def _number(self, text: str) -> tuple[float, str] | None:
+        if self.kind != ANY and text in BOOLEAN:
+            return float(text == BOOLEAN[1]), "01"[text == BOOLEAN[1]]
+        plain = plain_of(text, *self.signs, self.symbol or "")
+        number = math.inf if plain is None else float(plain)
+        if plain is not None and math.isfinite(number):
             if self.kind == "integer" and not number.is_integer():
                 return None
-            label = spelt(number)
-            return _NOTHING if label in (self.blank or ()) else (number, label, False)
-        if self.kind == ANY:
-            return self._any(value)
-        name = self._name(value)
-        return None if name is None else (math.nan, name, False)
+            return number, (INEXACT if text[0] == INEXACT else "") + digits(plain)
+        return (math.nan, text.removeprefix(EXACT)) if self.kind == ANY else None
 
-    def _number(self, value: object) -> float | None:
-        if isinstance(value, int | float | np.number | Decimal):
-            try:
-                return float(value)
-            except (OverflowError, TypeError, ValueError):
-                return None
-        return number_of(_text(value), *self.signs)
+    def _time(self, text: str) -> float | None:
+        first = date.fromisoformat(self.since)
+        if self.kind == "date":
+            day = day_of(text, self.date_format)
+            return None if day is None else float((day - first).days)
+        at = instant_of(text, self.date_format, self.zone)
+        start = datetime(first.year, first.month, first.day, tzinfo=timezone.utc)
+        return None if at is None else (at - start).total_seconds()
 
-    def _any(self, value: object) -> tuple[float, str, bool]:
-        """Return a cell as without a type, but for the decimal sign."""
-        if not isinstance(value, str):
-            return read_cell(value)
-        number = self._number(value)
-        if number is None or not math.isfinite(number):
-            return math.nan, shown(_text(value)), False
-        return number, spelt(number), False
-
-    def _date(self, value: object) -> tuple[float, str, bool] | None:
-        day = day_of(value, self.date_format)
-        if day is None:
-            return None
-        days = float((day - date.fromisoformat(self.since)).days)
-        return _NOTHING if _text(value) in (self.blank or ()) else (days, spelt(days), False)
-
-    def _name(self, value: object) -> str | None:
-        text = _text(value)
+    def _name(self, text: str) -> str | None:
         if text in self._spelt:
             return self._spelt[text]
+        short = digits(text) if _PLAIN.fullmatch(text) else text
         if self.kind == "boolean":
             assert self.names is not None
-            said = text.casefold()
-            if _is_bool(value) or not self.spellings:
+            if text in BOOLEAN or not self.spellings:
                 for at, words in enumerate(_WORDS):
-                    if said in words:
+                    if short.casefold() in words:
                         return self.names[at]
             return None
-        if self.kind != "code" and _PLAIN.fullmatch(text):
-            short = spelt(float(text)) if math.isfinite(float(text)) else text
-            return self._spelt.get(short, shown(short))
-        return shown(text)
+        if text.startswith(INEXACT) and self.kind != "text":
+            return None
+        if self.kind in UNUSED:
+            return text
+        if self.kind != "code" and short in self._spelt:
+            return self._spelt[short]
+        return self._by_number.get(short) or (text if self.kind == "code" else short)
 
     def written(self, numbers: NDArray[np.float64], low: float, high: float) -> pd.Series[Any]:
         """Return released numbers, (N,), NaN for a blank, as what the column held.
@@ -293,6 +346,10 @@ class ColumnType:
         """
         import pandas as pd
 
+        if self.kind == "datetime":
+            at = pd.to_datetime(pd.Series(np.round(numbers)), unit="s", origin=self.since, utc=True)
+            at = at.dt.tz_convert(self.zone or "UTC")
+            return at if self.date_format is None else at.dt.strftime(self.date_format)
         if self.kind == "date":
             first = date.fromisoformat(self.since)
             days = [None if math.isnan(n) else later(first, round(n)) for n in numbers.tolist()]
@@ -309,18 +366,6 @@ class ColumnType:
         return pd.Series(np.round(steps * self.step, max(0, -int(exponent))))
 
 
-def _is_bool(value: object) -> bool:
-    return isinstance(value, bool | np.bool_)
-
-
-def _text(value: object) -> str:
-    """Return a cell as text; a number in its shortest spelling."""
-    if isinstance(value, int | float | np.number) and not _is_bool(value):
-        number = float(value) if abs(value) < 1e300 else math.inf  # type: ignore[operator]
-        return spelt(number) if math.isfinite(number) else "∞"
-    return text_of(value)
-
-
 def types_of(
     categorical: Sequence[str], declared: Mapping[str, ColumnType] | None = None
 ) -> dict[str, ColumnType]:
@@ -330,45 +375,9 @@ def types_of(
         categorical: these columns.
         declared: types of some columns, which are kept if they say what the column is.
 
-    >>> types_of(["ward"])["ward"].read("01")[1], types_of(["ward"])["ward"].read("1.0")[1]
-    ('01', '1')
+    >>> [types_of(["ward"])["ward"].of_text(one)[1] for one in ("01", "1.0")]
+    ['01', '1']
     """
     declared = declared or {}
     open_ones = [n for n in categorical if n not in declared or declared[n].kind == ANY]
     return {**declared, **dict.fromkeys(open_ones, ColumnType(kind="category"))}
-
-
-def series_of(values: pd.Series[Any], type: ColumnType | None) -> pd.Series[Any]:
-    """Return a column as its type reads it: numbers, or names with None for a blank.
-
-    >>> import pandas as pd
-    >>> series_of(pd.Series(["1,5", "?"]), ColumnType(kind="number", decimal=",")).tolist()
-    [1.5, nan]
-    """
-    import pandas as pd
-
-    if type is None:
-        return values
-    cells = read_cells(values, type)
-    given: dict[str, Any] = {"index": values.index, "name": values.name}
-    unread = np.isnan(cells.numbers) & ~cells.blank
-    if type.kind in NUMBERS or (type.kind == ANY and not unread.any()):
-        return pd.Series(cells.numbers, dtype=np.float64, **given)
-    names = np.array([*cells.names, None], dtype=object)
-    return pd.Series(names[cells.codes], dtype=object, **given)
-
-
-def unfit(values: pd.Series[Any], type: ColumnType) -> int:
-    """Return how many cells do not fit a type, and so count as blank. For the owner only."""
-    known: dict[tuple[Any, Any], bool] = {}
-    count = 0
-    for value in values.tolist():
-        try:
-            key = (value.__class__, value)
-            fits = known.get(key)
-            if fits is None:
-                fits = known[key] = type.fits(value)
-        except TypeError:  # lists and dictionaries are not hashable
-            fits = type.fits(str(value))
-        count += not fits
-    return count

@@ -13,12 +13,9 @@ from numpy.typing import NDArray
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.cells import BLANK, Reads, read_cell, shown, text_of
-
-_EXACT = 15
-"""Decimal numbers of this many digits stay apart as floats."""
-_BITS = 10_000
-"""Larger whole numbers have more digits than Python writes."""
+from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.spelling import BLANKS, EXACT, INEXACT, shown, spell
+from bdpvi.datasets.types import ColumnType
 
 _INEXACT = 2**53
 """From here on two whole numbers can be one number with a decimal point, of 64 bits."""
@@ -35,12 +32,12 @@ def without_unit(header: Sequence[str], unit: str) -> list[str]:
     return [name for name in header if name != unit]
 
 
-def persons_of(values: pd.Series[Any], type: Reads | None = None) -> pd.Series[Any]:
+def persons_of(values: pd.Series[Any], type: ColumnType | None = None) -> pd.Series[Any]:
     """Return the person of every row, (N,), as text; "" for nobody.
 
     A text is compared as written, but for blanks around it: "007", "7" and "7.0" are three persons.
     Numbers are compared exactly: 7 and 7.0 are one. With a declared type the cell's label counts,
-    so that an integer 007 is 7, unless it leaves out a part of a long name or number.
+    so that an integer 007 is 7.
 
     ε is for all rows of one name, and neither mistake is safe for a person. One with s spellings
     counts as s persons and has up to sε. Two persons under one name share the most rows of one:
@@ -59,36 +56,17 @@ def persons_of(values: pd.Series[Any], type: Reads | None = None) -> pd.Series[A
     return values.map(lambda value: _person(value, type))
 
 
-def _person(value: object, type: Reads | None) -> str:
-    written = _written(value)
+def _person(value: object, type: ColumnType | None) -> str:
+    text = spell(value) or ""
+    written = text if isinstance(value, str) else text.lstrip(EXACT + INEXACT)
     if type is None:
-        return "" if written.lower() in BLANK else written
+        return "" if written.lower() in BLANKS else written
     label = read_cell(value, type)[1]
-    digits = sum(one.isdigit() for one in written)
-    merged = shown(written) != written or (digits > _EXACT and _is_number(label))
-    return written if label and merged else label
-
-
-def _written(value: object) -> str:
-    """Return a cell as text, a number exactly: a label would merge long texts or numbers."""
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        value = int(value)
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        whole = int(value)
-        return str(whole) if whole.bit_length() < _BITS else hex(whole)
-    return text_of(value)
-
-
-def _is_number(label: str) -> bool:
-    try:
-        float(label)
-    except ValueError:
-        return False
-    return True
+    return written if label and shown(written) != written else label  # merged if not printable
 
 
 def at_most(
-    frame: pd.DataFrame, unit: str, rows: int, tell: bool = True, type: Reads | None = None
+    frame: pd.DataFrame, unit: str, rows: int, tell: bool = True, type: ColumnType | None = None
 ) -> pd.DataFrame:
     """Return the first ``rows`` rows of every person; rows without a person are left out.
 
@@ -162,7 +140,7 @@ class RowLimit:
 
     unit: str
     rows: int
-    type: Reads | None = None
+    type: ColumnType | None = None
 
     def of(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return these rows of a table, without the column; no other rows may be theirs."""

@@ -228,7 +228,6 @@ def test_a_client_s_batches_are_coins_of_its_records(i: int) -> None:
 
 
 def test_a_table_on_disk_is_fitted_as_its_rows_are(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     data = logistic_data(80, 2)
     model = bdpvi.BayesianLogisticRegression(clip=0.3)
     for i in (0, 40, 79):

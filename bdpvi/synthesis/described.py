@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import one_line, several
 from bdpvi.datasets.domain import OTHER, Domain
+from bdpvi.datasets.types import TIMES
 from bdpvi.synthesis.released import Synthetic
 
 _WIDE = 1.959964
@@ -92,8 +93,8 @@ def _quantiles(domain: Domain, cells: NDArray[np.float64]) -> str:
 def _written(domain: Domain, value: float) -> str:
     """Return a number as the column has it."""
     type_ = domain.type
-    if type_ is not None and (type_.step or type_.kind == "date"):
+    if type_ is not None and (type_.step or type_.kind in TIMES):
         assert domain.bounds is not None
         one = type_.written(np.array([value]), *domain.bounds).iloc[0]
-        return str(one.date() if hasattr(one, "date") else one)
+        return str(one.date() if hasattr(one, "date") and type_.kind == "date" else one)
     return f"{value:.0f}" if domain.integer else f"{value:.6g}"

@@ -352,7 +352,7 @@ def _target(one: Column, asked: Asked, file: FileFormat) -> tuple[TargetLook, li
 
 def _alike(label: str, positive: str) -> bool:
     """Return whether a value seems to be another spelling of the positive one."""
-    both = [_YES.read(text)[1] for text in (label, positive)]
+    both = [read_cell(text, _YES)[1] for text in (label, positive)]
     return label.casefold() == positive.casefold() or both == [BOOLEAN[1]] * 2
 
 

@@ -104,7 +104,7 @@ class Pipeline:
             return
         asked = [self.positive] if self.model is None else self.classes
         for value in asked:
-            if value not in (None, "") and (label := type_.read(value)[1]) not in type_.names:
+            if value not in (None, "") and (label := read_cell(value, type_)[1]) not in type_.names:
                 name = "positive" if self.model is None else "classes"
                 raise ValueError(
                     f"{name}={value!r}: types declares {type_.names} for the target "

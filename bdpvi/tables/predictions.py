@@ -137,7 +137,7 @@ class Predictions:
             PrivacyUtilityWarning: as :meth:`frame` does.
 
         Raises:
-            ValueError: as :meth:`frame` does, or if ``out`` exists or needs pyarrow.
+            ValueError: as :meth:`frame` does, or if ``out`` exists.
         """
         out = Path(out)
         store = _in_parquet if out.suffix.lower() in _PARQUET else _in_csv
@@ -259,13 +259,9 @@ def _in_csv(made: Predictions, path: Path) -> int:
 
 
 def _in_parquet(made: Predictions, path: Path) -> int:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ValueError(
-            "out: a Parquet file needs pyarrow: pip install 'bdpvi[stream]'"
-        ) from error
+    import pyarrow
+    from pyarrow import parquet
+
     header, number = made._of(made._nothing)[0], 0
     kinds = {
         name: pyarrow.float64() if one.dtype.kind == "f" else pyarrow.string()

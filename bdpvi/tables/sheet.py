@@ -12,13 +12,13 @@ from typing import Any
 import pandas as pd
 
 from bdpvi.datasets.blocks import LEFT_OUT
-from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.cells import read, read_cell
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, date_formats, shapes
 from bdpvi.datasets.measuring import MOST_CATEGORIES, objection
 from bdpvi.datasets.schema import Schema, in_file
-from bdpvi.datasets.types import ANY, BOOLEAN, NUMBERS, ColumnType, types_of
+from bdpvi.datasets.types import ANY, BLANK, BOOLEAN, NUMBERS, ColumnType, types_of
 from bdpvi.privacy.book import ROW
 from bdpvi.tables.looks import ColumnLook
 
@@ -189,13 +189,13 @@ def _each(
     """Yield each value, its number of cells, its number and its label, and how it is read."""
     for value, count in _tally(values).items():
         one, label, blank = read_cell(value, type)
-        read = math.isfinite(one)
-        if blank and (type is None or type.fits(value)):
+        status, finite = read(value, type)[1], math.isfinite(one)
+        if status == BLANK:
             how = "blank"
-        elif blank or (number and not read):
+        elif blank or (number and not finite):
             how = "unread"
         else:
-            how = "numbers" if read else "names"
+            how = "numbers" if finite else "names"
         yield value, count, one, label, how
 
 

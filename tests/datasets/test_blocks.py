@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -276,16 +275,6 @@ def test_a_window_is_small() -> None:
     assert len(rough.ranks) < 5_000
     found = exact.Tally.of(exact.keys(numbers), rough.window(0.1))
     assert 0 < len(found.ranks) < 20_000
-
-
-@given(st.lists(st.text("0123456789.+-eE infaxy_\t", max_size=6), max_size=5))
-def test_texts_read_at_once_are_read_alike(texts: list[str]) -> None:
-    found = cells._numbers_in(pd.Series(texts, dtype=object))
-    if found is not None:
-        for text, number in zip(texts, found.tolist(), strict=True):
-            expected, label, blank = cells.read_cell(text)
-            assert blank == math.isnan(number)
-            assert blank or (expected == number and cells.spelt(number) == label)
 
 
 @pytest.mark.parametrize(

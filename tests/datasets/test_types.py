@@ -24,11 +24,11 @@ from bdpvi.datasets import (
     from_frame,
     read_constants,
 )
-from bdpvi.datasets.cells import read_cell, read_cells
+from bdpvi.datasets.cells import read_cell, read_cells, series_of
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.schema import in_file, measured
-from bdpvi.datasets.types import KINDS, ColumnType, series_of, unfit
+from bdpvi.datasets.types import KINDS, UNFIT, ColumnType
 from bdpvi.synthesis import Counts
 from bdpvi.synthesis.released import of_bytes
 
@@ -53,7 +53,7 @@ def number(value: float) -> tuple[float, str, bool]:
         (NUMBER, "27.3", BLANK),
         (NUMBER, "12.34", BLANK),
         (NUMBER, 27.3, number(27.3)),
-        (NUMBER, True, BLANK),
+        (NUMBER, True, number(1.0)),
         (NUMBER, "9" * 400, BLANK),
         (ColumnType(kind="number", thousands=" "), "1\u202f234.5", number(1234.5)),
         (ColumnType(kind="number", blank=("-9",)), -9.0, BLANK),
@@ -310,7 +310,7 @@ def test_spellings_of_the_target_are_shown_before_the_charge_and_change_nothing(
 def test_cells_that_do_not_fit_are_blank_and_only_counted() -> None:
     values = pd.Series(["7,5", "7.5", "?", "seven", None, "7,5"])
     type_ = ColumnType(kind="number", decimal=",")
-    assert unfit(values, type_) == 2
+    assert read_cells(values, type_).count(UNFIT) == 2
     np.testing.assert_equal(series_of(values, type_).tolist(), [7.5, *[math.nan] * 4, 7.5])
     frame = pd.DataFrame({"kg": [*values] * 300, "sick": ["yes", "no"] * 900})
     types = Schema({"kg": Domain(low=0, high=9, type=type_)}, "form")

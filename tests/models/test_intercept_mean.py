@@ -91,7 +91,6 @@ def test_neighbours_are_fits_without_the_record(guide: type[GaussianGuide]) -> N
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_a_table_on_disk_has_the_same_fit(guide: type[GaussianGuide], tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     data = rare(200)
     frame = pd.DataFrame(data.x.numpy(), columns=list("abc")).assign(y=data.y.numpy())
     frame.to_parquet(tmp_path / "table.parquet")

@@ -170,7 +170,6 @@ def test_series_integrals_done_anew_and_searches_agree(guide: type[GaussianGuide
 def test_a_table_on_disk_has_the_same_fit_and_panel(
     noise_scale: float | None, tmp_path: Path
 ) -> None:
-    pytest.importorskip("pyarrow")
     data = wide()
     frame = pd.DataFrame(data.x.numpy(), columns=list("abc")).assign(y=data.y.numpy())
     frame.to_parquet(tmp_path / "table.parquet")

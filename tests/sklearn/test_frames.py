@@ -214,7 +214,6 @@ def test_levels_that_are_none_are_refused(levels: Any, message: str) -> None:
 @few
 @leaking
 def test_a_dtype_means_the_same_by_whichever_library() -> None:
-    pytest.importorskip("pyarrow")
     same = X.astype({"age": "int64[pyarrow]", "smokes": "bool[pyarrow]", "dose": "Float64"})
     first, second = (
         PrivateLogisticRegression(**PUBLIC, random_state=0).fit(one, Y) for one in (X, same)

@@ -88,7 +88,10 @@ class Table:
         self._files, kind = _files(self.path)
         self._csv = kind == "csv"
         self._stats = self._now()
-        self._arrow, self._parquet = _pyarrow()
+        import pyarrow
+        from pyarrow import parquet
+
+        self._arrow, self._parquet = pyarrow, parquet
         names = self._names(self._files[0])
         self.feature_names = tuple(
             [n for n in names if n != target] if features is None else features
@@ -293,12 +296,3 @@ def _files(path: Path) -> tuple[list[Path], str]:
             "needed"
         )
     return files, FORMATS[kinds.pop()]
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise ImportError('tables on disk need pyarrow: pip install "bdpvi[stream]"') from error
-    return pyarrow, parquet

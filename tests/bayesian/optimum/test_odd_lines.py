@@ -18,8 +18,6 @@ from simulated import logistic_data
 from bdpvi import PrivacyUtilityWarning, Table
 from bdpvi.datasets import reading
 
-pytest.importorskip("pyarrow")
-
 
 def read(path: Path, **given: Any) -> tuple[np.ndarray[Any, Any], int]:
     """Return features and target of a table, (n, d + 1), and how many records were left out."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import math
 import stat
 from collections.abc import Iterable, Sequence
@@ -41,8 +40,6 @@ from bdpvi.bayesian.optimum import stream
 from bdpvi.guides import FullRank, GaussianGuide, LowRank, MeanField
 from bdpvi.privacy import Charge
 from bdpvi.privacy.cost import Assumption, Bound
-
-pytest.importorskip("pyarrow")
 
 PRECISION = 1e-5
 MODEL = BayesianLogisticRegression(clip=0.5, intercept=True)
@@ -370,22 +367,6 @@ def test_what_needs_the_records_in_memory_is_refused(tmp_path: Path) -> None:
     refused("FullRank and mean-field|full-rank and mean-field", guide=LowRank)
 
 
-def test_without_pyarrow_the_error_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = written(logistic_data(60, 3), tmp_path, "csv")
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any, **more: Any) -> Any:
-        if name.startswith("pyarrow"):
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r'pip install "bdpvi\[stream\]"'):
-        Table(path, "y")
-
-
 def test_blocks_can_begin_anywhere(tmp_path: Path) -> None:
     data = logistic_data(400, 3)
     table = Table(written(data, tmp_path, "folder"), "y", rows=64)
@@ -397,7 +378,8 @@ def test_blocks_can_begin_anywhere(tmp_path: Path) -> None:
 
 
 def test_reading_does_not_keep_what_it_has_read(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
+    import pyarrow
+
     rows, names = 200_000, [f"x{j}" for j in range(20)]
     big = pd.DataFrame(
         np.random.default_rng(0).standard_normal((rows, 20), dtype=np.float32), columns=names
