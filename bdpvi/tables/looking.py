@@ -14,7 +14,7 @@ import pandas as pd
 
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import TooFewRecordsError, tell_owner
-from bdpvi.datasets.blocks import ODD, Blocks, files_of, in_blocks, is_dask
+from bdpvi.datasets.blocks import ODD, Blocks, in_blocks, is_dask
 from bdpvi.datasets.bought import UNDECLARED
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
@@ -24,6 +24,7 @@ from bdpvi.datasets.guess import Tally, numbers_in, seems, sign_options
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Schema, in_file
+from bdpvi.datasets.stored import files_of
 from bdpvi.datasets.types import BOOLEAN, NUMBERS, UNUSED, ColumnType
 from bdpvi.privacy.book import ROW
 from bdpvi.regression.objective_plan import FEWEST, MOST
