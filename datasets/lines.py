@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from bdpvi._ground.outputs import GUARDED
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import CHARSETS, FileFormat
 from bdpvi.datasets.stored import Stored, unpacked
@@ -32,8 +33,7 @@ _SEPARATORS = (",", ";", "\t", "|")
 _BY_NAME = {"tab": "\t", "\\t": "\t"}
 _BETWEEN = "\x1f"
 """Separates values where pandas guesses; in a cell it becomes a replacement character."""
-_BLANKS = "\\s\x85\xa0\u1680\u2000-\u200a\u202f\u205f\u3000"
-_GUARDED = re.compile(rf"\A'([{_BLANKS}]*'*[=+\-@＝＋－＠])")
+_GUARDED = re.compile(rf"\A'({GUARDED})")
 """A text that :func:`bdpvi._ground.outputs.cell` keeps from being a formula."""
 
 
@@ -203,10 +203,10 @@ def parsed(content: bytes, names: Sequence[str], format: FileFormat) -> tuple[Ta
     if format.multiline:
         columns, odd = _across(content.decode(), separator, len(names))
     else:
+        if len(names) == 1 or not separator.isascii():
+            content = re.sub(rb"(?m)^ +$", b"", content)
         if b'"' in content or not separator.isascii():
             content, odd = _closed(content, separator)
-        if len(names) == 1:
-            content = re.sub(rb"(?m)^ +$", b"", content)
         columns, more = _columns(content, separator if separator.isascii() else ",", len(names))
         odd += more
     for at, column in enumerate(columns):
@@ -270,7 +270,7 @@ def _closed(content: bytes, separator: str) -> tuple[bytes, int]:
 
 
 def _unclear(signs: NDArray[np.uint8], ends: NDArray[np.int64], separator: str) -> list[int]:
-    """Return the numbers of lines whose quotes do not alternate."""
+    """Return the numbers of lines whose quotes do not alternate, or that may be too long."""
     quotes = np.flatnonzero(signs == ord('"'))
     line = np.searchsorted(ends, quotes)
     first = np.flatnonzero(np.diff(line, prepend=-1))
@@ -278,7 +278,8 @@ def _unclear(signs: NDArray[np.uint8], ends: NDArray[np.int64], separator: str) 
     opens = (np.arange(len(quotes)) - np.repeat(first, count)) % 2 == 0
     beside = signs[np.where(opens, quotes - 1, quotes + 1)]
     good = np.isin(beside, [ord(separator), ord("\n"), ord('"')]) | (opens & (quotes == 0))
-    return sorted({*line[~good].tolist(), *line[first[count % 2 == 1]].tolist()})
+    long = np.diff(ends, prepend=-1)[line[first]] > csv.field_size_limit()
+    return sorted({*line[~good].tolist(), *line[first[(count % 2 == 1) | long]].tolist()})
 
 
 def _across(content: str, separator: str, width: int) -> tuple[list[Any], int]:

@@ -105,9 +105,9 @@ class Observations:
     def read(self) -> Iterator[pd.DataFrame]:
         """Yield the rows, at most :data:`ROWS` at a time."""
         given: dict[str, Any] = {"row_offset": self.start, "row_limit": self.rows}
-        if self.kind != "por":
-            given["formats_as_category"] = False
-        made = self.found(apply_value_formats=True, **given)[0][list(self.header)]
+        if self.kind in ("sav", "por", "dta"):  # SAS keeps its labels in another file
+            given |= {"apply_value_formats": True, "formats_as_category": False}
+        made = self.found(**given)[0][list(self.header)]
         made.attrs[DIGEST] = ()
         yield from sliced(made)
 
