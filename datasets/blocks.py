@@ -1,7 +1,7 @@
 """Tables in blocks: files larger than memory, folders and globs of them, and Dask data frames.
 
-A block is a row group of a Parquet file, a range of bytes of a CSV file, or a partition of a Dask
-data frame. It is read whenever a sum needs it (:mod:`bdpvi.datasets.records`).
+A block is a part of the table (:mod:`bdpvi.datasets.openers`), such as a row group of a Parquet
+file, a range of bytes of a CSV file, or a partition of a Dask data frame. It is read whenever a sum needs it (:mod:`bdpvi.datasets.records`).
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Blocks:
 
         Args:
             table: a file, or a folder or glob of files of one kind, each a path or a URL of
-                :mod:`fsspec`; a Dask data frame; or a table in memory, as
-                :func:`bdpvi.datasets.objects.in_memory` takes it.
+                :mod:`fsspec`; a Dask data frame; or a table in memory, of pandas,
+                Polars, DuckDB or pyarrow, or a query with its connection.
             file: how files of text are written.
             size: size of the blocks of a file of text in bytes. It is one block if values may span
                 lines, if it is compressed, or if it is of UTF-16.

@@ -60,7 +60,7 @@ def partition(
     on disk for another two copies of the table.
 
     Args:
-        table: a file, a folder or glob of CSV or Parquet files, a URL, or their blocks.
+        table: a file, folder, glob or URL of text, Parquet, Feather or ORC; or their blocks.
         by: the column that identifies persons, as ``unit`` of the release.
         out: the new folder; it appears when all files are written.
         types: declared types of columns, as for the release: that of ``by`` decides which spellings

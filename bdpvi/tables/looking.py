@@ -56,7 +56,7 @@ def look(
     rows in memory is a look at its first 200,000.
 
     Args:
-        path: a CSV or Parquet file; or a table in blocks: a folder, a glob or a URL of such files,
+        path: a file; or a table in blocks: a folder, a glob or a URL of files of one kind,
             a Dask data frame, or :class:`~bdpvi.datasets.blocks.Blocks`.
         types: declared types of columns, or the file with them.
         executor: workers that count the cells, as for :func:`bdpvi.private`; with it a file is

@@ -123,7 +123,8 @@ def private(
     unit.
 
     Args:
-        table: a data frame, a CSV or Parquet file, or records with public preprocessing. Or a table
+        table: a file, a data frame of pandas or Polars, a relation of DuckDB, a table or stream of
+            pyarrow, a query with its connection, or records with public preprocessing. Or a table
             in blocks, which need not fit in memory: a folder or a glob of files of one kind, a URL,
             a Dask data frame, or :class:`bdpvi.datasets.blocks.Blocks`. With a ``unit`` all rows of
             a person must lie in one block; :func:`bdpvi.datasets.partition` writes such a table.
