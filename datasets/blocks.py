@@ -1,7 +1,8 @@
 """Tables in blocks: files larger than memory, folders and globs of them, and Dask data frames.
 
 A block is a part of the table (:mod:`bdpvi.datasets.openers`), such as a row group of a Parquet
-file, a range of bytes of a CSV file, or a partition of a Dask data frame. It is read whenever a sum needs it (:mod:`bdpvi.datasets.records`).
+file, a range of bytes of a CSV file, or a partition of a Dask data frame. It is read whenever a sum
+needs it (:mod:`bdpvi.datasets.records`).
 """
 
 from __future__ import annotations
