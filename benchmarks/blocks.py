@@ -37,8 +37,9 @@ from printed import command
 
 import bdpvi
 from bdpvi import datasets
-from bdpvi.datasets.blocks import Blocks, RowGroup
+from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.dataset import BlockData
+from bdpvi.datasets.openers import RowGroup
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
 

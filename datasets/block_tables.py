@@ -39,8 +39,8 @@ def from_blocks(
     but a few blocks is in memory. The first pass counts the records.
 
     Args:
-        table: a file, a folder or glob of CSV or Parquet files, a URL, a Dask data frame, or
-            :class:`~bdpvi.datasets.blocks.Blocks`.
+        table: what :meth:`bdpvi.datasets.blocks.Blocks.of` takes: a file, a folder or glob of
+            files of one kind, a URL, a data frame; or its blocks.
         target: the yes/no column.
         unit: the column that identifies persons, if a guarantee is to be about all rows of one, who
             must lie in one block, as :func:`~bdpvi.datasets.partition` writes them.

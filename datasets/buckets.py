@@ -22,9 +22,10 @@ from bdpvi._ground import progress as shown
 from bdpvi._ground import store
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets import blocks
-from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks, Lines, RowGroup, is_dask
+from bdpvi.datasets.blocks import ODD, Blocks
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.openers import Lines, RowGroup
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.units import hashes_of, persons_of
 
@@ -59,7 +60,7 @@ def partition(
     on disk for another two copies of the table.
 
     Args:
-        table: a file, a folder or glob of CSV or Parquet files, a URL, or their blocks.
+        table: a file, folder, glob or URL of text, Parquet, Feather or ORC; or their blocks.
         by: the column that identifies persons, as ``unit`` of the release.
         out: the new folder; it appears when all files are written.
         types: declared types of columns, as for the release: that of ``by`` decides which spellings
@@ -85,11 +86,14 @@ def partition(
     ...     len(table.parts), table.records().sum(len)
     (1, 3)
     """
-    if is_dask(table):
-        raise ValueError("table: a Dask data frame is no file; its to_parquet() writes some")
     found = table if isinstance(table, Blocks) else Blocks.of(table, file)
     if by not in found.header:
         raise ValueError(f"by={by!r} must be a column of the table")
+    if not all(isinstance(part, Lines | RowGroup) for part in found.parts):
+        raise ValueError(
+            "table: partition takes files of text, Parquet, Feather or ORC; to_parquet() of a data "
+            "frame writes one"
+        )
     columns = _columns(found)
     types = in_file(types, list(found.header), found.file)
     work = _Work(by, None if types is None else types.of_unit(by)[0], columns)
@@ -106,20 +110,18 @@ def partition(
 def _columns(table: Blocks) -> Columns:
     """Return names and types of a table's columns, which are text in CSV files."""
     import pyarrow as pa
-    from pyarrow import parquet
 
-    files = list(dict.fromkeys(one.file for one in table.parts if isinstance(one, RowGroup)))
+    files = {one.file: one for one in table.parts if isinstance(one, RowGroup)}
     if not files:
         return pa.schema([(name, pa.string()) for name in table.header])
     found: list[Columns] = []
-    for one in files:
-        with one.open() as opened, parquet.ParquetFile(opened) as file:
-            found.append(file.schema_arrow)
+    for file, one in files.items():
+        found.append(one.columns())
         try:
             pa.unify_schemas([found[0], found[-1]], promote_options="permissive")
         except pa.ArrowException as error:
-            other = files[0].path
-            raise ValueError(f"{one.path} has other types than {other}: {error}") from error
+            other = next(iter(files)).path
+            raise ValueError(f"{file.path} has other types than {other}: {error}") from error
     return pa.unify_schemas(found, promote_options="permissive").with_metadata(found[0].metadata)
 
 
@@ -176,13 +178,9 @@ class _Work:
 
         left_out = place = 0
         for part in parts:
-            for rows in part.batches() if isinstance(part, RowGroup) else part.read():
-                if isinstance(part, Lines):
-                    left_out += rows.attrs[LEFT_OUT]
-                    made = pa.Table.from_pandas(rows, schema=self.columns, preserve_index=False)
-                else:
-                    one = pa.Table.from_batches([rows])
-                    made = one.select(self.columns.names).cast(self.columns)
+            for rows, odd, _ in part.tables():
+                left_out += odd
+                made = rows.select(self.columns.names).cast(self.columns)
                 hashes = pa.array(self._hashes(made, place))
                 place += len(made)
                 yield from made.append_column("", hashes).combine_chunks().to_batches()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
 from dataclasses import dataclass
-from typing import Protocol
 
 from bdpvi._ground import validate
 from bdpvi.datasets.spelling import check_date_format, check_signs
@@ -62,31 +60,3 @@ class FileFormat:
     def plain(self) -> bool:
         """Whether numbers are written as Python writes them."""
         return self.signs[:2] == (".", "")
-
-
-class Bytes(Protocol):
-    """A file that is read as bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return the next bytes, none at the end."""
-
-
-class _Recoded:
-    """A file of another character set, read as UTF-8."""
-
-    def __init__(self, file: Bytes, charset: str) -> None:
-        self._file = file
-        self._decoder = codecs.getincrementaldecoder(CHARSETS[charset])(errors="replace")
-
-    def read(self, size: int, /) -> bytes:
-        """Return the UTF-8 of about so many bytes, none at the end."""
-        while True:
-            found = self._file.read(size)
-            text = self._decoder.decode(found, final=not found)
-            if text or not found:
-                return text.encode(errors="replace")
-
-
-def in_charset(file: Bytes, charset: str) -> Bytes:
-    """Return a file of this character set as UTF-8."""
-    return file if charset == FileFormat.charset else _Recoded(file, charset)

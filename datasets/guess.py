@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 from bdpvi.datasets.formats import CHARSETS, FileFormat
 from bdpvi.datasets.spelling import day_of, number_of
+from bdpvi.datasets.stored import TEXT, Stored, unpacked
 
 _SEPARATORS = (",", ";", "\t", "|")
 _SIGNS = (
@@ -41,14 +41,14 @@ def seems(path: str | os.PathLike[str], given: FileFormat) -> FileFormat:
     """Return the format with the character set and the separator that the file seems to have.
 
     Args:
-        path: a CSV file; a Parquet file has the format given.
+        path: a file of text; others have the format given.
         given: the declared format, which is kept where it fits.
     """
-    if Path(path).suffix.lower() in (".parquet", ".pq"):
+    stored = Stored.of(os.fspath(path))
+    if (kind := stored.kind()) not in TEXT:
         return given
-    found = replace(given, charset=_charset(path, given.charset))
-    with open(path, "rb") as file:
-        text = file.read(_CHUNK).decode(CHARSETS[found.charset], errors="replace")
+    found = replace(given, charset=_charset(stored, kind, given.charset))
+    text = next(_blocks(stored, kind), b"").decode(CHARSETS[found.charset], errors="replace")
     lines = [line for line in text.splitlines() if line.strip()][:_LINES]
     mine = "\t" if given.separator in ("tab", "\\t") else given.separator
     fits = {one: _fit(lines, one) for one in dict.fromkeys((mine, *_SEPARATORS)) if len(one) == 1}
@@ -73,10 +73,10 @@ def _fit(lines: list[str], separator: str) -> float:
     return sum(one == widths[0] for one in widths[1:]) / (len(widths) - 1)
 
 
-def _charset(path: str | os.PathLike[str], given: str) -> str:
+def _charset(file: Stored, kind: str, given: str) -> str:
     """Return the character set that a file seems to have; the one given if any would do."""
     decoder, utf8, plain, odd = codecs.getincrementaldecoder("utf-8")(), True, True, False
-    for at, block in enumerate(chain(_blocks(path), [b""])):
+    for at, block in enumerate(chain(_blocks(file, kind), [b""])):
         if at == 0 and block[:2] in _MARKS:  # no row may decide it
             return "utf-16"
         plain, odd = plain and block.isascii(), odd or bool(_ODD.search(block))
@@ -92,9 +92,10 @@ def _charset(path: str | os.PathLike[str], given: str) -> str:
     return given if given in ("latin-1", "cp1252") else "latin-1"
 
 
-def _blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    with open(path, "rb") as file:
-        while block := file.read(_CHUNK):
+def _blocks(file: Stored, kind: str) -> Iterator[bytes]:
+    with file.open() as opened:
+        stream = unpacked(opened, kind)
+        while block := stream.read(_CHUNK):
             yield block
 
 

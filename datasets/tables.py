@@ -181,7 +181,7 @@ def from_csv(
     file: FileFormat | None = None,
     **options: Any,
 ) -> Split:
-    """Read a CSV or Parquet file by :func:`read_table` and split it by :func:`from_frame`.
+    """Read a file by :func:`read_table` and split it by :func:`from_frame`.
 
     Args:
         path: the file.

@@ -26,7 +26,10 @@ _OBEYED = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u20
 """C0 and C1, direction marks, line and paragraph separators, surrogates."""
 _UNSAFE = re.compile(f"[{_OBEYED}]")
 _UNSAFE_IN_LINE = re.compile(f"[\t\n{_OBEYED}]")
-_FORMULA = tuple("=+-@＝＋－＠")
+_BLANKS = "\\s\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+GUARDED = f"[{_BLANKS}']*[=+\\-@＝＋－＠]"
+"""How a text begins that gets an apostrophe; for Python's and Arrow's regular expressions."""
+_FORMULA = re.compile(GUARDED)
 _CLOSED = (errno.EPIPE, errno.EINVAL)
 """Errors of a pipe without a reader; the second is on Windows."""
 _ERRORS = "bdpvi.escaped"
@@ -72,8 +75,8 @@ def one_line(text: str) -> str:
 def cell(value: Any) -> Any:
     r"""Return a value for a CSV file: one line that no spreadsheet reads as a formula.
 
-    Text that begins like a formula is prefixed with an apostrophe, unless it is a number or a sign
-    alone.
+    Text that begins like a formula, after apostrophes too, is prefixed with an apostrophe, unless
+    it is a number or a sign alone. Reading a table takes that one away again.
 
     >>> cell("=cmd()"), cell("-0.5"), cell("yes"), cell(-1), cell("-")
     ("'=cmd()", '-0.5', 'yes', -1, '-')
@@ -83,7 +86,7 @@ def cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     harmless = value in ("+", "-") or _is_number(value)
-    if value.lstrip().startswith(_FORMULA) and not harmless:
+    if _FORMULA.match(value) and not harmless:
         value = f"'{value}"
     return one_line(value)
 

@@ -171,9 +171,10 @@ def synthesize(
     composes there with other charges. No row is refused, see :class:`bdpvi.datasets.Schema`.
 
     Args:
-        table: the rows, with the schema's columns in any order. Or a table in blocks, which need
-            not fit in memory: a CSV or Parquet file, a folder or a glob of files of one kind, a
-            URL, a Dask data frame, or :class:`bdpvi.datasets.blocks.Blocks`.
+        table: the rows, with the schema's columns in any order: a table in memory, as
+            :func:`bdpvi.private` takes it. Or one in blocks, which need not fit in memory: a file,
+            a folder or a glob of files of one kind, a URL, a Dask data frame, or
+            :class:`bdpvi.datasets.blocks.Blocks`.
         schema: the domain of each column, if any; public, made without looking at the table.
         target: the most important column, if any, such as the label of a classifier.
         epsilon, delta: worst-case guarantee of this release.

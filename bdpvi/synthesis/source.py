@@ -14,6 +14,7 @@ from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks, in_blocks
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import Misread
+from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.records import Held, Records, Spread
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.types import ColumnType
@@ -55,6 +56,7 @@ class Source:
         Raises:
             ValueError: naming the argument at fault.
         """
+        table = in_memory(table)
         path = table.path or table if isinstance(table, Blocks) else table
         persons.check_said(
             path, unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person

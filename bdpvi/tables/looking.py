@@ -15,7 +15,7 @@ import pandas as pd
 from bdpvi._ground.outputs import several
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import TooFewRecordsError, tell_owner
-from bdpvi.datasets.blocks import ODD, Blocks, files_of, in_blocks, is_dask
+from bdpvi.datasets.blocks import ODD, Blocks, in_blocks, is_dask
 from bdpvi.datasets.bought import UNDECLARED
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
@@ -25,6 +25,7 @@ from bdpvi.datasets.guess import Tally, numbers_in, seems, sign_options
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Schema, in_file
+from bdpvi.datasets.stored import files_of
 from bdpvi.datasets.types import BOOLEAN, NUMBERS, UNUSED, ColumnType
 from bdpvi.privacy.book import ROW
 from bdpvi.regression.objective_plan import FEWEST, MOST
@@ -56,7 +57,7 @@ def look(
     rows in memory is a look at its first 200,000.
 
     Args:
-        path: a CSV or Parquet file; or a table in blocks: a folder, a glob or a URL of such files,
+        path: a file; or a table in blocks: a folder, a glob or a URL of files of one kind,
             a Dask data frame, or :class:`~bdpvi.datasets.blocks.Blocks`.
         types: declared types of columns, or the file with them.
         executor: workers that count the cells, as for :func:`bdpvi.private`; with it a file is

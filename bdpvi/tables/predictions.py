@@ -90,8 +90,8 @@ class Predictions:
         Args:
             release: a release of a table with raw columns, such as :func:`bdpvi.load_release`
                 reads.
-            table: a CSV or Parquet file; a folder, a glob or a URL of such files; a Dask data
-                frame; or :class:`~bdpvi.datasets.blocks.Blocks`.
+            table: what :meth:`bdpvi.datasets.blocks.Blocks.of` takes: a file; a folder, a glob or
+                a URL of files; a data frame; or its blocks.
             ids: columns that the predictions begin with.
             unknown: ``"refuse"`` or ``"base"``: see
                 :class:`~bdpvi.datasets.encoding.Encoding`; by default that of the release.

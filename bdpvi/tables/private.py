@@ -32,6 +32,7 @@ from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import Misread, beyond, tell_of_clamped, tell_of_target
+from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.records import Held, Records
@@ -122,7 +123,8 @@ def private(
     unit.
 
     Args:
-        table: a data frame, a CSV or Parquet file, or records with public preprocessing. Or a table
+        table: a file, a data frame of pandas or Polars, a relation of DuckDB, a table or stream of
+            pyarrow, a query with its connection, or records with public preprocessing. Or a table
             in blocks, which need not fit in memory: a folder or a glob of files of one kind, a URL,
             a Dask data frame, or :class:`bdpvi.datasets.blocks.Blocks`. With a ``unit`` all rows of
             a person must lie in one block; :func:`bdpvi.datasets.partition` writes such a table.
@@ -324,6 +326,7 @@ class Work:
         """Read the table; arguments as for :func:`private`. A refusal leaves no ledger."""
         there = device_of(device)
         torch.zeros(1, dtype=torch.float64, device=there).cpu()  # refused before a charge
+        table = in_memory(table)
         said: Any = {"unit": unit, "rows_per_unit": rows_per_unit}
         path_of = table.path or table if isinstance(table, Blocks) else table
         persons.check_said(path_of, **said, one_row_per_person=one_row_per_person)

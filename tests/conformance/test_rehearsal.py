@@ -320,7 +320,7 @@ class Drawn:
 
 def partitions(after: int, change: Any = None) -> Blocks:
     """Return a table of which the third partition changes."""
-    from bdpvi.datasets.blocks import Partition
+    from bdpvi.datasets.openers import Partition
 
     each = [Drawn(at, after if at == 2 else 10**9, change) for at in range(4)]
     return Blocks(

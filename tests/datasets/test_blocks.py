@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bdpvi.datasets import cells, exact
-from bdpvi.datasets.blocks import Blocks, Stored
+from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.records import Held, Spread, depth, in_pairs
+from bdpvi.datasets.stored import Stored
 from bdpvi.datasets.types import ColumnType
 from bdpvi.noise.keys import Key
 

@@ -215,7 +215,8 @@ class Table:
         """Return the names of a file's columns."""
         from bdpvi.datasets.reading import read_header  # late: it needs pandas
 
-        return read_header(file)
+        names = read_header(file)  # refuses what is no table
+        return names if self._csv else list(self._parquet.read_schema(file).names)
 
     def _check_names(self, names: Sequence[str], file: Path) -> None:
         asked = [("target", self.target), *(("features", f) for f in self.feature_names)]

@@ -16,7 +16,7 @@ import torch
 from simulated import logistic_data
 
 from bdpvi import PrivacyUtilityWarning, Table
-from bdpvi.datasets import reading
+from bdpvi.datasets import lines as lines_of
 
 
 def read(path: Path, **given: Any) -> tuple[np.ndarray[Any, Any], int]:
@@ -105,7 +105,7 @@ def mutate(path: Path, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put odd lines among good ones: each is read by itself, or left out and counted."""
     chance = random.Random(0)
     for turn in range(times):
-        monkeypatch.setattr(reading, "_CHUNK", chance.choice([1, 7, 64, 1 << 20]))
+        monkeypatch.setattr(lines_of, "CHUNK", chance.choice([1, 7, 64, 1 << 20]))
         end = chance.choice([b"\n", b"\r\n"])
         lines = []
         for _ in range(chance.randrange(1, 30)):

@@ -1,0 +1,204 @@
+"""Files of tables: where they lie, what they are, and whether they have changed."""
+
+from __future__ import annotations
+
+import bz2
+import glob
+import gzip
+import io
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PACKED = ("gzip", "bz2", "zstd", "zip")
+TEXT = ("text", *PACKED)
+NAMES = {
+    **dict.fromkeys(TEXT, "CSV file"),
+    "parquet": "Parquet file",
+    "feather": "Feather file",
+    "orc": "ORC file",
+    "excel": "Excel workbook",
+    "sav": "SPSS file",
+    "por": "SPSS file",
+    "dta": "Stata file",
+    "sas7bdat": "SAS file",
+    "xpt": "SAS file",
+}
+"""What a file is, by its kind."""
+_BY_NAME = {
+    **{f".{kind}": kind for kind in NAMES},
+    **{".pq": "parquet", ".arrow": "feather", ".zsav": "sav"},
+    **dict.fromkeys((".xlsx", ".xlsm", ".xlsb", ".xls", ".ods"), "excel"),
+}
+"""Kinds by suffix, for what no first bytes tell, and for damaged files."""
+_SIGNS = {
+    b"ARROW1\0\0": "feather",
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bz2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xd0\xcf\x11\xe0": "excel",
+    b"$FL2@(#)": "sav",
+    b"$FL3@(#)": "sav",
+    b"<stata_dta>": "dta",
+    b"HEADER RECORD***": "xpt",
+}
+"""Kinds by first bytes."""
+_BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")
+_OTHERS = {
+    b"%PDF": "a PDF document",
+    b"SQLite format 3\0": "an SQLite database",
+    b"\x89HDF": "an HDF5 file",
+    b"\xfd7zXZ": "an xz archive; unpack it",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive; unpack it",
+    b"Rar!\x1a": "a RAR archive; unpack it",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+}
+"""What is refused, by first bytes."""
+_TABLES = (*_BY_NAME, ".csv", ".tsv")
+_UNPACKED = (".gz", ".bz2", ".zst")
+_HEAD = 16
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A file, local or at a URL, as it was when the table was opened.
+
+    Attributes:
+        path: its path or URL.
+        size: its size in bytes.
+        stamp: changes with its content: a time, or what its store says.
+    """
+
+    path: str
+    size: int
+    stamp: str
+
+    @classmethod
+    def of(cls, path: str) -> Stored:
+        """Return the file as it is now.
+
+        Raises:
+            OSError: if it cannot be opened.
+        """
+        if "://" in path:
+            files, inner = _store(path)
+            return cls(path, int(files.size(inner)), str(files.ukey(inner)))
+        found = os.stat(path)
+        return cls(path, found.st_size, str(found.st_mtime_ns))
+
+    def open(self) -> Any:
+        """Return the opened file.
+
+        Raises:
+            ValueError: if it has changed.
+        """
+        self.check()
+        return _store(self.path)[0].open(self.path) if "://" in self.path else open(self.path, "rb")
+
+    def check(self) -> None:
+        """Raise ValueError if it has changed."""
+        if Stored.of(self.path) != self:
+            raise ValueError("the file has changed since the table was opened")
+
+    def kind(self) -> str:
+        """Return what the file is, by its first bytes, else by its name.
+
+        Raises:
+            ValueError: if it is no table, saying what it is.
+        """
+        with self.open() as opened:
+            head = opened.read(_HEAD)
+            opened.seek(max(self.size - 4, 0))
+            tail = opened.read(4)
+            for sign, words in _OTHERS.items():
+                if head.startswith(sign):
+                    raise ValueError(f"{self.path} is {words}")
+            if head.startswith(b"PK\x03\x04") and zipfile.is_zipfile(opened):
+                names = _names(zipfile.ZipFile(opened))
+                office = any(one.startswith(("xl/", "content.xml")) for one in names)
+                return "excel" if office else "zip"
+        if head.startswith(b"PAR1") and tail == b"PAR1":
+            return "parquet"
+        if head.startswith(b"ORC") and tail.startswith(b"ORC"):
+            return "orc"
+        found = next((kind for sign, kind in _SIGNS.items() if head.startswith(sign)), "")
+        if found == "bz2" and not head[4:].startswith(_BZIP2):
+            found = ""
+        return found or self.by_name
+
+    @property
+    def by_name(self) -> str:
+        """What the file is by its name."""
+        found = _BY_NAME.get(Path(self.path).suffix.lower(), "text")
+        return "text" if found in PACKED else found
+
+
+def unpacked(opened: Any, kind: str) -> Any:
+    """Return the content of an opened file of text, which may be compressed, as a stream.
+
+    Raises:
+        ValueError: if it is an archive of several files.
+    """
+    if kind == "gzip":
+        return gzip.open(opened)
+    if kind == "bz2":
+        return bz2.open(opened)
+    if kind == "zstd":
+        from pyarrow import CompressedInputStream
+
+        return io.BufferedReader(CompressedInputStream(opened, "zstd"))
+    if kind == "zip":
+        archive = zipfile.ZipFile(opened)
+        names = _names(archive)
+        if len(names) != 1:
+            raise ValueError(f"an archive of {len(names)} files; unpack it and name one")
+        return archive.open(names[0])
+    return opened
+
+
+def _names(archive: zipfile.ZipFile) -> list[str]:
+    found = [one for one in archive.namelist() if not one.endswith("/")]
+    return [one for one in found if not one.startswith("__MACOSX")]
+
+
+def files_of(path: str) -> list[str]:
+    """Return the files of a table in order: itself, those in a folder, or those of a glob.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    if "://" in path:
+        files, inner = _store(path)
+        found = files.glob(inner) if glob.has_magic(inner) else [inner]
+        if len(found) == 1 and files.isdir(found[0]):
+            found = files.ls(found[0], detail=False)
+        names = [files.unstrip_protocol(one) for one in found]
+    elif os.path.isdir(path):
+        names = [entry.path for entry in os.scandir(path) if entry.is_file()]
+    else:
+        names = [path] if os.path.isfile(path) else glob.glob(path)
+    if len(names) > 1 or os.path.isdir(path):
+        names = sorted(one for one in names if _is_table(Path(one)))
+    if not names:
+        raise ValueError(
+            f"{path!r} is neither a file nor a folder or glob of tables, such as .csv or .parquet"
+        )
+    return names
+
+
+def _is_table(path: Path) -> bool:
+    name = path.with_suffix("") if path.suffix.lower() in _UNPACKED else path
+    return name.suffix.lower() in _TABLES and not path.name.startswith((".", "_"))
+
+
+def _store(path: str) -> tuple[Any, str]:
+    """Return the store of a URL and the path in it."""
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise ValueError(f"{path!r} is a URL, which needs: pip install 'bdpvi[dask]'") from error
+    files, inner = url_to_fs(path)
+    return files, str(inner)

@@ -1,0 +1,290 @@
+"""Tables of any kind are read alike: what a file holds decides, and no cell changes on the way."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import sqlite3
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bdpvi._ground.outputs import csv_text
+from bdpvi.datasets import sheets
+from bdpvi.datasets.blocks import Blocks
+from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.guess import seems
+from bdpvi.datasets.lines import parsed
+from bdpvi.datasets.objects import in_memory
+from bdpvi.datasets.reading import read_header, read_table
+
+LONG = 2**62 + 1
+FRAME = pd.DataFrame(
+    {
+        "id": pd.array([LONG, None, 3], dtype="Int64"),
+        "kg": [70.5, np.nan, -1.0],
+        "sex": ["F", "M", None],
+    }
+)
+TEXT = b"id,kg,sex\n4611686018427387905,70.5,F\n,,M\n3,-1.0,\n"
+
+
+def cells_of(frame: pd.DataFrame) -> list[list[Any]]:
+    """Return what each cell says, digits as they are and a blank as None."""
+    found: list[str | None] = []
+    for value in (one for name in frame for one in frame[name].tolist()):
+        _, label, blank = read_cell(value)
+        found.append(None if blank else str(value) if str(value).isdigit() else label)
+    return [list(frame), found]
+
+
+def zipped(content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("a.csv", content)
+    return packed.getvalue()
+
+
+def zstd(content: bytes) -> bytes:
+    import pyarrow as pa
+
+    packed: bytes = pa.compress(content, "zstd", asbytes=True)
+    return packed
+
+
+def workbook(rows: list[list[object]]) -> bytes:
+    """Return an Excel workbook of one sheet."""
+    space = "http://schemas.openxmlformats.org"
+    lines = ""
+    for row in rows:
+        each = (
+            f"<c><v>{one}</v></c>"
+            if isinstance(one, float | int)
+            else "<c/>"
+            if one is None
+            else f'<c t="inlineStr"><is><t>{one}</t></is></c>'
+            for one in row
+        )
+        lines += f"<row>{''.join(each)}</row>"
+    main, office = f"{space}/spreadsheetml/2006/main", f"{space}/officeDocument/2006/relationships"
+    link = f'<Relationships xmlns="{space}/package/2006/relationships"><Relationship Id="r1" '
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("[Content_Types].xml", f'<Types xmlns="{space}/package/2006/content-types"/>')
+        end = 'Target="{}"/></Relationships>'
+        file.writestr(
+            "_rels/.rels", f'{link}Type="{office}/officeDocument" ' + end.format("xl/workbook.xml")
+        )
+        file.writestr(
+            "xl/_rels/workbook.xml.rels",
+            f'{link}Type="{office}/worksheet" ' + end.format("worksheets/sheet1.xml"),
+        )
+        file.writestr(
+            "xl/workbook.xml",
+            f'<workbook xmlns="{main}" xmlns:r="{office}"><sheets><sheet name="one" sheetId="1" '
+            'r:id="r1"/></sheets></workbook>',
+        )
+        file.writestr(
+            "xl/worksheets/sheet1.xml",
+            f'<worksheet xmlns="{main}"><sheetData>{lines}</sheetData></worksheet>',
+        )
+    return packed.getvalue()
+
+
+def written(kind: str) -> bytes:
+    """Return the table in a file of a kind."""
+    packers: dict[str, Callable[[bytes], bytes]] = {
+        "csv": bytes, "gz": gzip.compress, "bz2": bz2.compress, "zip": zipped, "zst": zstd,
+    }  # fmt: skip
+    if kind in packers:
+        return packers[kind](TEXT)
+    out = io.BytesIO()
+    getattr(FRAME, f"to_{kind}")(out)
+    return out.getvalue()
+
+
+KINDS = ("csv", "gz", "bz2", "zip", "zst", "parquet", "feather", "orc")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_is_what_it_holds(kind: str, tmp_path: Path) -> None:
+    for name in ("plain", "a.csv", f"a.csv.{kind}"):
+        (tmp_path / name).write_bytes(written(kind))
+        found = read_table(tmp_path / name, text=True)
+        assert cells_of(found) == cells_of(FRAME), name
+        assert read_header(tmp_path / name) == ["id", "kg", "sex"]
+        assert seems(tmp_path / name, FileFormat()) == FileFormat()
+        blocks = Blocks.of(tmp_path / name)
+        rows = pd.concat([one for part in blocks.parts for one in part.read()])
+        assert cells_of(rows) == cells_of(FRAME), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_has_files_of_one_kind(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    ending = f"csv.{kind}" if kind in ("gz", "bz2", "zst") else kind
+    for name in "ab":
+        (folder / f"{name}.{ending}").write_bytes(written(kind))
+    for path in (folder, f"{folder}/*.{ending}", f"file://{folder}/*"):
+        assert Blocks.of(path).records().sum(len) == 6
+    if kind != "parquet":
+        (folder / "c.parquet").write_bytes(written("parquet"))
+        with pytest.raises(ValueError, match=r"both .* files; name one kind"):
+            Blocks.of(folder)
+
+
+def test_a_wrong_kind_of_file_is_refused_by_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv"
+    for content, words in {
+        b"%PDF-1.7\n": "a PDF document",
+        b"SQLite format 3\0": "an SQLite database",
+        b"\xfd7zXZ\0": "an xz archive; unpack it",
+        b"\x89PNG\r\n": "an image",
+    }.items():
+        path.write_bytes(content + b"more")
+        for use in (read_table, read_header, Blocks.of):
+            with pytest.raises(ValueError, match=rf"a\.csv is {words}"):
+                use(path)
+    several = io.BytesIO()
+    with zipfile.ZipFile(several, "w") as archive:
+        archive.writestr("a.csv", TEXT)
+        archive.writestr("b.csv", TEXT)
+    path.write_bytes(several.getvalue())
+    with pytest.raises(ValueError, match=r"a\.csv .*: an archive of 2 files; unpack it"):
+        read_table(path)
+    path.write_bytes(gzip.compress(TEXT)[:-20])
+    with pytest.raises(ValueError, match=r"a\.csv is not a readable CSV file"):
+        read_table(path)
+    (tmp_path / "a.xlsx").write_text("age,sick\n1,yes\n")
+    with pytest.raises(ValueError, match=r"a\.xlsx is not a readable Excel workbook"):
+        read_table(tmp_path / "a.xlsx")
+
+    def none(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(sheets, "import_module", none)
+    (tmp_path / "a.xlsx").write_bytes(workbook([["age"], [1]]))
+    (tmp_path / "a.dta").write_bytes(b"<stata_dta>")
+    for name, words in {
+        "a.xlsx": r"Excel workbook: pip install 'bdpvi\[excel\]'",
+        "a.dta": r"Stata file: pip install 'bdpvi\[stats\]'",
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            read_table(tmp_path / name)
+
+
+def test_the_first_sheet_of_a_workbook_is_a_table(tmp_path: Path) -> None:
+    pytest.importorskip("python_calamine")
+    path = tmp_path / "a.xlsx"
+    rows: list[list[object]] = [["age", 2024, " sex "], [40.5, 1, "F"], [None, None, None]]
+    path.write_bytes(workbook([*rows, [None, 7, "=x"]]))
+    found = read_table(path, text=True)
+    assert cells_of(found) == [["age", "2024", "sex"], ["40.5", None, "1", "7", "F", "=x"]]
+    assert read_table(path).dtypes.map(lambda one: one.kind).tolist()[:2] == ["f", "f"]
+    assert Blocks.of(path).records().sum(len) == 2
+
+
+@pytest.mark.parametrize("kind", ["sav", "dta", "xport", "por"])
+def test_files_of_statistics_programs_have_labels(kind: str, tmp_path: Path) -> None:
+    pyreadstat = pytest.importorskip("pyreadstat")
+    frame = pd.DataFrame({"KG": [70.5, np.nan, 1.0], "SEX": [1.0, 2.0, 1.0]})
+    path = tmp_path / f"a.{'xpt' if kind == 'xport' else kind}"
+    labels = {"variable_value_labels": {"SEX": {1: "F", 2: "M"}}} if kind in ("sav", "dta") else {}
+    getattr(pyreadstat, f"write_{kind}")(frame, str(path), **labels)
+    found = read_table(path, text=True)
+    sexes = ["F", "M", "F"] if labels else ["1", "2", "1"]
+    assert cells_of(found) == [["KG", "SEX"], ["70.5", None, "1", *sexes]]
+    assert Blocks.of(path).header == ("KG", "SEX")
+
+
+def test_columns_that_pandas_calls_an_index_are_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    frame = pd.DataFrame({"age": [40, 50, 60, 70], "sick": ["no", "yes"] * 2})
+    for ids in ([7, 7, 9, 2], [10, 12, 14, 16]):  # the latter are a formula in the file
+        frame.set_index(pd.Index(ids, name="pid")).to_parquet(path, row_group_size=3)
+        found = read_table(path)
+        assert found["pid"].tolist() == ids
+        rows = pd.concat([one for part in Blocks.of(path).parts for one in part.read()])
+        assert rows["pid"].tolist() == ids
+        assert read_header(path) == [*found] == [*rows] == ["age", "sick", "pid"]
+    frame.set_axis([3, 1, 2, 0]).to_parquet(path)
+    assert read_header(path) == [*read_table(path)] == ["age", "sick"]
+
+
+def test_bytes_are_text_each_cell_by_itself(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    for cells, words in (
+        ([b"yes", b"no", None], ["yes", "no", None]),
+        ([b"yes", b"\xff", None], ["yes", "\\xff", None]),
+    ):
+        column = pa.array(cells, pa.binary())
+        table = pa.table({"a": column, "b": column.dictionary_encode()})
+        parquet.write_table(table, tmp_path / "a.parquet")
+        found = read_table(tmp_path / "a.parquet").astype(object)
+        for name in "ab":
+            assert found[name].where(found[name].notna(), None).tolist() == words
+
+
+@given(st.lists(st.text("'=+-@a1 ＝", min_size=1, max_size=5), min_size=1, max_size=8))
+def test_what_is_written_is_read_back(texts: list[str]) -> None:
+    frame = pd.DataFrame({"a": texts, "b": 1}, dtype=object)
+    content = csv_text(frame).partition("\n")[2].encode()
+    found, odd = parsed(content, ["a", "b"], FileFormat())
+    assert odd == 0
+    assert [one.strip(" ") for one in texts] == [one.strip(" ") for one in found["a"].to_pylist()]
+
+
+def test_objects_in_memory_are_tables() -> None:
+    import pyarrow as pa
+
+    polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
+    arrow = pa.table(
+        {
+            "id": pa.array([LONG, None, 3]),
+            "kg": pa.array([70.5, None, -1.0]),
+            "sex": pa.array(["F", "M", None]),
+        }
+    )
+    frame = polars.from_arrow(arrow)
+    connection = duckdb.connect()
+    connection.register("t", arrow)
+    streams = [arrow, frame, frame.lazy(), connection.sql("select * from t"), arrow.to_reader()]
+    for one in [*streams, ("select * from t", connection)]:
+        assert cells_of(in_memory(one)) == cells_of(FRAME)
+    for one in [arrow, frame]:
+        assert Blocks.of(one).records().sum(len) == 3
+    once = arrow.to_reader()
+    assert len(in_memory(once)) == 3
+    with pytest.raises(ValueError, match="a stream gives them once, so open it again"):
+        in_memory(once)
+
+
+def test_a_query_is_a_table() -> None:
+    alchemy = pytest.importorskip("sqlalchemy")
+    engine = alchemy.create_engine("sqlite://")
+    with sqlite3.connect(":memory:") as plain, engine.connect() as other:
+        for one in (plain, other.connection):
+            one.execute("create table t (id integer, kg real, sex text)")
+            rows = [(LONG, 70.5, "F"), (None, None, "M"), (3, -1.0, None)]
+            one.executemany("insert into t values (?, ?, ?)", rows)
+        for source in (plain, other, engine):
+            found = in_memory(("select * from t", source))
+            assert cells_of(found) == cells_of(FRAME)
+        with pytest.raises(ValueError, match="the query 'select x' fails: no such column"):
+            in_memory(("select x", plain))
+    plain.close()
+    engine.dispose()
