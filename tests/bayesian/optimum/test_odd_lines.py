@@ -90,7 +90,7 @@ def by_itself(line: bytes) -> list[float] | None:
         (cells,) = [*rows] or [[]]
     except csv.Error:
         return None
-    if len(cells) != 4 or any("_" in one for one in cells):
+    if len(cells) != 4 or any("_" in one or not one.isascii() for one in cells):
         return None
     try:
         numbers = [float(one) for one in cells]
