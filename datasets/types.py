@@ -323,8 +323,8 @@ class ColumnType:
                     if short.casefold() in words:
                         return self.names[at]
             return None
-        if text.startswith(INEXACT) and self.kind != "text":
-            return None
+        if text[0] == INEXACT and plain_of(text) is not None and self.kind != "text":
+            return None  # several whole numbers
         if self.kind in UNUSED:
             return text
         if self.kind != "code" and short in self._spelt:
