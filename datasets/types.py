@@ -247,7 +247,8 @@ class ColumnType:
         """Declared blanks, as written, and as labels of numbers or names."""
         codes = {*(self.blank or ()), *self.missing}
         found = [] if self.kind in TIMES else [self._value(one) for one in codes if one]
-        return frozenset(codes) | {one[1] for one in found if one is not None}
+        labels = {one[1] for one in found if one is not None}
+        return frozenset(codes) | (labels - self._spelt.keys())
 
     @cached_property
     def codes(self) -> tuple[float, ...]:
