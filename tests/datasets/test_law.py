@@ -216,7 +216,8 @@ def test_equal_values_have_one_text_in_any_carrier() -> None:
     day = "2020-01-02"
     days = [date(2020, 1, 2), datetime(2020, 1, 2), pd.Timestamp(day), np.datetime64(day)]
     assert len({spell(one) for one in days}) == 1
-    for kind in (pa.int64(), pa.float64(), pa.string(), pa.large_string(), pa.string_view()):
+    view = pa.string_view() if hasattr(pa, "string_view") else pa.string()  # pyarrow 15
+    for kind in (pa.int64(), pa.float64(), pa.string(), pa.large_string(), view):
         array = pa.array(["7", None] if "string" in str(kind) else [7, None], kind)
         assert spell_array(array).to_pylist() == ["7", None]
         assert read_array(array, ColumnType(kind="code")).names == ("7",)
