@@ -244,7 +244,7 @@ def _distinct(array: Any) -> tuple[list[str | None], NDArray[np.int64]]:
     except pyarrow.ArrowException:  # nested cells, and the rarer types
         coded = pyarrow.array(list(map(spell, _cells(array))), pyarrow.large_string())
         coded = coded.dictionary_encode()
-    at = compute.fill_null(coded.indices, -1).to_numpy()
+    at = compute.fill_null(coded.indices.cast(pyarrow.int64()), -1).to_numpy()
     levels = coded.dictionary
     if not _is_text(levels.type):
         return list(map(spell, _cells(levels))), at

@@ -247,7 +247,8 @@ class ColumnType:
         """Declared blanks, as written, and as labels of numbers or names."""
         codes = {*(self.blank or ()), *self.missing}
         found = [] if self.kind in TIMES else [self._value(one) for one in codes if one]
-        return frozenset(codes) | {one[1] for one in found if one is not None}
+        labels = {one[1] for one in found if one is not None}
+        return frozenset(codes) | (labels - self._spelt.keys())
 
     @cached_property
     def codes(self) -> tuple[float, ...]:
@@ -323,8 +324,8 @@ class ColumnType:
                     if short.casefold() in words:
                         return self.names[at]
             return None
-        if text.startswith(INEXACT) and self.kind != "text":
-            return None
+        if text[0] == INEXACT and plain_of(text) is not None and self.kind != "text":
+            return None  # several whole numbers
         if self.kind in UNUSED:
             return text
         if self.kind != "code" and short in self._spelt:

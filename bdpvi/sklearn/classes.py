@@ -105,11 +105,11 @@ def places(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
 
     def place(label: Any) -> float:
         try:
-            if label not in found:
+            if (key := (type(label), label)) not in found:
                 text, blank = read_cell(label, declared=same)[1:]
                 usual = np.nan if blank else spelt.get(text, np.nan)
-                found[label] = same.get(label, usual)
-            return found[label]
+                found[key] = same.get(label, usual)
+            return found[key]
         except TypeError:  # a list or a dictionary has no hash
             return np.nan
 
