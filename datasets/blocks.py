@@ -103,8 +103,8 @@ class Blocks:
         else:
             empty = table = in_memory(table)
             rows = [table.iloc[at : at + MANY] for at in range(0, max(len(table), 1), MANY)]
-        header = with_text_names(empty).columns
-        return cls("", tuple(header), tuple(Partition(*one) for one in enumerate(rows)))
+        names = with_text_names(empty).columns
+        return cls("", tuple(names), tuple(Partition(*one) for one in enumerate(rows)))
 
     def records(self, executor: Executor | None = None, **shown: Any) -> Spread[pd.DataFrame]:
         """Return the rows, to be summed; ``shown`` as for :class:`~bdpvi.datasets.records.Spread`.
