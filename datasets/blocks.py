@@ -99,12 +99,12 @@ class Blocks:
             header, parts = of_files(path, file, size)
             return cls(path, tuple(header), tuple(parts), file)
         if is_dask(table):
-            rows, empty = table.to_delayed(), table._meta
+            names, rows = with_text_names(table._meta).columns, table.to_delayed()
         else:
-            empty = table = in_memory(table)
+            table = in_memory(table)
+            names = with_text_names(table).columns
             rows = [table.iloc[at : at + MANY] for at in range(0, max(len(table), 1), MANY)]
-        header = with_text_names(empty).columns
-        return cls("", tuple(header), tuple(Partition(*one) for one in enumerate(rows)))
+        return cls("", tuple(names), tuple(Partition(*one) for one in enumerate(rows)))
 
     def records(self, executor: Executor | None = None, **shown: Any) -> Spread[pd.DataFrame]:
         """Return the rows, to be summed; ``shown`` as for :class:`~bdpvi.datasets.records.Spread`.

@@ -12,7 +12,7 @@ from itertools import chain
 
 from bdpvi.datasets.formats import CHARSETS, FileFormat
 from bdpvi.datasets.spelling import day_of, number_of
-from bdpvi.datasets.stored import TEXT, Stored, unpacked
+from bdpvi.datasets.stored import NAMES, TEXT, Stored, unpacked
 
 _SEPARATORS = (",", ";", "\t", "|")
 _SIGNS = (
@@ -47,8 +47,11 @@ def seems(path: str | os.PathLike[str], given: FileFormat) -> FileFormat:
     stored = Stored.of(os.fspath(path))
     if (kind := stored.kind()) not in TEXT:
         return given
-    found = replace(given, charset=_charset(stored, kind, given.charset))
-    text = next(_blocks(stored, kind), b"").decode(CHARSETS[found.charset], errors="replace")
+    try:
+        found = replace(given, charset=_charset(stored, kind, given.charset))
+        text = next(_blocks(stored, kind), b"").decode(CHARSETS[found.charset], errors="replace")
+    except Exception as error:  # a damaged archive can raise anything
+        raise ValueError(f"{path} is not a readable {NAMES[kind]}: {error}") from error
     lines = [line for line in text.splitlines() if line.strip()][:_LINES]
     mine = "\t" if given.separator in ("tab", "\\t") else given.separator
     fits = {one: _fit(lines, one) for one in dict.fromkeys((mine, *_SEPARATORS)) if len(one) == 1}

@@ -197,7 +197,8 @@ def parsed(content: bytes, names: Sequence[str], format: FileFormat) -> tuple[Ta
     charset = format.charset if format.charset in ("latin-1", "cp1252") else "utf-8"
     if not content.isascii():
         content = content.decode(charset, "replace").encode()
-    content = content.replace(b"\r\n", b"\n").replace(b"\r", b" ")
+    if b"\r" in content:
+        content = content.replace(b"\r\n", b"\n").replace(b"\r", b" ")
     for sign in (b"\0", _BETWEEN.encode()):
         content = content.replace(sign, "\ufffd".encode())
     if format.multiline:
@@ -223,7 +224,7 @@ def _columns(content: bytes, separator: str, width: int) -> tuple[list[Any], int
     from pyarrow import csv as reader
 
     odd = 0
-    if not content.strip(b"\n"):
+    if re.fullmatch(rb"\n*", content):
         return [pa.array([], pa.string())] * width, odd
 
     def left_out(line: Any) -> str:
@@ -242,7 +243,7 @@ def _columns(content: bytes, separator: str, width: int) -> tuple[list[Any], int
             check_utf8=False,
         ),
     )
-    return [column.combine_chunks() for column in found.columns], odd
+    return found.columns, odd
 
 
 def _closed(content: bytes, separator: str) -> tuple[bytes, int]:

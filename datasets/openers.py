@@ -49,13 +49,14 @@ class _Arrow:
         """Yield the rows, at most :data:`ROWS` at a time."""
         begin = 0
         for table, odd, digest in self.tables():
-            table = table.select(self.header)
-            for start in range(0, max(len(table), 1), ROWS):
-                made = frame_of(table.slice(start, ROWS))
-                made.index = pd.RangeIndex(begin, begin + len(made))
-                made.attrs |= {LEFT_OUT: 0 if start else odd, DIGEST: 0 if start else digest}
-                begin += len(made)
-                yield made
+            made = frame_of(table.select(self.header))
+            made.index = pd.RangeIndex(begin, begin + len(made))
+            begin += len(made)
+            noted = {LEFT_OUT: odd, DIGEST: digest}
+            for part in sliced(made):
+                part.attrs |= noted
+                noted = {LEFT_OUT: 0, DIGEST: 0}
+                yield part
 
 
 @dataclass(frozen=True)
