@@ -341,8 +341,8 @@ def test_a_delta_that_leaves_a_record_unprotected_is_warned_of(data: Dataset) ->
         assert bdpvi.release(fitted, temperature=5.0, delta=0.02).receipt.bound.delta == 0.02
     # A worst-case δ is each record's own.
     assert bdpvi.release(bounded(data), epsilon=0.3, delta=0.02).receipt.bound.delta == 0.02
+    others = bounded(logistic_data(60, 3, seed=1))  # no temperature was read from these
     with pytest.warns(UserWarning, match="at least 1/N"):
-        others = bounded(logistic_data(60, 3, seed=1))  # no temperature was read from these
         bdpvi.release(others, epsilon=0.3, delta=0.02, guarantee=BayesianDP())
 
 
