@@ -139,9 +139,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "conformance/test_rehearsal.py::test_what_a_refused_rehearsal_says_works": (
         "releases/transaction: leave the column out",
     ),
-    "conformance/test_rehearsal.py::test_a_column_with_the_name_of_a_feature_is_refused": (
-        "datasets/bought: rename it, or leave it out",
-    ),
     "conformance/test_rehearsed.py::"
     "test_a_guide_that_makes_parameters_in_its_first_run_is_refused": (
         "programs/training: make it in __init__",
