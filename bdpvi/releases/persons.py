@@ -55,7 +55,7 @@ one_row_per_person=True (--one-row-per-person) if everybody has one row
             f"unit={unit!r} stands for single rows in a ledger: rename the column of persons, or "
             "leave unit out if there is none"
         )
-    if path and unit == ROW and not one_row_per_person:
+    if isinstance(table, str | os.PathLike) and unit == ROW and not one_row_per_person:
         more = "" if rows_per_unit == 1 else f"rows_per_unit={rows_per_unit} needs unit=; "
         raise ValueError(
             f"unit: {more}the rows of {os.fspath(table)!r} may be of the same persons; give "

@@ -385,7 +385,7 @@ def _of_list(rows: Sequence[Any]) -> Any:
     return found
 
 
-_ROW = list | tuple | np.ndarray
+_ROW = (list, tuple, np.ndarray)
 
 
 def _unlike(name: str, taken: Mapping[str, object]) -> str:

@@ -300,7 +300,7 @@ def test_new_fields_are_in_a_file_and_values_are_written(tmp_path: Path) -> None
         ({"kind": "code", "symbol": "$"}, "symbol='\\$' does not go with"),
     ):
         with pytest.raises(ValueError, match=said):
-            ColumnType(**given_)  # type: ignore[arg-type]
+            ColumnType(**given_)
 
 
 def test_whole_numbers_beyond_doubles_are_codes() -> None:

@@ -303,7 +303,7 @@ def test_persons_of_a_table_in_blocks_have_the_release_of_their_first_rows(
     books = Ledger(), Ledger()
     with pytest.warns(UserWarning, match="for the owner only") as said:
         found = made(parts, ledger=books[0], **given)
-    lost = [str(one.message) for one in said if "person with more than" in str(one.message)]
+    lost = [str(one.message) for one in said if "with more than" in str(one.message)]
     assert [one.split()[4] for one in lost] == [str(len(frame) - len(first))]
     whole = made(first.astype(str), ledger=books[1], **given)
     assert found.to_bytes() == whole.to_bytes()

@@ -120,12 +120,17 @@ def test_levels_that_print_alike_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("people_", [{}, {"unit": "who", "rows_per_unit": 3}])
-def test_a_delta_that_rounding_uses_up_is_named_as_given(people_: dict[str, object]) -> None:
+def test_a_delta_that_rounding_uses_up_is_named_as_given(people_: dict[str, Any]) -> None:
     public = datasets.constants_of({"source": "law", "age": [20, 90]})
     frame = pd.DataFrame({"age": [50.0] * 3000, "sick": ["yes", "no"] * 1500, "who": range(3000)})
     frame = frame if people_ else frame.drop(columns="who")
-    ledger = bdpvi.Ledger(**people_)  # type: ignore[arg-type]
-    given = {"target": "sick", "positive": "yes", "epsilon": 1.0, "constants": public}
+    ledger = bdpvi.Ledger(**people_)
+    given: dict[str, Any] = {
+        "target": "sick",
+        "positive": "yes",
+        "epsilon": 1.0,
+        "constants": public,
+    }
     with pytest.raises(ValueError, match="delta=1e-300 is too small: rounding alone costs"):
         bdpvi.private(
             frame, **given, **people_, delta=1e-300, expected_rows=3000, progress=False,
