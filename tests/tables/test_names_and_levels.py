@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -133,8 +134,8 @@ def test_a_delta_that_rounding_uses_up_is_named_as_given(people_: dict[str, Any]
     }
     with pytest.raises(ValueError, match="delta=1e-300 is too small: rounding alone costs"):
         bdpvi.private(
-            frame, **given, **people_, delta=1e-300, expected_rows=3000, progress=False,
-            ledger=ledger,
+            frame, **given, **people_, epsilon=1.0, delta=1e-300, expected_rows=3000,
+            progress=False, ledger=ledger,
         )  # fmt: skip
     assert not ledger.entries()
 
