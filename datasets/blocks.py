@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.objects import ROWS as ROWS
 from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.openers import BYTES as BYTES
 from bdpvi.datasets.openers import LEFT_OUT as LEFT_OUT

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bdpvi._ground import progress as shown
 from bdpvi._ground import store
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets import blocks
+from bdpvi.datasets import objects
 from bdpvi.datasets.blocks import ODD, Blocks
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
@@ -76,7 +76,7 @@ def partition(
 
     Raises:
         ValueError: if there is no such column, a person has more rows than a block may have
-            (:data:`bdpvi.datasets.blocks.ROWS`), ``out`` exists, or the types of files differ.
+            (:data:`bdpvi.datasets.objects.ROWS`), ``out`` exists, or the types of files differ.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -202,13 +202,13 @@ class _Work:
             bucket: its rows.
             used: number of bits by which they were split.
         """
-        if bucket.rows <= blocks.ROWS:
+        if bucket.rows <= objects.ROWS:
             yield bucket
             return
         if bucket.least == bucket.most:
             raise ValueError(
-                f"by={self.by!r}: a person has more than {blocks.ROWS} rows, which no block holds; "
-                "leave out those beyond the rows_per_unit of the release"
+                f"by={self.by!r}: a person has more than {objects.ROWS} rows, which no block "
+                "holds; leave out those beyond the rows_per_unit of the release"
             )
         name, shift = f"{bucket.file.name}-", max(64 - used - _BITS, 0)
         within = _poured(_joined(bucket.batches()), bucket.file.parent, name, shift)
@@ -281,7 +281,7 @@ def _grouped(leaves: Iterable[_Bucket]) -> Iterator[list[_Bucket]]:
     """Yield neighbours that have at most a block's rows together."""
     group: list[_Bucket] = []
     for leaf in leaves:
-        if group and sum(one.rows for one in group) + leaf.rows > blocks.ROWS:
+        if group and sum(one.rows for one in group) + leaf.rows > objects.ROWS:
             yield group
             group = []
         group.append(leaf)

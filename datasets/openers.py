@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from bdpvi.datasets import objects
 from bdpvi.datasets.digests import DIGEST, of_bytes, of_rows
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.lines import Text, chunks, names_of, parsed
-from bdpvi.datasets.objects import ROWS, cleaned, frame_of, sliced
+from bdpvi.datasets.objects import cleaned, frame_of, sliced
 from bdpvi.datasets.records import Block
 from bdpvi.datasets.sheets import READERS, Observations, Sheet
 from bdpvi.datasets.stored import NAMES, TEXT, Stored, files_of
@@ -46,7 +47,7 @@ class _Arrow:
         raise NotImplementedError
 
     def read(self) -> Iterator[pd.DataFrame]:
-        """Yield the rows, at most :data:`ROWS` at a time."""
+        """Yield the rows, at most :data:`.objects.ROWS` at a time."""
         begin = 0
         for table, odd, digest in self.tables():
             made = frame_of(table.select(self.header))
@@ -200,7 +201,7 @@ class Groups:
 
     def _batches(self, group: int) -> Iterator[RecordBatch]:
         if self.kind == "parquet":
-            yield from self.file.iter_batches(ROWS, row_groups=[group], use_threads=False)
+            yield from self.file.iter_batches(objects.ROWS, row_groups=[group], use_threads=False)
         else:
             yield (self.file.get_batch if self.kind == "feather" else self.file.read_stripe)(group)
 
@@ -212,8 +213,8 @@ class Groups:
         for name, start, step in self.ranges:
             numbers = range(start + step * at, start + step * (at + len(table)), step)
             made = made.append_column(name, pa.array(numbers, pa.int64()))
-            made = made.replace_schema_metadata()  # which says so, of other rows too
-        return made.rename_columns(names_of(made.column_names))
+        noted = None if self.ranges else self.schema.metadata  # ranges are of other rows
+        return made.rename_columns(names_of(made.column_names)).replace_schema_metadata(noted)
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ class Partition:
         return f"partition {self.number}"
 
     def read(self) -> Iterator[pd.DataFrame]:
-        """Yield the rows, at most :data:`ROWS` at a time."""
+        """Yield the rows, at most :data:`.objects.ROWS` at a time."""
         made = self.rows
         if hasattr(made, "compute"):
             made = made.compute(scheduler="synchronous")

@@ -47,9 +47,10 @@ from bdpvi.cli import app
 from bdpvi.commands import synthesize
 from bdpvi.commands.options import WholeTable
 from bdpvi.datasets import constants_of, from_blocks, from_frame, partition
-from bdpvi.datasets.blocks import ROWS, Blocks
+from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.items import Items
+from bdpvi.datasets.objects import ROWS
 from bdpvi.datasets.schema import Domain, Schema
 from bdpvi.datasets.types import ColumnType
 from bdpvi.federated.federated import Federation

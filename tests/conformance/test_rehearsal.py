@@ -428,7 +428,7 @@ def test_numbers_that_differ_have_other_digests(kind: Any) -> None:
 
 @pytest.mark.parametrize("change", [lambda one: one[::-1], lambda one: one.sample(frac=1.0)])
 def test_rows_may_change_places_in_the_whole_partition(change: Any) -> None:
-    from bdpvi.datasets.blocks import ROWS as AT_ONCE
+    from bdpvi.datasets.objects import ROWS as AT_ONCE
     from bdpvi.datasets.openers import Partition
 
     class Rows:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from test_cli import run
 
-from bdpvi.datasets import Schema, blocks, buckets, partition
+from bdpvi.datasets import Schema, buckets, partition
 from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import persons_of
@@ -71,7 +71,7 @@ def test_the_rows_are_those_of_the_table_and_each_persons_lie_together(
     persons = persons_of(pd.Series([who for who, _ in rows], dtype=object), type)
     largest = max(Counter(one for one in persons if one).values(), default=0)
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "ROWS", most)
+        patch.setattr("bdpvi.datasets.objects.ROWS", most)
         patch.setattr(buckets, "_BITS", 2)
         patch.setattr(buckets, "_JOINED", 300)
         folder = Path(name)
@@ -116,7 +116,7 @@ def frame(rows: int = 4_000) -> pd.DataFrame:
 def test_columns_of_parquet_keep_their_types(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "ROWS", 1_000)
+    monkeypatch.setattr("bdpvi.datasets.objects.ROWS", 1_000)
     whole = frame()
     (tmp_path / "in").mkdir()
     for number, start in enumerate(range(0, len(whole), 1_500)):
@@ -147,7 +147,7 @@ def test_numbers_beside_blanks_name_exact_persons(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_person_are_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "ROWS", 100)
+    monkeypatch.setattr("bdpvi.datasets.objects.ROWS", 100)
     pd.DataFrame({"who": [""] * 1_000, "n": range(1_000)}).to_csv(tmp_path / "a.csv", index=False)
     made = partition(tmp_path / "a.csv", by="who", out=tmp_path / "out", progress=False)
     assert {int(n) for _, n in rows_of(made)} == set(range(1_000))
@@ -189,7 +189,7 @@ def test_memory_does_not_grow_with_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 16 MB of rows less than a twentieth is sorted into files at once."""
-    monkeypatch.setattr(blocks, "ROWS", 5_000)
+    monkeypatch.setattr("bdpvi.datasets.objects.ROWS", 5_000)
     monkeypatch.setattr(buckets, "_JOINED", 1 << 18)
     rows = 200_000
     made = {f"x{n}": np.arange(rows, dtype=float) for n in range(9)}

@@ -20,7 +20,7 @@ from test_cli import run
 
 import bdpvi
 from bdpvi import Ledger
-from bdpvi.datasets import Domain, Schema, blocks, partition
+from bdpvi.datasets import Domain, Schema, partition
 from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.types import ColumnType
@@ -291,7 +291,7 @@ def visits(folder: Path, persons: int = 700) -> tuple[pd.DataFrame, Path]:
 def test_persons_of_a_table_in_blocks_have_the_release_of_their_first_rows(
     rows: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "ROWS", 900)
+    monkeypatch.setattr("bdpvi.datasets.objects.ROWS", 900)
     frame, parts = visits(folder)
     assert len(Blocks.of(parts).parts) > 3
     named = frame[frame["who"] != ""]

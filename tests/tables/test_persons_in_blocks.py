@@ -16,7 +16,7 @@ from test_cli import run
 
 import bdpvi
 from bdpvi import Ledger, Release
-from bdpvi.datasets import Schema, blocks, partition
+from bdpvi.datasets import Schema, partition
 from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.types import ColumnType
 from bdpvi.noise.keys import Key
@@ -45,7 +45,7 @@ def visits() -> pd.DataFrame:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a table, and the same in blocks of at most 900 rows; keys are known."""
-    monkeypatch.setattr(blocks, "ROWS", 900)
+    monkeypatch.setattr("bdpvi.datasets.objects.ROWS", 900)
     visits().to_csv(tmp_path / "visits.csv", index=False)
     partition(tmp_path / "visits.csv", by="patient", out=tmp_path / "parts", progress=False)
     monkeypatch.setattr(Transaction, "_key", lambda work, _, one: SECRET.child(one.purpose))
@@ -145,14 +145,24 @@ def test_a_type_says_which_spellings_are_one_person(folder: Path) -> None:
     assert release.receipt.worst_case is not None
 
 
-def test_numbers_that_are_not_exact_name_no_person(folder: Path) -> None:
-    """Beside a blank 2**60 + 1 is read as 2**60: in another block it would be another person."""
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (pa.int64(), "rows of one person lie in several blocks"),
+        (pa.float64(), "a number of 2⁵³ or more is not exact"),
+    ],
+)
+def test_numbers_name_persons_exactly_or_not_at_all(
+    kind: pa.DataType, said: str, folder: Path
+) -> None:
+    """As a whole number 2**60 + 1 is one person, beside a blank too; as a float it is several."""
     (folder / "big").mkdir()
     sick = pa.array(["yes", "no"] * 2)
-    who = pa.array([2**60 + 1, 2, 2**60 + 1, None], type=pa.int64())
+    big = 2**60 + 1 if pa.types.is_integer(kind) else 2.0**60
+    who = pa.array([big, 2, big, None], type=kind)
     table = pa.table({"patient": who, "age": [1.0, 2, 3, 4], "sick": sick})
     parquet.write_table(table, folder / "big" / "a.parquet", row_group_size=2)
-    with pytest.raises(ValueError, match="a number of 2⁵³ or more is not exact"):
+    with pytest.raises(ValueError, match=said):
         private(folder / "big")
     assert not list(folder.rglob("*.ledger.jsonl"))
 

@@ -55,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     The noise of the steps, a function of public numbers that takes a minute, is not searched for.
     """
-    monkeypatch.setattr(blocks, "ROWS", 700)
+    monkeypatch.setattr("bdpvi.datasets.objects.ROWS", 700)
     visits().to_csv(tmp_path / "visits.csv", index=False)
     partition(tmp_path / "visits.csv", by="who", out=tmp_path / "parts", progress=False)
     monkeypatch.setattr(Transaction, "_key", lambda work, _, one: SECRET.child(one.purpose))
