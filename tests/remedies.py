@@ -118,7 +118,13 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "commands/synthesize: write public bounds",
         "datasets/constants: write public bounds",
     ),
-    "datasets/test_tables.py::test_other_separators": ("datasets/reading: try separator",),
+    "datasets/test_tables.py::test_other_separators": ("datasets/lines: try separator",),
+    "tables/test_names_and_levels.py::test_a_layer_with_a_computed_weight_is_named": (
+        "networks/refusals: use torch.nn.utils.parametrizations",
+    ),
+    "tables/test_names_and_levels.py::test_a_column_called_row_does_not_switch_persons_off": (
+        "releases/persons: rename the column of persons",
+    ),
     "federated/test_federation.py::test_a_restarted_server_loses_and_doubles_no_charge": (
         "federated/federated: Make a new Federation",
         "federated/federated: draw next_round",

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import bdpvi
 from bdpvi import datasets
@@ -142,12 +143,13 @@ def test_a_delta_that_rounding_uses_up_is_named_as_given(people_: dict[str, Any]
 
 def test_a_layer_with_a_computed_weight_is_named() -> None:
     data = torch.randn(200, 4), torch.randint(2, (200,))
-    layer = nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 2)))
+    layers = nn.utils.weight_norm(nn.Linear(4, 2)), weight_norm(nn.Linear(4, 2))
+    old, new = map(nn.Sequential, layers)
+    given: dict[str, Any] = {"rate": 0.1, "max_grad_norm": 1.0, "noise_multiplier": 2.0}
+    given |= {"loss": nn.functional.cross_entropy, "data": data}
     with pytest.raises(ValueError, match=r"layer '0' \(Linear\), which keeps a computed tensor"):
-        bdpvi.make_private(
-            layer, torch.optim.SGD(layer.parameters(), lr=0.1), loss=nn.functional.cross_entropy,
-            data=data, rate=0.1, max_grad_norm=1.0, noise_multiplier=2.0,
-        )  # fmt: skip
+        bdpvi.make_private(old, torch.optim.SGD(old.parameters(), lr=0.1), **given)
+    bdpvi.make_private(new, torch.optim.SGD(new.parameters(), lr=0.1), **given)
 
 
 def test_a_column_called_row_does_not_switch_persons_off() -> None:
@@ -162,6 +164,7 @@ def test_a_column_called_row_does_not_switch_persons_off() -> None:
     with pytest.raises(ValueError, match="unit='row' stands for single rows in a ledger: rename"):
         check_said("patients.csv", unit="row")
     check_said(frame)  # an ordinary column
+    check_said(frame.rename(columns={"row": "person"}), unit="person", rows_per_unit=3)
     check_said(frame, unit="row", one_row_per_person=True)
     check_said(people(), unit="row")
     assert not ledger.entries()
