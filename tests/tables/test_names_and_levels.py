@@ -127,12 +127,7 @@ def test_a_delta_that_rounding_uses_up_is_named_as_given(people_: dict[str, Any]
     frame = pd.DataFrame({"age": [50.0] * 3000, "sick": ["yes", "no"] * 1500, "who": range(3000)})
     frame = frame if people_ else frame.drop(columns="who")
     ledger = bdpvi.Ledger(**people_)
-    given: dict[str, Any] = {
-        "target": "sick",
-        "positive": "yes",
-        "epsilon": 1.0,
-        "constants": public,
-    }
+    given: dict[str, Any] = {"target": "sick", "positive": "yes", "constants": public}
     with pytest.raises(ValueError, match="delta=1e-300 is too small: rounding alone costs"):
         bdpvi.private(
             frame, **given, **people_, epsilon=1.0, delta=1e-300, expected_rows=3000,
