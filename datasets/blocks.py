@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.objects import LEFT_OUT as LEFT_OUT
 from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.openers import BYTES as BYTES
-from bdpvi.datasets.openers import LEFT_OUT as LEFT_OUT
 from bdpvi.datasets.openers import MANY, Partition, of_files
 from bdpvi.datasets.records import Block, Spread
 from bdpvi.datasets.stored import Stored

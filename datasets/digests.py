@@ -81,7 +81,7 @@ def _bits(values: pd.Series[Any]) -> Bits:
         wide = np.float64 if kind.kind == "f" else np.int64
         return (found if kind.itemsize == 8 else found.astype(wide)).view(np.uint64)
     if kind.kind in "OU":
-        with suppress(ImportError, TypeError, ValueError, NotImplementedError):
+        with suppress(TypeError, ValueError, NotImplementedError):
             return _texts(values)
     try:
         return np.asarray(pd.util.hash_pandas_object(values, index=False), dtype=np.uint64)
@@ -93,8 +93,7 @@ def _texts(values: pd.Series[Any]) -> Bits:
     """Return a hash of each text's bytes in Arrow's memory.
 
     Raises:
-        ImportError, TypeError, ValueError, NotImplementedError: if there is no pyarrow, or some
-            cells are neither texts nor blank.
+        TypeError, ValueError, NotImplementedError: if some cells are neither texts nor blank.
     """
     import pandas as pd
     import pyarrow

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from bdpvi.datasets.digests import DIGEST
 from bdpvi.datasets.lines import names_of
 
 if TYPE_CHECKING:
@@ -14,12 +15,22 @@ if TYPE_CHECKING:
 
 ROWS = 1 << 14
 """Most rows of a block that are worked on at once: their features fit in a processor's cache."""
+LEFT_OUT = "left out"
+"""Attribute of a block's rows: the number of lines that cannot be split."""
 
 
-def sliced(made: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Yield rows, at most :data:`ROWS` at a time."""
+def sliced(made: pd.DataFrame, odd: int = 0, digest: int = 0) -> Iterator[pd.DataFrame]:
+    """Yield rows, at most :data:`ROWS` at a time.
+
+    Args:
+        made: the rows.
+        odd: the number of lines left out among them, which the first part bears.
+        digest: of what was read, also borne by the first part; 0 if its file is watched.
+    """
     for start in range(0, max(len(made), 1), ROWS):
-        yield made.iloc[start : start + ROWS]
+        part = made.iloc[start : start + ROWS]
+        part.attrs |= {LEFT_OUT: 0 if start else odd, DIGEST: 0 if start else digest}
+        yield part
 
 
 def cleaned(table: Table) -> Table:

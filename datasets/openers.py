@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from bdpvi.datasets import objects
-from bdpvi.datasets.digests import DIGEST, of_bytes, of_rows
+from bdpvi.datasets.digests import of_bytes, of_rows
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.lines import Text, chunks, names_of, parsed
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 BYTES = 1 << 23
 """Size of a CSV file's blocks."""
-LEFT_OUT = "left out"
-"""Attribute of a block's rows: the number of lines that cannot be split."""
 MANY = 1 << 16
 """Rows of a part of a source in memory, or of a statistics file."""
 _INDEX = re.compile(r"__index_level_\d+__")
@@ -53,11 +51,7 @@ class _Arrow:
             made = frame_of(table.select(self.header))
             made.index = pd.RangeIndex(begin, begin + len(made))
             begin += len(made)
-            noted = {LEFT_OUT: odd, DIGEST: digest}
-            for part in sliced(made):
-                part.attrs |= noted
-                noted = {LEFT_OUT: 0, DIGEST: 0}
-                yield part
+            yield from sliced(made, odd, digest)
 
 
 @dataclass(frozen=True)
@@ -240,10 +234,7 @@ class Partition:
         if hasattr(made, "compute"):
             made = made.compute(scheduler="synchronous")
         made = with_text_names(made)
-        found = of_rows(made)
-        for number, part in enumerate(sliced(made)):
-            part.attrs[DIGEST] = 0 if number else found
-            yield part
+        yield from sliced(made, digest=of_rows(made))
 
 
 Opened = tuple[list[str], Callable[[tuple[str, ...]], list[Any]]]
@@ -283,7 +274,7 @@ def _groups(file: Stored, kind: str, format: FileFormat, size: int) -> Opened:
 
 
 def _sheet(file: Stored, kind: str, format: FileFormat, size: int) -> Opened:
-    return Sheet(file, ()).cells()[0], lambda header: [Sheet(file, header)]
+    return Sheet(file, ()).cells(most=1)[0], lambda header: [Sheet(file, header)]
 
 
 def _statistics(file: Stored, kind: str, format: FileFormat, size: int) -> Opened:

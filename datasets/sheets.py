@@ -9,7 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from bdpvi.datasets.digests import DIGEST
 from bdpvi.datasets.lines import names_of
 from bdpvi.datasets.objects import sliced
 from bdpvi.datasets.stored import NAMES, Stored
@@ -41,12 +40,18 @@ class Sheet:
         """The block in words."""
         return f"{self.file.path}, first sheet"
 
-    def cells(self) -> tuple[list[str], list[list[Any]]]:
-        """Return the names of the columns, and the rows; an empty cell is None."""
+    def cells(self, most: int | None = None) -> tuple[list[str], list[list[Any]]]:
+        """Return the names of the columns, and the rows; an empty cell is None.
+
+        Args:
+            most: the number of lines that are read, with that of the names.
+        """
         reader = _needed("python_calamine", self.file.path, "excel")
         with self.file.open() as opened:
             sheet = reader.CalamineWorkbook.from_filelike(opened).get_sheet_by_index(0)
-            rows = [[None if one == "" else one for one in row] for row in sheet.to_python()]
+            rows = [
+                [None if one == "" else one for one in row] for row in sheet.to_python(nrows=most)
+            ]
         self.file.check()
         if not rows:
             raise ValueError("its first sheet is empty")
@@ -56,9 +61,7 @@ class Sheet:
     def read(self) -> Iterator[pd.DataFrame]:
         """Yield the rows, at most :data:`ROWS` at a time."""
         names, rows = self.cells()
-        made = pd.DataFrame(rows, columns=names, dtype=object)[list(self.header)]
-        made.attrs[DIGEST] = 0
-        yield from sliced(made)
+        yield from sliced(pd.DataFrame(rows, columns=names, dtype=object)[list(self.header)])
 
 
 def _title(cell: object) -> str:
@@ -107,9 +110,7 @@ class Observations:
         given: dict[str, Any] = {"row_offset": self.start, "row_limit": self.rows}
         if self.kind in ("sav", "por", "dta"):  # SAS keeps its labels in another file
             given |= {"apply_value_formats": True, "formats_as_category": False}
-        made = self.found(**given)[0][list(self.header)]
-        made.attrs[DIGEST] = 0
-        yield from sliced(made)
+        yield from sliced(self.found(**given)[0][list(self.header)])
 
 
 def _needed(module: str, path: str, extra: str) -> Any:

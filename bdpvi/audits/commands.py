@@ -24,7 +24,10 @@ class AuditedTable(SplitTable):
     """A table of the owner's, or none."""
 
     data: Annotated[
-        str, typer.Option(help="A CSV or Parquet file, or a public table; or give --simulated.")
+        str,
+        typer.Option(
+            help="A file, such as CSV, Parquet or Excel, or a public table; or give --simulated."
+        ),
     ] = ""
 
     @property

@@ -37,7 +37,6 @@ from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.guides.checks import require
 from bdpvi.models.contract import Model, fitting
 from bdpvi.models.logistic import with_categories
-from bdpvi.models.reachable import check_reach
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import EXPERIMENT, Key
 from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
@@ -257,11 +256,7 @@ def fit(
     else:
         there = moved = data.to(device_of(training.device), training.dtype)
     require(model, guide, moved if len(moved) else _blank(moved))
-    programs: dict[str, Any] = {"model": model, "guide": guide, "optim": optim}
-    if isinstance(data, Dataset):
-        check_reach((data.x, data.y), len(data), shown.values(), **programs)
-    else:
-        check_reach((data,), len(data), **programs)
+    basis.check_programs(data, shown, model=model, guide=guide, optim=optim)
     if isinstance(guide, AutoGuide):
         guide = guides.of(guide, model, moved)
     track = bars.bar if progress else bars.silent

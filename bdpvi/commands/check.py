@@ -38,8 +38,8 @@ def check(
     data: Annotated[
         str,
         typer.Argument(
-            help="A CSV or Parquet file; or a folder, a glob or a URL of such files, which need "
-            "not fit in memory."
+            help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of "
+            "one kind, which need not fit in memory."
         ),
     ],
     target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)] = "",

@@ -31,8 +31,8 @@ def schema(
     data: Annotated[
         str,
         typer.Argument(
-            help="A CSV or Parquet file; or a folder, a glob or a URL of such files, whose first "
-            "200,000 rows are read."
+            help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of "
+            "one kind, whose first 200,000 rows are read."
         ),
     ],
     out: Annotated[Path, typer.Option(help="New file for the schema.")],

@@ -198,7 +198,8 @@ class TableArguments:
     """
 
     data: Annotated[
-        str, typer.Option(help=f"A CSV or Parquet file, or one of {', '.join(TABLES)}.")
+        str,
+        typer.Option(help=f"A file, such as CSV, Parquet or Excel, or one of {', '.join(TABLES)}."),
     ]
     target: Annotated[str, typer.Option(help="Yes/no column of a file.")] = ""
     positive: Annotated[str, typer.Option(help="Value of the target that counts as 1.")] = ""
@@ -315,8 +316,8 @@ class WholeTable(TableArguments):
     data: Annotated[
         str,
         typer.Option(
-            help="A CSV or Parquet file; a folder, a glob or a URL of such files, which need not "
-            f"fit in memory; or one of {', '.join(TABLES)}."
+            help="A file, such as CSV, Parquet or Excel; a folder, a glob or a URL of files of one "
+            f"kind, which need not fit in memory; or one of {', '.join(TABLES)}."
         ),
     ]
     target: Annotated[

@@ -24,7 +24,9 @@ from bdpvi.commands.options import (
 def partition(
     data: Annotated[
         str,
-        typer.Argument(help="A CSV or Parquet file; a folder, a glob or a URL of such files."),
+        typer.Argument(
+            help="A file of text, Parquet, Feather or ORC; a folder, a glob or a URL of such files."
+        ),
     ],
     by: Annotated[str, typer.Option(help="Column that identifies persons.")],
     out: Annotated[Path, typer.Option(help="New folder for the Parquet files. It is secret.")],

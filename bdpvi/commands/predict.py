@@ -27,8 +27,8 @@ def predict(
     data: Annotated[
         str,
         typer.Option(
-            help="CSV or Parquet file with the raw columns of the training data; or a folder, a "
-            "glob or a URL of such files."
+            help="File with the raw columns of the training data, such as CSV, Parquet or Excel; "
+            "or a folder, a glob or a URL of files of one kind."
         ),
     ],
     ids: Annotated[

@@ -55,7 +55,8 @@ _USUAL = 1e-5
 Data = Annotated[
     str,
     typer.Option(
-        help="A CSV or Parquet file; or a folder, a glob or a URL of them, read in blocks."
+        help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of one "
+        "kind; read in blocks."
     ),
 ]
 Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]

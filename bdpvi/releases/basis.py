@@ -67,6 +67,26 @@ def given(data: object, **arrays: Tensor) -> tuple[Assumption, ...]:
     return found
 
 
+def check_programs(data: Any, copies: Mapping[str, Tensor], **programs: Any) -> None:
+    """Refuse programs of the owner's that can reach the records beside their arguments.
+
+    Args:
+        data: the records, in memory, in blocks or on disk.
+        copies: features and targets on the host, as of :func:`.dataset.in_arrays`.
+        programs: what is searched, by the names of the caller's arguments.
+
+    Raises:
+        ValueError: as :func:`.reachable.check_reach`.
+    """
+    from bdpvi.datasets.dataset import Dataset  # late: a release is read without these
+    from bdpvi.models.reachable import check_reach
+
+    if isinstance(data, Dataset):
+        check_reach((data.x, data.y), len(data), copies.values(), **programs)
+    else:
+        check_reach((data,), len(data), **programs)
+
+
 def encoding_of(preprocessing: Mapping[str, Any], spent: Iterable[Entry]) -> Encoding | None:
     """Return how columns become features, with their origins for an ε of these charges."""
     if not (written := preprocessing.get("encoding")):

@@ -362,6 +362,9 @@ def numbers(X: Any) -> Any:
     return X
 
 
+_ROW = (list, tuple, np.ndarray)
+
+
 def _of_list(rows: Sequence[Any]) -> Any:
     """Return a list of rows as an array; all cells of rows with an unusual length are blank.
 
@@ -383,9 +386,6 @@ def _of_list(rows: Sequence[Any]) -> Any:
             for at, one in enumerate(row):
                 found[place, at] = int(one) if isinstance(one, bool | np.bool_) else one
     return found
-
-
-_ROW = (list, tuple, np.ndarray)
 
 
 def _unlike(name: str, taken: Mapping[str, object]) -> str:

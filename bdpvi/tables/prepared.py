@@ -28,7 +28,6 @@ from bdpvi.bayesian.inference.guide import check_unused
 from bdpvi.datasets.dataset import Data, Dataset, in_arrays
 from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.models.contract import Model, fitting
-from bdpvi.models.reachable import check_reach
 from bdpvi.noise.keys import EXPERIMENT, Key
 from bdpvi.privacy.conversions import TESTS, least_failure
 from bdpvi.privacy.cost import ADD_OR_REMOVE, Assumption, Bound, Cost, Kind, sentences
@@ -90,11 +89,7 @@ class Prepared:
         model = getattr(model, "plain", model)
         check_unused(guide)
         shown = in_arrays(data)
-        programs: dict[str, Any] = {"model": model, "guide": guide, "route": route}
-        if isinstance(data, Dataset):
-            check_reach((data.x, data.y), len(data), shown.values(), **programs)
-        else:
-            check_reach((data,), len(data), **programs)
+        basis.check_programs(data, shown, model=model, guide=guide, route=route)
         data.people.share(ledger, parts=data.some)
         basis.given(data, **shown)
         return cls(model, data, route.suited(model, data, guide), Kept(data.people))

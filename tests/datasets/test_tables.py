@@ -566,7 +566,6 @@ def test_values_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_a_parquet_file_is_its_frame(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
     TABLE.to_parquet(tmp_path / "clinic.parquet")
     split = from_csv(tmp_path / "clinic.parquet", "sick", seed=0)
     expected = from_frame(TABLE, "sick", seed=0)

@@ -23,7 +23,7 @@ from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.distances import variance_of
 from bdpvi.privacy.events import Event, ExponentialMechanism, Priced, SampledGaussian, Threshold
-from bdpvi.privacy.gaussian_dp import worst
+from bdpvi.privacy.gaussian_dp import gaussian_distance, worst
 from bdpvi.privacy.loss_distribution import deltas_together, loss_interval
 from bdpvi.privacy.sampled_steps import (
     GaussianAccountant,
@@ -343,3 +343,14 @@ def test_looked_up_deltas_are_those_that_dp_accounting_computes_one_by_one(
         np.testing.assert_allclose(found(epsilons), wanted, rtol=1e-8, atol=1e-14)
     far = found(np.array([300.0, 720.0]))
     assert far[0] == far[1] >= 0
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-30, 1e-5, 0.3])
+@pytest.mark.parametrize("epsilon", [1e-4, 0.1, 1.0, 50.0, 999.0])
+def test_a_distance_spends_all_of_epsilon_and_no_more(epsilon: float, delta: float) -> None:
+    """By Balle and Wang 2018, Theorem 8, in 60 digits."""
+    with mpmath.workdps(60):
+        mu = mpmath.mpf(gaussian_distance(epsilon, delta))
+        near, far = (mpmath.ncdf(-epsilon / mu + side * mu / 2) for side in (1, -1))
+        left = mpmath.log(delta / (near - mpmath.exp(epsilon) * far))
+        assert 0 <= left < 1e-6
