@@ -53,7 +53,7 @@ from bdpvi._ground.schema import to_json
 from bdpvi.bayesian import storage
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bench import hyperparameters
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema
 from bdpvi.datasets.constants import constants_of, read_constants
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.records import Held
@@ -372,10 +372,10 @@ def shared(
     """Return a schema, synthetic data and a release for inference."""
     schema = Schema(
         {
-            "age": Domain(low=0, high=110),
-            "sex": Domain(levels=("f", "m")),
-            "visits": Domain(low=0, high=9, integer=True),
-            "sick": Domain(levels=("no", "yes")),
+            "age": ColumnType(low=0, high=110),
+            "sex": ColumnType(levels=("f", "m")),
+            "visits": ColumnType(kind="integer", low=0, high=9),
+            "sick": ColumnType(levels=("no", "yes")),
         },
         source="the law",
     )

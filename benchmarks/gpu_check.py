@@ -52,7 +52,6 @@ from bdpvi.bench.methods import descent, sgld, variational
 from bdpvi.bench.methods.certified import CertifiedDraws
 from bdpvi.bench.methods.runs import Run
 from bdpvi.bench.methods.training import TrainingRelease
-from bdpvi.datasets.domain import Domain
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.federated_vi import fit_federated
 from bdpvi.federated.rounds import Rounds
@@ -284,7 +283,7 @@ def synthesized(data: Dataset) -> Make:
 
     def make(_: torch.device) -> Tensor:
         frame = pd.DataFrame(data.x.numpy(), columns=list(data.feature_names))
-        columns = dict.fromkeys(data.feature_names, Domain(low=-5, high=5))
+        columns = dict.fromkeys(data.feature_names, datasets.ColumnType(low=-5, high=5))
         schema = datasets.Schema(columns, "Simulated.")
         made = bdpvi.synthesize(frame, schema, epsilon=1.0, seed=1, progress=False)
         return torch.from_numpy(made.sample(20, seed=1).to_numpy(float).copy())

@@ -33,15 +33,15 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 import bdpvi
-from bdpvi.datasets import Domain, Schema, mnist
+from bdpvi.datasets import ColumnType, Schema, mnist
 
 PIXELS, DIGITS, DELTA, TABLES = 16, 10, 1e-5, 5
 TRUE, WRONG = 4, 9
 COLUMNS = [f"pixel{i}" for i in range(PIXELS)]
 SCHEMA = Schema(
     {
-        **{name: Domain(low=0.0, high=1.0) for name in COLUMNS},
-        "digit": Domain(levels=tuple(f"d{i}" for i in range(DIGITS))),
+        **{name: ColumnType(low=0.0, high=1.0) for name in COLUMNS},
+        "digit": ColumnType(levels=tuple(f"d{i}" for i in range(DIGITS))),
     },
     source="how images are stored",
 )

@@ -29,8 +29,8 @@ from matplotlib.figure import Figure
 
 from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi.audits.found import Audit
-from bdpvi.datasets.domain import Domain
 from bdpvi.datasets.schema import Schema
+from bdpvi.datasets.types import ColumnType
 from bdpvi.privacy.book import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
@@ -62,7 +62,7 @@ def releases(number: int) -> tuple[float, float, float]:
     medians; memory is in MiB, from the end of the first tenth on.
     """
     frame = pd.DataFrame({name: ["0", "1"] * 250 for name in "abc"})
-    schema = Schema({name: Domain(levels=("0", "1")) for name in "abc"}, "coins")
+    schema = Schema({name: ColumnType(levels=("0", "1")) for name in "abc"}, "coins")
     taken, part, before = [], max(1, number // 10), 0
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few rows

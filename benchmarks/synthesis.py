@@ -32,7 +32,7 @@ import pandas as pd
 
 import bdpvi
 from bdpvi.audits.games import likelihood_ratio, play
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.records import Held
@@ -62,9 +62,9 @@ def adult(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame, Schema, str]:
     train, test = train.drop(columns=left_out), test.drop(columns=left_out)
     whole = pd.concat([train, test])
     columns = {
-        name: Domain(low=BOUNDS[name][0], high=BOUNDS[name][1], integer=True)
+        name: ColumnType(kind="integer", low=BOUNDS[name][0], high=BOUNDS[name][1])
         if name in BOUNDS
-        else Domain(levels=read_cells(whole[name]).names)
+        else ColumnType(levels=read_cells(whole[name]).names)
         for name in train
     }
     return train, test, Schema(columns, "The census's ranges"), "income"
@@ -119,9 +119,9 @@ def coverage(repeats: int) -> None:
     levels = {"a": 3, "b": 4, "d": 5, "y": 2}
     schema = Schema(
         {
-            name: Domain(levels=tuple(map(str, range(levels[name]))))
+            name: ColumnType(levels=tuple(map(str, range(levels[name]))))
             if name in levels
-            else Domain(low=0, high=30, integer=True)
+            else ColumnType(kind="integer", low=0, high=30)
             for name in "abcdy"
         },
         "a simulation",
@@ -153,7 +153,7 @@ def coverage(repeats: int) -> None:
 
 def attack(turns: int) -> None:
     """Print lower bounds of ε: the right noise, and noise that is too small."""
-    coins = Schema({name: Domain(levels=("0", "1")) for name in "abc"}, "coins")
+    coins = Schema({name: ColumnType(levels=("0", "1")) for name in "abc"}, "coins")
     others, canary = np.array([[0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 0, 0]]), np.array([[1, 1, 1]])
     score = likelihood_ratio(others, canary)
     for epsilon in (0.1, 1.0, 3.0):

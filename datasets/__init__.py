@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from bdpvi.datasets.buckets import partition
     from bdpvi.datasets.constants import constants_of, read_constants
     from bdpvi.datasets.dataset import Split
-    from bdpvi.datasets.domain import Domain
     from bdpvi.datasets.encoding import Encoding
     from bdpvi.datasets.fair import load_fair
     from bdpvi.datasets.loaders import LOADERS
     from bdpvi.datasets.schema import Schema
     from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame
+    from bdpvi.datasets.types import ColumnType
 else:
     __getattr__ = lazy(
         __name__,
@@ -34,20 +34,20 @@ else:
             "buckets": ("partition",),
             "constants": ("constants_of", "read_constants"),
             "dataset": ("Split",),
-            "domain": ("Domain",),
             "encoding": ("Encoding",),
             "fair": ("load_fair",),
             "loaders": ("LOADERS",),
             "schema": ("Schema",),
             "block_tables": ("from_blocks",),
             "tables": ("dataset_from_frame", "from_csv", "from_frame"),
+            "types": ("ColumnType",),
         },
         packages=("abalone", "adult", "columns", "mnist", "reading", "split"),
     )
 
 __all__ = [
     "LOADERS",
-    "Domain",
+    "ColumnType",
     "Encoding",
     "Schema",
     "Split",

@@ -23,9 +23,9 @@ from scipy.stats import norm
 from bdpvi.datasets import exact
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED, excess, name_counts
 from bdpvi.datasets.cells import Columns, read_cell
-from bdpvi.datasets.domain import MOST_LEVELS, OTHER, Codes, Domain
+from bdpvi.datasets.grid import OTHER, Codes
 from bdpvi.datasets.records import Records
-from bdpvi.datasets.types import ColumnType
+from bdpvi.datasets.types import ESTIMATED, MOST_LEVELS, ColumnType
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import WholeNormals
@@ -35,10 +35,10 @@ QUANTILE = 0.005
 FRACTIONS = 3
 """A column is whole if it has at least this many nonzero whole numbers for each other number."""
 NOTHING = {
-    NUMBER: Domain(low=0.0, high=0.0, bought=True),
-    CATEGORY: Domain(levels=(OTHER,), bought=True),
+    NUMBER: ColumnType(low=0.0, high=0.0, origin=ESTIMATED),
+    CATEGORY: ColumnType(levels=(OTHER,), origin=ESTIMATED),
 }
-"""The domain of a column in which no cell or name exceeds the noise."""
+"""The type of a column in which no cell or name exceeds the noise."""
 SOURCE = "private bounds and levels, by noisy counts"
 _QUERIES = 3
 _EMPTY = 1e-4
@@ -111,13 +111,16 @@ def buy(
     key: Key,
     rows: int = 1,
     types: Mapping[str, ColumnType] | None = None,
-) -> dict[str, Domain]:
+) -> dict[str, ColumnType]:
     """Estimate bounds and levels privately, in equal parts of μ², by two passes.
 
     Args:
         table: cells of the records.
         kinds: kinds of the columns to estimate: numbers or categories.
         distance, delta, key, rows, types: as for :func:`bdpvi.datasets.bought.buy`.
+
+    Returns:
+        The types, with these bounds and levels.
 
     >>> from bdpvi.datasets.cells import read_columns
     >>> from bdpvi.datasets.records import Held
@@ -126,7 +129,7 @@ def buy(
     >>> kinds = {"age": "number", "sex": "category"}
     >>> table = Held(read_columns(people))
     >>> made = buy(table, kinds, distance=1.0, delta=1e-6, key=Key.of_seed(0))
-    >>> made["age"].bounds, made["age"].integer, made["sex"].levels
+    >>> made["age"].bounds, made["age"].whole, made["sex"].levels
     ((18.0, 87.0), True, ('F', 'M'))
     """
     each = distance / math.sqrt(queries(kinds))
@@ -141,16 +144,29 @@ def buy(
     finer = table.sum(_second, grids) if grids else {}
     made = {}
     for name in kinds:
+        type_ = (types or {}).get(name, ColumnType())
         if name in ranges:
-            made[name] = ranges[name].domain(finer.get(name))
-            continue
-        type_ = (types or {}).get(name)
-        key_of_it = key.child("levels", name)
-        levels = _levels(names[name], 1 / each, delta / len(named), key_of_it, rows, type_)
-        # Read as they were counted: guessed as numbers, two long codes may be one.
-        found = Domain(levels=levels, bought=True, type=type_) if levels else NOTHING[CATEGORY]
-        made[name] = found
+            found = ranges[name].found(finer.get(name))
+        else:
+            key_of_it = key.child("levels", name)
+            levels = _levels(names[name], 1 / each, delta / len(named), key_of_it, rows, type_)
+            found = replace(NOTHING[CATEGORY], levels=levels or (OTHER,))
+        made[name] = _completed(type_, found)
     return made
+
+
+def _completed(type: ColumnType, found: ColumnType) -> ColumnType:
+    """Return a declared type with the levels or bounds that were found; no outcome is refused."""
+    if found.levels is not None:
+        spellings = {one: more for one, more in type.spellings.items() if one in found.levels}
+        return replace(type, levels=found.levels, spellings=spellings, origin=ESTIMATED)
+    low, high = found.bounds or (0.0, 0.0)
+    whole = found.whole
+    if type.integer:
+        low, high, whole = float(math.floor(low)), float(math.ceil(high)), False
+    elif type.step is not None:
+        whole = whole and float(type.step).is_integer()
+    return replace(type, low=low, high=high, whole=whole, origin=ESTIMATED)
 
 
 def _first(
@@ -178,7 +194,7 @@ def _levels(
     delta: float,
     key: Key,
     rows: int,
-    type: ColumnType | None = None,
+    type: ColumnType,
 ) -> tuple[str, ...]:
     """Return the most frequent names with a noisy count above the threshold, sorted."""
     names = sorted(found)
@@ -227,8 +243,8 @@ class _Range:
             return replace(made, grid=_grid(low, high, cells, whole))
         return made
 
-    def domain(self, finer: Codes | None) -> Domain:
-        """Return the domain, given the exact counts in the finer grid if there is one."""
+    def found(self, finer: Codes | None) -> ColumnType:
+        """Return the bounds, given the exact counts in the finer grid if there is one."""
         low, high = self.low, self.high
         if not self.number:
             return NOTHING[NUMBER]
@@ -240,7 +256,7 @@ class _Range:
         if self.whole:  # cells exclude their upper ends
             low = math.ceil(low)
             high = max(low, math.ceil(high) - 1)
-        return Domain(low=float(low), high=float(high), integer=self.whole, bought=True)
+        return replace(NOTHING[NUMBER], low=float(low), high=float(high), whole=self.whole)
 
 
 def score(values: exact.Floats) -> int:

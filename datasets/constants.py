@@ -11,15 +11,14 @@ from typing import Any
 
 from bdpvi._ground.store import read_shared
 from bdpvi.datasets.columns import Column, Numeric, OneHot, label
-from bdpvi.datasets.domain import Domain
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.origin import Origin
 from bdpvi.datasets.schema import Schema, type_of
-from bdpvi.datasets.types import ColumnType
+from bdpvi.datasets.types import ESTIMATED, ROWS, ColumnType
 
 _MARKED = (
-    "column {name!r} is marked from_data, as read from the rows: write public bounds or levels "
-    "there, and false"
+    "column {name!r} is marked as read from the rows: write public bounds or levels there, and "
+    '"origin": "declared"'
 )
 
 
@@ -79,9 +78,11 @@ def constants_of(values: Mapping[str, Any]) -> Encoding:
     if isinstance(columns, dict):
         values = {**columns, "source": source}
     entries = {name.strip(): entry for name, entry in values.items() if name != "source"}
-    made = Encoding(tuple(_column(name, entry) for name, entry in entries.items()), source)
-    bought = {isinstance(one, dict) and bool(one.get("bought")) for one in entries.values()}
-    return made.of(Origin.FROM_ANOTHER_RELEASE if one else Origin.PUBLIC for one in bought)
+    made = {name: _entry(name, one) for name, one in entries.items()}
+    columns = tuple(
+        _of_type(name, one) if isinstance(one, ColumnType) else one for name, one in made.items()
+    )
+    return Encoding(columns, source).of(map(_origin, made.values()))
 
 
 def constants_in(types: Schema) -> Encoding | None:
@@ -90,25 +91,33 @@ def constants_in(types: Schema) -> Encoding | None:
     Raises:
         ValueError: naming a column whose bounds or levels are marked as read from the rows.
 
-    >>> age = Domain(low=18, high=67)
+    >>> age = ColumnType(low=18, high=67)
     >>> constants_in(Schema({"age": age}, "By law.")).columns[0].mean
     42.5
     """
-    if not types.columns:
+    given = types.bounded
+    if not given:
         return None
-    made = Encoding(
-        tuple(_of_domain(name, one) for name, one in types.columns.items()), types.source
-    )
-    bought = {one.bought for one in types.columns.values()}
-    return made.of(Origin.FROM_ANOTHER_RELEASE if one else Origin.PUBLIC for one in bought)
+    made = Encoding(tuple(_of_type(name, one) for name, one in given.items()), types.source)
+    return made.of(map(_origin, given.values()))
 
 
-def _of_domain(name: str, domain: Domain) -> Column:
-    if domain.from_data:
+def _origin(one: object) -> Origin:
+    estimated = isinstance(one, ColumnType) and one.origin == ESTIMATED
+    return Origin.FROM_ANOTHER_RELEASE if estimated else Origin.PUBLIC
+
+
+def _of_type(name: str, type: ColumnType) -> Column:
+    if type.origin == ROWS:
         raise ValueError(_MARKED.format(name=name))
-    if domain.bounds is None:
-        return OneHot(name, domain.levels or (), type=domain.reading)
-    return _between(name, *domain.bounds, domain.type)
+    if type.names is not None:
+        return OneHot(name, type.names, type=type.reading)
+    if type.bounds is None:
+        raise ValueError(
+            f"column {name!r} has a kind and neither levels nor low and high: add them, or give "
+            "the file as types (--types)"
+        )
+    return _between(name, *type.bounds, type.reading)
 
 
 def _between(name: str, low: float, high: float, type: ColumnType | None = None) -> Numeric:
@@ -117,13 +126,9 @@ def _between(name: str, low: float, high: float, type: ColumnType | None = None)
     return Numeric(name, (low + high) / 2, (high - low) / math.sqrt(12), type=type)
 
 
-def _column(name: str, entry: object) -> Column:
-    if isinstance(entry, dict) and "kind" in entry:
-        return _typed(name, dict(entry))
-    if isinstance(entry, dict) and {"low", "high", "levels"} & set(entry):  # a schema's entry
-        if entry.get("from_data"):
-            raise ValueError(_MARKED.format(name=name))
-        entry = entry.get("levels") or [entry.get("low"), entry.get("high")]
+def _entry(name: str, entry: object) -> Column | ColumnType:
+    if isinstance(entry, dict) and {"kind", "low", "high", "levels"} & {*entry}:
+        return type_of(entry, name)
     if isinstance(entry, dict) and set(entry) == {"mean", "sd"}:
         return Numeric(name, _number(name, entry["mean"]), _number(name, entry["sd"]))
     if isinstance(entry, list) and len(entry) == 2 and all(_is_number(v) for v in entry):
@@ -137,20 +142,6 @@ def _column(name: str, entry: object) -> Column:
         f'column {name!r} must be [low, high], {{"mean": …, "sd": …}} or a list of texts, '
         f"got {entry!r:.80}"
     )
-
-
-def _typed(name: str, entry: dict[str, Any]) -> Column:
-    """Return the column of an entry with a kind, which needs bounds or levels here."""
-    if entry.pop("from_data", False):
-        raise ValueError(_MARKED.format(name=name))
-    entry.pop("bought", None)
-    domain = Domain.of_type(type_of(entry, name))
-    if domain is None:
-        raise ValueError(
-            f"column {name!r} has a kind and neither levels nor low and high: add them, or give "
-            "the file as types (--types)"
-        )
-    return _of_domain(name, domain)
 
 
 def _is_number(value: object) -> bool:

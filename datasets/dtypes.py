@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bdpvi.datasets.domain import Domain
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.spelling import spell
-from bdpvi.datasets.types import ColumnType
+from bdpvi.datasets.types import DTYPE, ColumnType
 
 SOURCE = "levels declared by the data frame's dtypes"
 _NAME = ColumnType(kind="category", blank=())
@@ -46,31 +45,32 @@ def declared_by(frame: pd.DataFrame, types: Schema | None = None) -> Schema | No
     ('F', 'M')
     """
     named = with_text_names(frame)
-    known = {} if types is None else types.of_header(list(named.columns))
-    given = {*known, *(types.columns if types else ())}
+    known = {} if types is None else types.columns
+    if types is not None:
+        types.of_header(list(named.columns))
     found = {
         name: one
         for name, dtype in zip(map(str, named.columns), named.dtypes, strict=True)
-        if name not in given and (one := _domain(name, dtype)) is not None
+        if name not in known and (one := _type(name, dtype)) is not None
     }
     if types is None:
         return Schema(found, SOURCE) if found else None
     if not found:
         return types
-    return Schema({**types.columns, **found}, f"{types.source}; {SOURCE}", {}, types.types)
+    return Schema({**known, **found}, f"{types.source}; {SOURCE}")
 
 
-def _domain(name: str, dtype: Any) -> Domain | None:
+def _type(name: str, dtype: Any) -> ColumnType | None:
     """Return the levels that a dtype declares; None for numbers."""
     if isinstance(dtype, pd.CategoricalDtype):
         levels = tuple(map(_level, dtype.categories))
         try:
-            kind = ColumnType(kind="ordered" if dtype.ordered else "category", levels=levels)
-            return Domain.of_type(kind)
+            kind = "ordered" if dtype.ordered else "category"
+            return ColumnType(kind=kind, levels=levels, origin=DTYPE)
         except ValueError as error:
             raise ValueError(f"column {name!r}, of dtype category: {error}") from error
     if pd.api.types.is_bool_dtype(dtype):
-        return Domain.of_type(ColumnType(kind="boolean"))
+        return ColumnType(kind="boolean", origin=DTYPE)
     if pd.api.types.is_numeric_dtype(dtype):
         return None
     raise ValueError(

@@ -1,6 +1,6 @@
 """A schema: public bounds, levels and types of a table's columns, and the codes they define.
 
-A schema is fixed before the rows are seen; see :mod:`bdpvi.datasets.domain`.
+A schema is fixed before the rows are seen; see :mod:`bdpvi.datasets.grid`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,19 @@ from numpy.typing import NDArray
 
 from bdpvi._ground import schema, store
 from bdpvi.datasets.cells import read_cells
-from bdpvi.datasets.domain import MOST_LEVELS
-from bdpvi.datasets.domain import Codes as Codes
-from bdpvi.datasets.domain import Domain as Domain
-from bdpvi.datasets.domain import Unfit as Unfit
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.grid import Codes, Unfit, decode, encode
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
-from bdpvi.datasets.types import ANY, BOOLEAN, TIMES, UNUSED, ColumnType
+from bdpvi.datasets.types import (
+    ANY,
+    BOOLEAN,
+    ESTIMATED,
+    MOST_LEVELS,
+    ROWS,
+    TIMES,
+    UNUSED,
+    ColumnType,
+)
 
 _CODE, _TRUTH = ColumnType(kind="code"), ColumnType(kind="boolean")
 _NAMES = ColumnType(kind="category")
@@ -32,56 +38,49 @@ _NAMES = ColumnType(kind="category")
 
 @dataclass(frozen=True)
 class Schema:
-    """The domains of a table's columns, all public, in the order of writing.
+    """The types of a table's columns, all public, in the order of writing.
 
     Attributes:
-        columns: domains by name.
+        columns: types by name; those with levels or bounds need no private estimates.
         source: where the bounds and levels come from, in words.
         left_out: columns of the table not in the schema, each with the reason, for the owner.
-        types: types of columns whose bounds or levels are not declared; one that declares them
-            makes a domain among the columns.
 
     Raises:
         ValueError: if there is no column, a name is blank, or a column is also left out.
 
-    >>> people = Schema({"age": Domain(low=0, high=110, integer=True)}, "Questionnaire 2021")
+    >>> people = Schema({"age": ColumnType(kind="integer", low=0, high=110)}, "Questionnaire 2021")
     >>> people.marked
     ()
     """
 
-    columns: Mapping[str, Domain]
+    columns: Mapping[str, ColumnType]
     source: str
     left_out: Mapping[str, str] = field(default_factory=dict)
-    types: Mapping[str, ColumnType] = field(default_factory=dict, metadata={"absent": {}})
 
     def __post_init__(self) -> None:
-        if not self.columns and not self.types:
+        if not self.columns:
             raise ValueError("columns must have at least one entry")
-        if both := sorted({*self.columns} & {*self.types}):
-            raise ValueError(f"types has {both[0]!r}, which is among the columns too")
-        for name in (*self.columns, *self.types):
+        for name in self.columns:
             if name != name.strip() or not name:
                 raise ValueError(f"columns has the name {name!r}: blank, or with blanks around it")
-        if both := sorted({*self.columns, *self.types} & {*self.left_out}):
+        if both := sorted({*self.columns} & {*self.left_out}):
             raise ValueError(f"left_out has {both[0]!r}, which is among the columns too")
-        made = {name: Domain.of_type(one) for name, one in self.types.items()}
-        declared = {name: one for name, one in made.items() if one is not None}
-        if declared:
-            types = {name: one for name, one in self.types.items() if name not in declared}
-            object.__setattr__(self, "columns", {**self.columns, **declared})
-            object.__setattr__(self, "types", types)
+
+    @property
+    def bounded(self) -> dict[str, ColumnType]:
+        """The columns with levels or bounds."""
+        return {name: one for name, one in self.columns.items() if one.bounded}
 
     @property
     def read_by(self) -> dict[str, ColumnType]:
-        """The declared types of all columns that have one."""
-        of_domains = {name: one.type for name, one in self.columns.items()}
-        found = {**of_domains, **self.types}
+        """The types by which cells are read, of the columns in which they are not guessed."""
+        found = {name: one.reading for name, one in self.columns.items()}
         return {name: one for name, one in found.items() if one is not None}
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The declared kinds of columns, in words."""
-        kinds = {name: one.kind for name, one in self.read_by.items()}
+        kinds = {name: one.kind for name, one in self.columns.items()}
         return tuple(f"{name} ({kind})" for name, kind in kinds.items() if kind != ANY)
 
     def of_header(self, header: Sequence[str]) -> dict[str, ColumnType]:
@@ -99,24 +98,23 @@ class Schema:
 
     def of_unit(self, unit: str) -> tuple[ColumnType | None, Schema | None]:
         """Return the declared type of the column of persons, and the schema without it."""
-        type = self.read_by.get(unit)
+        type = self.columns.get(unit)
         columns = {name: one for name, one in self.columns.items() if name != unit}
-        types = {name: one for name, one in self.types.items() if name != unit}
-        rest = replace(self, columns=columns, types=types) if columns or types else None
+        rest = replace(self, columns=columns) if columns else None
         return None if type is None or type.kind == ANY else type, rest
 
     @property
     def marked(self) -> tuple[str, ...]:
-        """Columns whose domain was read from the rows."""
-        return tuple(name for name, one in self.columns.items() if one.from_data)
+        """Columns whose levels or bounds were read from the rows."""
+        return tuple(name for name, one in self.columns.items() if one.origin == ROWS)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Schema:
         """Read a JSON file such as {"source": "…", "columns": {"age": {"low": 0, "high": 110}}}.
 
-        An entry with a ``kind`` has the fields of :class:`ColumnType`, such as {"kind": "code"} or
-        {"kind": "number", "decimal": ",", "step": 0.01, "low": 0, "high": 1000}; bounds of dates
-        may be days. The short form of :func:`bdpvi.datasets.constants_of` is accepted too:
+        An entry has the fields of :class:`ColumnType`, such as {"kind": "code"} or {"kind":
+        "number", "decimal": ",", "step": 0.01, "low": 0, "high": 1000}; bounds of dates may be
+        days. The short form of :func:`bdpvi.datasets.constants_of` is accepted too:
         {"source": "…", "age": [0, 110], "sex": ["F", "M"]}.
 
         Raises:
@@ -124,9 +122,8 @@ class Schema:
             OSError: if it cannot be read.
         """
         try:
-            return schema.from_json(
-                cls, _long(schema.parsed(store.read_shared(Path(path)))), partial=True
-            )
+            found = of_today(schema.parsed(store.read_shared(Path(path))))
+            return schema.from_json(cls, found, partial=True)
         except ValueError as error:
             raise ValueError(f"{path} is not a schema: {error}") from error
 
@@ -138,11 +135,11 @@ class Schema:
         """
         if not store.nothing_at(Path(path)):
             raise ValueError(f"path={str(path)!r} exists already; choose another")
-        store.write(Path(path), store.json_text(_flat(self), indent=1).encode())
+        store.write(Path(path), store.json_text(schema.to_json(self), indent=1).encode())
 
     def check(self, header: Sequence[str]) -> None:
         """Raise ValueError unless a table with this header has every column exactly once."""
-        for name in (*self.columns, *self.types):
+        for name in self.columns:
             if (found := header.count(name)) != 1:
                 raise ValueError(
                     f"schema: its column {name!r} must be in the table once, there are {found}"
@@ -156,19 +153,20 @@ class Schema:
         """
         names = [str(name).strip() for name in frame.columns]
         self.check(names)
-        if more := [name for name in names if name not in self.columns]:
+        columns = self.bounded
+        if more := [name for name in names if name not in columns]:
             raise ValueError(
                 f"schema lacks the columns {more}: declare them there, or drop them from the table"
             )
-        codes, unfit = np.empty((len(frame), len(self.columns)), dtype=np.int64), {}
-        for at, (name, domain) in enumerate(self.columns.items()):
-            codes[:, at], unfit[name] = domain.encode(frame.iloc[:, names.index(name)])
+        codes, unfit = np.empty((len(frame), len(columns)), dtype=np.int64), {}
+        for at, (name, one) in enumerate(columns.items()):
+            codes[:, at], unfit[name] = encode(one, frame.iloc[:, names.index(name)])
         return codes, unfit
 
     def decode(self, codes: Codes, random: np.random.Generator) -> pd.DataFrame:
         """Return a table with the values of codes, (N, d)."""
         pairs = enumerate(self.columns.items())
-        return pd.DataFrame({name: one.decode(codes[:, at], random) for at, (name, one) in pairs})
+        return pd.DataFrame({name: decode(one, codes[:, at], random) for at, (name, one) in pairs})
 
 
 def measured(
@@ -211,12 +209,12 @@ def measured(
     return Schema(columns, source, left_out)
 
 
-def _drafted(values: pd.Series[Any], named: bool, file: FileFormat) -> Domain | str:
-    """Return a column's observed domain, or why it is left out."""
+def _drafted(values: pd.Series[Any], named: bool, file: FileFormat) -> ColumnType | str:
+    """Return a column's observed type, or why it is left out."""
     name = str(values.name)
     if (born := _dates(values, file)) is not None:
         return born
-    guess = None if file.plain else ColumnType(kind=ANY).in_file(*file.signs)
+    guess = None if file.plain else ColumnType().in_file(*file.signs)
     cells = read_cells(values, guess)
     there = cells.numbers[np.isfinite(cells.numbers)]
     number = not named and 2 * len(there) > (~cells.blank).sum()
@@ -238,13 +236,12 @@ def _drafted(values: pd.Series[Any], named: bool, file: FileFormat) -> Domain | 
         return f"column {name!r} is called an identifier"
     if number:
         low, high = 0.0 - _outwards(-there.min()), _outwards(there.max())
-        kind = _number_type(there, whole, guess)
-        return Domain(low=low, high=high, integer=whole, from_data=True, type=kind)
-    made = Domain(levels=cells.names or ("yes",), from_data=True, type=written)
-    return made.of(_TRUTH) if set(cells.names) == {*BOOLEAN} else made
+        return replace(_numbers(there, whole, guess), low=low, high=high, origin=ROWS)
+    kind = _TRUTH if {*cells.names} == {*BOOLEAN} else written or ColumnType()
+    return replace(kind, levels=cells.names or ("yes",), origin=ROWS)
 
 
-def _dates(values: pd.Series[Any], file: FileFormat) -> Domain | None:
+def _dates(values: pd.Series[Any], file: FileFormat) -> ColumnType | None:
     """Return the observed days of a column, if a date format was given and most are dates."""
     if not file.date_format:
         return None
@@ -254,7 +251,7 @@ def _dates(values: pd.Series[Any], file: FileFormat) -> Domain | None:
     if 2 * len(days) <= (~read_cells(values).blank).sum() or not len(days):
         return None
     low, high = float(days.min()), float(days.max())
-    return Domain(low=low, high=high, integer=True, from_data=True, type=kind)
+    return replace(kind, low=low, high=high, origin=ROWS)
 
 
 def _coded(values: pd.Series[Any]) -> bool:
@@ -262,20 +259,13 @@ def _coded(values: pd.Series[Any]) -> bool:
     return bool(values.astype(str).str.strip().str.fullmatch(r"0\d+").any())
 
 
-def _number_type(
-    numbers: NDArray[np.float64], whole: bool, guess: ColumnType | None
-) -> ColumnType | None:
+def _numbers(numbers: NDArray[np.float64], whole: bool, guess: ColumnType | None) -> ColumnType:
     """Return the kind of a column of numbers, with the unit of its last digit if that is short."""
     digits = next((n for n in range(1, 4) if (np.round(numbers, n) == numbers).all()), None)
     if guess is None and (whole or digits is None):
-        return None
-    signs = guess or ColumnType(kind=ANY)
-    return ColumnType(
-        kind="integer" if whole else "number",
-        decimal=signs.decimal,
-        thousands=signs.thousands,
-        step=None if whole or digits is None else float(f"1e-{digits}"),
-    )
+        return ColumnType(whole=whole)
+    step = None if whole or digits is None else float(f"1e-{digits}")
+    return replace(guess or ColumnType(), kind="integer" if whole else "number", step=step)
 
 
 def _in_file(name: str, type: ColumnType, file: FileFormat) -> ColumnType:
@@ -292,82 +282,71 @@ def in_file(schema: Schema | None, header: Sequence[str], file: FileFormat) -> S
     Columns without a type are numbers or names, whichever a cell is by these signs, unless numbers
     are written in the usual way.
     """
-    columns: dict[str, Domain] = {}
-    types: dict[str, ColumnType] = {}
-    if schema is not None:
-        for name, one in schema.columns.items():
-            columns[name] = replace(one, type=one.type and _in_file(name, one.type, file))
-        types = {name: _in_file(name, one, file) for name, one in schema.types.items()}
-    if not file.plain:
-        guess = ColumnType(kind=ANY).in_file(*file.signs)
-        columns = {name: one if one.type else one.of(guess) for name, one in columns.items()}
-        types = {name: guess for name in header if name and name not in columns} | types
-    if not columns and not types:
-        return None
+    given = {} if schema is None else schema.columns
+    columns = {name: _in_file(name, one, file) for name, one in given.items()}
     out = {} if schema is None else schema.left_out
-    types = {name.strip(): one for name, one in types.items() if name.strip() not in out}
-    return Schema(columns, "" if schema is None else schema.source, out, types)
+    if not file.plain:
+        guess = ColumnType().in_file(*file.signs)
+        others = [name.strip() for name in header if name.strip() not in (*columns, *out)]
+        columns |= {name: guess for name in others if name}
+    return Schema(columns, "" if schema is None else schema.source, out) if columns else None
 
 
-def _long(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a schema's file with short entries expanded."""
+def of_today(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a schema's file with entries in the long form of this version.
+
+    Earlier versions had types inside of levels and bounds, and beside the columns.
+    """
     given = dict(content)
     if not isinstance(given.get("columns"), Mapping):
         source = given.pop("source", None)
         given = {"columns": given} | ({} if source is None else {"source": source})
-    types, columns = dict(given.get("types", {})), {}
-    for name, one in given["columns"].items():
-        entry = _entry(name, one)
-        if isinstance(entry, ColumnType):
-            types[name] = schema.to_json(entry)
-        else:
-            columns[name] = entry
-    return given | {"columns": columns} | ({"types": types} if types else {})
+    types = given.pop("types", {})
+    if not isinstance(types, Mapping) or {*types} & {*given["columns"]}:
+        raise ValueError(f"types must be of other columns, got {types!r:.80}")
+    columns = {**given["columns"], **types}
+    return given | {"columns": {name: _entry(name, one) for name, one in columns.items()}}
 
 
-def _entry(name: str, given: Any) -> Any:
-    """Return a column's entry in the long form; a type if it has neither levels nor bounds."""
-    if isinstance(given, list):
-        if len(given) == 2 and all(type(one) in (int, float) for one in given):
-            return {"low": given[0], "high": given[1]}
-        return {"levels": [str(one) if isinstance(one, bool) else one for one in given]}
-    if not isinstance(given, Mapping) or "kind" not in given:
-        return given
-    marks = {key: one for key, one in given.items() if key in ("from_data", "bought")}
-    kind = type_of({key: one for key, one in given.items() if key not in marks}, name)
-    domain = Domain.of_type(kind)
-    return kind if domain is None else schema.to_json(domain) | marks
-
-
-def type_of(given: Mapping[str, Any], name: str) -> ColumnType:
+def type_of(given: Any, name: str) -> ColumnType:
     """Return the type that a column's entry in a file describes.
 
     >>> type_of({"kind": "date", "low": "1970-01-02", "high": "1970-02-01"}, "born").high
     31.0
+    >>> type_of({"low": 0, "high": 9, "integer": True, "from_data": True}, "age").origin
+    'rows'
     """
-    values, since = dict(given), given.get("since", ColumnType.since)
+    return schema.from_json(ColumnType, _entry(name, given), f"columns.{name}")
+
+
+def _entry(name: str, given: Any) -> Any:
+    """Return a column's entry in the long form."""
+    if isinstance(given, list):
+        if len(given) == 2 and all(type(one) in (int, float) for one in given):
+            given = {"low": given[0], "high": given[1]}
+        else:
+            given = {"levels": [str(one) if isinstance(one, bool) else one for one in given]}
+    if not isinstance(given, Mapping):
+        return given
+    found = {key: one for key, one in given.items() if one is not None}
+    if isinstance(found.get("type"), Mapping):
+        found = {**found.pop("type"), **found}
+    found = {"kind": ANY} | found
+    whole = found.pop("integer", False)
+    if whole and found["kind"] not in ("integer", "date"):
+        found["whole"] = whole
+    for mark, origin in (("bought", ESTIMATED), ("from_data", ROWS)):
+        if found.pop(mark, False):
+            found["origin"] = origin
     for bound in ("low", "high"):
-        if given.get("kind") in TIMES and isinstance(given.get(bound), str):
-            kind = ColumnType(kind=given["kind"], since=since, zone=given.get("zone"))
-            one, _, status = kind.of_text(given[bound])
+        if found["kind"] in TIMES and isinstance(found.get(bound), str):
+            parts = {one: found[one] for one in ("kind", "since", "zone") if one in found}
+            kind = schema.from_json(ColumnType, parts, f"columns.{name}")
+            one, _, status = kind.of_text(found[bound])
             if status:
-                raise ValueError(f"columns.{name}: {bound}={given[bound]!r} must be a day")
-            values[bound] = one
-    return schema.from_json(ColumnType, values, f"columns.{name}", partial=True)
-
-
-def _flat(made: Schema) -> dict[str, Any]:
-    """Return a schema for people to edit: each column is one entry, which has its type."""
-    content = schema.to_json(made)
-    content["columns"] = {
-        name: one
-        if "type" not in one
-        else one["type"]
-        | {key: one[key] for key in ("from_data", "bought")}
-        | {key: one[key] for key in ("levels", "low", "high") if one[key] is not None}
-        for name, one in content["columns"].items()
-    } | content.pop("types", {})
-    return content  # type: ignore[no-any-return]
+                raise ValueError(f"columns.{name}: {bound}={found[bound]!r} must be a day")
+            found[bound] = one
+    return found
 
 
 def _outwards(bound: float) -> float:

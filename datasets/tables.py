@@ -216,9 +216,9 @@ def _named(types: Schema | None, categorical: Sequence[str]) -> Schema | None:
     """Return the types with these columns as categories, unless they say what these are."""
     if types is None:
         types_ = types_of(categorical)
-        return Schema({}, "", types=types_) if types_ else None
-    more = types_of(categorical, types.read_by)
-    return replace(types, types={n: one for n, one in more.items() if n not in types.columns})
+        return Schema(types_, "") if types_ else None
+    more = [name for name in categorical if name not in types.bounded]
+    return replace(types, columns=types_of(more, types.columns))
 
 
 def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Dataset:

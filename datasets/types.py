@@ -1,4 +1,4 @@
-"""Declared types of columns: how a cell is read, and how a released value is written.
+"""Declared types of columns: how a cell is read, and which values are possible.
 
 A declared type alone decides how each cell is read: levels are as written, blanks are those that
 are declared. A cell that does not fit the type is a blank, whatever the other cells hold.
@@ -12,13 +12,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime, timezone
-from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
-
-import numpy as np
-from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi.datasets.spelling import (
@@ -30,13 +26,10 @@ from bdpvi.datasets.spelling import (
     day_of,
     digits,
     instant_of,
-    later,
     plain_of,
     shown,
+    spell,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 OK, BLANK, UNFIT, UNKNOWN = range(4)
 """The status of a cell: a value, a blank, no value of its type, none of the declared levels."""
@@ -47,14 +40,20 @@ NAMES = ("category", "code", "boolean", "ordered")
 UNUSED = ("identifier", "text")
 KINDS = (*NUMBERS, *NAMES, *UNUSED, ANY)
 BOOLEAN = ("False", "True")
+DECLARED, DTYPE, ESTIMATED, ROWS = ORIGINS = ("declared", "dtype", "estimated", "rows")
+"""Where levels and bounds are from: their owner, a data frame's dtype, private estimates, rows."""
+MOST_LEVELS = 1000
 _WORDS = (("false", "no", "n", "f", "0"), ("true", "yes", "y", "t", "1"))
 """What a cell of kind boolean may say, in lower case, unless spellings are declared."""
 _PLAIN = re.compile(r"-?(0|[1-9]\d*)(\.\d*)?", re.ASCII)
 _LEVEL = re.compile(r"-?\d+(\.\d*)?", re.ASCII)
+_OTHER_SPELLING = re.compile(r"[+-]?(0\d+\.?\d*|[\d.]+[eE][+-]?\d+)|\+\d.*")
+"""Numbers that are not in their usual spelling, such as codes may have."""
 _FITS: dict[str, tuple[str, ...]] = {
-    "levels": NAMES,
-    "low": NUMBERS,
-    "high": NUMBERS,
+    "levels": (*NAMES, ANY),
+    "low": (*NUMBERS, ANY),
+    "high": (*NUMBERS, ANY),
+    "whole": ("number", "datetime", ANY),
     "decimal": ("number", "integer", ANY),
     "thousands": ("number", "integer", ANY),
     "symbol": ("number", "integer"),
@@ -76,7 +75,7 @@ def _absent(value: Any, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnType:
-    """The declared type of a column. All of it is public.
+    """The declared type of a column. All of it is public, unless it is from the rows.
 
     Attributes:
         kind: ``number``; ``integer``; ``date``, a number of days; ``datetime``, a number of
@@ -85,7 +84,7 @@ class ColumnType:
             ordered levels; ``identifier`` and ``text``, which are left out; ``any``, a number or a
             name, whichever the cell is.
         levels: the names, as written; of a Boolean that for no and that for yes. A number is the
-            level 007 if no other level is that number.
+            level 007 if no other level is that number. Of kind ``any``, 1 and 1.0 are the same.
         low, high: bounds of numbers; of dates, days since ``since``; of instants, seconds.
         blank: what a blank looks like, as written; an empty cell always is one. By default the
             usual signs, such as ``NA`` and ``?``, that are not among the levels.
@@ -100,6 +99,11 @@ class ColumnType:
         since: the day that counts as 0.
         zone: that of clock times, such as ``Europe/Berlin``; by default UTC.
         spellings: further spellings of a level.
+        whole: whether numbers are whole, as those of ``integer`` and ``date`` are; cells are
+            rounded.
+        origin: where levels or bounds are from: ``declared``; ``dtype``, that of a data frame;
+            ``estimated``, privately, so that only another release's ε covers them; ``rows``, which
+            no ε covers.
 
     Raises:
         ValueError: naming the field at fault.
@@ -112,7 +116,7 @@ class ColumnType:
     ((nan, 'NA', 0), (nan, 'FR', 3), (nan, '01002', 0))
     """
 
-    kind: str
+    kind: str = ANY
     levels: tuple[str, ...] | None = _absent(None)
     low: float | None = _absent(None)
     high: float | None = _absent(None)
@@ -127,15 +131,18 @@ class ColumnType:
     symbol: str | None = _absent(None)
     measure: str | None = _absent(None)
     zone: str | None = _absent(None)
+    whole: bool = _absent(False)
+    origin: str = _absent(DECLARED)
 
     def __post_init__(self) -> None:
         validate.choice("kind", self.kind, KINDS)
+        validate.choice("origin", self.origin, ORIGINS)
         for one in fields(self):
             value, kinds = getattr(self, one.name), _FITS.get(one.name, KINDS)
             if self.kind not in kinds and value != one.metadata["absent"]:
                 raise ValueError(f"{one.name}={value!r:.80} does not go with kind={self.kind}")
         if self.levels is not None:
-            self._check_names("levels", self.levels)
+            self._check_levels(self.levels)
             if self.kind == "boolean" and len(self.levels) != 2:
                 raise ValueError(f"levels of a boolean must be two, got {self.levels!r:.200}")
         if self.blank is not None:
@@ -154,15 +161,31 @@ class ColumnType:
                 f"{values!r:.200}"
             )
 
+    def _check_levels(self, levels: tuple[str, ...]) -> None:
+        if not 1 <= len(levels) <= MOST_LEVELS:
+            raise ValueError(f"levels must be 1 to {MOST_LEVELS} names, got {len(levels)}")
+        if self.kind != ANY:
+            return self._check_names("levels", levels)
+        type_ = self.reading or ColumnType()
+        labels = {type_.of_text(spell(one))[1] for one in levels}
+        if len(labels) != len(levels) or "" in labels:
+            raise ValueError(
+                f"levels must differ and not be blank, got {levels!r:.200}; a declared kind, such "
+                "as category, takes them as written"
+            )
+
     def _check_numbers(self) -> None:
         low, high = self.low, self.high
-        if (low is None) != (high is None):
-            raise ValueError(f"give low and high, or none, got low={low}, high={high}")
+        if (low is None) != (high is None) or (self.levels and (low is not None or self.whole)):
+            raise ValueError(
+                f"give levels, or low and high, got levels={self.levels!r:.200}, low={low}, "
+                f"high={high}, whole={self.whole}"
+            )
         if low is not None and high is not None:
             if not -math.inf < low <= high < math.inf:
                 raise ValueError(f"low={low} must be at most high={high}, both finite")
-            if self.whole and not (float(low).is_integer() and float(high).is_integer()):
-                raise ValueError(f"low={low} and high={high} must be whole for kind={self.kind}")
+            if self.integer and not (float(low).is_integer() and float(high).is_integer()):
+                raise ValueError(f"low={low} and high={high} must be whole, as the numbers are")
         check_signs(*self.signs)
         if self.symbol is not None and not re.fullmatch(r"[^\s\d.,'_()+-]+", self.symbol):
             raise ValueError(f"symbol={self.symbol!r} must be a sign such as $ or %")
@@ -201,9 +224,37 @@ class ColumnType:
         return self.kind in NUMBERS
 
     @property
-    def whole(self) -> bool:
+    def integer(self) -> bool:
         """Whether all numbers are whole."""
-        return self.kind in ("integer", "date")
+        return self.whole or self.kind in ("integer", "date")
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Both bounds, if there are any."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the possible values are known: levels, or numbers between two bounds."""
+        return self.names is not None or self.low is not None
+
+    @cached_property
+    def reading(self) -> ColumnType | None:
+        """The type by which cells are read, None where they are guessed.
+
+        Of kind ``any`` it is that of names if levels differ in their spelling only, such as 7 and
+        007: guessed as numbers they would be one.
+        """
+        if self.kind != ANY:
+            return self if self.origin == DECLARED else replace(self, origin=DECLARED)
+        plain = ColumnType()
+        levels = self.levels or ()
+        bare = replace(self, levels=None, low=None, high=None, whole=False, origin=DECLARED)
+        if bare != plain or not any(_OTHER_SPELLING.fullmatch(one.strip()) for one in levels):
+            return None if bare == plain else bare
+        labels = [plain.of_text(spell(one))[1] for one in levels]
+        distinct = len({*labels}) == len(labels) or not all(labels)
+        return None if distinct else ColumnType(kind="category", levels=levels)
 
     @property
     def signs(self) -> tuple[str, str]:
@@ -331,40 +382,6 @@ class ColumnType:
         if self.kind != "code" and short in self._spelt:
             return self._spelt[short]
         return self._by_number.get(short) or (text if self.kind == "code" else short)
-
-    def written(self, numbers: NDArray[np.float64], low: float, high: float) -> pd.Series[Any]:
-        """Return released numbers, (N,), NaN for a blank, as what the column held.
-
-        Args:
-            numbers: the numbers, between the bounds.
-            low, high: the bounds.
-
-        >>> ColumnType(kind="number", step=0.01).written(np.array([1.2345]), 0, 9).tolist()
-        [1.23]
-        >>> day = ColumnType(kind="date", date_format="%d.%m.%Y")
-        >>> day.written(np.array([0.0, np.nan]), 0, 9).tolist()
-        ['01.01.1970', None]
-        """
-        import pandas as pd
-
-        if self.kind == "datetime":
-            at = pd.to_datetime(pd.Series(np.round(numbers)), unit="s", origin=self.since, utc=True)
-            at = at.dt.tz_convert(self.zone or "UTC")
-            return at if self.date_format is None else at.dt.strftime(self.date_format)
-        if self.kind == "date":
-            first = date.fromisoformat(self.since)
-            days = [None if math.isnan(n) else later(first, round(n)) for n in numbers.tolist()]
-            if self.date_format is None:
-                return pd.Series(pd.to_datetime(pd.Series(days, dtype=object)))
-            texts = [None if one is None else one.strftime(self.date_format) for one in days]
-            return pd.Series(texts, dtype=object)
-        if self.step is None:
-            return pd.Series(numbers)
-        first_, last = math.ceil(low / self.step - 1e-9), math.floor(high / self.step + 1e-9)
-        steps = np.round(numbers / self.step)
-        steps = np.clip(steps, first_, last) if first_ <= last else steps
-        exponent = Decimal(repr(float(self.step))).normalize().as_tuple().exponent
-        return pd.Series(np.round(steps * self.step, max(0, -int(exponent))))
 
 
 def types_of(

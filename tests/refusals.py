@@ -51,7 +51,7 @@ from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.items import Items
 from bdpvi.datasets.objects import ROWS
-from bdpvi.datasets.schema import Domain, Schema
+from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import ColumnType
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.federated_vi import fit_federated
@@ -239,7 +239,7 @@ NORMS = NormCounts(torch.arange(3), torch.tensor([[5, 5]] * 3), torch.tensor([0.
 GAUSSIAN = SampledGaussian(noise_multiplier=3.0, rate=0.1, steps=10)
 PANEL = torch.randn(100, 3), torch.arange(100) % 2
 TIGHT = BayesianLogisticRegression(prior_scale=1e-4, clip=1e-4)
-SCHEMA = Schema({"age": Domain(low=18.0, high=80.0)}, "By law.")
+SCHEMA = Schema({"age": ColumnType(low=18.0, high=80.0)}, "By law.")
 SUM = NoisySum(rate=0.5, clip=1.0, noise_multiplier=1.0, size=2, records=9)
 CHANCE = np.random.default_rng(0)
 ONCE = CHANCE.normal(size=(60, 3)), CHANCE.integers(0, 2, 60).astype(float)
@@ -486,15 +486,15 @@ def copies(times: int) -> Any:
 
 
 def grouped(levels: int, group: str = "abce") -> Any:
-    domains = {name: Domain(low=0.0, high=float(levels), integer=True) for name in "abce"}
-    domains["d"] = Domain(levels=("x",))
+    domains = {name: ColumnType(low=0.0, high=float(levels), whole=True) for name in "abce"}
+    domains["d"] = ColumnType(levels=("x",))
     table = pd.DataFrame({"a": [1], "b": [1], "c": [1], "d": ["x"], "e": [1]})
     settings = Counts(also=(tuple(group),))
     return bdpvi.synthesize(table, Schema(domains, "By law."), epsilon=1.0, settings=settings)
 
 
 def of_persons(columns: list[str]) -> Any:
-    schema = Schema({name: Domain(low=0.0, high=99.0) for name in columns}, "By law.")
+    schema = Schema({name: ColumnType(low=0.0, high=99.0) for name in columns}, "By law.")
     table = FRAME[["age"]].assign(who=np.arange(2000) // 2)
     return bdpvi.synthesize(table, schema, epsilon=1.0, settings=Counts(**SPLIT))
 
@@ -689,7 +689,7 @@ CASES: dict[str, Case] = {
         towns,
         lambda: (
             towns(pd.CategoricalDtype(["1", "2"])),
-            towns(types=Schema({"town": Domain(levels=("1", "2"))}, "By law.")),
+            towns(types=Schema({"town": ColumnType(levels=("1", "2"))}, "By law.")),
             towns(float),
         ),
     ),
@@ -786,30 +786,24 @@ CASES: dict[str, Case] = {
         lambda: SCHEMA.encode(FRAME),
         lambda: SCHEMA.encode(FRAME[["age"]]),
     ),
-    "datasets/domain: give levels": lambda t: (
-        Domain,
-        lambda: (Domain(levels=("a", "b")), Domain(low=0.0, high=1.0)),
-    ),
-    "datasets/types: give low and high": lambda t: (
+    "datasets/types: give levels": lambda t: (
         lambda: ColumnType(kind="number", low=0.0),
         lambda: (ColumnType(kind="number"), ColumnType(kind="number", low=0.0, high=1.0)),
     ),
     "datasets/constants: give the file as types": lambda t: (
         lambda: constants_of({"source": "By law.", "columns": {"age": {"kind": "number"}}}),
-        lambda: private(types=Schema({}, "By law.", types={"age": ColumnType(kind="number")})),
+        lambda: private(types=Schema({"age": ColumnType(kind="number")}, "By law.")),
     ),
     "datasets/looks: make them numbers by": lambda t: (
         lambda: looked(FRAME.assign(c=WRITTEN)),
-        lambda: looked(
-            FRAME.assign(c=WRITTEN), epsilon=3.0, types=Schema({}, "", types={"c": GROUPED})
-        ),
+        lambda: looked(FRAME.assign(c=WRITTEN), epsilon=3.0, types=Schema({"c": GROUPED}, "")),
     ),
     "datasets/looks: declare its spellings": lambda t: (
         lambda: looked(FRAME.assign(sick=["no", "Yes"] * 1000), constants=PUBLIC),
         lambda: looked(
             FRAME.assign(sick=["no", "Yes"] * 1000),
             constants=PUBLIC,
-            types=Schema({}, "", types={"sick": ColumnType(kind="boolean", levels=("no", "yes"))}),
+            types=Schema({"sick": ColumnType(kind="boolean", levels=("no", "yes"))}, ""),
         ),
     ),
     "datasets/tables: say which value": lambda t: (

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 import bdpvi
-from bdpvi.datasets import Domain, Schema, constants_of
+from bdpvi.datasets import ColumnType, Schema, constants_of
 from bdpvi.guides import FullRank, LowRank, MeanField
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
@@ -31,10 +31,10 @@ WRITTEN = Path(__file__).with_name("same_releases.json")
 PUBLIC = constants_of({"source": "By law.", "age": [20, 80], "dose": [0, 4], "sex": ["F", "M"]})
 SCHEMA = Schema(
     {
-        "age": Domain(low=0, high=110, integer=True),
-        "dose": Domain(low=0, high=10),
-        "sex": Domain(levels=("F", "M")),
-        "sick": Domain(levels=("no", "yes")),
+        "age": ColumnType(low=0, high=110, whole=True),
+        "dose": ColumnType(low=0, high=10),
+        "sex": ColumnType(levels=("F", "M")),
+        "sick": ColumnType(levels=("no", "yes")),
     },
     "By law.",
 )

@@ -18,7 +18,7 @@ from test_cli import run
 
 from bdpvi import load_release
 from bdpvi._ground import store
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema
 from bdpvi.datasets.constants import read_constants
 from bdpvi.synthesis import Counts, load, synthesize
 
@@ -122,11 +122,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         assert run(*words, *more, "--ledger", folder / f"{name}.jsonl", "--out", out) == 0
         found[name] = json.loads((out / "release.json").read_text(encoding="utf-8"))
     schema = Schema(
-        {"age": Domain(low=0, high=99, integer=True), "who": Domain(levels=("a", "b"))}, "law"
+        {"age": ColumnType(low=0, high=99, whole=True), "who": ColumnType(levels=("a", "b"))}, "law"
     )
     schema.save(folder / "schema.json")
     found["schema"] = json.loads((folder / "schema.json").read_text(encoding="utf-8"))
-    three = Schema({**schema.columns, "sick": Domain(levels=("y", "n"))}, "law")
+    three = Schema({**schema.columns, "sick": ColumnType(levels=("y", "n"))}, "law")
     made = synthesize(
         frame[list(three.columns)],
         three,

@@ -22,9 +22,10 @@ from bdpvi.datasets.bought import Purchase
 from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.datasets.domain import Domain
+from bdpvi.datasets.grid import Codes
 from bdpvi.datasets.records import Held
-from bdpvi.datasets.schema import Codes, Schema
+from bdpvi.datasets.schema import Schema
+from bdpvi.datasets.types import ColumnType
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.rounds import Rounds
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -223,7 +224,7 @@ def counted(data: Dataset, epsilon: float, delta: float) -> tuple[Codes, Measure
     """Return codes of a table, (N, d), the plan of their counts, and one more row, (1, d)."""
     signs = torch.cat([data.x[:, :_COLUMNS] > 0, data.y[:, None] > 0], 1).long().numpy()
     names = [f"c{at}" for at in range(signs.shape[1])]
-    schema = Schema({name: Domain(levels=("0", "1")) for name in names}, "signs")
+    schema = Schema({name: ColumnType(levels=("0", "1")) for name in names}, "signs")
     distance = gaussian_distance(epsilon, delta)
     plan = MeasurementPlan.of(schema, len(names) - 1, distance, Counts())
     return signs, plan, np.ones((1, len(names)), dtype=np.int64)

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import betaincinv
 
 from bdpvi._ground import validate
-from bdpvi.datasets.schema import Codes
+from bdpvi.datasets.grid import Codes
 from bdpvi.noise.keys import Key
 from bdpvi.synthesis.counts import Floats, NoisyCounts
 

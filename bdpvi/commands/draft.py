@@ -47,7 +47,7 @@ def schema(
 ) -> None:
     """Draft a schema from a table, for the owner to replace what is read from its rows.
 
-    Every column is marked "from_data": true. Write public bounds and levels in, and false.
+    Every column is marked "origin": "rows". Write public bounds and levels in, and "declared".
     Identifiers, free text, and dates without --date-format are listed under "left_out", with the
     reason. Keep the draft secret until then. The same file is that of --types.
     """

@@ -329,9 +329,10 @@ def _write(
 
 def _content(made: Synthetic, rows: pd.DataFrame) -> bytes:
     """Return the content of a file of rows."""
+    from bdpvi.datasets.types import TIMES
+
     numbers = {name: one for name, one in made.schema.columns.items() if one.integer}
-    dates = [n for n, one in numbers.items() if one.type and one.type.kind == "date"]
-    whole = {name: "Int64" for name in numbers if name not in dates}
+    whole = {name: "Int64" for name, one in numbers.items() if one.kind not in TIMES}
     return outputs.csv_text(rows.astype(whole)).encode()
 
 

@@ -151,7 +151,7 @@ class Table:
     @property
     def _numbers(self) -> tuple[str, ...]:
         """Columns of numbers without declared bounds."""
-        levels = {} if self.types is None else self.types.columns
+        levels = {} if self.types is None else self.types.bounded
         read_by = {} if self.types is None else self.types.read_by
         kinds = {name: one.kind for name, one in read_by.items()}
         open_ones = (one for one in self.columns if one not in (*levels, self.target))
@@ -194,9 +194,9 @@ class Table:
 
     def made_up(self) -> Table:
         """Return made-up rows."""
-        numbers, known = self._numbers, {} if self.types is None else self.types.columns
+        numbers, known = self._numbers, {} if self.types is None else self.types.bounded
         kinds = {name: NUMBER if name in numbers else CATEGORY for name in self.columns}
-        levels = {name: one.levels or one.bounds or () for name, one in known.items()}
+        levels = {name: one.names or one.bounds or () for name, one in known.items()}
         frame = next(made_up.frames(kinds, levels, {}))
         read_by = {} if self.types is None else self.types.read_by
         return Table(read_columns(frame, read_by), self.types, len(frame))

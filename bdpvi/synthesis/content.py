@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from bdpvi._ground import validate
-from bdpvi.datasets.domain import Codes
+from bdpvi.datasets import grid
+from bdpvi.datasets.grid import Codes
 from bdpvi.datasets.origin import listed
 from bdpvi.datasets.schema import Schema
 from bdpvi.noise import secure
@@ -136,20 +137,23 @@ class File:
             raise ValueError(
                 f"format must be {FORMAT}, got {self.format}: another version of bdpvi made it"
             )
-        names, domains = list(self.schema.columns), list(self.schema.columns.values())
+        names, columns = list(self.schema.columns), list(self.schema.columns.values())
+        if len(self.schema.bounded) < len(columns):
+            raise ValueError("schema.columns must all have levels, or low and high")
         if self.target is not None and self.target not in names:
             raise ValueError(f"target must be a column, got {self.target!r}")
         for name, some in (("bins", self.bins), ("single", self.single)):
-            validate.same_length(name, some, "columns", domains)
+            validate.same_length(name, some, "columns", columns)
         bins = []
-        for at, (one, domain) in enumerate(zip(self.bins, domains, strict=True)):
-            if len(one) != domain.size or sorted({*one}) != list(range(len({*one}))):
-                raise ValueError(f"bins[{at}] must number the bins of {domain.size} codes from 0")
+        codes = [*map(grid.size, columns)]
+        for at, (one, size) in enumerate(zip(self.bins, codes, strict=True)):
+            if len(one) != size or sorted({*one}) != list(range(len({*one}))):
+                raise ValueError(f"bins[{at}] must number the bins of {size} codes from 0")
             bins.append(np.array(one, dtype=np.int64))
         sizes = [int(one.max()) + 1 for one in bins]
-        room = self.settings.cells * len(domains)
+        room = self.settings.cells * len(columns)
         validate.at_most("settings.cells times columns", room, _MOST_KEPT)
-        least = math.comb(len(domains), 2)  # checked before that many are listed
+        least = math.comb(len(columns), 2)  # checked before that many are listed
         if len(self.joint) < least:
             raise ValueError(f"joint must have {least} pairs of columns, got {len(self.joint)}")
         places = MeasurementPlan.of(self.schema, self._place, 1.0, self.settings).joint
@@ -159,8 +163,7 @@ class File:
             )
         return NoisyCounts(
             tuple(
-                _shaped(f"single[{at}]", one, (domains[at].size,))
-                for at, one in enumerate(self.single)
+                _shaped(f"single[{at}]", one, (codes[at],)) for at, one in enumerate(self.single)
             ),
             tuple(bins),
             {

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpvi._ground import validate
-from bdpvi.datasets.domain import Codes
+from bdpvi.datasets import grid
+from bdpvi.datasets.grid import Codes
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Schema
 from bdpvi.noise import secure
@@ -96,7 +97,7 @@ class Counts:
         Raises:
             ValueError: if a name is not a column, or a group could have more than 2²⁴ cells.
         """
-        names, sizes = list(schema.columns), [one.size for one in schema.columns.values()]
+        names, sizes = list(schema.columns), [*map(grid.size, schema.columns.values())]
         found = []
         for group in self.also:
             if unknown := [name for name in group if name not in names]:
@@ -139,14 +140,14 @@ class MeasurementPlan:
     ) -> MeasurementPlan:
         """Return the plan that costs exactly ``distance``, μ.
 
-        >>> from bdpvi.datasets.domain import Domain
-        >>> three = Schema({name: Domain(levels=("0", "1")) for name in "abc"}, "coins")
+        >>> from bdpvi.datasets import ColumnType
+        >>> three = Schema({name: ColumnType(levels=("0", "1")) for name in "abc"}, "coins")
         >>> plan = MeasurementPlan.of(three, 0, 0.5, Counts())
         >>> round(3 / plan.one_way**2 + sum(1 / one**2 for one in plan.joint.values()), 12)
         0.25
         """
-        domains = list(schema.columns.values())
-        pairs = list(itertools.combinations(range(len(domains)), 2))
+        columns = list(schema.columns.values())
+        pairs = list(itertools.combinations(range(len(columns)), 2))
         groups = settings.groups(schema)
         kinds: list[tuple[float, Sequence[Group]]] = [
             (settings.label, [one for one in pairs if target in one]),
@@ -163,10 +164,10 @@ class MeasurementPlan:
             for table in tables
         }
         return cls(
-            tuple(one.size for one in domains),
-            tuple(one.edges is not None for one in domains),
+            tuple(map(grid.size, columns)),
+            tuple(one.bounds is not None for one in columns),
             target,
-            math.sqrt(len(domains) / one_way) / distance,
+            math.sqrt(len(columns) / one_way) / distance,
             joint,
         )
 

@@ -9,12 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import one_line, several
-from bdpvi.datasets.domain import OTHER, Domain
-from bdpvi.datasets.types import TIMES
+from bdpvi.datasets import grid
+from bdpvi.datasets.types import ANY, DECLARED, DTYPE, ESTIMATED, ROWS, TIMES, ColumnType
 from bdpvi.synthesis.released import Synthetic
 
 _WIDE = 1.959964
 """Half the width of a standard normal's central 95 % interval."""
+_SOURCES = {
+    DECLARED: "declared",
+    DTYPE: "declared",
+    ESTIMATED: "estimated privately",
+    ROWS: "from the rows, and not covered by ε",
+}
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -27,7 +33,7 @@ def described(made: Synthetic) -> Iterator[str]:
     >>> import pandas as pd
     >>> from bdpvi.datasets import Schema
     >>> from bdpvi.synthesis import synthesize
-    >>> people = Schema({"age": Domain(low=0, high=99, integer=True)}, "By law.")
+    >>> people = Schema({"age": ColumnType(kind="integer", low=0, high=99)}, "By law.")
     >>> frame = pd.DataFrame({"age": [*range(100)] * 20})
     >>> made = synthesize(frame, people, epsilon=40.0, seed=0)
     >>> list(described(made))[3]
@@ -41,13 +47,13 @@ def described(made: Synthetic) -> Iterator[str]:
         f"About {several(made.rows, 'row')} (estimated), "
         f"{several(len(made.schema.columns), 'column')}{one_line(given)}"
     )
-    for at, (name, domain) in enumerate(made.schema.columns.items()):
-        yield one_line(f"{name}: {_kind(domain)}, {_source(domain)}")
+    for at, (name, column) in enumerate(made.schema.columns.items()):
+        yield one_line(f"{name}: {_kind(column)}, {_SOURCES[column.origin]}")
         single = counts.single[at].astype(np.float64)
-        names = [*(domain.levels or ()), "blank", OTHER]
-        shown = single if domain.edges is None else single[domain.cells :]
-        if domain.edges is not None:
-            yield f"  quantiles {_quantiles(domain, single[: domain.cells])}"
+        names, cells = [*(column.names or ()), "blank", grid.OTHER], grid.cells(column)
+        shown = single if column.bounds is None else single[cells:]
+        if column.bounds is not None:
+            yield f"  quantiles {_quantiles(column, single[:cells])}"
         half = 100 * _WIDE * counts.deviation / counts.records
         for one, number in zip(names, shown.tolist(), strict=True):
             share = min(max(100 * number / counts.records, 0.0), 100.0)
@@ -58,23 +64,18 @@ def described(made: Synthetic) -> Iterator[str]:
     )
 
 
-def _kind(domain: Domain) -> str:
-    kind = domain.type.kind if domain.type is not None else ""
-    if domain.bounds is None:
-        return f"{kind or 'category'} of {several(len(domain.levels or ()), 'level')}"
-    low, high = (_written(domain, one) for one in domain.bounds)
-    return f"{kind or ('integer' if domain.integer else 'number')} from {low} to {high}"
+def _kind(column: ColumnType) -> str:
+    kind = "" if column.kind == ANY else column.kind
+    if column.bounds is None:
+        return f"{kind or 'category'} of {several(len(column.names or ()), 'level')}"
+    low, high = (_written(column, one) for one in column.bounds)
+    return f"{kind or ('integer' if column.integer else 'number')} from {low} to {high}"
 
 
-def _source(domain: Domain) -> str:
-    if domain.from_data:
-        return "from the rows, and not covered by ε"
-    return "estimated privately" if domain.bought else "declared"
-
-
-def _quantiles(domain: Domain, cells: NDArray[np.float64]) -> str:
+def _quantiles(column: ColumnType, cells: NDArray[np.float64]) -> str:
     """Return the quantiles of a grid's noisy counts, (cells,), in words."""
-    assert domain.edges is not None
+    edges = grid.edges(column)
+    assert edges is not None
     below = np.maximum.accumulate(np.cumsum(cells))
     if not below[-1] > 0:
         return "unknown: the noise hides the counts"
@@ -83,18 +84,16 @@ def _quantiles(domain: Domain, cells: NDArray[np.float64]) -> str:
         at = int(np.searchsorted(below, share * below[-1]))
         before = below[at - 1] if at else 0.0
         inside = (share * below[-1] - before) / max(below[at] - before, 1e-300)
-        low, high = domain.edges[at], domain.edges[at + 1]
+        low, high = edges[at], edges[at + 1]
         value = low + min(max(inside, 0.0), 1.0) * (high - low)
-        value = min(math.floor(value), high - 1) if domain.integer else value
-        found.append(f"{100 * share:g} %: {_written(domain, value)}")
+        value = min(math.floor(value), high - 1) if column.integer else value
+        found.append(f"{100 * share:g} %: {_written(column, value)}")
     return ", ".join(found)
 
 
-def _written(domain: Domain, value: float) -> str:
+def _written(column: ColumnType, value: float) -> str:
     """Return a number as the column has it."""
-    type_ = domain.type
-    if type_ is not None and (type_.step or type_.kind in TIMES):
-        assert domain.bounds is not None
-        one = type_.written(np.array([value]), *domain.bounds).iloc[0]
-        return str(one.date() if hasattr(one, "date") and type_.kind == "date" else one)
-    return f"{value:.0f}" if domain.integer else f"{value:.6g}"
+    if column.step or column.kind in TIMES:
+        one = grid.written(column, np.array([value])).iloc[0]
+        return str(one.date() if hasattr(one, "date") and column.kind == "date" else one)
+    return f"{value:.0f}" if column.integer else f"{value:.6g}"

@@ -17,10 +17,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from bdpvi.datasets import grid
 from bdpvi.datasets.cells import read_cells
-from bdpvi.datasets.domain import OTHER, Codes, Domain
 from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.grid import OTHER, Codes
 from bdpvi.datasets.schema import Schema
+from bdpvi.datasets.types import ColumnType
 from bdpvi.synthesis.counts import Floats
 
 Bins = NDArray[np.int32]
@@ -43,28 +45,29 @@ def read(frame: pd.DataFrame, schema: Schema) -> Floats:
     Raises:
         ValueError: if a column is missing.
 
-    >>> people = Schema({"sex": Domain(levels=("F", "M")), "age": Domain(low=0, high=99)}, "law")
+    >>> sex, age = ColumnType(levels=("F", "M")), ColumnType(low=0, high=99)
+    >>> people = Schema({"sex": sex, "age": age}, "law")
     >>> read(pd.DataFrame({"age": ["31", "old"], "sex": ["M", ""]}), people).tolist()
     [[1.0, 31.0], [2.0, nan]]
     """
     frame = with_text_names(frame)
     values = np.empty((len(frame), len(schema.columns)), order="F")
-    for at, (name, domain) in enumerate(schema.columns.items()):
+    for at, (name, type_) in enumerate(schema.columns.items()):
         if name not in frame:
             raise ValueError(f"the table lacks the column {name!r} of the schema")
-        values[:, at] = _column(frame[name], domain)
+        values[:, at] = _column(frame[name], type_)
     return values
 
 
-def _column(column: pd.Series[Any], domain: Domain) -> Floats:
-    if domain.edges is not None and column.dtype.kind in "iuf" and domain.type is None:
+def _column(column: pd.Series[Any], type: ColumnType) -> Floats:
+    if type.bounds is not None and column.dtype.kind in "iuf" and type.reading is None:
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
         return np.where(np.isfinite(numbers), numbers, np.nan)
-    cells = read_cells(column, domain.reading)
-    if domain.edges is not None:
+    cells = read_cells(column, type.reading)
+    if type.bounds is not None:
         return cells.numbers
     names = pd.Series([*cells.names, None], dtype=object)
-    codes, _ = domain.encode(names)
+    codes, _ = grid.encode(type, names)
     return codes[cells.codes].astype(np.float64)  # a blank is -1, the last
 
 
@@ -81,14 +84,14 @@ class Scale:
     cuts: Floats | None
 
     @classmethod
-    def of(cls, values: Floats, domain: Domain, bins: int) -> Scale:
+    def of(cls, values: Floats, type: ColumnType, bins: int) -> Scale:
         """Return the bins of a column; for numbers, by quantiles of these values, (N,)."""
-        if domain.levels is not None:
-            return cls((*domain.levels, "blank", OTHER), None)
+        if type.names is not None:
+            return cls((*type.names, "blank", OTHER), None)
         there = values[~np.isnan(values)]
         ends = np.linspace(0, 1, bins + 1)[1:-1]
         cuts = np.unique(np.quantile(there, ends)) if len(there) else np.zeros(0)
-        words = [f"{math.ceil(one)}" if domain.integer else f"{one:.6g}" for one in cuts]
+        words = [f"{math.ceil(one)}" if type.integer else f"{one:.6g}" for one in cuts]
         inside = [f"{a} to {b}" for a, b in itertools.pairwise(words)]
         labels = ["any number"]
         if words:
@@ -105,8 +108,8 @@ class Scale:
 
 def scales(real: Floats, schema: Schema, bins: int = BINS) -> tuple[Scale, ...]:
     """Return the bins of all columns; for numbers, by quantiles of the real rows."""
-    domains = schema.columns.values()
-    return tuple(Scale.of(real[:, at], domain, bins) for at, domain in enumerate(domains))
+    types = schema.columns.values()
+    return tuple(Scale.of(real[:, at], one, bins) for at, one in enumerate(types))
 
 
 def binned(values: Floats, by: Sequence[Scale]) -> Bins:
@@ -183,20 +186,20 @@ class Task:
         others as one class. So are numbers with few distinct values in the real rows. Otherwise the
         class is whether a number exceeds the real rows' median.
         """
-        names, domains = list(schema.columns), list(schema.columns.values())
+        names, types = list(schema.columns), list(schema.columns.values())
         at = names.index(target)
-        y, classes = _classes(values[:, at], real[:, at], domains[at])
-        levels = np.array([one.levels is not None for one in domains])
+        y, classes = _classes(values[:, at], real[:, at], types[at])
+        levels = np.array([one.names is not None for one in types])
         return cls(np.delete(values, at, 1), y, np.delete(levels, at), classes)
 
 
-def _classes(values: Floats, real: Floats, domain: Domain) -> tuple[Codes, tuple[str, ...]]:
-    number = domain.levels is None
+def _classes(values: Floats, real: Floats, type: ColumnType) -> tuple[Codes, tuple[str, ...]]:
+    number = type.names is None
     occur, counts = np.unique(real[~np.isnan(real)], return_counts=True)
     if number and len(occur) > CLASSES:
         middle = float(np.median(real[~np.isnan(real)]))
         return (values > middle).astype(np.int64), (f"{middle:g} or less", f"above {middle:g}")
-    names = Scale.of(real, domain, 1).labels
+    names = Scale.of(real, type, 1).labels
     kept = occur if len(occur) <= CLASSES else np.sort(occur[np.argsort(-counts)[: CLASSES - 1]])
     words = [f"{one:g}" if number else names[int(one)] for one in kept]
     known = np.isin(values, kept)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bdpvi.datasets.domain import Codes
+from bdpvi.datasets.grid import Codes
 from bdpvi.synthesis.counts import RARE, Floats, Group, NoisyCounts
 from bdpvi.synthesis.margins import (
     ROUNDS,

@@ -15,11 +15,18 @@ from bdpvi._ground import validate
 from bdpvi.datasets import bought, bounds
 from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.cells import Columns, LazyColumns, read_cell
-from bdpvi.datasets.domain import MOST_LEVELS, Domain
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.records import Records, Spread
 from bdpvi.datasets.schema import Schema
-from bdpvi.datasets.types import ANY, NAMES, NUMBERS, UNUSED, ColumnType, types_of
+from bdpvi.datasets.types import (
+    ANY,
+    MOST_LEVELS,
+    NAMES,
+    NUMBERS,
+    UNUSED,
+    ColumnType,
+    types_of,
+)
 from bdpvi.datasets.units import RowLimit, at_most
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW, Priced, for_unit
@@ -31,7 +38,7 @@ from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.persons import ONE_ROW, warn_of_repeats
 from bdpvi.synthesis.counts import Counts, MeasurementPlan
 
-_ANY = Domain(levels=tuple(map(str, range(MOST_LEVELS))))
+_ANY = ColumnType(levels=tuple(map(str, range(MOST_LEVELS))))
 """Stands for a column that is estimated privately: no column can have more codes."""
 
 
@@ -98,7 +105,7 @@ class Order:
     ({'age': 'undeclared', 'sex': 'undeclared'}, '1.000000')
     """
 
-    declared: Mapping[str, Domain]
+    declared: Mapping[str, ColumnType]
     source: str
     kinds: Mapping[str, str]
     target: str | None
@@ -124,9 +131,9 @@ class Order:
         validate.probability("delta", delta)
         if schema is not None:
             schema.check(header)
-        known = {} if schema is None else schema.columns
+        known = {} if schema is None else schema.bounded
         out = set(() if schema is None else schema.left_out)
-        types = {} if schema is None else dict(schema.types)
+        types = {n: one for n, one in (schema.columns if schema else {}).items() if n not in known}
         out |= {name for name, one in types.items() if one.kind in UNUSED}
         if (unit := settings.unit) != ROW:
             if (found := list(header).count(unit)) != 1:
@@ -277,16 +284,16 @@ class Order:
             rows=self.settings.rows_per_unit,
             types=self.types,
         )
-        made = {name: self._typed(name, one) for name, one in made.items()}
+        made = {name: self._guessed(name, one) for name, one in made.items()}
         source = f"{self.source}; the others {bounds.SOURCE}" if self.source else bounds.SOURCE
         return Schema({**self.declared, **made}, source)
 
-    def _typed(self, name: str, made: Domain) -> Domain:
-        """Return a domain with its type; none for names of which guessing makes nothing else."""
-        found = self.types.get(name)
-        named = name in self.settings.categorical and found == ColumnType(kind="category")
-        same = all(read_cell(one)[1] == one for one in made.levels or ())
-        return replace(made, type=None) if named and same else made.of(found)
+    def _guessed(self, name: str, made: ColumnType) -> ColumnType:
+        """Return a column's type; of kind any for names of which guessing makes nothing else."""
+        named = name in self.settings.categorical
+        named = named and self.types[name] == ColumnType(kind="category")
+        same = named and all(read_cell(one)[1] == one for one in made.levels or ())
+        return replace(made, kind=ANY) if same else made
 
     def plan(self, schema: Schema) -> MeasurementPlan:
         """Return the tables to count and their noise, by the schema of all columns."""

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi._ground import validate
+from bdpvi.datasets import grid
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.synthesis import measures
 from bdpvi.synthesis.counts import Floats
@@ -62,8 +63,8 @@ def evaluate(
         ValueError: naming the argument, if a table lacks a column or a group is not a column.
 
     >>> import bdpvi
-    >>> from bdpvi.datasets import Domain, Schema
-    >>> coin = Domain(levels=("0", "1"))
+    >>> from bdpvi.datasets import ColumnType, Schema
+    >>> coin = ColumnType(levels=("0", "1"))
     >>> frame = pd.DataFrame({"a": ["0", "1"] * 500, "b": ["1", "0"] * 500})
     >>> shared = bdpvi.synthesize(frame, Schema({"a": coin, "b": coin}, "coins"), "b", epsilon=1.0)
     >>> found = evaluate(shared, train=frame, held_out=frame[:100])
@@ -269,12 +270,12 @@ def _made(released: Synthetic, train: pd.DataFrame) -> tuple[Made, ...]:
     _, unfit = schema.encode(frame[names])
     parents = {node.column: node.parents for node in released.network.nodes}
     found = []
-    for at, (name, domain) in enumerate(schema.columns.items()):
-        bins = released.counts.bins[at][: domain.cells]  # without blanks and unknown values
+    for at, (name, column) in enumerate(schema.columns.items()):
+        bins = released.counts.bins[at][: grid.cells(column)]  # without blanks and unknown values
         crowded = np.bincount(bins)[bins] > 1
-        levels = zip(domain.levels or (), crowded, strict=False)
+        levels = zip(column.names or (), crowded, strict=False)
         pooled = tuple(one for one, crowd in levels if crowd)
         of = tuple(names[one] for one in parents[at])
         size = released.counts.sizes[at]
-        found.append(Made(name, domain.size, size, pooled, of, str(unfit[name])))
+        found.append(Made(name, grid.size(column), size, pooled, of, str(unfit[name])))
     return tuple(found)

@@ -16,15 +16,17 @@ import pandas as pd
 
 from bdpvi._ground import schema as files
 from bdpvi._ground import store, validate
-from bdpvi.datasets import made_up
+from bdpvi.datasets import grid, made_up
 from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.bought import CATEGORY, NUMBER
 from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.grid import Codes, Unfit
 from bdpvi.datasets.made_up import Copies
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.records import Records
-from bdpvi.datasets.schema import Codes, Schema, Unfit
+from bdpvi.datasets.schema import Schema, of_today
+from bdpvi.datasets.types import ESTIMATED, ROWS
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Assumption, Bound
@@ -142,7 +144,7 @@ class Synthetic:
         return checked_rows("rows", self.rows if rows is None else rows)
 
     def _fitted(self, counts: NoisyCounts, *, shrink: bool = True) -> Network:
-        settings, shares = self.settings, [one.shares for one in self.schema.columns.values()]
+        settings, shares = self.settings, [*map(grid.shares, self.schema.columns.values())]
         target = None if self.target is None else list(self.schema.columns).index(self.target)
         return network(counts, target, shares, settings.parents, settings.cells, shrink=shrink)
 
@@ -175,7 +177,7 @@ def synthesize(
             :func:`bdpvi.private` takes it. Or one in blocks, which need not fit in memory: a file,
             a folder or a glob of files of one kind, a URL, a Dask data frame, or
             :class:`bdpvi.datasets.blocks.Blocks`.
-        schema: the domain of each column, if any; public, made without looking at the table.
+        schema: the type of each column, if any; public, made without looking at the table.
         target: the most important column, if any, such as the label of a classifier.
         epsilon, delta: worst-case guarantee of this release.
         settings: :class:`Counts` by default.
@@ -201,8 +203,9 @@ def synthesize(
             the block that cannot be read.
         BudgetExceededError: if the ledger's budget has too little left. Nothing is charged.
 
-    >>> from bdpvi.datasets import Domain
-    >>> age, sick = Domain(low=0, high=99, integer=True), Domain(levels=("no", "yes"))
+    >>> from bdpvi.datasets import ColumnType
+    >>> age = ColumnType(kind="integer", low=0, high=99)
+    >>> sick = ColumnType(kind="category", levels=("no", "yes"))
     >>> people = Schema({"age": age, "sick": sick}, "By law.")
     >>> frame = pd.DataFrame({"age": [*range(100)] * 20, "sick": ["no", "yes"] * 1000})
     >>> shared = synthesize(frame, people, "sick", epsilon=1.0, delta=1e-6)
@@ -261,7 +264,7 @@ def rehearse(
                 made = as_read(work.perform(Synthesis(Copies(frame), part)), file)
                 read = of_bytes(made.to_bytes())
                 random = np.random.default_rng(0)
-                sizes = [one.size for one in read.schema.columns.values()]
+                sizes = [grid.size(one) for one in read.schema.columns.values()]
                 codes = random.integers(sizes, size=(len(frame), len(sizes)))
                 rows = read.schema.decode(codes, random)
                 read.schema.encode(rows)
@@ -272,8 +275,8 @@ def rehearse(
 def _made_up(order: Order) -> Iterator[pd.DataFrame]:
     """Yield made-up rows with the columns of a release."""
     known, unit = order.declared.items(), order.settings.unit
-    kinds = {n: NUMBER if one.levels is None else CATEGORY for n, one in known} | {**order.kinds}
-    values = {name: one.levels or one.bounds or () for name, one in known}
+    kinds = {n: NUMBER if one.names is None else CATEGORY for n, one in known} | {**order.kinds}
+    values = {name: one.names or one.bounds or () for name, one in known}
     return made_up.frames(kinds, values, {} if unit == ROW else {unit: range(made_up.ROWS)})
 
 
@@ -352,11 +355,12 @@ def _first(
 
 def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> Receipt:
     """Return the guarantee with all its assumptions."""
-    marked, bought, given = schema.marked, tuple(order.kinds), order.declared.values()
+    marked, bought = schema.marked, tuple(order.kinds)
+    given = {one.origin for one in order.declared.values()}
     for holds, assumption in (
         (marked, Assumption.CONSTANTS_FROM_TABLE),
-        (any(not (one.from_data or one.bought) for one in given), Assumption.PUBLIC_CONSTANTS),
-        (any(one.bought for one in given), Assumption.CONSTANTS_FROM_ANOTHER_RELEASE),
+        (given - {ROWS, ESTIMATED}, Assumption.PUBLIC_CONSTANTS),
+        (ESTIMATED in given, Assumption.CONSTANTS_FROM_ANOTHER_RELEASE),
         (bought, Assumption.BOUGHT_CONSTANTS),
         (order.facts, Assumption.DECLARED_FACTS),
     ):
@@ -400,7 +404,10 @@ def of_bytes(content: bytes) -> Synthetic:
     Raises:
         ValueError: naming the entry that is missing or wrong.
     """
-    found = files.loads(File, content)
+    given = files.parsed(content)
+    if isinstance(given.get("schema"), dict):
+        given["schema"] = of_today(given["schema"])
+    found = files.from_json(File, given)
     return Synthetic(found.receipt, found.schema, found.target, found.settings, found.counts())
 
 

@@ -85,8 +85,8 @@ def look(rows: Records[pd.DataFrame], order: Order) -> None:
         ValueError: if rows of one person lie in several blocks, or a block has other rows when it
             is read again.
     """
-    of_domains = {name: one.reading for name, one in order.declared.items()}
-    types = {name: one for name, one in of_domains.items() if one} | dict(order.types)
+    types = {name: one.reading for name, one in order.declared.items()} | dict(order.types)
+    types = {name: one for name, one in types.items() if one is not None}
     limit = order.limit if isinstance(rows, Spread) else None
     odd, misread, persons = rows.sum(_facts, types, tuple(order.kinds), limit)
     if isinstance(rows, Spread):

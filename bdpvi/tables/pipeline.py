@@ -194,7 +194,7 @@ class Pipeline:
         if self.types is not None:
             columns = {
                 name: one
-                for name, one in self.types.columns.items()
+                for name, one in self.types.bounded.items()
                 if name not in {*known, *self.drop, self.target}
             }
             more = constants_in(replace(self.types, columns=columns)) if columns else None

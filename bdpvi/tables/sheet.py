@@ -64,7 +64,7 @@ class Asked:
         if self.types is not None:
             found |= {
                 name: "category" if one.bounds is None else "number"
-                for name, one in self.types.columns.items()
+                for name, one in self.types.bounded.items()
             }
             found |= {n: one.kind for n, one in self.types.read_by.items() if one.kind != ANY}
         return found

@@ -34,10 +34,10 @@ PUBLIC = datasets.constants_of(
 )
 SCHEMA = datasets.Schema(
     {
-        "age": datasets.Domain(low=18, high=100),
-        "visits": datasets.Domain(low=0, high=40, integer=True),
-        "kind": datasets.Domain(levels=("a", "b", "c", "d")),
-        "sick": datasets.Domain(levels=("no", "yes")),
+        "age": datasets.ColumnType(low=18, high=100),
+        "visits": datasets.ColumnType(kind="integer", low=0, high=40),
+        "kind": datasets.ColumnType(levels=("a", "b", "c", "d")),
+        "sick": datasets.ColumnType(levels=("no", "yes")),
     },
     source="The claims handbook.",
 )

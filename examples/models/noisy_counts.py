@@ -25,14 +25,15 @@ from pyro.infer.autoguide import AutoMultivariateNormal
 from torch import Tensor
 
 import bdpvi
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema
 from bdpvi.synthesis import NoisyCounts, Synthetic
 
 COMPONENTS = 3
 AGES, WORDS, SICK = ("18-39", "40-59", "60-79", "80+"), ("never", "some", "daily"), ("no", "yes")
 LEVELS = {"age": AGES, "smoking": WORDS, "exercise": WORDS, "sick": SICK}
 SCHEMA = Schema(
-    {name: Domain(levels=levels) for name, levels in LEVELS.items()}, source="Questionnaire 2021"
+    {name: ColumnType(levels=levels) for name, levels in LEVELS.items()},
+    source="Questionnaire 2021",
 )
 
 

@@ -181,7 +181,7 @@ def test_a_draft_has_the_form_of_the_types_file(folder: Path) -> None:
         "größe": "number", "weight": "number", "bill": "number", "plz": "code", "land": None,
         "born": "date", "smokes": "boolean", "krank": None,
     }  # fmt: skip
-    assert all(one["from_data"] for one in columns.values())
+    assert all(one["origin"] == "rows" for one in columns.values())
     private = [
         "private",
         "--one-row-per-person",
@@ -191,7 +191,7 @@ def test_a_draft_has_the_form_of_the_types_file(folder: Path) -> None:
         folder / "draft.json",
     ]
     private += ["--target", "krank", "--positive", "ja", "--epsilon", "5", "--out", folder / "o"]
-    with pytest.raises(ValueError, match="marked from_data"):
+    with pytest.raises(ValueError, match="marked as read"):
         run(*private, *FORMAT, "--thousands", ".")
     assert not (folder / "export.csv.ledger.jsonl").exists()
 

@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 import bdpvi
 from bdpvi import BayesianAccountant, Budget, Dataset, Ledger, PrivacyUtilityWarning, guides
-from bdpvi.datasets import Domain, Schema, load_breast_cancer
+from bdpvi.datasets import ColumnType, Schema, load_breast_cancer
 from bdpvi.datasets.given import sign
 from bdpvi.datasets.public import public_table
 from bdpvi.federated.federated import Federation
@@ -352,7 +352,7 @@ def test_of_several_origins_each_is_that_of_some_constants() -> None:
     assert len(set(said)) == len(CONSTANTS)
     assert all("ome preprocessing bounds" in one for one in said)
     frame = pd.DataFrame({"age": RAW[:, 0], "dose": RAW[:, 1]})
-    schema = Schema({"age": Domain(low=-9, high=9)}, "By law.")
+    schema = Schema({"age": ColumnType(low=-9, high=9)}, "By law.")
     meaning = bdpvi.synthesize(frame, schema, epsilon=1.0).receipt.meaning
     assert "Some preprocessing bounds and categories are public" in meaning
     assert "Some preprocessing bounds and categories were estimated privately" in meaning

@@ -90,8 +90,8 @@ STAGES = {
     ),
     "synthesize": (
         "bdpvi.datasets.bounds._levels",
-        "bdpvi.datasets.domain.Domain.encode",
-        "bdpvi.datasets.domain.Domain.decode",
+        "bdpvi.datasets.schema.encode",
+        "bdpvi.datasets.schema.decode",
         "bdpvi.synthesis.content.File.of",
         "bdpvi.synthesis.content.File.counts",
     ),
@@ -184,10 +184,10 @@ def test_levels_declared_in_types_are_public() -> None:
         levels = ("red", "green", "blue", "grey")
         types = {"c": ColumnType(kind=kind, levels=levels)}
         ledger = Ledger()
-        made = synthesize(frame, ledger, schema=Schema({}, "form", types=types))
+        made = synthesize(frame, ledger, schema=Schema(types, "form"))
         assert made.schema.columns["c"].levels == levels
         assert "c" not in made.receipt.bought
-        release = private(frame, Ledger(), types=Schema({}, "form", types=types))
+        release = private(frame, Ledger(), types=Schema(types, "form"))
         assert "c=grey" in release.feature_names
 
 
@@ -195,7 +195,7 @@ def test_codes_that_are_one_number_are_levels_of_their_own() -> None:
     codes = ("12345678901234567", "12345678901234568")
     frame = table().assign(c=np.random.default_rng(0).choice(codes, ROWS))
     for kind in ("code", "category"):
-        types = Schema({}, "form", types={"c": ColumnType(kind=kind)})
+        types = Schema({"c": ColumnType(kind=kind)}, "form")
         made = synthesize(frame, schema=types)
         again = released.of_bytes(made.to_bytes())
         if kind == "code":
@@ -262,7 +262,7 @@ def odd(columns: dict[str, list[object]], kinds: dict[str, str], typed: bool) ->
         for name, kind in kinds.items()
         if name in columns and name.strip() == name
     }
-    return frame, Schema({}, "form", types=types) if types else None
+    return frame, Schema(types, "form") if types else None
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[*HealthCheck])

@@ -67,7 +67,7 @@ def test_the_rows_are_those_of_the_table_and_each_persons_lie_together(
 ) -> None:
     """Files of a few rows, blocks of a few bytes, two bits a time: all paths are taken."""
     type = ColumnType(kind=kind) if kind else None
-    types = None if type is None else Schema({}, "Form 7", types={"who": type})
+    types = None if type is None else Schema({"who": type}, "Form 7")
     persons = persons_of(pd.Series([who for who, _ in rows], dtype=object), type)
     largest = max(Counter(one for one in persons if one).values(), default=0)
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:

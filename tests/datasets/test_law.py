@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import bdpvi
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import Schema, grid
 from bdpvi.datasets.cells import (
     Cells,
     array_of,
@@ -286,11 +286,11 @@ def test_new_fields_are_in_a_file_and_values_are_written(tmp_path: Path) -> None
     schema = Schema.load(path)
     schema.save(tmp_path / "again.json")
     assert Schema.load(tmp_path / "again.json") == schema
-    assert schema.types["pay"].missing == {"9999": "not asked"}
+    assert schema.columns["pay"].missing == {"9999": "not asked"}
     seen = schema.columns["seen"]
     assert seen.bounds == (-3600.0, 86400.0)
-    codes, odd = seen.encode(pd.Series(["1970-01-01 02:00", "x", None]))
-    rows = seen.decode(codes[:1], np.random.default_rng(0))
+    codes, odd = grid.encode(seen, pd.Series(["1970-01-01 02:00", "x", None]))
+    rows = grid.decode(seen, codes[:1], np.random.default_rng(0))
     assert str(rows.dt.tz) == "Europe/Berlin"
     assert odd.unread == 0
     for given_, said in (
@@ -310,14 +310,14 @@ def test_whole_numbers_beyond_doubles_are_codes() -> None:
     ill = np.where(random_.random(6000) < np.array([0.1, 0.9, 0.5])[at], "yes", "no")
     frame = pd.DataFrame({"shop": shops[at], "ill": ill})
     code = {"shop": ColumnType(kind="code")}
-    schema = Schema({"ill": Domain(levels=("no", "yes"))}, "form", types=code)
+    schema = Schema({"ill": ColumnType(levels=("no", "yes"))} | code, "form")
     made = bdpvi.synthesize(frame, schema, "ill", epsilon=8.0, progress=False).sample(4000)
     share = made.groupby(made["shop"].astype(str))["ill"].apply(lambda one: (one == "yes").mean())
     assert sorted(share.index) == sorted(map(str, shops))
     np.testing.assert_allclose([share[str(one)] for one in shops], [0.1, 0.9, 0.5], atol=0.06)
     release = bdpvi.private(
         frame.assign(shop=frame["shop"].astype(str)), target="ill", positive="yes", epsilon=8.0,
-        types=Schema({}, "form", types=code), progress=False, expected_rows=6000,
+        types=Schema(code, "form"), progress=False, expected_rows=6000,
     )  # fmt: skip
     texts, numbers = (
         np.asarray(release.predict_mean(pd.DataFrame({"shop": shops.astype(kind)})))

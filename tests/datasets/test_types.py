@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 import bdpvi
 from bdpvi.datasets import (
-    Domain,
     Encoding,
     Schema,
     constants_of,
     from_csv,
     from_frame,
+    grid,
     read_constants,
 )
 from bdpvi.datasets.cells import read_cell, read_cells, series_of
@@ -171,7 +171,7 @@ def test_codes_keep_their_spelling_also_where_only_categorical_was_said() -> Non
     for schema, settings in (
         (None, named),
         (
-            Schema({}, "form", types=dict.fromkeys(map(str, frame), ColumnType(kind="code"))),
+            Schema(dict.fromkeys(map(str, frame), ColumnType(kind="code")), "form"),
             Counts(),
         ),
     ):
@@ -191,14 +191,13 @@ def test_codes_keep_their_spelling_also_where_only_categorical_was_said() -> Non
 
 
 def test_a_schema_of_codes_and_of_names_that_look_blank_is_taken() -> None:
-    codes = Domain(levels=("007", "7", "12"))
-    assert codes.encode(pd.Series(["7", "007", "12", "x"]))[0].tolist() == [1, 0, 2, 4]
+    codes = ColumnType(levels=("007", "7", "12"))
+    assert grid.encode(codes, pd.Series(["7", "007", "12", "x"]))[0].tolist() == [1, 0, 2, 4]
     with pytest.raises(ValueError, match="a declared kind, such as category, takes them as"):
-        Domain(levels=("NA", "DE"))
-    land = Domain.of_type(ColumnType(kind="category", levels=("NA", "None", "-")))
-    assert land is not None
-    assert land.encode(pd.Series(["-", "NA", "None", "?", ""]))[0].tolist() == [2, 0, 1, 3, 3]
-    back = land.decode(np.array([0, 1, 2, 3]), np.random.default_rng(0))
+        ColumnType(levels=("NA", "DE"))
+    land = ColumnType(kind="category", levels=("NA", "None", "-"))
+    assert grid.encode(land, pd.Series(["-", "NA", "None", "?", ""]))[0].tolist() == [2, 0, 1, 3, 3]
+    back = grid.decode(land, np.array([0, 1, 2, 3]), np.random.default_rng(0))
     assert back.tolist() == ["NA", "None", "-", None]
     encoding = constants_of(
         {"source": "ISO 3166.", "columns": {"land": {"kind": "category", "levels": ["NA", "DE"]}}}
@@ -222,9 +221,12 @@ def test_types_come_back_as_what_they_were() -> None:
     assert pd.api.types.is_bool_dtype(rows["flag"])  # nullable if a blank was drawn
     assert (rows["flag"] == np.True_).mean() == pytest.approx(0.3, abs=0.05)
     types = Schema(
-        {"bill": Domain(low=0, high=2e4, type=ColumnType(kind="number", step=0.01))},
+        {
+            "bill": ColumnType(kind="number", step=0.01, low=0, high=2e4),
+            "born": ColumnType(kind="date"),
+            "dose": ColumnType(kind="integer", step=5.0),
+        },
         "form",
-        types={"born": ColumnType(kind="date"), "dose": ColumnType(kind="integer", step=5.0)},
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some are beyond the private bounds
@@ -292,7 +294,7 @@ def test_spellings_of_the_target_are_shown_before_the_charge_and_change_nothing(
         ColumnType(kind="boolean", levels=("no", "yes")),
         ColumnType(kind="category", spellings={"yes": ("Yes", "YES")}),
     ):
-        types = Schema({}, "form", types={"sick": type_})
+        types = Schema({"sick": type_}, "form")
         split = from_frame(
             frame, "sick", positive="Yes", types=types, seed=0,
             constants=constants_of({"source": "law", "age": [20, 90]}),
@@ -302,18 +304,18 @@ def test_spellings_of_the_target_are_shown_before_the_charge_and_change_nothing(
         work = bdpvi.private(frame, positive="yes", types=types, progress=False, **options)
         meaning: Any = work.preprocessing["target"]
         assert meaning["positive"] == "yes"
-    types = Schema({}, "form", types={"sick": ColumnType(kind="boolean", levels=("no", "yes"))})
+    types = Schema({"sick": ColumnType(kind="boolean", levels=("no", "yes"))}, "form")
     with pytest.raises(ValueError, match=r"positive='maybe': types declares \('no', 'yes'\)"):
         bdpvi.private(frame, positive="maybe", types=types, progress=False, **options)
 
 
 def test_cells_that_do_not_fit_are_blank_and_only_counted() -> None:
     values = pd.Series(["7,5", "7.5", "?", "seven", None, "7,5"])
-    type_ = ColumnType(kind="number", decimal=",")
+    type_ = ColumnType(kind="number", decimal=",", low=0, high=9)
     assert read_cells(values, type_).count(UNFIT) == 2
     np.testing.assert_equal(series_of(values, type_).tolist(), [7.5, *[math.nan] * 4, 7.5])
     frame = pd.DataFrame({"kg": [*values] * 300, "sick": ["yes", "no"] * 900})
-    types = Schema({"kg": Domain(low=0, high=9, type=type_)}, "form")
+    types = Schema({"kg": type_}, "form")
     with pytest.warns(
         bdpvi.PrivacyUtilityWarning, match="'kg': 600 cells of 1800, not of kind number"
     ) as told:
@@ -331,10 +333,10 @@ def test_a_type_costs_nothing_and_its_levels_are_not_bought() -> None:
     frame = pd.DataFrame({"sex": ["F", "M"] * 900, "well": [True, False, True] * 600})
     frame["sick"] = ["no", "yes", "no"] * 600
     sex = ColumnType(kind="category", levels=("F", "M"))
-    schema = Schema({"sex": Domain.of_type(sex)}, "form", types={"well": ColumnType(kind="code")})  # type: ignore[dict-item]
+    schema = Schema({"sex": sex, "well": ColumnType(kind="code")}, "form")
     release = bdpvi.private(
         frame[["sex", "sick"]], target="sick", positive="yes", epsilon=1.0, progress=False,
-        types=Schema(schema.columns, "form"),
+        types=Schema({"sex": sex}, "form"),
     )  # fmt: skip
     assert release.encoding is not None
     assert release.encoding.origin.value == "public"
@@ -346,26 +348,24 @@ def test_a_type_costs_nothing_and_its_levels_are_not_bought() -> None:
 def test_types_that_the_header_or_options_do_not_fit_are_refused() -> None:
     frame = pd.DataFrame({"age": range(50), "sick": ["no", "yes"] * 25})
     options: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1.0}
-    types = Schema({}, "form", types={"weight": ColumnType(kind="number")})
+    types = Schema({"weight": ColumnType(kind="number")}, "form")
     with pytest.raises(ValueError, match="types: its column 'weight' must be in the table"):
         bdpvi.private(frame, types=types, **options)
     with pytest.raises(ValueError, match="its column 'weight' must be in the table"):
         from_frame(frame, "sick", types=types)
     with pytest.raises(ValueError, match="its column 'weight' must be in the table"):
         bdpvi.synthesize(frame, types, epsilon=1.0)
-    types = Schema({}, "form", types={"age": ColumnType(kind="code")})
+    types = Schema({"age": ColumnType(kind="code")}, "form")
     with pytest.raises(ValueError, match="numeric names 'age', whose kind is code"):
         bdpvi.private(frame, types=types, numeric=["age"], **options)
-    types = Schema({}, "form", types={"age": ColumnType(kind="number")})
+    types = Schema({"age": ColumnType(kind="number")}, "form")
     with pytest.raises(ValueError, match="categorical names 'age', whose kind is number"):
         bdpvi.private(frame, types=types, categorical=["age"], **options)
-    domain = Domain(low=0, high=9, from_data=True, type=ColumnType(kind="number"))
-    with pytest.raises(ValueError, match="'age' is marked from_data"):
-        bdpvi.private(frame, types=Schema({"age": domain}, "form"), **options)
-    with pytest.raises(ValueError, match="kind=code goes with levels"):
-        Domain(low=0, high=1, type=ColumnType(kind="code"))
-    with pytest.raises(ValueError, match=r"type has low=1\.0, and the domain 0\.0"):
-        Domain(low=0.0, high=9.0, type=ColumnType(kind="number", low=1.0, high=9.0))
+    age = ColumnType(kind="number", low=0, high=9, origin="rows")
+    with pytest.raises(ValueError, match="'age' is marked as read from the rows"):
+        bdpvi.private(frame, types=Schema({"age": age}, "form"), **options)
+    with pytest.raises(ValueError, match="low=0 does not go with kind=code"):
+        ColumnType(kind="code", low=0, high=1)
 
 
 def test_one_file_has_types_bounds_and_levels(tmp_path: Path) -> None:
@@ -384,8 +384,8 @@ def test_one_file_has_types_bounds_and_levels(tmp_path: Path) -> None:
     schema = Schema.load(path)
     assert schema.columns["born"].bounds == (-25567.0, 1.0)
     assert schema.columns["born"].integer
-    assert schema.columns["weight"].type == ColumnType(kind="number", low=0, high=300, step=0.1)
-    assert {n: one.kind for n, one in schema.types.items()} == {"zip": "code", "note": "text"}
+    assert schema.columns["weight"] == ColumnType(kind="number", low=0, high=300, step=0.1)
+    assert [n for n in schema.columns if n not in schema.bounded] == ["zip", "note"]
     schema.save(tmp_path / "again.json")
     assert Schema.load(tmp_path / "again.json") == schema
     with pytest.raises(ValueError, match=r"'zip' has a kind and neither .*\(--types\)"):
@@ -438,13 +438,20 @@ def test_a_draft_has_types_and_marks_what_came_from_rows() -> None:
     named = measured(frame.assign(ward=["1", "1.0", "2"] * 40), "draft", levels=["zip", "ward"])
     assert named.columns["zip"] == draft.columns["zip"]  # and not 1067
     assert named.columns["ward"].levels == ("1", "2")
-    assert draft.columns["kg"].type == ColumnType(kind="number", decimal=",", step=0.1)
+    assert draft.columns["kg"].reading == ColumnType(
+        kind="number",
+        decimal=",",
+        step=0.1,
+        low=draft.columns["kg"].low,
+        high=draft.columns["kg"].high,
+    )
 
 
 def test_pandas_nullable_columns_have_the_codes_of_others() -> None:
-    age = Domain(low=0, high=9, integer=True)
+    age = ColumnType(low=0, high=9, whole=True)
     values = pd.Series([1, None, 3], dtype="Int64")
-    assert age.encode(values)[0].tolist() == age.encode(pd.Series([1.0, None, 3.0]))[0].tolist()
+    found, same = (grid.encode(age, one)[0] for one in (values, pd.Series([1.0, None, 3.0])))
+    assert found.tolist() == same.tolist()
     frame = pd.DataFrame(
         {
             "age": pd.Series([1, None, 3, 4] * 300, dtype="Int64"),

@@ -40,7 +40,7 @@ def visits(tmp_path: Path) -> Path:
 
 
 def schema(kind: str) -> Schema:
-    return Schema({}, "Form 7", types={"who": ColumnType(kind=kind)})
+    return Schema({"who": ColumnType(kind=kind)}, "Form 7")
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of rows left out

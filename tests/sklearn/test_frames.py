@@ -16,7 +16,6 @@ from sklearn.pipeline import make_pipeline
 
 import bdpvi
 from bdpvi.datasets import Encoding
-from bdpvi.datasets.domain import Domain
 from bdpvi.datasets.dtypes import declared_by
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import ColumnType
@@ -228,11 +227,12 @@ def test_a_dtype_means_the_same_by_whichever_library() -> None:
 def test_types_declare_what_dtypes_do_not() -> None:
     types = Schema(
         {
-            "sex": Domain(levels=("F", "M", "X"), type=ColumnType(kind="category")),
-            "dose": Domain(low=-3, high=3),
+            "sex": ColumnType(kind="category", levels=("F", "M", "X")),
+            "dose": ColumnType(low=-3, high=3),
+            "who": ColumnType(kind="identifier"),
+            "town": ColumnType(kind="code"),
         },
         "Questionnaire",
-        types={"who": ColumnType(kind="identifier"), "town": ColumnType(kind="code")},
     )
     frame = X[["age", "dose", "grade"]].assign(
         sex=X["sex"].astype(object), who=np.arange(N).astype(str), town=["N", "S"] * (N // 2)

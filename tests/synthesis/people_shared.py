@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 
 import bdpvi
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema
 from bdpvi.synthesis import Synthetic, evaluate
 
 SCHEMA = Schema(
     {
-        "age": Domain(low=0, high=110, integer=True),
-        "weight": Domain(low=0, high=200),
-        "sex": Domain(levels=("F", "M")),
-        "sick": Domain(levels=("no", "yes")),
+        "age": ColumnType(low=0, high=110, whole=True),
+        "weight": ColumnType(low=0, high=200),
+        "sex": ColumnType(levels=("F", "M")),
+        "sick": ColumnType(levels=("no", "yes")),
     },
     "law",
 )

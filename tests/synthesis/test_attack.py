@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import beta, norm
 
 from bdpvi.audits.games import judged, likelihood_ratio, play
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema, grid
 from bdpvi.datasets.records import Held
 from bdpvi.datasets.schema import Codes
 from bdpvi.datasets.units import at_most
@@ -27,7 +27,7 @@ from bdpvi.synthesis.network import network
 TURNS, DELTA, EPSILON = 20_000, 1e-5, 1.0
 FEW = 200
 """Turns that are enough for a mistake that shows: up to log(0.96/0.04) = 3.3."""
-COINS = Schema({name: Domain(levels=("0", "1")) for name in "abc"}, "coins")
+COINS = Schema({name: ColumnType(levels=("0", "1")) for name in "abc"}, "coins")
 OTHERS = np.array([[0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 0, 0]])
 CANARY = np.array([[1, 1, 1]])
 
@@ -74,7 +74,7 @@ def noises(of: MeasurementPlan, there: bool, wrong: float, seed: int) -> np.ndar
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
 def test_noise_stays_below_epsilon_and_less_of_it_does_not(epsilon: float) -> None:
-    schema = Schema({f"c{at}": Domain(levels=("0", "1")) for at in range(8)}, "coins")
+    schema = Schema({f"c{at}": ColumnType(levels=("0", "1")) for at in range(8)}, "coins")
     one = MeasurementPlan.of(schema, 0, gaussian_distance(epsilon, DELTA), Counts())
     tables = len(one.sizes) + len(one.joint)
     for wrong, caught in ((1.0, False), (math.sqrt(tables), True)):
@@ -221,7 +221,7 @@ def test_pairs_with_the_target_at_the_price_of_the_others() -> None:
 @pytest.mark.parametrize("tables", [1, 2])
 def test_rows_alone_show_no_more(tables: int) -> None:
     """Who sees rows only: of the network, or of the network of its rows, counted again."""
-    shares = [one.shares for one in COINS.columns.values()]
+    shares = [*map(grid.shares, COINS.columns.values())]
 
     def release(codes: Codes, key: Key) -> Codes:
         random = np.random.default_rng(int(key) % 2**32)

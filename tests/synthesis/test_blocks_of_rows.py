@@ -20,17 +20,16 @@ from test_cli import run
 
 import bdpvi
 from bdpvi import Ledger
-from bdpvi.datasets import Domain, Schema, partition
+from bdpvi.datasets import ColumnType, Schema, partition
 from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.types import ColumnType
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis import Counts, Synthetic, load
 
 ROWS, SECRET = 3_000, Key(bytes(range(32)))
 DECLARED = Schema(
-    {"dose": Domain(low=0, high=3)}, "By law.", types={"ward": ColumnType(kind="code")}
+    {"dose": ColumnType(low=0, high=3)}, "By law.", types={"ward": ColumnType(kind="code")}
 )
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # for the owner
 
@@ -67,8 +66,10 @@ def made(table: Any, **more: Any) -> Synthetic:
     settings = Counts(categorical=("mixed",), also=(("sex", "ward", "sick"),))
     if not isinstance(table, pd.DataFrame):
         given["progress"] = False
-    short = {"sex": Domain(levels=("F", "M")), "sick": Domain(levels=("no", "yes"))}
-    schema = Schema({**DECLARED.columns, **short, "ward": Domain(levels=("01", "1"))}, "By law.")
+    short = {"sex": ColumnType(levels=("F", "M")), "sick": ColumnType(levels=("no", "yes"))}
+    schema = Schema(
+        {**DECLARED.columns, **short, "ward": ColumnType(levels=("01", "1"))}, "By law."
+    )
     return bdpvi.synthesize(table, **{"schema": schema, "settings": settings, **given, **more})
 
 
@@ -186,7 +187,7 @@ REFUSED: dict[str, Callable[[Path], Any]] = {
     "the rows of .* may be of the same persons": refused(one_row_per_person=False),
     "target='ill' must be a column": refused(target="ill"),
     "schema: its column 'pay' must be": refused(
-        schema=Schema({"pay": Domain(low=0, high=1)}, "By law.")
+        schema=Schema({"pay": ColumnType(low=0, high=1)}, "By law.")
     ),
     "executor: a table in memory": lambda _: made(patients(), executor=Dying(1)),
     "file: a table in memory": lambda _: made(patients(), file=FileFormat()),

@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 import bdpvi
 from bdpvi import Budget, BudgetExceededError, Ledger
-from bdpvi.datasets import Domain, Schema, bounds
+from bdpvi.datasets import ColumnType, Schema, bounds
 from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.records import Held
 from bdpvi.datasets.schema import measured
@@ -32,7 +32,7 @@ from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis import Counts, load
 from bdpvi.synthesis.order import Order
 
-SEX = Schema({"sex": Domain(levels=("F", "M"))}, "Questionnaire")
+SEX = Schema({"sex": ColumnType(levels=("F", "M"))}, "Questionnaire")
 
 
 def people(rows: int = 4000) -> pd.DataFrame:
@@ -284,7 +284,7 @@ def test_names_that_a_file_could_not_tell_apart_do_no_harm() -> None:
     frame = pd.DataFrame({"note": [f"{long}x", float(long), f"{'y' * 199} z", "ok"] * 400})
     found = made(frame, settings=Counts(categorical=("note",))).schema.columns["note"]
     assert "ok" in (found.levels or ())
-    assert Domain(levels=found.levels, bought=True) == found
+    assert ColumnType(levels=found.levels, origin="estimated") == found
 
 
 def test_no_more_levels_are_bought_than_a_domain_has() -> None:
@@ -338,7 +338,7 @@ def test_the_receipt_says_what_was_bought(tmp_path: Path) -> None:
 def test_a_column_may_be_called_row() -> None:
     frame = pd.DataFrame({"row": ["a", "b"] * 2000, "age": [1, 2] * 2000})
     assert list(made(frame).schema.columns) == ["row", "age"]
-    schema = Schema({"row": Domain(levels=("a", "b"))}, "two")
+    schema = Schema({"row": ColumnType(levels=("a", "b"))}, "two")
     assert list(made(frame, schema).schema.columns) == ["row", "age"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import bdpvi
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema, grid
 from bdpvi.datasets.records import Held
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
@@ -51,7 +51,7 @@ def test_bad_estimates_are_named(bad: list[float]) -> None:
 
 
 NUMBERS = Schema(
-    {"x": Domain(low=0, high=9, integer=True), "z": Domain(low=0, high=9, integer=True)}, "dice"
+    {"x": ColumnType(low=0, high=9, whole=True), "z": ColumnType(low=0, high=9, whole=True)}, "dice"
 )
 
 
@@ -61,7 +61,7 @@ def test_redrawn_counts_have_the_mean_and_twice_the_noise(deviation: float) -> N
     random = np.random.default_rng(1)
     codes = random.integers(0, 10, (2000, 2))
     noisy = count(Held(codes), MeasurementPlan.of(NUMBERS, None, 0.3, Counts()), Key.of_seed(0))
-    made = network(noisy, None, [one.shares for one in NUMBERS.columns.values()], 2, 2**17)
+    made = network(noisy, None, [*map(grid.shares, NUMBERS.columns.values())], 2, 2**17)
     noisy = replace(noisy, deviations={(0, 1): deviation})
     draws = 2000
     found = np.array([redrawn(noisy, made, 2000, random).joint[0, 1] for _ in range(draws)])

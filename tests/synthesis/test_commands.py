@@ -69,7 +69,7 @@ def test_a_table_is_shared_and_more_rows_made(people: Path) -> None:
     assert not ledger.exists()
     content = json.loads((folder / "s.json").read_text(encoding="utf-8"))
     for one in content["columns"].values():
-        one["from_data"] = False
+        one["origin"] = "declared"
     (folder / "s.json").write_text(json.dumps(content), encoding="utf-8")
     said = run(*shared)
     assert "worst-case DP: ε = 1 at δ = 1e-06" in said

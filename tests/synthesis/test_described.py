@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 from test_cli import run
 
-from bdpvi.datasets import Domain, Schema
-from bdpvi.datasets.types import ColumnType
+from bdpvi.datasets import ColumnType, Schema
 from bdpvi.synthesis import load, synthesize
 from bdpvi.synthesis.described import described
 
@@ -24,8 +23,8 @@ def test_it_says_what_the_noisy_counts_say() -> None:
     smokes = rng.choice(["never", "daily"], 20_000, p=[0.7, 0.3])
     frame = pd.DataFrame({"age": age, "smokes": smokes})
     columns = {
-        "age": Domain(low=0, high=120, integer=True),
-        "smokes": Domain(levels=("never", "daily"), type=ColumnType(kind="code")),
+        "age": ColumnType(low=0, high=120, whole=True),
+        "smokes": ColumnType(kind="code", levels=("never", "daily")),
     }
     made = synthesize(frame, Schema(columns, "Form 7."), epsilon=1.0, delta=1e-6, seed=0)
     lines = list(described(made))
@@ -59,7 +58,7 @@ def test_nothing_but_the_file_is_needed(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_column_hidden_by_noise_has_no_quantiles() -> None:
     frame = pd.DataFrame({"age": [40.0]})
-    schema = Schema({"age": Domain(low=0, high=5000)}, "By law.")
+    schema = Schema({"age": ColumnType(low=0, high=5000)}, "By law.")
     said = [
         "\n".join(described(synthesize(frame, schema, epsilon=0.01, delta=1e-6, seed=seed)))
         for seed in range(40)

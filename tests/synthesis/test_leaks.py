@@ -14,7 +14,7 @@ from scipy.stats import chi2, chisquare
 
 import bdpvi
 from bdpvi import Ledger
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis import Counts, Synthetic
@@ -23,9 +23,9 @@ from bdpvi.synthesis.order import of_persons
 LUCK, VISITS = 1e-6, [*range(250)] * 2
 SCHEMA = Schema(
     {
-        "age": Domain(low=0, high=110, integer=True),
-        "pay": Domain(low=0, high=1e5),
-        "ward": Domain(levels=("eyes", "heart")),
+        "age": ColumnType(low=0, high=110, whole=True),
+        "pay": ColumnType(low=0, high=1e5),
+        "ward": ColumnType(levels=("eyes", "heart")),
     },
     "Questionnaire",
 )

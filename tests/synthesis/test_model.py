@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import bisect, minimize_scalar
 from sklearn.tree import DecisionTreeClassifier
 
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema, grid
 from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
 from bdpvi.synthesis import counts
@@ -177,7 +177,7 @@ def known_network(rows: int) -> np.ndarray:
 SIZES = (3, 2, 4, 2, 3)
 CHAIN = Schema(
     {
-        name: Domain(levels=tuple(f"l{i}" for i in range(size)))
+        name: ColumnType(levels=tuple(f"l{i}" for i in range(size)))
         for name, size in zip("abcde", SIZES, strict=True)
     },
     "a chain",
@@ -215,7 +215,7 @@ def rows_of(
     chosen = Counts(**settings)  # type: ignore[arg-type]
     plan = MeasurementPlan.of(schema, target, distance, chosen)
     noisy = count(Held(codes), plan, Key.of_seed(7))
-    shares = [one.shares for one in schema.columns.values()]
+    shares = [*map(grid.shares, schema.columns.values())]
     made = network(noisy, target, shares, chosen.parents, chosen.cells)
     return made.sample(len(codes), np.random.default_rng(8))
 
@@ -243,7 +243,7 @@ def test_the_pairs_of_a_network_are_the_noisy_pairs(target: int | None) -> None:
     codes = known_network(40_000)
     plan = MeasurementPlan.of(CHAIN, target, NOISELESS, Counts())
     noisy = count(Held(codes), plan, Key.of_seed(1))
-    made = network(noisy, target, [one.shares for one in CHAIN.columns.values()], 2, 2**17)
+    made = network(noisy, target, [*map(grid.shares, CHAIN.columns.values())], 2, 2**17)
     seen = 0
     for node in made.nodes:
         assert abs(node.table.sum() - 1) < 1e-6
@@ -262,7 +262,7 @@ def test_a_parity_needs_its_columns_counted_together() -> None:
     random = np.random.default_rng(10)
     codes = random.integers(0, 2, (20_000, 5))
     codes[:, 4] = codes[:, 0] ^ codes[:, 1] ^ codes[:, 2]
-    schema = Schema({name: Domain(levels=("0", "1")) for name in "abcdy"}, "bits")
+    schema = Schema({name: ColumnType(levels=("0", "1")) for name in "abcdy"}, "bits")
     for also, least, most in (((), 0.45, 0.55), ((("a", "b", "c", "y"),), 0.9, 1.0)):
         made = rows_of(codes, schema, 4, 0.27, also=also)
         parity = float(((made[:, 0] ^ made[:, 1] ^ made[:, 2]) == made[:, 4]).mean())

@@ -12,7 +12,7 @@ from scipy.stats import chisquare, norm
 
 import bdpvi
 from bdpvi import Budget, BudgetExceededError, Ledger
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import LAW, WholeNormals
@@ -20,7 +20,7 @@ from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.synthesis import Counts, released
 from bdpvi.synthesis.counts import MeasurementPlan
 
-COINS = Schema({name: Domain(levels=("0", "1")) for name in "abcd"}, "coins")
+COINS = Schema({name: ColumnType(levels=("0", "1")) for name in "abcd"}, "coins")
 ROWS = pd.DataFrame({name: ["0", "1", "1"] * 100 for name in "abcd"})
 
 

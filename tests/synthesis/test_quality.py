@@ -17,7 +17,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 import bdpvi
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema
 from bdpvi.synthesis import Quality, evaluate, measures
 from bdpvi.synthesis.findings import ALL, BASE, REAL
 
@@ -65,7 +65,7 @@ def test_columns_are_shares_of_rows() -> None:
 
 def test_controls_and_cells_of_two_equal_coins() -> None:
     """Shares ½, ½ on the diagonal; shuffled they are ¼ each, with an error of sd √(p(1 − p)/N)."""
-    coin = Domain(levels=("0", "1"))
+    coin = ColumnType(levels=("0", "1"))
     frame = pd.DataFrame({"a": ["0", "1"] * 2000, "b": ["0", "1"] * 2000})
     swapped = frame.assign(b=frame["a"].map({"0": "1", "1": "0"}))
     made = shared(frame, Schema({"a": coin, "b": coin}, "coins"), None)
@@ -118,7 +118,9 @@ def test_students_of_several_classes() -> None:
     given = random.dirichlet(np.ones(3), 400)
     assert measures.area(y, given) == pytest.approx(roc_auc_score(y, given, multi_class="ovr"))
     assert measures.area(np.zeros(4, dtype=np.int64), given[:4]) is None
-    many = Schema({"x": Domain(low=0, high=9), "y": Domain(levels=tuple("abcdefghijklmn"))}, "law")
+    many = Schema(
+        {"x": ColumnType(low=0, high=9), "y": ColumnType(levels=tuple("abcdefghijklmn"))}, "law"
+    )
     letters = random.choice(list("aabbccddeeffgghhiijjklmn"), 2000)
     frame = pd.DataFrame({"x": random.random(2000), "y": letters})
     found = evaluate(shared(frame, many, "y"), train=frame, held_out=frame)
@@ -132,7 +134,7 @@ def test_a_target_of_numbers(high: int) -> None:
     random = np.random.default_rng(0)
     y = random.integers(0, high + 1, 400)
     frame = pd.DataFrame({"x": y + 0.1 * random.random(400), "y": y})
-    domains = {"x": Domain(low=0, high=101), "y": Domain(low=0, high=high, integer=True)}
+    domains = {"x": ColumnType(low=0, high=101), "y": ColumnType(low=0, high=high, whole=True)}
     values = measures.read(frame, Schema(domains, "law"))
     task = measures.Task.of(values, Schema(domains, "law"), "y", values)
     assert task.y.tolist() == (y if high == 1 else y > np.median(y)).tolist()
@@ -142,7 +144,7 @@ def test_a_target_of_numbers(high: int) -> None:
 
 
 def test_levels_that_share_a_bin_are_named() -> None:
-    rare = Schema({"a": Domain(levels=("x", "y", "p", "q"))}, "law")
+    rare = Schema({"a": ColumnType(levels=("x", "y", "p", "q"))}, "law")
     frame = pd.DataFrame({"a": ["x"] * 900 + ["y"] * 900 + ["p", "q"]})
     (made,) = evaluate(shared(frame, rare, None), train=frame, held_out=frame[:0]).made
     assert made.pooled == ("p", "q")
@@ -183,8 +185,8 @@ def test_what_became_of_each_column() -> None:
     assert "sick" in found["weight"].parents
 
 
-ONE = Schema({"a": Domain(levels=("x",))}, "law")
-TWO = Schema({"a": Domain(levels=("x", "y")), "b": Domain(low=0, high=9)}, "law")
+ONE = Schema({"a": ColumnType(levels=("x",))}, "law")
+TWO = Schema({"a": ColumnType(levels=("x", "y")), "b": ColumnType(low=0, high=9)}, "law")
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 30])

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import bdpvi
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema
 from bdpvi.privacy.cost import Assumption
 from bdpvi.synthesis import Counts, Synthetic, load
 from bdpvi.synthesis.released import of_bytes
@@ -20,10 +20,10 @@ from bdpvi.synthesis.released import of_bytes
 ROWS = 1234
 SCHEMA = Schema(
     {
-        "age": Domain(low=0, high=110, integer=True),
-        "sex": Domain(levels=("F", "M")),
-        "pay": Domain(low=-1e4, high=1.1e5),
-        "sick": Domain(levels=("no", "yes")),
+        "age": ColumnType(low=0, high=110, whole=True),
+        "sex": ColumnType(levels=("F", "M")),
+        "pay": ColumnType(low=-1e4, high=1.1e5),
+        "sick": ColumnType(levels=("no", "yes")),
     },
     "Questionnaire 2021",
 )
@@ -80,7 +80,7 @@ def test_few_rows_are_enough(rows: int, target: str | None) -> None:
 def test_few_columns_and_levels_are_enough(
     levels: tuple[str, ...], size: int, target: str | None
 ) -> None:
-    schema = Schema({name: Domain(levels=levels) for name in "ab"[:size]}, "few")
+    schema = Schema({name: ColumnType(levels=levels) for name in "ab"[:size]}, "few")
     frame = pd.DataFrame({name: [None, "x"] * 500 for name in "ab"[:size]})
     rows = made(frame, schema, target=target).sample(4000)
     assert rows.shape == (4000, size)
@@ -200,7 +200,7 @@ def test_an_experiment_says_so_and_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_bounds_that_are_not_public_are_named_in_the_receipt() -> None:
-    columns = {**SCHEMA.columns, "age": Domain(low=0, high=110, from_data=True)}
+    columns = {**SCHEMA.columns, "age": ColumnType(low=0, high=110, origin="rows")}
     receipt = made(schema=Schema(columns, "looked at")).receipt
     assert receipt.from_data == ("age",)
     assert Assumption.CONSTANTS_FROM_TABLE in receipt.worst_case.assumptions

@@ -36,7 +36,7 @@ def options(found: TableLook) -> list[str]:
 
 
 def types(name: str, **entry: Any) -> Schema:
-    return Schema({}, "form", types={name: ColumnType(**entry)})
+    return Schema({name: ColumnType(**entry)}, "form")
 
 
 def texts(*values: str, rows: int = 60) -> list[str]:

@@ -15,17 +15,16 @@ from torch.nn.utils.parametrizations import weight_norm
 
 import bdpvi
 from bdpvi import datasets
-from bdpvi.datasets import Domain, Schema
+from bdpvi.datasets import ColumnType, Schema
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.datasets.types import ColumnType
 from bdpvi.releases.persons import check_said
 from bdpvi.releases.references import compared
 from bdpvi.sklearn import PrivateLogisticRegression
 from bdpvi.synthesis import Counts
 
 COLOURS = ("red", "green", "blue")
-FORM = {"sick": Domain(levels=("no", "yes"))}
+FORM = {"sick": ColumnType(levels=("no", "yes"))}
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +46,7 @@ def people(colours: tuple[str, ...] = COLOURS) -> pd.DataFrame:
 )
 def test_declared_levels_are_not_bought(kind: str, levels: tuple[str, ...]) -> None:
     types = {"c": ColumnType(kind=kind, levels=levels)}
-    schema, ledger = Schema(FORM, "form", types=types), bdpvi.Ledger()
+    schema, ledger = Schema(FORM | types, "form"), bdpvi.Ledger()
     made = bdpvi.synthesize(people(), schema, "sick", epsilon=5.0, progress=False, ledger=ledger)
     assert not made.receipt.bought
     assert made.schema.columns["c"].levels == levels
@@ -60,7 +59,7 @@ def test_codes_of_17_digits_are_kept(kind: str, carrier: str) -> None:
     codes = tuple(f"1234567890123456{last}" for last in range(3))
     frame = people(codes).astype({"c": carrier})
     for levels in (codes, None):  # declared, or estimated
-        schema = Schema(FORM, "form", types={"c": ColumnType(kind=kind, levels=levels)})
+        schema = Schema(FORM | {"c": ColumnType(kind=kind, levels=levels)}, "form")
         made = bdpvi.synthesize(frame, schema, "sick", epsilon=5.0, progress=False)
         assert made.schema.columns["c"].levels == codes
         assert made.sample(3000)["c"].value_counts().between(700, 1300).sum() == 3
@@ -70,7 +69,7 @@ def test_every_declared_level_has_a_coefficient() -> None:
     types = {"c": ColumnType(kind="category", levels=(*COLOURS, "grey"))}
     release = bdpvi.private(
         people(), target="sick", positive="yes", epsilon=5.0, progress=False, expected_rows=6000,
-        types=Schema({}, "form", types=types),
+        types=Schema(types, "form"),
     )  # fmt: skip
     names = [one.name for one in release.summary().coefficients]
     assert {f"c={one}" for one in types["c"].levels or ()} <= {*names}

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import bdpvi
 from bdpvi import BayesianDP, Dataset, Ledger, guides, sklearn
 from bdpvi.cli import app
-from bdpvi.datasets import Domain, Encoding, Schema, constants_of, dataset_from_frame
+from bdpvi.datasets import ColumnType, Encoding, Schema, constants_of, dataset_from_frame
 from bdpvi.datasets import from_csv as split_of_file
 from bdpvi.datasets.dataset import People
 from bdpvi.datasets.origin import Origin
@@ -249,7 +249,7 @@ def test_a_schema_that_was_bought_pays_for_one_release(tmp_path: Path) -> None:
     bought.schema.save(tmp_path / "schema.json")
     again = bdpvi.synthesize(table, Schema.load(tmp_path / "schema.json"), epsilon=2.0)
     assert named(again.receipt.worst_case) == {ANOTHER}
-    sick = {"sick": Domain(levels=("no", "yes")), "age": bought.schema.columns["age"]}
+    sick = {"sick": ColumnType(levels=("no", "yes")), "age": bought.schema.columns["age"]}
     three = bdpvi.synthesize(table, Schema(sick, "Partly by law."), epsilon=2.0)
     assert named(three.receipt.worst_case) == {PUBLIC, ANOTHER, BOUGHT}
     given = json.loads((tmp_path / "schema.json").read_text("utf-8"))
@@ -312,8 +312,10 @@ def test_a_route_says_who_counted_the_rows(route: Any) -> None:
 @pytest.mark.filterwarnings("ignore:column")
 def test_a_synthesis_says_what_was_declared() -> None:
     table = patients().assign(old=lambda one: one["age"] > 50, much=lambda one: one["dose"] > 2)
-    either = Domain(levels=("True", "False"))
-    schema = Schema({"old": either, "much": either, "sick": Domain(levels=("yes", "no"))}, "Two.")
+    either = ColumnType(levels=("True", "False"))
+    schema = Schema(
+        {"old": either, "much": either, "sick": ColumnType(levels=("yes", "no"))}, "Two."
+    )
     settings = Counts(numeric=("age",), also=(("old", "much", "sick"),))
     made = bdpvi.synthesize(table, schema, epsilon=2.0, settings=settings)
     assert made.receipt.declared == {

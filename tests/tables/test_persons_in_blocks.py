@@ -127,7 +127,7 @@ def test_rows_beyond_those_of_a_person_are_counted_once(folder: Path) -> None:
 @pytest.mark.filterwarnings(OWNER)
 def test_a_type_says_which_spellings_are_one_person(folder: Path) -> None:
     """As texts 7 and 007 are two persons and may lie apart; as integers they may not."""
-    types = Schema({}, "Form 7", types={"patient": ColumnType(kind="integer")})
+    types = Schema({"patient": ColumnType(kind="integer")}, "Form 7")
     frame = visits()
     numbers = [str(one) for one in np.arange(len(frame)) // 4]
     frame["patient"] = [one.zfill(5) if n % 4 > 1 else one for n, one in enumerate(numbers)]
