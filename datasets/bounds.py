@@ -194,7 +194,7 @@ def _levels(
     delta: float,
     key: Key,
     rows: int,
-    type: ColumnType,
+    type: ColumnType | None = None,
 ) -> tuple[str, ...]:
     """Return the most frequent names with a noisy count above the threshold, sorted."""
     names = sorted(found)

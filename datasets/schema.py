@@ -24,6 +24,7 @@ from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objecti
 from bdpvi.datasets.types import (
     ANY,
     BOOLEAN,
+    DTYPE,
     ESTIMATED,
     MOST_LEVELS,
     ROWS,
@@ -78,10 +79,13 @@ class Schema:
         return {name: one for name, one in found.items() if one is not None}
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """The declared kinds of columns, in words."""
-        kinds = {name: one.kind for name, one in self.columns.items()}
-        return tuple(f"{name} ({kind})" for name, kind in kinds.items() if kind != ANY)
+    def kinds(self) -> dict[str, tuple[str, ...]]:
+        """The kinds of columns, in words: those declared by types, and those by dtypes."""
+        found: dict[str, tuple[str, ...]] = {"types": (), "dtypes": ()}
+        for name, one in self.columns.items():
+            if one.kind != ANY:
+                found["dtypes" if one.origin == DTYPE else "types"] += (f"{name} ({one.kind})",)
+        return found
 
     def of_header(self, header: Sequence[str]) -> dict[str, ColumnType]:
         """Return the types of a table's columns; only identifiers and text may be gone from it.
@@ -115,15 +119,19 @@ class Schema:
         An entry has the fields of :class:`ColumnType`, such as {"kind": "code"} or {"kind":
         "number", "decimal": ",", "step": 0.01, "low": 0, "high": 1000}; bounds of dates may be
         days. The short form of :func:`bdpvi.datasets.constants_of` is accepted too:
-        {"source": "…", "age": [0, 110], "sex": ["F", "M"]}.
+        {"source": "…", "age": [0, 110], "sex": ["F", "M"]}. So is the file of a synthetic table,
+        by whose schema the files of its rows are read.
 
         Raises:
             ValueError: naming the file and the field that is missing, unknown or wrong.
             OSError: if it cannot be read.
         """
         try:
-            found = of_today(schema.parsed(store.read_shared(Path(path))))
-            return schema.from_json(cls, found, partial=True)
+            content = schema.parsed(store.read_shared(Path(path)))
+            released = "receipt" in content and isinstance(content.get("schema"), Mapping)
+            given = of_today(content["schema"] if released else content)
+            found = schema.from_json(cls, given, partial=True)
+            return found.of_rows() if released else found
         except ValueError as error:
             raise ValueError(f"{path} is not a schema: {error}") from error
 
@@ -136,6 +144,16 @@ class Schema:
         if not store.nothing_at(Path(path)):
             raise ValueError(f"path={str(path)!r} exists already; choose another")
         store.write(Path(path), store.json_text(schema.to_json(self), indent=1).encode())
+
+    def of_rows(self) -> Schema:
+        """Return the schema that reads a file of rows that :meth:`decode` made: 1.5 is not 1,5."""
+        columns = {
+            name: replace(one, decimal=None, thousands=None, missing={}, blank=None)
+            if one.bounds is not None
+            else one
+            for name, one in self.columns.items()
+        }
+        return replace(self, columns=columns)
 
     def check(self, header: Sequence[str]) -> None:
         """Raise ValueError unless a table with this header has every column exactly once."""

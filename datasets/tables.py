@@ -88,7 +88,7 @@ class TableOptions:
         named = () if self.constants else tuple(n for n in self.categorical if n not in self.drop)
         return declared(
             positive=None if self.positive is None else read_cell(self.positive)[1],
-            types=() if self.types is None else self.types.kinds,
+            **({} if self.types is None else self.types.kinds),
             categorical=named,
             columns_left_out=len(self.drop) or None,
             missing=None if self.missing == "refuse" else self.missing,

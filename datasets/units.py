@@ -17,8 +17,25 @@ from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.spelling import BLANKS, EXACT, INEXACT, shown, spell
 from bdpvi.datasets.types import ColumnType
 
-_INEXACT = 2**53
-"""From here on two whole numbers can be one number with a decimal point, of 64 bits."""
+
+def check_dtype(frame: pd.DataFrame, unit: str) -> None:
+    """Refuse a column of persons with decimal points, by its dtype alone: no row is read.
+
+    Only a guess from the rows makes identifiers such numbers, and one row would then change those
+    of others: from 2⁵³ on, several become one.
+
+    Raises:
+        ValueError: naming the column and remedies.
+
+    >>> check_dtype(pd.DataFrame({"who": pd.Series([7, None], dtype="Int64")}), "who")
+    """
+    for dtype in frame.dtypes[frame.columns == unit]:
+        if dtype.kind in "fc":
+            raise ValueError(
+                f"unit={unit!r} has dtype {dtype}, which names nobody exactly: read the column as "
+                f"text, such as by pandas.read_csv(..., dtype={{{unit!r}: str}}), or make it whole "
+                f"numbers by astype({{{unit!r}: 'Int64'}})"
+            )
 
 
 def without_unit(header: Sequence[str], unit: str) -> list[str]:
@@ -88,6 +105,7 @@ def at_most(
     """
     validate.positive_int("rows_per_unit", rows)
     without_unit(list(frame.columns), unit)
+    check_dtype(frame, unit)
     kept = _first(persons_of(frame[unit], type), rows)
     if tell:
         _tell(int((~kept).sum()), unit, rows)
@@ -167,15 +185,10 @@ class RowLimit:
         """Return the persons in some rows.
 
         Raises:
-            ValueError: if a number that names a person is not exact.
+            ValueError: as :func:`check_dtype` does.
         """
-        values = frame[self.unit]
-        if values.dtype.kind == "f" and bool((values.abs() >= _INEXACT).any()):
-            raise ValueError(
-                f"unit={self.unit!r}: a number of 2⁵³ or more is not exact beside blanks or "
-                "decimals; as text it is"
-            )
-        names = persons_of(values, self.type)
+        check_dtype(frame, self.unit)
+        names = persons_of(frame[self.unit], self.type)
         left_out = len(names) - int(_first(names, self.rows).sum())
         return Persons(np.unique(hashes_of(names[names != ""])), left_out)
 

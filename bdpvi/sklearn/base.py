@@ -265,7 +265,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         return made
 
-    def _declared(self, kinds: tuple[str, ...]) -> dict[str, str]:
+    def _declared(self, kinds: dict[str, tuple[str, ...]]) -> dict[str, str]:
         """Return the arguments' declarations about the table, in words."""
         from bdpvi.datasets.origin import declared
         from bdpvi.tables.pipeline import about
@@ -281,7 +281,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         }
         weights = getattr(self, "class_weight", None) or {}
         said["class weights"] = tuple(f"{name}: {one:g}" for name, one in weights.items())
-        return declared(**said, types=kinds, rows=about(self.expected_rows))
+        return declared(**said, **kinds, rows=about(self.expected_rows))
 
     def _dataset(
         self,

@@ -67,9 +67,9 @@ class Numbers:
         return int(self.values.shape[1])
 
     @property
-    def kinds(self) -> tuple[str, ...]:
+    def kinds(self) -> dict[str, tuple[str, ...]]:
         """The declared kinds of columns, in words."""
-        return ()
+        return {}
 
     @property
     def complete(self) -> NDArray[np.bool_]:
@@ -169,9 +169,9 @@ class Table:
         return np.column_stack(found) if found else np.empty((self.rows, 0))
 
     @property
-    def kinds(self) -> tuple[str, ...]:
+    def kinds(self) -> dict[str, tuple[str, ...]]:
         """The declared kinds of columns, in words."""
-        return () if self.types is None else self.types.kinds
+        return {} if self.types is None else self.types.kinds
 
     @property
     def complete(self) -> NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.records import Held, Records, Spread
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.types import ColumnType
-from bdpvi.datasets.units import Persons, RowLimit
+from bdpvi.datasets.units import Persons, RowLimit, check_dtype
 from bdpvi.releases import persons
 from bdpvi.synthesis.order import Order
 
@@ -71,6 +71,7 @@ class Source:
         if file is not None:
             raise ValueError("file: a table in memory is not read from a file; leave it out")
         frame = with_text_names(table)
+        check_dtype(frame, unit)
         return cls(list(frame.columns), Held(frame))
 
     def schema(self, given: Schema | None) -> Schema | None:

@@ -216,7 +216,7 @@ class Pipeline:
         return declared(
             positive=None if self.positive is None else self.positive_label,
             classes=tuple(self.labels),
-            types=() if self.types is None else self.types.kinds,
+            **({} if self.types is None else self.types.kinds),
             numeric=numeric,
             categorical=categorical,
             categories=None if hashed is None else "hashed" if hashed else "counted",

@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 from test_cli import run
 
-from bdpvi import PrivacyUtilityWarning
-from bdpvi.datasets import Schema, from_csv
+import bdpvi
+from bdpvi import Ledger, PrivacyUtilityWarning
+from bdpvi.datasets import Schema, from_csv, from_frame
 from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import at_most, persons_of
@@ -146,3 +147,37 @@ def test_whole_numbers_beside_blanks_in_parquet_stay_exact(tmp_path: Path) -> No
     found = read_table(tmp_path / "visits.parquet", written=["who"])
     assert persons_of(found["who"]).tolist() == [str(2**53), str(2**53 + 1), "", "7"]
     assert found["age"].dtype.kind == "f"
+
+
+@pytest.mark.parametrize("values", [[], [7.0, 8.0], [None, None]])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "Float64"])
+def test_persons_by_decimal_numbers_are_refused_by_dtype_alone(
+    values: list[Any], dtype: str, tmp_path: Path
+) -> None:
+    """pandas guesses such numbers: one blank or 1e5 turns ids of 19 digits into few persons."""
+    frame = pd.DataFrame({"who": pd.Series(values, dtype=dtype), "sick": "no"})
+    people: dict[str, Any] = {"unit": "who", "rows_per_unit": 2}
+    said = rf"unit='who' has dtype {dtype}"
+    ledger = Ledger()
+    with pytest.raises(ValueError, match=said):
+        bdpvi.private(
+            frame, target="sick", positive="yes", epsilon=1.0, ledger=ledger, progress=False,
+            **people,
+        )  # fmt: skip
+    with pytest.raises(ValueError, match=said):
+        bdpvi.synthesize(frame, epsilon=1.0, settings=Counts(**people), ledger=ledger)
+    with pytest.raises(ValueError, match=said):
+        from_frame(frame, "sick", positive="yes", **people)
+    assert not ledger.entries()
+
+
+def test_the_remedies_for_persons_by_decimal_numbers_work(tmp_path: Path) -> None:
+    ids = [900_719_925_474_099_301, 900_719_925_474_099_302]
+    (tmp_path / "t.csv").write_text(f"who,age\n{ids[0]},1\n{ids[1]},2\n,3\n", encoding="utf-8")
+    guessed = pd.read_csv(tmp_path / "t.csv")
+    with pytest.raises(ValueError, match="has dtype float64"):
+        at_most(guessed, "who", 1, tell=False)
+    read = pd.read_csv(tmp_path / "t.csv", dtype={"who": str})
+    assert at_most(read, "who", 1, tell=False)["age"].tolist() == [1, 2]
+    whole = pd.DataFrame({"who": [7.0, 8.0, None], "age": [1, 2, 3]}).astype({"who": "Int64"})
+    assert at_most(whole, "who", 1, tell=False)["age"].tolist() == [1, 2]

@@ -86,7 +86,7 @@ def test_dtypes_declare_features_and_the_model_is_as_without_privacy() -> None:
     expected = usual.predict_proba(dummies.astype(float))
     assert np.abs(model.predict_proba(X) - expected).mean() < 0.02
     assert Assumption.PUBLIC_CONSTANTS in model.bound_.assumptions
-    assert "types: sex (category), grade (ordered), smokes (boolean)" in model.guarantee_
+    assert "dtypes: sex (category), grade (ordered), smokes (boolean)" in model.guarantee_
     assert "levels declared by the data frame's dtypes" in model.guarantee_
 
 

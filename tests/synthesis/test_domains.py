@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -183,3 +184,45 @@ def test_the_files_of_constants_and_of_schemas_are_one_format(tmp_path: Path) ->
     content["columns"]["age"]["from_data"] = True
     with pytest.raises(ValueError, match="'age' is marked as read"):
         constants_of(content)
+
+
+@pytest.mark.parametrize(
+    ("entry", "now"),
+    [
+        ({"levels": None, "low": 0.0, "high": 9.0, "integer": True, "from_data": False,
+          "bought": True}, ColumnType(low=0, high=9, whole=True, origin="estimated")),
+        ({"levels": ["a", "b"], "from_data": True}, ColumnType(levels=("a", "b"), origin="rows")),
+        ({"low": 0, "high": 9, "from_data": True, "bought": True},
+         ColumnType(low=0, high=9, origin="rows")),
+        ({"low": 0, "high": 9, "integer": True, "type": {"kind": "date", "since": "2000-01-01"}},
+         ColumnType(kind="date", since="2000-01-01", low=0, high=9)),
+        ({"low": 0, "high": 9, "integer": True, "type": {"kind": "number", "step": 10.0}},
+         ColumnType(kind="number", step=10, low=0, high=9, whole=True)),
+        ({"low": 0, "high": 9, "integer": False, "type": {"kind": "number", "step": 1.0}},
+         ColumnType(kind="number", step=1, low=0, high=9)),
+        ({"kind": "code", "levels": ["007", "7"], "from_data": False, "bought": False},
+         ColumnType(kind="code", levels=("007", "7"))),
+        ({"levels": ["False", "True"], "type": {"kind": "boolean"}},
+         ColumnType(kind="boolean", levels=("False", "True"))),
+    ],
+)  # fmt: skip
+def test_entries_of_earlier_versions_are_read_as_before(
+    entry: dict[str, Any], now: ColumnType, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps({"source": "law", "columns": {"a": entry}}), encoding="utf-8")
+    assert Schema.load(path).columns == {"a": now}
+    beside = {"source": "law", "columns": {"a": entry}, "types": {"b": {"kind": "code"}}}
+    path.write_text(json.dumps(beside), encoding="utf-8")
+    assert Schema.load(path).columns == {"a": now, "b": ColumnType(kind="code")}
+    again = tmp_path / "again.json"
+    Schema.load(path).save(again)
+    assert Schema.load(again) == Schema.load(path)
+
+
+@pytest.mark.parametrize("mark", [{"from_data": True}, {"origin": "rows"}])
+def test_a_mark_is_never_lost_beside_another(mark: dict[str, Any]) -> None:
+    for more in ({}, {"bought": False}, {"from_data": False, "origin": "rows"}):
+        entry = {"low": 0, "high": 9, "integer": False} | mark | more
+        with pytest.raises(ValueError, match="'age' is marked as read from the rows"):
+            constants_of({"source": "law", "columns": {"age": entry}})
