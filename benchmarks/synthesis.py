@@ -35,8 +35,9 @@ from bdpvi.audits.games import likelihood_ratio, play
 from bdpvi.datasets import ColumnType, Schema
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.grid import Codes
 from bdpvi.datasets.records import Held
-from bdpvi.datasets.schema import Codes, measured
+from bdpvi.datasets.schema import measured
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.synthesis import Counts, NoisyCounts, combine

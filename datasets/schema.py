@@ -110,7 +110,7 @@ class Schema:
     @property
     def marked(self) -> tuple[str, ...]:
         """Columns whose levels or bounds were read from the rows."""
-        return tuple(name for name, one in self.columns.items() if one.origin == ROWS)
+        return tuple(name for name, one in self.bounded.items() if one.origin == ROWS)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Schema:

@@ -99,8 +99,7 @@ class ColumnType:
         since: the day that counts as 0.
         zone: that of clock times, such as ``Europe/Berlin``; by default UTC.
         spellings: further spellings of a level.
-        whole: whether numbers are whole, as those of ``integer`` and ``date`` are; cells are
-            rounded.
+        whole: whether numbers are whole, as of ``integer`` and ``date``; cells are rounded.
         origin: where levels or bounds are from: ``declared``; ``dtype``, that of a data frame;
             ``estimated``, privately, so that only another release's ε covers them; ``rows``, which
             no ε covers.

@@ -485,6 +485,13 @@ def copies(times: int) -> Any:
     return bdpvi.fit(LOOSE, guides.Laplace(LOOSE), (x, y), progress=False)
 
 
+def of_people(*dtypes: Any) -> Any:
+    frame = FRAME.assign(who=range(2000))
+    for dtype in dtypes:
+        frame = frame.astype({"who": dtype})
+    return from_frame(frame, "sick", positive="yes", unit="who", seed=0)
+
+
 def grouped(levels: int, group: str = "abce") -> Any:
     domains = {name: ColumnType(low=0.0, high=float(levels), whole=True) for name in "abce"}
     domains["d"] = ColumnType(levels=("x",))
@@ -1005,6 +1012,10 @@ CASES: dict[str, Case] = {
         lambda: in_folder(
             t, one_row_per_person=True, settings=Recipe(route=ObjectivePerturbation(rows=300))
         ),
+    ),
+    "datasets/units: read the column as text": lambda t: (
+        lambda: of_people(float),
+        lambda: (of_people(str), of_people(float, "Int64")),
     ),
     "datasets/units: `bdpvi partition": lambda t: (
         lambda: of_visits(t, "visits.csv"),

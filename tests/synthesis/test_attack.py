@@ -14,8 +14,8 @@ from scipy.stats import beta, norm
 
 from bdpvi.audits.games import judged, likelihood_ratio, play
 from bdpvi.datasets import ColumnType, Schema, grid
+from bdpvi.datasets.grid import Codes
 from bdpvi.datasets.records import Held
-from bdpvi.datasets.schema import Codes
 from bdpvi.datasets.units import at_most
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key

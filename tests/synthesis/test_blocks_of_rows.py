@@ -28,9 +28,7 @@ from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis import Counts, Synthetic, load
 
 ROWS, SECRET = 3_000, Key(bytes(range(32)))
-DECLARED = Schema(
-    {"dose": ColumnType(low=0, high=3)}, "By law.", types={"ward": ColumnType(kind="code")}
-)
+DECLARED = Schema({"dose": ColumnType(low=0, high=3), "ward": ColumnType(kind="code")}, "By law.")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # for the owner
 
 

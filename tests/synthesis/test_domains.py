@@ -220,6 +220,14 @@ def test_entries_of_earlier_versions_are_read_as_before(
     assert Schema.load(again) == Schema.load(path)
 
 
+def test_a_mark_without_levels_or_bounds_says_nothing(tmp_path: Path) -> None:
+    """The owner may delete what came from the rows and keep the kind: it is then estimated."""
+    entry = {"kind": "code", "origin": "rows"}
+    content = {"source": "law", "columns": {"a": entry, "b": [0, 1]}}
+    (tmp_path / "s.json").write_text(json.dumps(content), encoding="utf-8")
+    assert Schema.load(tmp_path / "s.json").marked == ()
+
+
 @pytest.mark.parametrize("mark", [{"from_data": True}, {"origin": "rows"}])
 def test_a_mark_is_never_lost_beside_another(mark: dict[str, Any]) -> None:
     for more in ({}, {"bought": False}, {"from_data": False, "origin": "rows"}):

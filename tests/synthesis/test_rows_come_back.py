@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,7 +41,7 @@ def types(draw: st.DrawFn) -> ColumnType:
         return ColumnType(kind=kind, levels=draw(st.sampled_from([None, ("no", "yes")])))
     if kind in ("category", "code", "ordered"):
         return ColumnType(kind=kind, levels=draw(_LEVELS), blank=draw(st.sampled_from([None, ()])))
-    more = draw(_BOUNDS)
+    more: dict[str, Any] = draw(_BOUNDS)
     if kind in ("number", "integer", "any"):
         more |= draw(_SIGNS)
     if kind in ("number", "any"):
