@@ -221,11 +221,11 @@ def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def curvatures(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each coordinate's curvature, its standard error, and whether it is measured, (d,) each.
+    """Return each coordinate's curvature, its standard error, and whether it is measured, (d,).
 
-    All steps decide whether it is. An optimum that is far from the start shows by the way there, one
-    that is near by a line through the start, which random walks follow less. The curvature is that
-    near the optimum unless noise hides it.
+    All steps decide whether it is. An optimum that is far from the start shows by the way there,
+    one that is near by a line through the start, which random walks follow less. The curvature is
+    that near the optimum unless noise hides it.
 
     Args:
         moments: as in :class:`Course`.
