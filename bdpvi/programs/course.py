@@ -17,8 +17,8 @@ _WINDOWS = 10
 _EARLY = 20
 """Curvatures are those of all but the first 1/20 of the steps, which are far from the optimum."""
 _SIGNAL, _FROM_START = 3.7, 2.8
-"""Standard errors from 0 at which a slope counts as measured, and one through the start: half a
-percent of random walks get to each."""
+"""Standard errors from 0 at which a slope counts as measured, and a slope of a line through the
+start: about half a percent of random walks get to each."""
 _DRIFT = 1.5
 """Standard errors by which the slope of a random walk is too large on average."""
 _PRIOR = 0.9
@@ -125,9 +125,9 @@ class Course:
 
         A guide learns its variance slowly under noise, so the variance is raised to the inverse of
         the measured curvature where that is larger: of that near the optimum, unless noise hides it
-        there (:func:`curvatures`). The variance that batches and noise leave in
-        the average is added, but at most twice the variance that the windows' averages show: where
-        the records say little, the steps are too short to reach :func:`left_in_average`.
+        there (:func:`curvatures`). The variance that batches and noise leave in the average is
+        added, but at most twice the variance that the windows' averages show: where the records say
+        little, the steps are too short to reach :func:`left_in_average`.
 
         A latent that is not measured may have been moved by noise alone, and a guide narrows around
         wherever that led. It gets its prior's variance, given the others, and its mean is shrunk to
@@ -229,26 +229,20 @@ def curvatures(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     Args:
         moments: as in :class:`Course`.
+
+    >>> late = torch.tensor([[4.0], [0.0], [0.0], [4.0], [40.0]]).double()
+    >>> curvatures(torch.stack([late / 2, late]))  # the error is that of the later steps, √(1/4)
+    (tensor([10.], dtype=torch.float64), tensor([0.5000], dtype=torch.float64), tensor([True]))
     """
     every = moments.sum(0)
-    slope, error = through_start(every)
+    through_start = torch.stack([every[0], *torch.zeros_like(every[1:3]), *every[3:]])
+    slope, error = slopes(through_start)  # without the sums of u and g no intercept is left
     far, near = slopes(every), slopes(moments[1])
     measured = (slope > _FROM_START * error) | (far[0] > _SIGNAL * far[1])
     for other, its in (far, near):
         seen = other > _SIGNAL * its
         slope, error = torch.where(seen, other, slope), torch.where(seen, its, error)
     return slope, error, measured
-
-
-def through_start(moments: Tensor) -> tuple[Tensor, Tensor]:
-    """Return :func:`slopes` if w were the start, where u is 0.
-
-    >>> through_start(torch.tensor([[2.0], [1.0], [3.0], [4.0], [8.0]]).double())
-    (tensor([2.], dtype=torch.float64), tensor([0.5000], dtype=torch.float64))
-    """
-    _, _, _, uu, ug = moments
-    spread = uu.clamp(min=1e-300)
-    return ug / spread, spread.rsqrt()
 
 
 def parts_of(measured: Tensor, combinations: Tensor) -> Tensor:

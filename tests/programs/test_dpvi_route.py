@@ -219,7 +219,7 @@ def test_what_records_say_of_a_level_is_measured_with_the_intercept(monkeypatch:
     parts = (torch.ones_like(g), sums, g, sums * sums, sums * g)
     # Sums of gradients nearly cancel: an error is judged by the size of what was added.
     size = torch.stack([(each * part).abs().sum(0) for part in parts])
-    every, later = given
+    _, every, later = given  # the first is that through the start
     for first, moments in ((0, every), (1, later)):  # one step in twenty is far from the optimum
         expected = torch.stack([(each * part)[first:].sum(0) for part in parts])
         torch.testing.assert_close(moments / size, expected / size, rtol=0, atol=1e-6)
@@ -480,6 +480,30 @@ def test_random_walks_are_rarely_measured_and_far_and_near_optima_are() -> None:
         assert least <= share <= most, (optimum, share)
 
 
+def test_the_curvature_is_that_near_the_optimum_unless_noise_hides_it() -> None:
+    """Against weighted least squares by numpy, with an intercept and through the start."""
+    random = np.random.default_rng(0)
+    u = np.concatenate([np.linspace(0, 4, 20), 4 + random.normal(size=80)])[:, None] + np.zeros(3)
+    u[:, 2] = 0.05 * random.normal(size=100)  # near the start, and hidden by noise but for a line
+    u[0] = 0
+    early, noise = np.arange(100) < 20, random.normal(size=(100, 3))
+    g = np.where(early[:, None], 3.0, 5.0) * (u - 4.0) + noise
+    late = u[:, 1] - u[~early, 1].mean()
+    g[~early, 1] = (0.2 * late + noise[:, 1])[~early]  # hidden near the optimum
+    g[:, 2] = 3.3 * u[:, 2] / np.linalg.norm(u[:, 2])  # 3.3 standard errors
+    parts = torch.from_numpy(np.stack([np.ones_like(u), u, g, u * u, u * g]))
+    moments = torch.stack([parts[:, early].sum(1), parts[:, ~early].sum(1)])
+    slope, error, measured = curvatures(moments)
+    assert measured.tolist() == [True] * 3
+    for one, rows in ((0, ~early), (1, early | ~early)):
+        fit, covariance = np.polyfit(u[rows, one], g[rows, one], 1, cov="unscaled")
+        assert float(slope[one]) == pytest.approx(fit[0], rel=1e-9)
+        assert float(error[one]) == pytest.approx(math.sqrt(covariance[0, 0]), rel=1e-9)
+    (fit,), *_ = np.linalg.lstsq(u[:, 2:], g[:, 2], rcond=None)
+    assert float(slope[2]) == pytest.approx(fit, rel=1e-9)
+    assert float(error[2]) == pytest.approx(1 / np.linalg.norm(u[:, 2]), rel=1e-9)
+
+
 def test_slopes_weigh_each_step_by_its_noise(monkeypatch: Any) -> None:
     x, y = table()
     program = read(model, AutoNormal(model), Trace_ELBO(), Arguments.of((x, y), {}))
@@ -513,6 +537,7 @@ def test_a_resumed_training_counts_the_noise_of_all_its_steps(monkeypatch: Any) 
     assert resumed.moments.sum(0)[0].tolist() == pytest.approx(
         [4 / (3 * 2 / 0.5) ** 2] * 3, rel=1e-6
     )
+    assert resumed.moments.sum(0)[1].tolist() == [0.0] * 3  # all latents are those of the start
     assert resumed.pull.tolist() == [1.0] * 3
 
 
