@@ -15,9 +15,10 @@ from bdpvi.programs.moments import moments, prior_deviations, prior_given
 
 _WINDOWS = 10
 _EARLY = 20
-"""Slopes leave out the first 1/20 of the steps."""
-_SIGNAL = 3.5
-"""Standard errors from 0 at which a slope counts as measured: 1 % of random walks get there."""
+"""Curvatures are those of all but the first 1/20 of the steps, which are far from the optimum."""
+_SIGNAL, _FROM_START = 3.7, 2.8
+"""Standard errors from 0 at which a slope counts as measured, and a slope of a line through the
+start: about half a percent of random walks get to each."""
 _DRIFT = 1.5
 """Standard errors by which the slope of a random walk is too large on average."""
 _PRIOR = 0.9
@@ -62,8 +63,10 @@ class Course:
         identified: linear combinations of latents that records identify, one for each latent,
             (d, d); by default each latent alone. Latents may drift in other directions, which would
             hide their slopes.
-        moments: sums of 1, u, g, u² and ug over the steps, each weighted by the inverse noise
-            variance, with the identified combinations u and noisy gradients g, (5, d).
+        start: identified combinations of the first step's latents, (d,).
+        moments: sums of 1, u, g, u² and ug over the early and over the later steps, each weighted
+            by the inverse noise variance, with the identified combinations u, less those of the
+            start, and noisy gradients g, (2, 5, d).
         pull: mean of g over the averaged steps, (d,).
     """
 
@@ -75,7 +78,8 @@ class Course:
         self.windows = min(_WINDOWS, self.averaged)
         values = descent.program.parameters.items()
         self.sums = {n: torch.zeros(self.windows, *v.shape).to(v) for n, v in values}
-        self.moments = torch.zeros(5, descent.program.dim, dtype=torch.float64)
+        self.start = torch.zeros(descent.program.dim, dtype=torch.float64)
+        self.moments = torch.zeros(2, 5, descent.program.dim, dtype=torch.float64)
         self.pull = torch.zeros(descent.program.dim, dtype=torch.float64)
 
     def run(self, steps: Any, kept: TrainingState | None = None) -> None:
@@ -99,8 +103,10 @@ class Course:
         noise = descent.deviation**2
         u, g = (one.cpu() for one in descent.step(number))
         u = u if self.identified is None else self.identified.to(u) @ u
-        if number >= self.steps // _EARLY:
-            self.moments += torch.stack([torch.ones_like(u), u, g, u * u, u * g]) / noise
+        if number == 0:
+            self.start = u
+        u, later = u - self.start, int(number >= self.steps // _EARLY)
+        self.moments[later] += torch.stack([torch.ones_like(u), u, g, u * u, u * g]) / noise
         decay(descent.optim)
         self.taken = number + 1
         if number < self.first:
@@ -118,9 +124,10 @@ class Course:
         """Set the parameters to their average, and return the posterior of the latents.
 
         A guide learns its variance slowly under noise, so the variance is raised to the inverse of
-        the measured curvature where that is larger. The variance that batches and noise leave in
-        the average is added, but at most twice the variance that the windows' averages show: where
-        the records say little, the steps are too short to reach :func:`left_in_average`.
+        the measured curvature where that is larger: of that near the optimum, unless noise hides it
+        there (:func:`curvatures`). The variance that batches and noise leave in the average is
+        added, but at most twice the variance that the windows' averages show: where the records say
+        little, the steps are too short to reach :func:`left_in_average`.
 
         A latent that is not measured may have been moved by noise alone, and a guide narrows around
         wherever that led. It gets its prior's variance, given the others, and its mean is shrunk to
@@ -140,8 +147,7 @@ class Course:
             centres.append(moments(program)[0])
         self._set({name: value.sum(0) / self.averaged for name, value in self.sums.items()})
         mean, covariance = moments(program)
-        slope, error = slopes(self.moments)
-        measured = slope > _SIGNAL * error
+        slope, error, measured = curvatures(self.moments)
         least = torch.where(measured, 1 / (slope - _DRIFT * error), 0.0)
         covariance = _scaled(covariance, (least / _diagonal(covariance)).clamp(min=1.0))
         rate, noise = self.descent.mechanism.rate, self.variance
@@ -181,7 +187,7 @@ class Course:
     def state_dict(self) -> dict[str, Any]:
         """Return everything on which later steps depend."""
         own = {"taken": self.taken, "variance": self.variance, "sums": dict(self.sums)}
-        own |= {"moments": self.moments, "pull": self.pull}
+        own |= {"start": self.start, "moments": self.moments, "pull": self.pull}
         return {**own, "ignored": self.descent.ignored, **self.descent.state_dict()}
 
     def load_state_dict(self, state: Any) -> None:
@@ -190,7 +196,7 @@ class Course:
         self.descent.ignored = state["ignored"]
         self.taken, self.variance = state["taken"], state["variance"]
         self.sums, self.moments = dict(state["sums"]), state["moments"]
-        self.pull = state["pull"]
+        self.pull, self.start = state["pull"], state["start"]
 
 
 def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,6 +218,31 @@ def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:
     weight, u, g, uu, ug = moments
     spread = (uu - u * u / weight).clamp(min=1e-300)
     return (ug - u * g / weight) / spread, spread.rsqrt()
+
+
+def curvatures(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each coordinate's curvature, its standard error, and whether it is measured, (d,).
+
+    All steps decide whether it is. An optimum that is far from the start shows by the way there,
+    one that is near by a line through the start, which random walks follow less. The curvature is
+    that near the optimum unless noise hides it.
+
+    Args:
+        moments: as in :class:`Course`.
+
+    >>> late = torch.tensor([[4.0], [0.0], [0.0], [4.0], [40.0]]).double()
+    >>> curvatures(torch.stack([late / 2, late]))  # the error is that of the later steps, √(1/4)
+    (tensor([10.], dtype=torch.float64), tensor([0.5000], dtype=torch.float64), tensor([True]))
+    """
+    every = moments.sum(0)
+    through_start = torch.stack([every[0], *torch.zeros_like(every[1:3]), *every[3:]])
+    slope, error = slopes(through_start)  # without the sums of u and g no intercept is left
+    far, near = slopes(every), slopes(moments[1])
+    measured = (slope > _FROM_START * error) | (far[0] > _SIGNAL * far[1])
+    for other, its in (far, near):
+        seen = other > _SIGNAL * its
+        slope, error = torch.where(seen, other, slope), torch.where(seen, its, error)
+    return slope, error, measured
 
 
 def parts_of(measured: Tensor, combinations: Tensor) -> Tensor:

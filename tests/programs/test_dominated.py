@@ -159,7 +159,7 @@ def test_a_mean_is_shrunk_by_the_walk_and_one_of_a_narrow_prior_more() -> None:
             for n, v in found.parameters.items()
         }
         one = torch.ones(2, dtype=torch.float64)
-        course.moments = torch.stack([one, 0 * one, 0 * one, one, 0 * one])  # no slope
+        course.moments = torch.stack([one, 0 * one, 0 * one, one, 0 * one]).expand(2, 5, 2)  # flat
         course.pull = 0 * one
         posterior = course.posterior()
         assert not posterior.measured.any()

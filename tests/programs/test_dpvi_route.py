@@ -6,6 +6,7 @@ import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ import bdpvi
 from bdpvi import DPVI, Budget, BudgetExceededError, Dataset, Ledger, PrivacyUtilityWarning, guides
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.course import Course, left_in_average, slopes
+from bdpvi.programs.course import Course, curvatures, left_in_average, slopes
 from bdpvi.programs.descent import Clip, Descent
 from bdpvi.programs.moments import prior_deviations
 from bdpvi.programs.reading import read
@@ -208,18 +209,20 @@ def test_what_records_say_of_a_level_is_measured_with_the_intercept(monkeypatch:
     x = torch.cat([x[:, :1], (x[:, 1:] > 0).double(), (x[:, 1:] <= 0).double()], dim=1).double()
     levels = bdpvi.BayesianLinearRegression(largest=5.0, levels=((1, 2),))
     bdpvi.fit_private(levels, (x, y.double()), epsilon=1.0, route=replace(QUICK, steps=20))
-    each = torch.tensor(weights[1:]).double().unsqueeze(1)  # one step in twenty is too early
-    u, g = torch.stack(drawn[1:]).double().unbind(1)
+    each = torch.tensor(weights).double().unsqueeze(1)
+    u, g = torch.stack(drawn).double().unbind(1)
     intercept = u[:, 3]
     seen = [u[:, 0], u[:, 1] + intercept, u[:, 2] + intercept]
     seen += [intercept + (u[:, 1] + u[:, 2]) / 2, u[:, 4]]  # the last is the noise's scale
     sums = torch.stack(seen, dim=1)
+    sums = sums - sums[0]  # the start
     parts = (torch.ones_like(g), sums, g, sums * sums, sums * g)
-    (moments,) = given
-    expected = torch.stack([(each * part).sum(0) for part in parts])
     # Sums of gradients nearly cancel: an error is judged by the size of what was added.
     size = torch.stack([(each * part).abs().sum(0) for part in parts])
-    torch.testing.assert_close(moments / size, expected / size, rtol=0, atol=1e-6)
+    _, every, later = given  # the first is that through the start
+    for first, moments in ((0, every), (1, later)):  # one step in twenty is far from the optimum
+        expected = torch.stack([(each * part)[first:].sum(0) for part in parts])
+        torch.testing.assert_close(moments / size, expected / size, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, guides.FullRank])
@@ -457,17 +460,62 @@ def test_curvature_is_found_in_the_noisy_gradients() -> None:
         assert float(error[one]) == pytest.approx(math.sqrt(covariance[0, 0]), rel=1e-3)
 
 
+def test_random_walks_are_rarely_measured_and_far_and_near_optima_are() -> None:
+    """Steps of Adam on noise alone, and on the gradient of a record sum as strong as its noise."""
+    count, steps, rate = 20_000, 1000, 0.1
+    for optimum, least, most in ((None, 0.0, 0.016), (0.0, 0.97, 1.0), (3.0, 0.97, 1.0)):
+        random = torch.Generator().manual_seed(0)
+        normal = partial(torch.randn, count, generator=random, dtype=torch.float64)
+        u, mean, square = torch.zeros(3, count, dtype=torch.float64)
+        moments = torch.zeros(2, 5, count, dtype=torch.float64)
+        for number in range(steps):
+            g = normal() + (0 if optimum is None else 1.4 * (u - optimum))
+            at = u + 0.05 * normal() * (number > 0)
+            parts = torch.stack([torch.ones_like(u), at, g, at * at, at * g])
+            moments[int(number >= steps // 20)] += parts
+            mean, square = 0.9 * mean + 0.1 * g, 0.999 * square + 0.001 * g * g
+            size = (square / (1 - 0.999 ** (number + 1))).sqrt()
+            u = u - rate * (1 - 0.9 * number / steps) * mean / (1 - 0.9 ** (number + 1)) / size
+        share = float(curvatures(moments)[2].double().mean())
+        assert least <= share <= most, (optimum, share)
+
+
+def test_the_curvature_is_that_near_the_optimum_unless_noise_hides_it() -> None:
+    """Against weighted least squares by numpy, with an intercept and through the start."""
+    random = np.random.default_rng(0)
+    u = np.concatenate([np.linspace(0, 4, 20), 4 + random.normal(size=80)])[:, None] + np.zeros(3)
+    u[:, 2] = 0.05 * random.normal(size=100)  # near the start, and hidden by noise but for a line
+    u[0] = 0
+    early, noise = np.arange(100) < 20, random.normal(size=(100, 3))
+    g = np.where(early[:, None], 3.0, 5.0) * (u - 4.0) + noise
+    late = u[:, 1] - u[~early, 1].mean()
+    g[~early, 1] = (0.2 * late + noise[:, 1])[~early]  # hidden near the optimum
+    g[:, 2] = 3.3 * u[:, 2] / np.linalg.norm(u[:, 2])  # 3.3 standard errors
+    parts = torch.from_numpy(np.stack([np.ones_like(u), u, g, u * u, u * g]))
+    moments = torch.stack([parts[:, early].sum(1), parts[:, ~early].sum(1)])
+    slope, error, measured = curvatures(moments)
+    assert measured.tolist() == [True] * 3
+    for one, rows in ((0, ~early), (1, early | ~early)):
+        fit, covariance = np.polyfit(u[rows, one], g[rows, one], 1, cov="unscaled")
+        assert float(slope[one]) == pytest.approx(fit[0], rel=1e-9)
+        assert float(error[one]) == pytest.approx(math.sqrt(covariance[0, 0]), rel=1e-9)
+    (fit,), *_ = np.linalg.lstsq(u[:, 2:], g[:, 2], rcond=None)
+    assert float(slope[2]) == pytest.approx(fit, rel=1e-9)
+    assert float(error[2]) == pytest.approx(1 / np.linalg.norm(u[:, 2]), rel=1e-9)
+
+
 def test_slopes_weigh_each_step_by_its_noise(monkeypatch: Any) -> None:
     x, y = table()
     program = read(model, AutoNormal(model), Trace_ELBO(), Arguments.of((x, y), {}))
     settings: Any = {"clip": 1.0, "noise_multiplier": 3.0, "records": 1, "length": 2000, "seed": 0}
     mechanism = NoisySum(rate=0.5, size=3, **settings)
     course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=2.0)), 4)
-    u, g = torch.tensor([[1.0, 2.0, 3.0], [5.0, -4.0, 0.5]]).double()
-    monkeypatch.setattr(Descent, "step", lambda *_: (u, g))
+    start, u, g = torch.tensor([[1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [5.0, -4.0, 0.5]]).double()
+    monkeypatch.setattr(Descent, "step", lambda _, number: (u + start if number else start, g))
     course.run(range(4))
-    expected = 4 * torch.stack([torch.ones(3).double(), u, g, u**2, u * g]) / (3 * 2 / 0.5) ** 2
-    torch.testing.assert_close(course.moments, expected, rtol=1e-6, atol=0.0)
+    one = torch.ones(3).double()
+    expected = torch.stack([4 * one, 3 * u, 4 * g, 3 * u**2, 3 * u * g]) / (3 * 2 / 0.5) ** 2
+    torch.testing.assert_close(course.moments.sum(0), expected, rtol=1e-6, atol=0.0)
 
 
 def test_a_resumed_training_counts_the_noise_of_all_its_steps(monkeypatch: Any) -> None:
@@ -486,7 +534,10 @@ def test_a_resumed_training_counts_the_noise_of_all_its_steps(monkeypatch: Any) 
     resumed.load_state_dict(interrupted.state_dict())
     resumed.run(range(4))
     assert resumed.variance == pytest.approx((3 * 2 / 0.5) ** 2, rel=1e-6)
-    assert resumed.moments[0].tolist() == pytest.approx([4 / (3 * 2 / 0.5) ** 2] * 3, rel=1e-6)
+    assert resumed.moments.sum(0)[0].tolist() == pytest.approx(
+        [4 / (3 * 2 / 0.5) ** 2] * 3, rel=1e-6
+    )
+    assert resumed.moments.sum(0)[1].tolist() == [0.0] * 3  # all latents are those of the start
     assert resumed.pull.tolist() == [1.0] * 3
 
 
@@ -499,9 +550,10 @@ def test_a_guide_is_widened_to_the_curvature_that_is_measured(whole: bool) -> No
     mechanism = NoisySum(rate=0.5, size=3, **settings)
     course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=1.0)), 4)
     course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
-    slope, error = torch.tensor([10.0, 200.0, 3.0]).double(), 1.0
+    slope, error = torch.tensor([10.0, 200.0, 2.5]).double(), 1.0
     one = torch.ones(3, dtype=torch.float64)
-    course.moments = torch.stack([one, 0 * one, 0 * one, one / error**2, slope / error**2])
+    later = torch.stack([one, 0 * one, 0 * one, one / error**2, slope / error**2])
+    course.moments = torch.stack([0 * later, later])
     found = course.posterior()
     assert found.measured.tolist() == [True, True, False]
     sizes = found.covariance.diagonal() if whole else found.covariance
@@ -531,7 +583,7 @@ def test_one_coordinate_far_away_does_not_hide_among_many_that_are_settled() -> 
     course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=0.1)), 4)
     course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
     one = torch.ones(size, dtype=torch.float64)
-    course.moments = torch.stack([one, 0 * one, 0 * one, one, 200 * one])
+    course.moments = torch.stack([one, 0 * one, 0 * one, one, 200 * one]).expand(2, 5, -1)
     limit = stats.norm.isf(stats.norm.sf(3.0) / size)
     assert 4.0 < limit < 4.1
     for share, settled in ((0.99, True), (1.01, False)):
@@ -588,7 +640,7 @@ def test_a_latent_as_wide_as_its_prior_is_not_measured(scale: float, measured: b
     course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=1.0)), 4)
     course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
     one = torch.ones(3, dtype=torch.float64)
-    course.moments = torch.stack([one, 0 * one, 0 * one, one, 200 * one])  # slopes of noise
+    course.moments = torch.stack([one, 0 * one, 0 * one, one, 200 * one]).expand(2, 5, -1)
     assert course.posterior().measured.tolist() == [measured] * 3
 
 

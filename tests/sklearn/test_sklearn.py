@@ -355,13 +355,17 @@ def three(records: int, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.
 
 
 def test_three_classes_are_a_multinomial_regression() -> None:
+    """In one fit of thirty a coefficient is not told from noise: the middle one of five counts."""
     x, y = three(5000)
     fresh, labels = three(3000, seed=1)
-    private = PrivateLogisticRegression(
-        scales=(CENTER, SCALE), classes=("a", "b", "c"), expected_rows=5000, draws=50
-    ).fit(x, y)
     public = LogisticRegression().fit((x - CENTER) / SCALE, y)
-    assert private.score(fresh, labels) > public.score((fresh - CENTER) / SCALE, labels) - 0.03
+    scores = []
+    for _ in range(5):
+        private = PrivateLogisticRegression(
+            scales=(CENTER, SCALE), classes=("a", "b", "c"), expected_rows=5000, draws=50
+        ).fit(x, y)
+        scores.append(private.score(fresh, labels))
+    assert sorted(scores)[2] > public.score((fresh - CENTER) / SCALE, labels) - 0.01
     assert private.coef_.shape == (3, 3)
     assert private.intercept_.shape == (3,)
     chances = private.predict_proba(fresh)
