@@ -188,9 +188,9 @@ def _values(hashes: Bits, numbers: Any) -> Sample:
     """Return the sample of a column's values, one value if it repeats them."""
     probe = hashes[:: len(hashes) // _PROBE + 1]
     if len(np.unique(probe)) < _NAMES * len(probe):
-        return Sample(
-            _VALUES, len(hashes), -np.inf, np.inf, np.zeros(1, np.uint64), np.array([len(hashes)])
-        )
+        count = len(hashes)
+        one = np.zeros(1, np.uint64)  # the smallest hash there is: kept in any sum
+        return Sample(_VALUES, count, -np.inf, np.inf, one, np.array([count]))
     known = numbers[~np.isnan(numbers)]
     if len(known) < len(hashes) or (np.rint(known) != known).any():
         return Sample.of(hashes, _VALUES)

@@ -1,4 +1,4 @@
-"""The account of a table: its ledger's file, found by the table's files and by whose rows they hold.
+"""The account of a table: its ledger's file, found by the table's files and by their rows.
 
 Beside a ledger lies the identity of its tables (:mod:`bdpvi.datasets.identity`), as secret as the
 ledger and under a key that follows from it: neither file alone tells whether a row is in a table.

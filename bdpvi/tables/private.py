@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bdpvi._ground import store, validate
+from bdpvi._ground import store
 from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi._ground.host import HOST, device_of
 from bdpvi._ground.progress import bar
@@ -174,9 +174,9 @@ def private(
             holds a copy of the output, and the fit if draws are from a guide, or the result of a
             training on a table in blocks.
         ledger: the table's ledger, or its file, which is created if missing. By default it lies
-            beside the table's file (:func:`.accounts.beside`), so that another ``out`` still uses the same
-            ledger; for a data frame it lies in the secret folder, and receipts add what else this
-            process spent on the same rows.
+            beside the table's file, so that another ``out`` still uses the same ledger; for a data
+            frame it lies in the secret folder, and receipts add what else this process spent on the
+            same rows.
         budget: the total that may be spent on the table; by default ε and δ of the first call. Give
             a larger one if later calls need more.
         unit: the column that names persons, if the guarantee is for all rows of a person; it is not
