@@ -84,8 +84,8 @@ class Sample:
     @property
     def names(self) -> bool:
         """Whether nearly all values differ, and are not 1 to N in any order."""
-        whole = self.high - self.low < 2 * self.cells
-        return len(self.hashes) >= max(_LEAST, _NAMES * self.counts.sum()) and not whole
+        places = self.high - self.low < 2 * self.cells
+        return bool(len(self.hashes) >= max(_LEAST, _NAMES * self.counts.sum()) and not places)
 
     @property
     def reach(self) -> float:

@@ -50,12 +50,13 @@ def beside(table: str | os.PathLike[str]) -> Path:
             f"ledger: none can be kept beside the URL {path!r}; give a local file, "
             "ledger=FILE (--ledger FILE)"
         )
-    places, files = [Path(spread.place_of(path)).resolve()], _files(path)
+    files, places = _files(path), [Path(spread.place_of(path)).resolve()]
     if len(files) == 1:
-        alone = _files(str(files[0].parent)) == files
-        places += [*files, *[files[0].parent] * alone]  # earlier versions took the folder
+        folder = files[0].parent
+        places = [*places, *files, *[folder] * (_files(str(folder)) == files)]
     found = [one.with_name(f"{one.name}{_LEDGER}") for one in places]
-    return next((one for one in found if one.exists()), found[min(len(files), len(found), 2) - 1])
+    there = (one for one in found if one.exists())  # earlier versions took the folder of one file
+    return next(there, found[len(files) == 1])
 
 
 def opened(ledger: str | os.PathLike[str], budget: Budget | None = None) -> Ledger:
