@@ -31,7 +31,7 @@ _LEAST = 8
 _NAMES = 0.9
 """The least share of different values in what names records."""
 _PROBE = 512
-"""Cells of a block that show whether a column repeats its values."""
+"""Cells of a block that show whether a column repeats its values, or has none but numbers."""
 _CHANCE = 1e-6
 """The largest chance that rows of other people agree as much."""
 _BLANK = np.uint64(0x7FF8DEADDEADBEEF)
@@ -240,6 +240,7 @@ def _all_numbers(texts: Any) -> Any:
 
     plain = compute.if_else(compute.equal(texts, ""), None, texts)
     try:
+        compute.cast(plain[:: len(plain) // _PROBE + 1], pyarrow.float64())  # texts take long
         found = compute.cast(plain, pyarrow.float64()).to_numpy(zero_copy_only=False)
     except pyarrow.ArrowInvalid:
         return None
