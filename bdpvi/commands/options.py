@@ -135,8 +135,8 @@ LedgerFile = Annotated[
     typer.Option(
         "--ledger",
         help="Ledger file of everything spent on this table; created if missing. By default "
-        "TABLE.ledger.jsonl beside the table's file. Give it if a copy of the table, or a "
-        "newer one of the same people, has another name. Keep it secret.",
+        "TABLE.ledger.jsonl beside the table's file, or the one of a table with the same rows. "
+        "Give it for a newer table of the same people. Keep it secret.",
         show_default=False,
     ),
 ]

@@ -18,6 +18,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from bdpvi._ground import store, validate
+from bdpvi._ground.chain import Head, head_of
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
 from bdpvi.datasets.identity import Identity, Sealed
 from bdpvi.datasets.stored import files_of
@@ -112,7 +113,8 @@ def account(
         known = identity is None or any(map(identity.sealed(_key(own)).equals, _tables(own)))
         if identity is not None and not (known or other_people):
             same, alike = _others(own, files, identity)
-            if path is not None or own.exists():
+            head = Head.read(head_of(own))
+            if path is not None or not store.nothing_at(own) or (head and head.last):  # or is lost
                 if same or alike:
                     _tell(f"{own} knows nothing of {(same or alike)[0]}, whose table {_SHARES}")
             elif len(same) == 1:
