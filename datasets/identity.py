@@ -24,6 +24,8 @@ from bdpvi.datasets.spelling import BLANKS, EXACT, INEXACT, SPACE
 if TYPE_CHECKING:
     import pandas as pd
 
+Counts = tuple[float, Mapping[str, int]]
+"""The share of all hashes that a sample would have, and counts by hash."""
 _ROWS, _VALUES = 256, 64
 """The most hashes in a sample of rows, and of a column's values."""
 _LEAST = 8
@@ -93,7 +95,7 @@ class Sample:
         whole = len(self.hashes) < self.most
         return 1.0 if whole else (int(self.hashes[-1] >> np.uint64(48)) + 1) / 2**16
 
-    def sealed(self, key: bytes) -> tuple[float, dict[str, int]]:
+    def sealed(self, key: bytes) -> Counts:
         """Return the reach, and the counts by hash under a key, in the order of the hashes."""
         pairs = zip(self.hashes.tolist(), self.counts.tolist(), strict=True)
         return self.reach, {_sealed(one, key): count for one, count in pairs}
@@ -113,7 +115,7 @@ class Sealed:
     digest: str
     rows: int
     names: bool
-    samples: Sequence[tuple[float, Mapping[str, int]]] = field(repr=False)
+    samples: Sequence[Counts] = field(repr=False)
 
     def equals(self, other: Sealed) -> bool:
         """Return whether both have the same rows, and any."""
@@ -122,11 +124,8 @@ class Sealed:
     def shares(self, other: Sealed) -> bool:
         """Return whether more than half of the smaller table seems to be in the other."""
         (rows, *columns), (others, *more) = self.samples, other.samples
-        if self.names and other.names:
-            found = _overlap(rows, others)
-        else:
-            found = self.names == other.names and _alike(rows, others)
-        return found or any(_overlap(one, two) for one in columns for two in more)
+        known = _overlap if self.names and other.names else _alike
+        return known(rows, others) or any(_overlap(one, two) for one in columns for two in more)
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +201,7 @@ def _bits(array: Any, decimal: str, thousands: str) -> tuple[Bits, Any]:
     import pyarrow
     from pyarrow import compute, types
 
-    kind, at = array.type, None
+    kind = array.type
     if types.is_integer(kind) or types.is_floating(kind):
         numbers = array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
         if not np.isinf(numbers).any():
@@ -261,7 +260,7 @@ def _sealed(bits: int, key: bytes) -> str:
     return hashlib.blake2b(bits.to_bytes(8, "big"), key=key, digest_size=8).hexdigest()
 
 
-def _pair(one: tuple[float, Mapping[str, int]], other: tuple[float, Mapping[str, int]]) -> Any:
+def _pair(one: Counts, other: Counts) -> list[dict[str, int]]:
     """Return the counts of two samples as far as both reach."""
     reach = min(one[0], other[0])
     return [
@@ -269,14 +268,14 @@ def _pair(one: tuple[float, Mapping[str, int]], other: tuple[float, Mapping[str,
     ]
 
 
-def _overlap(one: tuple[float, Mapping[str, int]], other: tuple[float, Mapping[str, int]]) -> bool:
+def _overlap(one: Counts, other: Counts) -> bool:
     """Return whether more than half of the smaller table is in the other, by samples of both."""
     first, second = _pair(one, other)
     shared = len(first.keys() & second.keys())
     return shared >= _LEAST and 2 * shared > min(len(first), len(second))
 
 
-def _alike(one: tuple[float, Mapping[str, int]], other: tuple[float, Mapping[str, int]]) -> bool:
+def _alike(one: Counts, other: Counts) -> bool:
     """Return whether two tables with equal rows agree more than those of other people do.
 
     For independent samples of one size from one population, sum (a - b)^2 / (a + b) over m kinds of
