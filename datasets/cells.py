@@ -298,22 +298,12 @@ def _of_numbers(numbers: NDArray[np.float64], source: Any, chosen: ColumnType) -
 
 def _of_texts(array: Any, chosen: ColumnType) -> Cells | None:
     """Read those of many texts that are numbers at once; None if few differ."""
-    import pyarrow
     from pyarrow import compute
 
     some = array.take(np.arange(0, len(array), len(array) // 200 + 1))
     if len(array) < _MANY or 2 * compute.count_distinct(some).as_py() < len(some):
         return None
-    decimal, thousands = chosen.signs
-    fits = compute.match_substring_regex(array, rf"\A(?:{pattern(decimal, thousands).pattern})\z")
-    plain = compute.if_else(fits, array, None)
-    if thousands:
-        plain = compute.replace_substring_regex(plain, group(thousands), "")
-    if decimal != ".":
-        plain = compute.replace_substring(plain, decimal, ".")
-    if compute.any(compute.starts_with(plain, "+")).as_py():
-        plain = compute.utf8_ltrim(plain, "+")
-    numbers = np.array(compute.cast(plain, pyarrow.float64()).to_numpy(zero_copy_only=False))
+    numbers = numbers_of(array, *chosen.signs)
     rest = np.flatnonzero(~np.isfinite(numbers))
     numbers[rest] = np.nan
     found = _of_numbers(numbers, array, chosen)
@@ -323,6 +313,22 @@ def _of_texts(array: Any, chosen: ColumnType) -> Cells | None:
         numbers[rest], status[rest] = others.numbers, others.status
         return Cells(numbers, status=status, source=array)
     return found
+
+
+def numbers_of(array: Any, decimal: str, thousands: str) -> NDArray[np.float64]:
+    """Return the numbers that an Arrow array's texts are, NaN where one is none, (N,)."""
+    import pyarrow
+    from pyarrow import compute
+
+    fits = compute.match_substring_regex(array, rf"\A(?:{pattern(decimal, thousands).pattern})\z")
+    plain = compute.if_else(fits, array, None)
+    if thousands:
+        plain = compute.replace_substring_regex(plain, group(thousands), "")
+    if decimal != ".":
+        plain = compute.replace_substring(plain, decimal, ".")
+    if compute.any(compute.starts_with(plain, "+")).as_py():
+        plain = compute.utf8_ltrim(plain, "+")
+    return np.array(compute.cast(plain, pyarrow.float64()).to_numpy(zero_copy_only=False))
 
 
 def places_of(

@@ -82,15 +82,15 @@ def _bits(values: pd.Series[Any]) -> Bits:
         return (found if kind.itemsize == 8 else found.astype(wide)).view(np.uint64)
     if kind.kind in "OU":
         with suppress(TypeError, ValueError, NotImplementedError):
-            return _texts(values)
+            return of_texts(values)
     try:
         return np.asarray(pd.util.hash_pandas_object(values, index=False), dtype=np.uint64)
     except (TypeError, ValueError):  # such as of lists, or of texts that are no UTF-8
         return _bits(values.map(ascii))
 
 
-def _texts(values: pd.Series[Any]) -> Bits:
-    """Return a hash of each text's bytes in Arrow's memory.
+def of_texts(values: Any) -> Bits:
+    """Return a hash of each text's bytes in Arrow's memory, of a column or an array of texts.
 
     Raises:
         TypeError, ValueError, NotImplementedError: if some cells are neither texts nor blank.
@@ -104,7 +104,8 @@ def _texts(values: pd.Series[Any]) -> Bits:
     found = np.concatenate([one for one, _ in each])
     lengths = np.concatenate([one for _, one in each])
     if len(longer := np.flatnonzero(lengths > _WORDS * _WORD)):
-        found[longer] ^= pd.util.hash_pandas_object(values.iloc[longer], index=False).to_numpy()
+        long = texts.take(pyarrow.array(longer)).to_pandas()
+        found[longer] ^= pd.util.hash_pandas_object(long, index=False).to_numpy()
     return found
 
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.cells import Columns, places_of, read_cells
-from bdpvi.datasets.columns import Numeric, OneHot
+from bdpvi.datasets.columns import Numeric, OneHot, Ordinal
 from bdpvi.datasets.encoding import Encoding, said
 from bdpvi.datasets.origin import target_bounds
 from bdpvi.datasets.records import added
 from bdpvi.datasets.spelling import number_of
-from bdpvi.datasets.types import UNFIT, UNUSED, ColumnType
+from bdpvi.datasets.types import BLANK, UNFIT, UNUSED, ColumnType
 
 _CLAMPED = 0.01
 """The largest share of clamped targets without a word."""
@@ -111,46 +111,55 @@ class Misread:
             )
 
 
-def unclear(encoding: Encoding, table: Columns) -> dict[str, dict[str, int]]:
-    """Return how many cells of new rows say nothing that training knows, by kind and column.
+Unclear = dict[str, dict[str, int]]
+"""How many cells of new rows say nothing that training knows, by kind and column."""
+
+
+def unclear(encoding: Encoding, table: Columns) -> Unclear:
+    """Return how many cells of new rows are blank, unfit or of an unlisted level, by column.
 
     >>> from bdpvi.datasets.cells import read_columns
     >>> levels = Encoding((OneHot("sex", ("F", "M")),), "By law.", unknown="other")
     >>> unclear(levels, read_columns(pd.DataFrame({"sex": ["F", "X", None]})))
     {'blank': {'sex': 1}, 'unlisted level': {'sex': 1}}
     """
-    found: dict[str, dict[str, int]] = {}
+    found: Unclear = {}
     for column in encoding.columns:
-        cells = table[column.name]
-        odd = {"blank": int(cells.blank.sum())}
-        if isinstance(column, OneHot):
+        if (cells := table.get(column.name)) is None:  # all are blank, or it is refused
+            found.setdefault("blank", {})[column.name] = max(map(len, table.values()), default=0)
+            continue
+        odd = {"blank": cells.count(BLANK), "unfit": cells.count(UNFIT)}
+        if isinstance(column, OneHot | Ordinal):
             listed = places_of(column.categories, column.type)
             strange = [at for at, name in enumerate(cells.names) if name not in listed]
             odd["unlisted level"] = int(np.isin(cells.codes, strange).sum())
         elif isinstance(column, Numeric):
-            odd["no number"] = int((np.isnan(cells.numbers) & ~cells.blank).sum())
+            odd["unfit"] += int((np.isnan(cells.numbers) & ~cells.blank).sum())
         for kind, count in odd.items():
             if count:
                 found.setdefault(kind, {})[column.name] = count
     return found
 
 
-def tell_of_unclear(found: Mapping[str, Mapping[str, int]], stacklevel: int = 4) -> None:
+def tell_of_unclear(found: Unclear, encoding: Encoding, stacklevel: int = 4) -> None:
     """Warn the owner of the cells that :func:`unclear` counts.
 
+    >>> levels = Encoding((OneHot("sex", ("F", "M")),), "By law.", unknown="base")
     >>> with warnings.catch_warnings(record=True) as told:
     ...     warnings.simplefilter("always")
-    ...     tell_of_unclear({"blank": {"sex": 1, "age": 2}, "no number": {"age": 3}})
-    >>> str(told[0].message)[20:80]
-    "cells of these rows: blank: 1 of 'sex', 2 of 'age'; no numbe"
+    ...     tell_of_unclear({"blank": {"sex": 1, "age": 2}, "unfit": {"age": 3}}, levels)
+    >>> str(told[0].message)[20:77]
+    "cells of these rows: blank: 1 of 'sex', 2 of 'age'; unfit"
     """
     if found:
         each = "; ".join(f"{kind}: {said(counts)}" for kind, counts in found.items())
-        _tell(
-            f"cells of these rows: {each}. Each counts as what training saw of such cells, or, if "
-            "that was little, about as the mean of its column",
-            stacklevel,
+        how = (
+            "Each counts as what training saw of such cells, or, if that was little, about as the "
+            "mean of its column"
+            if encoding.unknown == "other"
+            else "The features of each are 0, but for a blank that the column has a feature for"
         )
+        _tell(f"cells of these rows: {each}. {how}", stacklevel)
 
 
 def tell_of_target(values: pd.Series[Any], type: ColumnType | None, positive: str) -> None:

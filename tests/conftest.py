@@ -14,6 +14,7 @@ from simulated import logistic_data
 
 from bdpvi import Dataset
 from bdpvi.privacy.conceivable import Influence
+from bdpvi.tables import accounts
 
 # A busy machine is slow, which is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -24,8 +25,9 @@ UCI = Path(__file__).parents[1].parent / "shared" / "data" / "uci"
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
-    """Every test starts without parameters, and leaves none, nor another number of threads."""
+    """Every test starts without parameters and accounts, and leaves no parameters or threads."""
     pyro.clear_param_store()
+    accounts._used.clear()
     threads = torch.get_num_threads()
     yield
     assert torch.get_num_threads() == threads

@@ -96,7 +96,7 @@ def check(
     from bdpvi.datasets import read_constants
     from bdpvi.privacy.book import ROW
     from bdpvi.tables import look
-    from bdpvi.tables.private import beside
+    from bdpvi.tables.accounts import beside
 
     account = ledger
     if account is None and "://" not in data:
@@ -123,8 +123,8 @@ def _of_account(file: Path | None) -> str:
         return "A table at a URL has its account in a local file: a release needs --ledger FILE"
     state = "is there" if file.exists() else "begins with the first release"
     return (
-        f"The account of this table is {file}, which {state}. A file of another name begins "
-        "a new one; with --ledger it has the account of the same persons"
+        f"The account of this table is {file}, which {state}. A file with the same rows has the "
+        "same one; a file of other rows of the same persons has it by --ledger"
     )
 
 

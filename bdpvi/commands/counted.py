@@ -32,7 +32,7 @@ def counted_bytes(
     order: Order,
     work: Transaction,
     file: FileFormat,
-    dropped: int,
+    said: Mapping[str, object],
     held: tuple[Path, float] | None,
 ) -> bytes:
     """Return the noisy counts of a table as bytes.
@@ -42,7 +42,7 @@ def counted_bytes(
         order: the release.
         work: the transaction.
         file: how the file is written.
-        dropped: number of columns that were dropped.
+        said: the owner's declarations about the table.
         held: folder for the numbers of the rows held out for the report, and their fraction.
     """
     from bdpvi.datasets.records import Held, Spread
@@ -54,7 +54,7 @@ def counted_bytes(
     def made_of(rows: Records[pd.DataFrame]) -> Synthetic:
         if isinstance(rows, Held):
             look(rows, order)
-        return as_read(work.perform(Synthesis(rows, order)), file, dropped)
+        return as_read(work.perform(Synthesis(rows, order)), file, **said)
 
     if isinstance(table, Spread) or held is None:
         return made_of(table if isinstance(table, Spread) else Held(table)).to_bytes()

@@ -18,6 +18,7 @@ from bdpvi.commands.options import (
     Device,
     Json,
     LedgerFile,
+    OtherPeople,
     Quiet,
     RowsPerUnit,
     Seed,
@@ -183,6 +184,7 @@ def fit(
     ledger: LedgerFile = None,
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
+    other_people: OtherPeople = False,
     seed: Seed = None,
     device: Device = "auto",
     workers: Workers = None,
@@ -198,8 +200,11 @@ def fit(
     """
     import bdpvi
     from bdpvi._ground.schema import to_json
+    from bdpvi.datasets.origin import DECLARED, declared
+    from bdpvi.datasets.split import noted
     from bdpvi.noise.keys import Key
     from bdpvi.privacy.places import followed
+    from bdpvi.releases.persons import OTHER_PEOPLE
     from bdpvi.tables.files import guide_named, unfinished
 
     usual = "optimum" if steps is None and rate is None else "coupled"
@@ -211,6 +216,9 @@ def fit(
     whole = None if budget is None else bdpvi.Budget(budget, budget_delta)
     own = key.child("split") if isinstance(key, Key) else key
     split = table.split(own, unit, rows_per_unit)
+    if other_people:
+        said = {**split.train.preprocessing.get(DECLARED, {}), **declared(people=OTHER_PEOPLE)}
+        split = noted(split, DECLARED, said)
     _check_new(out)
     for place in (out, unfinished(out)):
         if ledger and followed("ledger", ledger).is_relative_to(followed("out", place)):
@@ -220,7 +228,7 @@ def fit(
             )
     kept = None if whole is None else bdpvi.Ledger(budget=whole)
     if seed is None:  # an experiment releases nothing
-        kept = table.ledger(ledger, whole) or kept
+        kept = table.ledger(ledger, whole, table.identity, other_people) or kept
     chosen = options.settings_of(settings, split.train.name, epsilon)
     given: dict[str, Any] = {
         "clip": clip, "weight_norm": weight_norm, "prior_scale": prior_scale,

@@ -43,7 +43,7 @@ def account(
     """
     from bdpvi.bayesian import storage
     from bdpvi.releases import receipts
-    from bdpvi.tables.private import beside
+    from bdpvi.tables.accounts import beside
 
     if place.is_file() and beside(place).is_file():
         place = beside(place)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bdpvi._ground.types import Budget
     from bdpvi.datasets.dataset import Split
     from bdpvi.datasets.formats import FileFormat
+    from bdpvi.datasets.identity import Identity
     from bdpvi.noise.keys import Key
     from bdpvi.privacy.ledger import Ledger
     from bdpvi.tables.recipe import Recipe
@@ -134,8 +135,8 @@ LedgerFile = Annotated[
     typer.Option(
         "--ledger",
         help="Ledger file of everything spent on this table; created if missing. By default "
-        "TABLE.ledger.jsonl beside the table's file. Give it if a copy of the table, or a "
-        "newer one of the same people, has another name. Keep it secret.",
+        "TABLE.ledger.jsonl beside the table's file, or the one of a table with the same rows. "
+        "Give it for a newer table of the same people. Keep it secret.",
         show_default=False,
     ),
 ]
@@ -152,6 +153,14 @@ OneRowPerPerson = Annotated[
         "--one-row-per-person",
         help="Every person has one row, so that ε for a row is ε for a person. A file needs this "
         "or --unit.",
+    ),
+]
+OtherPeople = Annotated[
+    bool,
+    typer.Option(
+        "--other-people",
+        help="Nobody in this table is in one of another account, although it shares rows with it. "
+        "The receipt says so.",
     ),
 ]
 RowsPerUnit = Annotated[
@@ -280,17 +289,38 @@ class TableArguments:
             raise ValueError(f"rows_per_unit={rows_per_unit} needs unit=, a column of persons")
         return datasets.from_csv(given.pop("data"), given.pop("target"), seed=seed, **given)
 
-    def ledger(self, file: Path | None, budget: Budget | None = None) -> Ledger | None:
+    @property
+    def identity(self) -> Identity | None:
+        """Whose rows it has, by one pass; None for a public table."""
+        from bdpvi.datasets.blocks import Blocks
+        from bdpvi.datasets.identity import Identity
+
+        if self.data in TABLES:
+            return None
+        found: Identity = (
+            Blocks.of(self.data, self.file).records().sum(Identity.of, self.file.signs[:2])
+        )
+        return found
+
+    def ledger(
+        self,
+        file: Path | None,
+        budget: Budget | None = None,
+        identity: Identity | None = None,
+        other_people: bool = False,
+    ) -> Ledger | None:
         """Return the ledger of this table; None for a public table without one.
 
+        Arguments as for :func:`bdpvi.tables.accounts.account`.
+
         Raises:
-            ValueError: if it cannot be created; it names ``--ledger``.
+            ValueError: as there.
         """
-        from bdpvi.tables.private import beside, opened
+        from bdpvi.tables.accounts import account
 
         if file is None and self.data in TABLES:
             return None
-        return opened(beside(self.data) if file is None else file, budget)
+        return account(self.data, identity, file, other_people=other_people, budget=budget)
 
 
 @dataclass(frozen=True, kw_only=True)

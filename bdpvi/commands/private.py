@@ -23,6 +23,7 @@ from bdpvi.commands.options import (
     LedgerFile,
     Numeric,
     OneRowPerPerson,
+    OtherPeople,
     Quiet,
     RowCount,
     RowsPerUnit,
@@ -154,6 +155,7 @@ def private(
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
     one_row_per_person: OneRowPerPerson = False,
+    other_people: OtherPeople = False,
     settings: Settings = "",
     base_rate: BaseRate = None,
     rows: RowCount = None,
@@ -208,6 +210,7 @@ def private(
         "numeric": tuple(numeric or ()),
         "hashed": None if not categories else categories == CATEGORIES[1],
         "from_data": from_data,
+        "other_people": other_people,
     }
     if settings:
         given["settings"] = options.settings_of(

@@ -28,6 +28,7 @@ from bdpvi.commands.options import (
     Multiline,
     Numeric,
     OneRowPerPerson,
+    OtherPeople,
     Quiet,
     RowsPerUnit,
     Secret,
@@ -105,6 +106,7 @@ def synthesize(
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
     one_row_per_person: OneRowPerPerson = False,
+    other_people: OtherPeople = False,
     test_fraction: quality.TestFraction = 0.1,
     no_report: quality.NoReport = False,
     groups: quality.Groups = None,
@@ -138,6 +140,7 @@ def synthesize(
     from bdpvi.datasets.blocks import Blocks, in_blocks
     from bdpvi.datasets.encoding import with_text_names
     from bdpvi.datasets.formats import FileFormat
+    from bdpvi.datasets.identity import Identity
     from bdpvi.datasets.reading import read_header, read_table
     from bdpvi.datasets.schema import in_file
     from bdpvi.privacy.book import ROW
@@ -149,7 +152,8 @@ def synthesize(
     from bdpvi.synthesis.order import Order, for_persons
     from bdpvi.synthesis.released import of_bytes, rehearse
     from bdpvi.synthesis.source import look
-    from bdpvi.tables.private import beside, places
+    from bdpvi.tables.accounts import beside
+    from bdpvi.tables.private import places
 
     unit = unit or ROW
     persons.check_said(
@@ -186,6 +190,7 @@ def synthesize(
     _check(rows, tables)
     out_of_it = [] if known is None else [one for one in known.left_out if one in kept_header]
     used: pd.DataFrame | None = None
+    identity: Identity | None = None
     if blocks is None:
         look_first(
             Path(data), yes=yes, quiet=quiet or as_json, types=known, target=target, positive=None,
@@ -194,6 +199,7 @@ def synthesize(
             **vars(file),
         )  # fmt: skip
         frame = with_text_names(read_table(data, text=True, least=0, **vars(file)))
+        identity = Identity.of(frame, file.signs[:2])
         used = without(frame, drop).reset_index(drop=True)
         persons.warn_of_repeats(frame.drop(columns=used.columns), unit, 2)
         kept_header = list(used.columns)
@@ -203,6 +209,7 @@ def synthesize(
     rehearse(order, file, _content)
     track = progress.silent if quiet or as_json else progress.bar
     more = [one for name, one in file.declared.items() if name != "separator"]
+    more += ["other people"] * other_people
     lines = (separator, *["multiline"] * multiline, *more)
     options = repr((given, sorted(drop or ()), lines, None if no_report else test_fraction))
     price = {"epsilon": epsilon, "delta": delta}
@@ -211,10 +218,11 @@ def synthesize(
         if blocks is not None:
             shown = None if track is progress.silent else track
             table = blocks.records(executor, track=shown, what="pass")
-            look(table, order)  # before there is a ledger
+            identity = look(table, order, file.signs[:2])  # before there is a ledger
         digest = digest_of(blocks or data, executor)
-        people = TableArguments(data=data).ledger(ledger)
+        people = TableArguments(data=data).ledger(ledger, None, identity, other_people)
         assert people is not None  # it is a file, not a public table
+        Places.of(out=out, secret=folder, ledger=people.path, shared=out, output=output)
         if budget is None and people.budget is None and not people.entries():
             budget = epsilon
         work = begun(where.secret, digest, people, options, price)
@@ -227,7 +235,9 @@ def synthesize(
             noted = {"what": "synthesize", "out": f"{where.out.name}/{COUNTS}"}
             work = Transaction(people, intent.secret, intent.facts, alone=True, kept=True, **noted)
             held = None if no_report else (where.secret, test_fraction)
-            return counted_bytes(table, order, work, file, len(drop or ()), held)
+            whose = persons.OTHER_PEOPLE if other_people else None
+            said = {"columns_dropped": len(drop or ()) or None, "people": whose}
+            return counted_bytes(table, order, work, file, said, held)
 
         finished = not store.nothing_at(where.out)
         put = _same if finished else store.write

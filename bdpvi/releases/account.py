@@ -204,6 +204,6 @@ def _json(bound: Bound | None) -> Any:
 def same_people(ledger: Path) -> str:
     """Return what the owner of a table is told about later data of the same people."""
     return (
-        f"Its account is {ledger} (bdpvi account {ledger}). A file with another name begins a new "
+        f"Its account is {ledger} (bdpvi account {ledger}). A file with other rows begins a new "
         f"one: for later data of the same people, join this by --ledger {ledger}"
     )

@@ -16,6 +16,8 @@ from bdpvi.privacy.book import ROW, Unsaid
 
 ONE_ROW = "one row each"
 """The declaration that no person has several rows."""
+OTHER_PEOPLE = "in no other account, though rows may be equal"
+"""The declaration that nobody in a table is in another account's, whose rows it shares."""
 _REPEATED = (
     "for the owner only: column {name!r} has a value more than once. If it names persons, "
     "unit={name!r} (--unit {name}) makes the guarantee one for all rows of a person"

@@ -268,16 +268,15 @@ def _named(frame: Any, names: tuple[str, ...]) -> Any:
 
 def _encoded(frame: Any, encoding: Encoding) -> Tensor:
     """Return the features of raw rows; tell the owner of cells that say nothing."""
-    if encoding.unknown == "other":
-        from bdpvi.datasets.cells import read_columns
-        from bdpvi.datasets.encoding import with_text_names
-        from bdpvi.datasets.looks import tell_of_unclear, unclear
+    from bdpvi.datasets.cells import read_columns
+    from bdpvi.datasets.encoding import with_text_names
+    from bdpvi.datasets.looks import tell_of_unclear, unclear
 
-        table = read_columns(with_text_names(frame), encoding.types)
-        features = encoding.whole(table)
-        tell_of_unclear(unclear(encoding, table), 8)
-        return features
-    return encoding.apply(frame)
+    table = read_columns(with_text_names(frame), encoding.types)
+    other = encoding.unknown == "other"
+    features = encoding.whole(table) if other else encoding.counted(frame)[0]
+    tell_of_unclear(unclear(encoding, table), encoding, 8)
+    return features
 
 
 def _in_parts(x: Any) -> bool:

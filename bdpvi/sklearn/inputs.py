@@ -325,7 +325,7 @@ def encoded(X: Any, names: Any, encoding: Encoding) -> Tensor:
     frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(np.asarray(X, object), columns=names)
     table = read_columns(with_text_names(frame), encoding.types)
     features = encoding.whole(table)
-    tell_of_unclear(unclear(encoding, table), 6)
+    tell_of_unclear(unclear(encoding, table), encoding, 6)
     return features
 
 

@@ -280,12 +280,12 @@ def _made_up(order: Order) -> Iterator[pd.DataFrame]:
     return made_up.frames(kinds, values, {} if unit == ROW else {unit: range(made_up.ROWS)})
 
 
-def as_read(made: Synthetic, file: FileFormat, dropped: int = 0) -> Synthetic:
-    """Return the release with what was declared to read the file, and to drop columns of it."""
+def as_read(made: Synthetic, file: FileFormat, **more: object) -> Synthetic:
+    """Return the release with what was declared to read the file, and more of its owner's words."""
     receipt = made.receipt
     if file.multiline:
         receipt = receipt.assuming(Assumption.RECORDS_ACROSS_LINES)
-    facts = declared(columns_dropped=dropped or None, **file.declared)
+    facts = declared(**more, **file.declared)
     return replace(made, receipt=receipt.declaring(facts))
 
 

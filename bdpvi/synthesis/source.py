@@ -6,13 +6,14 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks, in_blocks
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.identity import Identity
 from bdpvi.datasets.looks import Misread
 from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.records import Held, Records, Spread
@@ -79,8 +80,18 @@ class Source:
         return given if isinstance(self.rows, Held) else in_file(given, self.header, self.file)
 
 
-def look(rows: Records[pd.DataFrame], order: Order) -> None:
+def look(
+    rows: Records[pd.DataFrame], order: Order, signs: tuple[str, str] | None = None
+) -> Identity | None:
     """Show the owner what may be read otherwise than meant, by one pass before any charge.
+
+    Args:
+        rows: the table.
+        order: the release.
+        signs: as for :meth:`bdpvi.datasets.identity.Identity.of`; None if it is not wanted.
+
+    Returns:
+        Whose rows these are.
 
     Raises:
         ValueError: if rows of one person lie in several blocks, or a block has other rows when it
@@ -89,13 +100,15 @@ def look(rows: Records[pd.DataFrame], order: Order) -> None:
     types = {name: one.reading for name, one in order.declared.items()} | dict(order.types)
     types = {name: one for name, one in types.items() if one is not None}
     limit = order.limit if isinstance(rows, Spread) else None
-    odd, misread, persons = rows.sum(_facts, types, tuple(order.kinds), limit)
+    facts = rows.sum(_facts, types, tuple(order.kinds), limit, signs)
+    odd, misread, persons = facts[:3]
     if isinstance(rows, Spread):
         rows.check()
     if limit is not None:
         limit.check(persons)
     tell_owner(odd, "line", ODD)
     misread.tell()
+    return facts[3] if signs else None
 
 
 def _facts(
@@ -103,7 +116,10 @@ def _facts(
     types: dict[str, ColumnType],
     names: Sequence[str],
     limit: RowLimit | None,
-) -> tuple[int, Misread, Persons]:
-    """Return the number of lines left out of a block, what is misread, and the persons."""
+    signs: tuple[str, str] | None,
+) -> tuple[Any, ...]:
+    """Return the number of lines left out of a block, what is misread, the persons, and whose
+    rows they are."""
     persons = Persons() if limit is None else limit.persons(frame)
-    return int(frame.attrs.get(LEFT_OUT, 0)), Misread.of(frame, types, names), persons
+    whose = (Identity.of(frame, signs),) if signs else ()
+    return int(frame.attrs.get(LEFT_OUT, 0)), Misread.of(frame, types, names), persons, *whose

@@ -28,6 +28,7 @@ from bdpvi.privacy.left import SPENT, together
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import FEWEST, MOST, magnitude
+from bdpvi.releases.persons import OTHER_PEOPLE
 from bdpvi.tables.recipe import Recipe
 from bdpvi.tables.recommended import for_intervals, recommended, settings_for
 
@@ -68,6 +69,7 @@ class Pipeline:
     guarantee: Guarantee | None = None
     name: str = "data"
     measuring: Mapping[str, Any] = field(default_factory=dict)
+    other_people: bool = False
 
     def __post_init__(self) -> None:
         validate.epsilon(self.epsilon)
@@ -226,6 +228,7 @@ class Pipeline:
             base_rate=self.base_rate,
             rows=about(self.expected_rows),
             settings=None if self.settings is None else "given",
+            people=OTHER_PEOPLE if self.other_people else None,
         )
 
     @cached_property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
@@ -24,9 +23,9 @@ from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks
 from bdpvi.datasets.cells import read_cell, read_columns
 from bdpvi.datasets.columns import as_named, label
-from bdpvi.datasets.encoding import Encoding, said, with_text_names
+from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.looks import Misread, tell_of_unclear, unclear
+from bdpvi.datasets.looks import Unclear, tell_of_unclear, unclear
 from bdpvi.datasets.records import Spread, added
 from bdpvi.datasets.types import ANY, ColumnType
 from bdpvi.models.kinds import OfClasses
@@ -152,10 +151,9 @@ class Predictions:
         """Return the predictions; all are in memory.
 
         Warns:
-            PrivacyUtilityWarning: for the owner, about lines left out, cells that do not fit the
-                type of their column, and how many are blank, of a level that is not listed, or no
-                number, by column.
-            UserWarning: with the number of values whose features are 0 by ``unknown="base"``.
+            PrivacyUtilityWarning: for the owner, about lines left out, and how many cells are
+                blank, unfit (no number, or not of the declared type) or of a level that is not
+                listed, by column.
 
         Raises:
             ValueError: naming the block and its column: a value is unknown, unless ``unknown``
@@ -191,52 +189,47 @@ class Predictions:
         for made, *found in rows.each(_block, sent, form):
             total = added(total, tuple(found)) if total else tuple(found)
             yield made, found[0]  # type: ignore[misc]
-        _, odd, unknown, found, misread, blank = total
+        _, odd, found, blank = total
         tell_owner(odd, "line", ODD)
         tell_owner(blank, "prediction", UNEXPOSED)
-        misread.tell()
-        tell_of_unclear(found, 3)
-        if unknown := {name: count for name, count in unknown.items() if count}:
-            words = f"not known, features are 0: {said(unknown)}"
-            warnings.warn(words, UserWarning, stacklevel=3)
+        tell_of_unclear(found, self.encoding, 3)
 
-    def _of(
-        self, frame: pd.DataFrame
-    ) -> tuple[pd.DataFrame, dict[str, int], dict[str, dict[str, int]]]:
-        """Return predictions for some rows, and numbers of unknown and of unclear cells."""
-        encoding, unknown = self.encoding, dict[str, int]()
-        found: dict[str, dict[str, int]] = {}
+    def _of(self, frame: pd.DataFrame) -> tuple[pd.DataFrame, Unclear]:
+        """Return predictions for some rows, and numbers of unclear cells."""
+        guesses = {} if self.guess is None else dict.fromkeys(frame.columns, self.guess)
+        encoding = self.encoding.typed({**guesses, **self.encoding.types})
+        table = read_columns(with_text_names(frame), encoding.types)
         if encoding.unknown == "other":  # each cell is read by itself anyway
-            guesses = {} if self.guess is None else dict.fromkeys(frame.columns, self.guess)
-            encoding = encoding.typed({**guesses, **encoding.types})
-            table = read_columns(with_text_names(frame), encoding.types)
-            features, found = encoding.whole(table), unclear(encoding, table)
+            features = encoding.whole(table)
         else:
-            there = [one for one in encoding.columns if one.type is None and one.name in frame]
-            read = {one.name: as_named(one, frame[one.name], self.guess) for one in there}
-            features, unknown = encoding.counted(frame.assign(**read))
+            there = [one for one in self.encoding.columns if one.name in frame]
+            read = {
+                one.name: as_named(one, frame[one.name], self.guess)
+                for one in there
+                if one.type is None
+            }
+            features, _ = self.encoding.counted(frame.assign(**read))
+        found = unclear(encoding, table)
         blank = features.new_zeros(len(features), dtype=torch.bool)
         if (place := getattr(self.release.model, "exposure", None)) is not None:
             blank = ~self.release.model.exposed(features)  # type: ignore[attr-defined]
             features[blank, place] = 1.0
-            unknown = {n: v for n, v in unknown.items() if place not in encoding.places[n]}
         parts = [_columns(self.release, part) for part in features.split(_AT_ONCE)]
         ids = {name: frame[name].map(_as_text).reset_index(drop=True) for name in self.ids}
         each = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
         made = pd.DataFrame({**ids, **each})
         if bool(blank.any()):
             made.loc[blank.numpy(), [*parts[0]]] = np.nan
-        return made, unknown, found
+        return made, found
 
 
 def _block(
     frame: pd.DataFrame, asked: Predictions, form: Callable[[pd.DataFrame], S]
-) -> tuple[S, int, int, dict[str, int], dict[str, dict[str, int]], Misread, int]:
-    """Return predictions in a form, rows, lines left out, unknown and unclear cells, and others."""
-    made, unknown, found = asked._of(frame)
+) -> tuple[S, int, int, Unclear, int]:
+    """Return predictions in a form, rows, lines left out, unclear cells, and blank predictions."""
+    made, found = asked._of(frame)
     blank = int(made["expected"].isna().sum()) if "expected" in made else 0
-    misread, odd = Misread.of(frame, asked.encoding.types), int(frame.attrs.get(LEFT_OUT, 0))
-    return form(made), len(frame), odd, unknown, found, misread, blank
+    return form(made), len(frame), int(frame.attrs.get(LEFT_OUT, 0)), found, blank
 
 
 def _rows(frame: pd.DataFrame) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bdpvi._ground import store, validate
+from bdpvi._ground import store
 from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi._ground.host import HOST, device_of
 from bdpvi._ground.progress import bar
@@ -31,6 +31,7 @@ from bdpvi.datasets.blocks import Blocks, in_blocks
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.identity import Identity
 from bdpvi.datasets.looks import Misread, beyond, tell_of_clamped, tell_of_target
 from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
@@ -47,6 +48,7 @@ from bdpvi.releases import intent, persons, shared_file
 from bdpvi.releases.received import release_of
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import encoded, files, spread
+from bdpvi.tables.accounts import account, beside
 from bdpvi.tables.encoded import encode, encoded_of, read_rows, rows_of
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.prepared import Prepared
@@ -105,6 +107,7 @@ def private(
     unit: str = ROW,
     rows_per_unit: int = 1,
     one_row_per_person: bool = False,
+    other_people: bool = False,
     separator: str = ",",
     multiline: bool = False,
     charset: str = "utf-8",
@@ -171,9 +174,9 @@ def private(
             holds a copy of the output, and the fit if draws are from a guide, or the result of a
             training on a table in blocks.
         ledger: the table's ledger, or its file, which is created if missing. By default it lies
-            beside the table's file (:func:`beside`), so that another ``out`` still uses the same
-            ledger; for a data frame it lies in the secret folder, and receipts add what else this
-            process spent on the same rows.
+            beside the table's file, so that another ``out`` still uses the same ledger; for a data
+            frame it lies in the secret folder, and receipts add what else this process spent on the
+            same rows.
         budget: the total that may be spent on the table; by default ε and δ of the first call. Give
             a larger one if later calls need more.
         unit: the column that names persons, if the guarantee is for all rows of a person; it is not
@@ -181,6 +184,9 @@ def private(
         rows_per_unit: the most rows of each person to use, the first ones.
         one_row_per_person: that every person has one row, so that ε for a row is ε for a person. A
             file needs this or ``unit``; for a data frame it is the default. The receipt says which.
+        other_people: that nobody in this table is in one of another account, although a new file
+            shares rows with it: such a file is refused without a ``ledger``, and one with the same
+            rows, in any format and order, has the same account. The receipt says so.
         separator, multiline, charset, decimal, thousands, date_format: how a CSV file is written;
             see :class:`bdpvi.datasets.formats.FileFormat`. That values may span several lines is
             stated in the receipt.
@@ -196,7 +202,8 @@ def private(
     Raises:
         TooFewRecordsError: if a declared number of records is too small, before any charge; or if
             the noisy number is, before further charges.
-        ValueError: if header, preprocessing or options are invalid; never because of a row.
+        ValueError: if header, preprocessing or options are invalid, never because of a row; or if
+            the rows have an account already (``other_people``).
 
     Warns:
         PrivacyUtilityWarning: if there are few records.
@@ -231,42 +238,6 @@ def private(
     if work.where is not None:
         return work.written()
     return work.released(Transaction(work.ledger, what=work.pipeline.what))
-
-
-def beside(table: str | os.PathLike[str]) -> Path:
-    """Return the default path of the ledger for a table's file.
-
-    Links to the file are resolved: the same file has one ledger. That of a glob is beside the
-    folder of its files.
-
-    Raises:
-        ValueError: if the table is at a URL.
-
-    >>> beside("data/patients.csv").name, beside("data/visits/*.parquet").name
-    ('patients.csv.ledger.jsonl', 'visits.ledger.jsonl')
-    """
-    if "://" in os.fspath(table):
-        raise ValueError(
-            f"ledger: none can be kept beside the URL {os.fspath(table)!r}; give a local file, "
-            "ledger=FILE (--ledger FILE)"
-        )
-    path = Path(spread.place_of(os.fspath(table))).resolve()
-    return path.with_name(f"{path.name}.ledger.jsonl")
-
-
-def opened(ledger: str | os.PathLike[str], budget: Budget | None = None) -> Ledger:
-    """Return the ledger in a file, as :meth:`bdpvi.Ledger.at` does.
-
-    Raises:
-        ValueError: if it cannot be created, and as there.
-    """
-    try:
-        return Ledger.at(Path(ledger), budget=budget)
-    except OSError as error:
-        raise ValueError(
-            f"ledger={str(ledger)!r} cannot be made: {validate.why(error)}; give another file "
-            "(--ledger)"
-        ) from error
 
 
 def places(
@@ -332,12 +303,13 @@ class Work:
         persons.check_said(path_of, **said, one_row_per_person=one_row_per_person)
         checked(budget, unit, rows_per_unit)
         file = file or FileFormat()
+        own = ledger
         if ledger is None and isinstance(path_of, str | os.PathLike):
-            ledger = beside(path_of)
-        kept = table.people.kept if ledger is None and isinstance(table, Dataset) else ledger
+            own = beside(path_of)
+        kept = table.people.kept if own is None and isinstance(table, Dataset) else own
         path = kept.path if isinstance(kept, Ledger) else None if kept is None else Path(kept)
         where = None if out is None else _held(*places(out, secret), path)
-        people, limit = People(**said), None
+        people, limit, identity = People(**said), None, None
         path_given = isinstance(table, str | os.PathLike)
         if in_blocks(table) or (path_given and executor is not None):
             table = table if isinstance(table, Blocks) else Blocks.of(table, file)
@@ -352,6 +324,8 @@ class Work:
             named = (unit, *pipeline.get("categorical", ()))
             table, types = _read(table, file, raw, pipeline.get("types"), named)
             pipeline["types"] = types
+        if own is not None and not isinstance(table, Dataset | Blocks):
+            identity = Identity.of(with_text_names(table), file.signs[:2])
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "name": table.name}
             model = pipeline.get("model")
@@ -376,8 +350,12 @@ class Work:
         work.check()
         rehearse(work)
         work.look()
-        if ledger is not None:
-            people.share(ledger if isinstance(ledger, Ledger) else opened(ledger))
+        if own is not None:
+            identity = work.looked[1] if isinstance(table, Blocks) else identity
+            found = account(path_of, identity, ledger, other_people=made.other_people)
+            if out is not None:  # the account may be that of another table
+                _held(*places(out, secret), found.path)
+            people.share(found)
         return work
 
     def look(self) -> None:
@@ -385,7 +363,7 @@ class Work:
         if isinstance(self.table, Dataset):
             return
         if isinstance(self.table, Blocks):
-            assert self.used >= 0  # the first pass, which tells what it finds
+            assert self.looked  # the first pass, which tells what it finds
             return
         frame, pipeline = with_text_names(self.table), self.pipeline
         types = pipeline.types_used
@@ -419,10 +397,10 @@ class Work:
         return self.table.records(self.executor, track=track, what="pass")
 
     @cached_property
-    def used(self) -> int:
-        """The number of rows of a table in blocks that have a target."""
+    def looked(self) -> tuple[int, Identity]:
+        """The number of rows of a table in blocks that have a target, and whose rows it has."""
         assert self._all_rows is not None
-        return spread.look(self._all_rows, self.pipeline, self.limit)
+        return spread.look(self._all_rows, self.pipeline, self.limit, self.file.signs[:2])
 
     @property
     def header(self) -> list[str]:
@@ -545,7 +523,7 @@ class Work:
         parts = rows.map(encoded_of, found.encoding)
         if isinstance(parts, Held):
             return Dataset(*parts.part, **told), found
-        return BlockData(parts, self.used, **told), found
+        return BlockData(parts, self.looked[0], **told), found
 
     def released(self, work: Transaction, folder: Path | None = None) -> Release:
         """Return the release: plan, charge and draw everything as one work.
@@ -645,7 +623,7 @@ class Work:
                 table=table,
                 options=options,
                 charge=price,
-                ledger=where.ledger or where.secret / LEDGER,
+                ledger=(kept and kept.path) or where.secret / LEDGER,
             )
             if kept is None:
                 self.people.share(Ledger.at(where.secret / LEDGER).joined(*self._some()))

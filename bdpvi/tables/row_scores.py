@@ -55,12 +55,12 @@ class RowScores:
         """
         encoding = release.encoding
         known = isinstance(release.model, BayesianLogisticRegression | OfClasses)
-        if work.spread is None or encoding is None or not known or not work.used:
+        if work.spread is None or encoding is None or not known or not work.looked[0]:
             return None
         few = replace(release, latents={n: one[:DRAWS] for n, one in release.latents.items()})
         parts = work.spread.map(rows_of, work.pipeline).map(encoded_of, encoding)
         score, right, counts = parts.sum(_measured, few)
-        rows, seen = work.used, counts.sum(1).double()
+        rows, seen = work.looked[0], counts.sum(1).double()
         rate = seen[seen > 0] / rows
         values = {
             RELEASE: {"log score": float(score) / rows, "accuracy": int(right) / rows},

@@ -10,6 +10,7 @@ from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks
 from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.identity import Identity
 from bdpvi.datasets.looks import beyond, tell_of_clamped, tell_of_labels
 from bdpvi.datasets.records import Records, Spread
 from bdpvi.datasets.units import Persons, RowLimit
@@ -48,8 +49,15 @@ def _bayesian(pipeline: Pipeline) -> bool:
     return pipeline.guarantee is not None and pipeline.guarantee.name != WORST_CASE
 
 
-def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: RowLimit | None = None) -> int:
-    """Return the number of rows that are used; tell the owner about the others and the target.
+def look(
+    frames: Records[pd.DataFrame],
+    pipeline: Pipeline,
+    limit: RowLimit | None = None,
+    signs: tuple[str, str] = (".", ""),
+) -> tuple[int, Identity]:
+    """Return the number of rows that are used, and whose all rows are.
+
+    The owner is told about the others and the target.
 
     It is the first pass over the table, before anything is charged.
 
@@ -57,12 +65,15 @@ def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: RowLimit | No
         frames: all rows.
         pipeline: the steps and their settings.
         limit: the rows used of each person; None for all.
+        signs: as for :meth:`bdpvi.datasets.identity.Identity.of`.
 
     Raises:
         ValueError: if rows of one person lie in two parts, each of which would keep some. It is for
             the owner, like all that this pass finds.
     """
-    used, left_out, odd, labels, clamped, persons = frames.sum(_facts, pipeline, limit)
+    used, left_out, odd, labels, clamped, persons, identity = frames.sum(
+        _facts, pipeline, limit, signs
+    )
     if isinstance(frames, Spread):
         frames.check()
     if limit is not None:
@@ -73,14 +84,14 @@ def look(frames: Records[pd.DataFrame], pipeline: Pipeline, limit: RowLimit | No
         tell_of_labels(pipeline.target, labels, pipeline.positive_label)
     elif hasattr(pipeline.model, "largest"):
         tell_of_clamped(clamped, used, pipeline.model)
-    return int(used)
+    return int(used), identity
 
 
 def _facts(
-    whole: pd.DataFrame, pipeline: Pipeline, limit: RowLimit | None
-) -> tuple[int, int, int, dict[str, int], int, Persons]:
+    whole: pd.DataFrame, pipeline: Pipeline, limit: RowLimit | None, signs: tuple[str, str]
+) -> tuple[int, int, int, dict[str, int], int, Persons, Identity]:
     """Return rows in use, others of them, lines left out, counts of the target's labels, targets
-    beyond their public bound, and the persons."""
+    beyond their public bound, the persons, and whose rows they are."""
     frame, persons = whole, Persons()
     if limit is not None:
         frame, persons = limit.of(whole), limit.persons(whole)
@@ -92,7 +103,8 @@ def _facts(
         most = sorted(zip(counts, cells.names, strict=True), reverse=True)[:_SHOWN]
         labels = {name: count for count, name in most if count}
     odd = int(whole.attrs.get(LEFT_OUT, 0))
-    return len(rows), left_out, odd, labels, beyond(rows.y, pipeline.model), persons
+    clamped = beyond(rows.y, pipeline.model)
+    return len(rows), left_out, odd, labels, clamped, persons, Identity.of(whole, signs)
 
 
 def name_of(table: Blocks) -> str:

@@ -27,6 +27,7 @@ ORIGINS = "tests/tables/test_origins.py::"
 FACTS = "tests/conformance/test_facts.py::"
 REACH = "tests/conformance/test_reach_of_functions.py::"
 ACCOUNT = "tests/conformance/test_same_rows.py::"
+TABLE = "tests/tables/test_accounts.py::"
 
 SEEN = (
     Fault(
@@ -423,6 +424,16 @@ SEEN = (
         caught={
             "an-account-for-every-object": (ACCOUNT + "test_rows_are_known_in_every_form",),
             "a-sum-of-the-last-call-alone": (ACCOUNT + "test_rows_are_known_in_every_form",),
+        },
+    ),
+    Fault(
+        what="one table has two accounts: by another path, another format or a row more",
+        caught={
+            "a-glob-opens-an-account": (
+                TABLE + "test_a_file_a_glob_a_folder_and_a_link_have_one_account",
+            ),
+            "a-copy-opens-an-account": (TABLE + "test_one_account_is_opened_by_processes_at_once",),
+            "a-row-more-opens-an-account": (TABLE + "test_a_row_more_opens_no_account",),
         },
     ),
     Fault(

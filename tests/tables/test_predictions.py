@@ -179,8 +179,8 @@ def test_a_cell_is_read_whatever_the_others_hold(release: Release, tmp_path: Pat
         Predictions.of(known, f"{tmp_path}/*.csv", progress=False).write(out)
     assert not out.exists()
     guessed = Predictions.of(known, f"{tmp_path}/*.csv", unknown="base", progress=False)
-    said = "not known, features are 0: 1 of 'age', 1 of 'dose', 1 of 'sex', 1 of 'vip'"
-    with pytest.warns(UserWarning, match=said):
+    said = "blank: 1 of 'age', 1 of 'dose', 1 of 'sex', 1 of 'vip'. The features of each are 0"
+    with pytest.warns(PrivacyUtilityWarning, match=said):
         assert guessed.write(out) == 4
     assert np.array_equal(pd.read_csv(out)["probability"][:3], alone["probability"])
     (tmp_path / "a.csv").write_text("age,dose,sex,vip\n40,1,F,maybe\n")
@@ -195,7 +195,7 @@ def test_cells_that_say_nothing_are_counted_and_move_little(
     rows = ["50,2,F,cook", ",2,F,cook", "x,2,F,cook", "50,?,F,cook", "50,2,D,cook", "50,2,,pilot"]
     (tmp_path / "new.csv").write_text("\n".join(["age,dose,sex,job", *rows]))
     told = (
-        "cells of these rows: blank: 1 of 'age', 1 of 'dose', 1 of 'sex'; no number: 1 of 'age'; "
+        "cells of these rows: blank: 1 of 'age', 1 of 'dose', 1 of 'sex'; unfit: 1 of 'age'; "
         "unlisted level: 1 of 'sex', 1 of 'job'"
     )
     with pytest.warns(PrivacyUtilityWarning, match=told):

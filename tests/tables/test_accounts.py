@@ -1,0 +1,252 @@
+"""A table has one account, whatever its path, format and order."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_cli import run
+
+import bdpvi
+from bdpvi import Budget, BudgetExceededError, Ledger, PrivacyUtilityWarning
+from bdpvi.datasets.identity import Identity
+from bdpvi.releases.persons import OTHER_PEOPLE
+from bdpvi.tables import accounts, files
+from bdpvi.tables.accounts import account, beside
+
+ASKED: dict[str, Any] = {
+    "target": "sick",
+    "positive": "yes",
+    "one_row_per_person": True,
+    "budget": Budget(9.0),
+    "progress": False,
+}
+OPTIONS = ("--one-row-per-person", "--target", "sick", "--quiet", "--budget", 9, "--delta", 1e-5)
+HAS_NONE = "has no account, and that of another table"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Return a folder with one table."""
+    random = np.random.default_rng(0)
+    age = random.normal(50, 12, 2000)
+    sick = np.where(random.random(2000) < 1 / (1 + np.exp((50 - age) / 8)), "yes", "no")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    pd.DataFrame({"age": age, "sick": sick}).to_csv(folder / "p.csv", index=False)
+    return folder
+
+
+def private(table: object, epsilon: float = 1.0, **more: Any) -> bdpvi.Release:
+    return bdpvi.private(table, epsilon=epsilon, **(ASKED | more))  # type: ignore[arg-type]
+
+
+def ledgers(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.parent.rglob("*.ledger.jsonl"))
+
+
+def spent(ledger: Path) -> float:
+    found = Ledger.at(ledger).worst_case(1e-5)
+    assert found is not None
+    return found.epsilon
+
+
+def appended(data: Path) -> Path:
+    """Write the table with a row more."""
+    frame = pd.read_csv(data / "p.csv")
+    pd.concat([frame, frame[:1].assign(age=33)]).to_csv(data / "q.csv", index=False)
+    return data / "q.csv"
+
+
+def test_a_file_a_glob_a_folder_and_a_link_have_one_account(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data)
+    os.symlink(data / "p.csv", data.parent / "link.csv")
+    os.symlink(data, data.parent / "linked")
+    spelled = [
+        data / "p.csv", "p.csv", "./p.csv", "../data/p.csv", f"{data}/p*.csv", "*.csv", data, ".",
+        "../link.csv", "../linked", "../linked/*",
+    ]  # fmt: skip
+    assert {beside(one) for one in spelled} == {data / "p.csv.ledger.jsonl"}
+    private(data / "p.csv", 1.0)
+    private("p*.csv", 2.0)
+    private(data, 3.0)
+    assert ledgers(data) == ["p.csv.ledger.jsonl"]
+    assert 2.9 < spent(beside("p.csv")) <= 3
+    with pytest.raises(BudgetExceededError):
+        private("./p*.csv", 3.0)
+
+
+def test_a_folder_s_account_of_an_earlier_version_goes_on(data: Path) -> None:
+    old = Ledger.at(data.parent / "data.ledger.jsonl", budget=Budget(9.0))
+    assert {beside(one) for one in (data, f"{data}/p*.csv", data / "p.csv")} == {old.path}
+    private(data / "p.csv")
+    assert spent(data.parent / "data.ledger.jsonl") > 0.9
+    shutil.copy(data / "p.csv", data / "r.csv")
+    assert beside(f"{data}/p*.csv") == beside(data) == old.path
+    with pytest.warns(PrivacyUtilityWarning, match="is charged there"):
+        private(data / "r.csv", 2.0)
+    assert ledgers(data) == ["data.ledger.jsonl"]
+
+
+def test_the_same_rows_in_another_file_join_the_account(data: Path) -> None:
+    private(data / "p.csv", 1.0)
+    frame = pd.read_csv(data / "p.csv")
+    frame.sample(frac=1, random_state=1)[["sick", "age"]].to_parquet(data / "q.parquet")
+    (data.parent / "more").mkdir()
+    shutil.copy(data / "p.csv", data.parent / "more" / "copy.csv")
+    for at, one in enumerate((data / "q.parquet", data.parent / "more" / "copy.csv"), start=2):
+        with pytest.warns(PrivacyUtilityWarning, match="p.csv.ledger.jsonl, and is charged there"):
+            private(one, float(at))
+    assert ledgers(data) == ["p.csv.ledger.jsonl"]
+    assert 2.9 < spent(data / "p.csv.ledger.jsonl") <= 3
+
+
+@pytest.mark.parametrize("command", ["private", "synthesize", "fit"])
+def test_commands_join_and_refuse(
+    command: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private(data / "p.csv", 1.0)
+    given: tuple[object, ...] = OPTIONS[1:-2] if command == "fit" else (*OPTIONS, "--epsilon", 2)
+    given += {"private": ("--no-scores", "--positive", "yes"), "synthesize": ("--no-report",)}.get(
+        command, ("--positive", "yes")
+    )
+    more = appended(data)
+    assert run(command, "--data", more, *given, "--out", tmp_path / "a") == 2
+    said = capsys.readouterr().err
+    assert HAS_NONE in said
+    assert "--other-people" in said
+    assert not (tmp_path / "a").exists()
+    assert ledgers(data) == ["p.csv.ledger.jsonl"]
+    assert run(command, "--data", more, *given, "--other-people", "--out", tmp_path / "b") == 0
+    shutil.copy(data / "p.csv", data / "r.csv")
+    assert run(command, "--data", data / "r.csv", *given, "--out", tmp_path / "c") == 0
+    assert ledgers(data) == ["p.csv.ledger.jsonl", "q.csv.ledger.jsonl"]
+    if command == "fit":
+        fit = files.load(tmp_path / "b")
+        assert fit.preprocessing["declared"]["people"] == OTHER_PEOPLE
+        assert "people" not in files.load(tmp_path / "c").preprocessing["declared"]
+        return
+    file = {"private": "release.json", "synthesize": "synthetic.json"}[command]
+    assert OTHER_PEOPLE in (tmp_path / "b" / file).read_text()
+    assert OTHER_PEOPLE not in (tmp_path / "c" / file).read_text()
+
+
+def test_a_row_more_opens_no_account(data: Path) -> None:
+    private(data / "p.csv", 1.0)
+    more, before = appended(data), sorted(data.iterdir())
+    with pytest.raises(ValueError, match=f"q.csv' {HAS_NONE}"):
+        private(more, out=data.parent / "out")
+    assert [one for one in sorted(data.iterdir()) if one.name != ".accounts.lock"] == [
+        one for one in [*before] if one.name != ".accounts.lock"
+    ]
+    assert not (data.parent / "out").exists()
+    said = private(more, 2.0, ledger=data / "p.csv.ledger.jsonl").receipt.about
+    assert said is not None
+    assert OTHER_PEOPLE not in said
+    assert 1.9 < spent(data / "p.csv.ledger.jsonl") <= 2
+    told = private(more, 2.0, other_people=True).receipt.about
+    assert told is not None
+    assert f"people: {OTHER_PEOPLE}" in told
+    assert ledgers(data) == ["p.csv.ledger.jsonl", "q.csv.ledger.jsonl"]
+
+
+def test_a_given_ledger_is_taken_and_the_owner_told_once(data: Path) -> None:
+    private(data / "p.csv", 1.0)
+    own = data.parent / "own.jsonl"
+    with pytest.warns(PrivacyUtilityWarning, match=r"own.jsonl knows nothing of .*p.csv.ledger"):
+        private(data / "p.csv", 1.0, ledger=own)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*knows nothing")
+        private(data / "p.csv", 2.0, ledger=own)
+    assert 1.9 < spent(own) <= 2
+    accounts._used.clear()
+    frame = pd.read_csv(data / "p.csv")
+    with pytest.warns(PrivacyUtilityWarning, match="knows nothing of"):
+        private(frame, 1.0, ledger=data.parent / "data" / "third.jsonl")
+
+
+def test_without_a_ledger_nothing_is_refused(data: Path) -> None:
+    frame = pd.read_csv(data / "p.csv")
+    for fold in range(3):  # as in cross-validation
+        some = {key: one for key, one in ASKED.items() if key != "budget"}
+        bdpvi.private(frame[fold * 100 :], epsilon=1.0, **some)
+
+
+def test_one_account_is_opened_by_processes_at_once(data: Path) -> None:
+    program = (
+        "import sys, pandas as pd\nfrom bdpvi.datasets.identity import Identity\n"
+        "from bdpvi.tables.accounts import account\n"
+        "identity = Identity.of(pd.read_csv(sys.argv[1], dtype=str))\n"
+        "input()\nprint(account(sys.argv[1], identity).path)"
+    )
+    files = [data / f"{name}.csv" for name in "pqrs"]
+    for one in files[1:]:
+        shutil.copy(files[0], one)
+    pipe = subprocess.PIPE
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", program, one], stdin=pipe, stdout=pipe, text=True
+        )
+        for one in files
+    ]
+    found = {one.communicate("\n")[0] for one in running}
+    assert len(found) == 1
+    assert len(ledgers(data)) == 1
+
+
+def test_what_is_kept_is_the_owner_s_alone(data: Path) -> None:
+    private(data / "p.csv", 1.0, out=data.parent / "out", secret=data.parent / "secret")
+    kept = data / "p.csv.ledger.jsonl.identity"
+    if os.name == "posix":
+        assert kept.stat().st_mode & 0o077 == 0
+    text = kept.read_text()
+    frame = pd.read_csv(data / "p.csv")
+    mine = Identity.of(frame).sealed(accounts._key(data / "p.csv.ledger.jsonl"))
+    assert mine.digest in text
+    public = b"".join(one.read_bytes() for one in (data.parent / "out").iterdir())
+    ledger = (data / "p.csv.ledger.jsonl").read_bytes()
+    for words in (mine.digest, *list(mine.samples[0][1])[:9]):
+        assert words.encode() not in public + ledger
+
+
+def test_a_ledger_without_an_identity_is_read_as_before(data: Path) -> None:
+    private(data / "p.csv", 1.0)
+    (data / "p.csv.ledger.jsonl.identity").unlink()
+    private(data / "p.csv", 2.0)
+    assert 1.9 < spent(data / "p.csv.ledger.jsonl") <= 2
+    assert (data / "p.csv.ledger.jsonl.identity").exists()
+    with pytest.raises(ValueError, match=HAS_NONE):
+        private(appended(data))
+
+
+def test_a_damaged_identity_is_refused(data: Path) -> None:
+    private(data / "p.csv", 1.0)
+    kept = data / "p.csv.ledger.jsonl.identity"
+    whole = kept.read_bytes()
+    for content in (whole[:-9], b"[1]", b'[{"digest": "0"}]', b"\xff"):
+        kept.write_bytes(content)
+        with pytest.raises(ValueError, match=r"identity is damaged.*Put it back; or remove it"):
+            private(appended(data))
+    kept.unlink()
+    private(data / "q.csv", 2.0, ledger=data / "p.csv.ledger.jsonl")
+
+
+def test_two_accounts_of_the_same_rows_need_a_choice(data: Path) -> None:
+    identity = Identity.of(pd.read_csv(data / "p.csv"))
+    for name in ("a.jsonl", "b.jsonl"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            account(data / "p.csv", identity, data / name)
+    with pytest.raises(ValueError, match=r"a\.jsonl"):
+        account(data / "p.csv", identity)
+    assert account(data / "p.csv", identity, data / "b.jsonl").path == data / "b.jsonl"
