@@ -347,12 +347,9 @@ class WholeTable(TableArguments):
     @property
     def header(self) -> list[str]:
         """The names of its columns."""
-        from bdpvi.datasets.blocks import Blocks
-        from bdpvi.datasets.reading import read_header
+        from bdpvi.datasets.table import Table
 
-        if self.in_blocks:
-            return list(Blocks.of(self.data, self.file).header)
-        return read_header(self.data, **vars(self.file))
+        return list(Table.of(self.data, file=self.file).header)
 
 
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:
