@@ -20,9 +20,8 @@ class FileFormat:
         multiline: whether quoted values may span several lines. One line can then join others to
             itself, so a guarantee is about records as delimited by the quotes; line breaks in
             values become spaces.
-        charset: utf-8, utf-16, latin-1 or cp1252. Of utf-16, one stray byte moves all that follows
-            it, and of compressed text one damaged byte makes the rest unreadable, so there a line
-            is read by itself only in a file without damage; both are in memory as a whole block.
+        charset: utf-8, utf-16, latin-1 or cp1252. A file of utf-16 is read as a whole; a byte that
+            it lacks moves all that follows, so only of the others is each line read by itself.
         decimal: the decimal sign of numbers, ``.`` or ``,``.
         thousands: the sign between groups of three digits, ``""`` for none.
         date_format: how dates are written in columns whose declared kind is date, such as

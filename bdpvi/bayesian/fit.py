@@ -247,10 +247,15 @@ def fit(
     plan, optim = training.plan, training.optim
     there: Dataset | BlockData = data
     if isinstance(data, BlockData):
-        _check_blocks(training)
         moved = Dataset(torch.zeros(1, len(data.feature_names)), torch.zeros(1))
         if not isinstance(guide, guides.Laplace):
-            moved = moved.to(device_of(training.device))
+            there = data.to(training.dtype)
+            moved = moved.to(device_of(training.device), training.dtype)
+        elif training.rate != 1 or training.optim is not None:
+            raise ValueError(
+                "training: a table in blocks is fitted by Newton steps on all records; leave rate "
+                "and optim out"
+            )
     else:
         there = moved = data.to(device_of(training.device), training.dtype)
     require(model, guide, moved if len(moved) else _blank(moved))
@@ -318,15 +323,6 @@ def _usual(model: Model, guide: Guide, training: Training) -> Neighbours:
     if training.optim is None and FixedDraws.takes(model, guide):
         return FixedDraws()
     return Coupled()
-
-
-def _check_blocks(training: Training) -> None:
-    """Refuse what a table in blocks cannot be fitted by."""
-    if training.rate != 1 or training.optim is not None or training.dtype != torch.float64:
-        raise ValueError(
-            "training: a table in blocks is fitted to all records in float64, without batches; "
-            "leave rate, optim and dtype out"
-        )
 
 
 def _blank(data: Dataset) -> Dataset:

@@ -54,7 +54,7 @@ class ModelTable:
     def read(self, first: int = 0) -> Iterator[Records]:
         """Iterate over the blocks from number ``first``."""
         for x, y in of_one_size(self.table, first * ROWS):
-            yield Records.seen(self.model, x.to(self.device), y.to(self.device))
+            yield Records.seen(self.model, x.to(self.device).double(), y.to(self.device).double())
 
     def each(self, make: Callable[[Records], T]) -> Iterable[T]:
         """Return the results of ``make`` for all blocks; each iteration over them is a pass."""

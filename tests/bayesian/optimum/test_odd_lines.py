@@ -19,15 +19,15 @@ from bdpvi import PrivacyUtilityWarning, Table
 from bdpvi.datasets import lines as lines_of
 
 
-def read(path: Path, **given: Any) -> tuple[np.ndarray[Any, Any], int]:
+def read(path: Path, rows: int = 5) -> tuple[np.ndarray[Any, Any], int]:
     """Return features and target of a table, (n, d + 1), and how many records were left out."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        table = Table(path, "y", **given)
+        table = Table.of(path, size=rows).numbers("y")
     (count,) = re.findall("owner only: ([0-9]+) record", "".join(str(w.message) for w in said)) or [
         0
     ]
-    found = np.concatenate([np.column_stack([x, y]) for x, y in table.read()])
+    found = np.concatenate([np.column_stack([x, y]) for x, y in table.parts.rows()])
     assert len(found) == len(table)
     return found, int(count)
 
@@ -68,9 +68,9 @@ def test_integers_of_any_size_are_numbers(tmp_path: Path) -> None:
 
 def test_what_is_too_large_for_the_type_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("x,y\n1,0\n1e300,1\n")
-    table = Table(tmp_path / "t.csv", "y")
+    table = Table.of(tmp_path / "t.csv").numbers("y")
     with pytest.warns(PrivacyUtilityWarning, match="owner only: 1 record left out"):
-        assert len(table.to("cpu", torch.float32)) == 1
+        assert len(table.to(torch.float32)) == 1
     assert len(table) == 2
 
 
