@@ -26,7 +26,7 @@ from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.items import Items, by_index
-from bdpvi.datasets.lines import guessed
+from bdpvi.datasets.lines import guessed, separator_of
 from bdpvi.datasets.objects import LEFT_OUT as LEFT_OUT
 from bdpvi.datasets.objects import frame_of, in_memory
 from bdpvi.datasets.openers import BYTES as BYTES
@@ -120,6 +120,7 @@ class Table:
             return table if schema is None else replace(table, schema=schema)
         if isinstance(table, str | os.PathLike):
             path, file = os.fspath(table), file or FileFormat()
+            separator_of(file.separator)  # refused before a file is opened
             header, parts = of_files(path, file, size)
             return cls(path, tuple(header), tuple(parts), file, schema)
         rows: Any
