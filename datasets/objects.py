@@ -150,29 +150,31 @@ def _of_array(array: Any) -> pd.DataFrame:
 
 def _of_rows(rows: list[Any]) -> pd.DataFrame:
     """Return rows as a frame of their cells, with the names that most rows have."""
-    if odd := [one for one in rows if isinstance(one, str | bytes) or not hasattr(one, "__len__")]:
+    form = next((one for one, _ in Counter(map(_form, rows)).most_common(1)), None)
+    if form is None:
+        what = type(rows[0]).__name__ if rows else "no row"
         raise ValueError(
-            f"table: its rows must be mappings or sequences, got {type(odd[0]).__name__}; of a "
-            "file give the path"
+            f"table: its rows must be mappings or sequences of values, got {what}; of a file give "
+            "the path, and of a table without rows a data frame"
         )
-    forms = Counter(frozenset(one) if isinstance(one, Mapping) else len(one) for one in rows)
-    if not forms:
-        raise ValueError("table: a list without rows has no columns; give a data frame")
-    form = forms.most_common(1)[0][0]
     if isinstance(form, int):
-        names, kept = (
-            [f"x{at}" for at in range(form)],
-            [[*one] for one in rows if not isinstance(one, Mapping) and len(one) == form],
-        )
+        names: list[Any] = [f"x{at}" for at in range(form)]
+        some = [one for one in rows if _form(one) == form]
+        kept = [one.tolist() if hasattr(one, "tolist") else list(one) for one in some]
     else:
-        first = next(one for one in rows if isinstance(one, Mapping) and frozenset(one) == form)
-        names, kept = (
-            [*first],
-            [[one.get(name) for name in first] for one in rows if isinstance(one, Mapping)],
-        )
-    tell_owner(len(rows) - len(kept), "row", "it has another number of values than most")
+        names = list(next(one for one in rows if _form(one) == form))
+        kept = [[one.get(name) for name in names] for one in rows if isinstance(one, Mapping)]
+    tell_owner(len(rows) - len(kept), "row", "it has not as many values as most, or is no row")
     columns = {at: _cells([one[at] for one in kept]) for at in range(len(names))}
     return pd.DataFrame(columns).set_axis(names_of(names), axis=1)
+
+
+def _form(row: Any) -> frozenset[Any] | int | None:
+    """Return a row's names, or the number of its values; None for what is no row."""
+    if isinstance(row, Mapping):
+        return frozenset(row)
+    whole = isinstance(row, str | bytes) or hasattr(row, "columns") or getattr(row, "ndim", 1) != 1
+    return None if whole or not hasattr(row, "__getitem__") else len(row)
 
 
 def _fetched(cursor: Any) -> pd.DataFrame:

@@ -156,11 +156,11 @@ def test_the_optimum_in_blocks_is_that_in_memory(
     words = []
     for found in fits:
         try:
-            words.append(str(bdpvi.cost(found).worst_case))
+            words.append(str(bdpvi.cost(found, planned=Charge(1, 30.0)).worst_case))
         except ValueError as error:
             words.append(str(error))
     assert words[0] == words[1]
-    assert ("up to 2 rows" in words[0]) == (rows_per_unit == 2)
+    assert ("all records, at most 2, of one person" in words[0]) == (rows_per_unit == 2)
 
 
 def test_what_needs_single_records_is_refused(folder: Path, rows: pd.DataFrame) -> None:
