@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from bdpvi.bayesian.guarantees import BayesianDP, TypicalRecord, WorstCaseDP
     from bdpvi.bayesian.neighbours.coupled import Coupled
     from bdpvi.bayesian.optimum.route import Optimum
-    from bdpvi.bayesian.optimum.tables import Table
     from bdpvi.bayesian.releases import cost, release
     from bdpvi.bayesian.storage import load_fit, save_fit
     from bdpvi.datasets.dataset import Dataset
+    from bdpvi.datasets.table import Table
     from bdpvi.guides.checks import check
     from bdpvi.models.classes import BayesianMultinomialRegression, BayesianOrdinalRegression
     from bdpvi.models.logistic import BayesianLogisticRegression
@@ -69,10 +69,10 @@ else:
             "bayesian.guarantees": ("BayesianDP", "TypicalRecord", "WorstCaseDP"),
             "bayesian.neighbours.coupled": ("Coupled",),
             "bayesian.optimum.route": ("Optimum",),
-            "bayesian.optimum.tables": ("Table",),
             "bayesian.releases": ("cost", "release"),
             "bayesian.storage": ("load_fit", "save_fit"),
             "datasets.dataset": ("Dataset",),
+            "datasets.table": ("Table",),
             "guides.checks": ("check",),
             "models.classes": ("BayesianMultinomialRegression", "BayesianOrdinalRegression"),
             "models.logistic": ("BayesianLogisticRegression",),

@@ -37,9 +37,9 @@ from printed import command
 
 import bdpvi
 from bdpvi import datasets
-from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.dataset import BlockData
 from bdpvi.datasets.openers import RowGroup
+from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
 
@@ -93,7 +93,7 @@ def peak(_: int) -> float:
 
 def encoded(folder: Path, pool: ProcessPoolExecutor | None) -> BlockData:
     """Return the table by public preprocessing."""
-    names = [one for one in Blocks.of(folder).header if one != "sick"]
+    names = [one for one in Table.of(folder).header if one != "sick"]
     bounds = {one: [0, 100] if one.startswith("x") else LEVELS for one in names}
     public = datasets.constants_of({"source": "The benchmark.", **bounds})
     given: dict[str, Any] = {"executor": pool, "progress": False}
@@ -190,13 +190,13 @@ def run(route: str, folder: Path, steps: int, workers: int) -> Run:
     if pool is not None:
         mib = max(mib, *pool.map(peak, range(2 * workers)))
         pool.shutdown()
-    return Run(workers, seconds, cpu, mib, len(seen) / len(Blocks.of(folder).parts), made)
+    return Run(workers, seconds, cpu, mib, len(seen) / len(Table.of(folder).parts), made)
 
 
 def table(route: str, folder: Path, rows: int, steps: int, most: int) -> list[Run]:
     """Print and return the releases of a table by each number of workers."""
     size = sum(one.stat().st_size for one in folder.iterdir())
-    print(f"\n{rows:g} rows, {len(Blocks.of(folder).parts)} blocks, {size / 2**20:.0f} MiB\n")
+    print(f"\n{rows:g} rows, {len(Table.of(folder).parts)} blocks, {size / 2**20:.0f} MiB\n")
     print("| workers | seconds | CPU, caller | MiB, largest process | equal to the bit |")
     print("| --- " * 5 + "|")
     made: list[Run] = []

@@ -55,8 +55,8 @@ from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bench import hyperparameters
 from bdpvi.datasets import ColumnType, Schema
 from bdpvi.datasets.constants import constants_of, read_constants
-from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.records import Held
+from bdpvi.datasets.table import Table
 from bdpvi.guides import MeanField
 from bdpvi.networks import DPSGDSettings
 from bdpvi.networks.opacus import BDPAccountant
@@ -216,14 +216,14 @@ def readers(folder: Path) -> Iterator[Reader]:
         return put
 
     def table(path: Path) -> None:
-        read = read_table(path, text=path.suffix == ".csv", least=0)
+        read = Table.of(path).frame(text=path.suffix == ".csv", least=0)
         if list(read) == list(frame):  # then nothing is refused, whatever the rows hold
             try:
                 rows = Held(read_rows(read, pipeline))
                 encode(rows, list(map(str, read)), pipeline, Unpaid(Key.of_seed(0)), feasible=False)
             except ValueError as error:
                 raise AssertionError("refused by its rows") from error
-        datasets.dataset_from_frame(read_table(path), "sick", positive="yes", unknown="base")
+        datasets.dataset_from_frame(Table.of(path).frame(), "sick", positive="yes", unknown="base")
 
     yield Reader("CSV", frame.to_csv(index=False).encode(), at("t.csv", table), (damaged, cell))
     frame.to_parquet(folder / "made.parquet")

@@ -30,6 +30,7 @@ from printed import command
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+import bdpvi
 from bdpvi import Dataset, datasets, recommended, release
 from bdpvi.bayesian.guarantees import WorstCaseDP
 from bdpvi.bayesian.neighbours.route import Remove
@@ -210,7 +211,7 @@ def published(files: list[Path]) -> Iterator[tuple[str, Split, int]]:
     yield "adult, one-hot", datasets.adult.load_adult(encoding="onehot"), 14
     yield "abalone", datasets.abalone.load_abalone(), 8
     for file in files:
-        frame = datasets.reading.read_table(file)
+        frame = bdpvi.Table.of(file).frame()
         target = str(frame.columns[-1])
         same = [str(name) for name in frame if frame[name].nunique() < 2]
         split = datasets.from_frame(frame, target, drop=same, seed=0)

@@ -34,6 +34,7 @@ import torch
 from printed import command
 from sklearn.datasets import load_diabetes, load_digits
 
+import bdpvi
 from bdpvi import Dataset, datasets
 from bdpvi.bench.hyperparameters import Entry, build, load
 from bdpvi.bench.methods import Method
@@ -88,7 +89,7 @@ TABLES = {
 
 def of_file(file: Path) -> Dataset:
     """Return a file's training records: the last column is the target."""
-    frame = datasets.reading.read_table(file)
+    frame = bdpvi.Table.of(file).frame()
     same = [str(name) for name in frame if frame[name].nunique() < 2]
     return datasets.from_frame(frame, frame.columns[-1], drop=same, name=file.stem).train
 

@@ -44,7 +44,8 @@ from bdpvi.datasets import Schema, constants_of
 from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.datasets.reading import read_table
+from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.table import Table as Tables
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.regression import NoisyScores
@@ -275,7 +276,9 @@ def declared(folder: Path, public: bool) -> Schema:
 def plain(release: bdpvi.Release, path: Path, used: list[bool]) -> tuple[Tensor, Tensor]:
     """Return |z| and the standard error of each used coefficient without privacy, 0 if empty."""
     assert release.encoding is not None
-    frame = read_table(path, text=True, separator=";", charset="latin-1", decimal=",")
+    frame = Tables.of(path, file=FileFormat(separator=";", charset="latin-1", decimal=",")).frame(
+        text=True
+    )
     x = release.encoding.whole(read_columns(frame, release.encoding.types)).double()
     x = torch.cat([x, x.new_ones(len(x), 1)], 1)[:, torch.tensor(used)]
     some = (x != 0).sum(0) > 0

@@ -226,7 +226,7 @@ def main() -> None:
     print("| --- " * 11 + "|")
     tasks = []
     for file in options.table:
-        frame = datasets.reading.read_table(file)
+        frame = bdpvi.Table.of(file).frame()
         whole = datasets.from_frame(frame, frame.columns[-1]).train
         tasks.append(table(file.stem, datasets.split.shuffled(whole, 0.2)))
     images = mnist(options.mnist)

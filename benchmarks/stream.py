@@ -108,7 +108,7 @@ def measure(path: Path, arguments: argparse.Namespace) -> None:
     progress.bar, began = clock, time.perf_counter()
     kinds = [Remove(0)] if arguments.worst_case else []
     route = Optimum(*kinds, precision=arguments.precision, checkpoint=arguments.checkpoint)
-    fitted = bdpvi.fit(model, guide, Table(path, "y"), neighbours=route)
+    fitted = bdpvi.fit(model, guide, Table.of(path).numbers("y"), neighbours=route)
     fitting = time.perf_counter() - began
     total = bdpvi.cost(fitted, planned=Charge(1, arguments.temperature), delta=arguments.delta)
     seconds = time.perf_counter() - began

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from bdpvi.datasets import adult as adult
     from bdpvi.datasets import columns as columns
     from bdpvi.datasets import mnist as mnist
-    from bdpvi.datasets import reading as reading
     from bdpvi.datasets import split as split
     from bdpvi.datasets.block_tables import from_blocks
     from bdpvi.datasets.breast_cancer import load_breast_cancer
@@ -42,7 +41,7 @@ else:
             "tables": ("dataset_from_frame", "from_csv", "from_frame"),
             "types": ("ColumnType",),
         },
-        packages=("abalone", "adult", "columns", "mnist", "reading", "split"),
+        packages=("abalone", "adult", "columns", "mnist", "split"),
     )
 
 __all__ = [

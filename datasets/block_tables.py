@@ -14,10 +14,10 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.schema import Schema, in_file
+from bdpvi.datasets.schema import in_file
+from bdpvi.datasets.table import Table
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import RowLimit, without_unit
 
@@ -39,7 +39,7 @@ def from_blocks(
     but a few blocks is in memory. The first pass counts the records.
 
     Args:
-        table: what :meth:`bdpvi.datasets.blocks.Blocks.of` takes: a file, a folder or glob of
+        table: what :meth:`bdpvi.datasets.table.Table.of` takes: a file, a folder or glob of
             files of one kind, a URL, a data frame; or its blocks.
         target: the yes/no column.
         unit: the column that identifies persons, if a guarantee is to be about all rows of one, who
@@ -78,16 +78,16 @@ def from_blocks(
             "constants: a table in blocks is encoded by public preprocessing; give an Encoding, as "
             "constants_of makes one"
         )
-    blocks = table if isinstance(table, Blocks) else Blocks.of(table, file)
-    if options.get("types") is not None:
-        options["types"] = in_file(options["types"], list(blocks.header), file)
+    blocks = Table.of(table, file=file)
+    if (types := options.get("types") or blocks.schema) is not None:
+        options["types"] = in_file(types, list(blocks.header), file)
     options = {"name": Path(blocks.path).stem or "data", **options}
     header, people, limit = list(blocks.header), People(), None
     if unit is not None:
         if unit in (target, *(column.name for column in options["constants"].columns)):
             raise ValueError(f"unit={unit!r} names persons, and is the target or in constants too")
         header = without_unit(header, unit)
-        types: Schema | None = options.get("types")
+        types = options.get("types")
         type_, options["types"] = (None, None) if types is None else types.of_unit(unit)
         limit = RowLimit(unit, validate.positive_int("rows_per_unit", rows_per_unit), type_)
         people = People(unit=unit, rows_per_unit=rows_per_unit)

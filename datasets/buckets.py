@@ -22,11 +22,12 @@ from bdpvi._ground import progress as shown
 from bdpvi._ground import store
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets import objects
-from bdpvi.datasets.blocks import ODD, Blocks
+from bdpvi.datasets.cells import array_of, spell_array
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.openers import Lines, RowGroup
 from bdpvi.datasets.schema import Schema, in_file
+from bdpvi.datasets.table import ODD, Table
 from bdpvi.datasets.units import hashes_of, persons_of
 
 if TYPE_CHECKING:
@@ -44,23 +45,24 @@ _ANYWHERE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def partition(
-    table: str | os.PathLike[str] | Blocks,
+    table: str | os.PathLike[str] | Table,
     *,
     by: str,
     out: str | os.PathLike[str],
     types: Schema | None = None,
     file: FileFormat | None = None,
     progress: bool = True,
-) -> Blocks:
+) -> Table:
     """Write a table as Parquet files of one block each, with all rows of a person in one file.
 
     :func:`bdpvi.private` takes such a folder with ``unit=``. It holds the same rows, each person's
-    in the same order; cells of a CSV file stay text, as they are written. It is as secret as the
-    table, so only its owner can read it; its releases belong in the ledger of the table. Needs room
-    on disk for another two copies of the table.
+    in the same order; cells of a CSV file stay text, as they are written, and those of data frames
+    and of files of other programs become the text by which all releases read them. It is as secret
+    as the table, so only its owner can read it; its releases belong in the ledger of the table.
+    Needs room on disk for another two copies of the table.
 
     Args:
-        table: a file, folder, glob or URL of text, Parquet, Feather or ORC; or their blocks.
+        table: what :meth:`bdpvi.Table.of` takes.
         by: the column that identifies persons, as ``unit`` of the release.
         out: the new folder; it appears when all files are written.
         types: declared types of columns, as for the release: that of ``by`` decides which spellings
@@ -86,16 +88,11 @@ def partition(
     ...     len(table.parts), table.records().sum(len)
     (1, 3)
     """
-    found = table if isinstance(table, Blocks) else Blocks.of(table, file)
+    found = Table.of(table, file=file)
     if by not in found.header:
         raise ValueError(f"by={by!r} must be a column of the table")
-    if not all(isinstance(part, Lines | RowGroup) for part in found.parts):
-        raise ValueError(
-            "table: partition takes files of text, Parquet, Feather or ORC; to_parquet() of a data "
-            "frame writes one"
-        )
     columns = _columns(found)
-    types = in_file(types, list(found.header), found.file)
+    types = in_file(types or found.schema, list(found.header), found.file)
     work = _Work(by, None if types is None else types.of_unit(by)[0], columns)
     path, track = Path(out), shown.bar if progress else shown.silent
     with (
@@ -104,11 +101,11 @@ def partition(
         TemporaryDirectory(dir=temporary, prefix=".") as folder,
     ):
         work.write(track(found.parts, "read"), Path(folder), temporary, track)
-    return Blocks.of(path, found.file)
+    return Table.of(path, file=found.file)
 
 
-def _columns(table: Blocks) -> Columns:
-    """Return names and types of a table's columns, which are text in CSV files."""
+def _columns(table: Table) -> Columns:
+    """Return names and types of a table's columns, which are text but for files of Arrow's."""
     import pyarrow as pa
 
     files = {one.file: one for one in table.parts if isinstance(one, RowGroup)}
@@ -178,7 +175,7 @@ class _Work:
 
         left_out = place = 0
         for part in parts:
-            for rows, odd, _ in part.tables():
+            for rows, odd in _tables(part):
                 left_out += odd
                 made = rows.select(self.columns.names).cast(self.columns)
                 hashes = pa.array(self._hashes(made, place))
@@ -230,6 +227,18 @@ class _Work:
         store.sync(file)
         for one in group:
             one.file.unlink()
+
+
+def _tables(part: Any) -> Iterator[tuple[Any, int]]:
+    """Yield a part's rows, and the number of lines left out."""
+    import pyarrow as pa
+
+    if isinstance(part, Lines | RowGroup):
+        yield from ((rows, odd) for rows, odd, _ in part.tables())
+        return
+    for frame in part.read():
+        texts = [spell_array(array_of(frame.iloc[:, at])) for at in range(frame.shape[1])]
+        yield pa.Table.from_arrays(texts, list(frame.columns)), 0
 
 
 def _joined(batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:

@@ -348,6 +348,15 @@ class BlockData:
         items = replace(self.items, takes=takes)
         return replace(self, items=items, parts=Spread(items.blocks))
 
+    def to(self, dtype: torch.dtype) -> BlockData:
+        """Return the records as ``dtype``, without those in which it has no finite number."""
+        if dtype == torch.float64:
+            return self
+        parts = self.parts.map(_rounded, dtype)
+        kept = parts.sum(_number)
+        tell_owner(self.records - kept, "record", f"a value is not finite as {dtype}")
+        return replace(self, parts=parts, records=kept)
+
     def fingerprint(self) -> str:
         """Return a SHA-256 digest of the records, by one pass. Not for publication."""
         return self.parts.sum(_Digest.of).value
@@ -368,6 +377,16 @@ class _Digest:
 
     def __add__(self, other: _Digest) -> _Digest:
         return _Digest(hashlib.sha256((self.value + other.value).encode()).hexdigest())
+
+
+def _rounded(part: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    x, y = (one.to(dtype) for one in part)
+    good = x.isfinite().all(1) & y.isfinite()
+    return x[good], y[good]
+
+
+def _number(part: tuple[Tensor, ...]) -> int:
+    return len(part[0])
 
 
 def pair(data: object) -> tuple[Any, Any]:

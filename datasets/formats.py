@@ -15,11 +15,13 @@ class FileFormat:
     """How a CSV file is written. All of it is public.
 
     Attributes:
-        separator: the character between the values; a tab may be written ``"tab"``.
+        separator: the character between the values; a tab may be written ``"tab"``. A file
+            ``.tsv`` whose header has tabs has them without being told.
         multiline: whether quoted values may span several lines. One line can then join others to
             itself, so a guarantee is about records as delimited by the quotes; line breaks in
             values become spaces.
-        charset: utf-8, utf-16, latin-1 or cp1252.
+        charset: utf-8, utf-16, latin-1 or cp1252. A file of utf-16 is read as a whole; a byte that
+            it lacks moves all that follows, so only of the others is each line read by itself.
         decimal: the decimal sign of numbers, ``.`` or ``,``.
         thousands: the sign between groups of three digits, ``""`` for none.
         date_format: how dates are written in columns whose declared kind is date, such as

@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain
 
 from bdpvi.datasets.formats import CHARSETS, FileFormat
+from bdpvi.datasets.lines import by_suffix
 from bdpvi.datasets.spelling import day_of, number_of
 from bdpvi.datasets.stored import NAMES, TEXT, Stored, unpacked
 
@@ -53,6 +54,7 @@ def seems(path: str | os.PathLike[str], given: FileFormat) -> FileFormat:
     except Exception as error:  # a damaged archive can raise anything
         raise ValueError(f"{path} is not a readable {NAMES[kind]}: {error}") from error
     lines = [line for line in text.splitlines() if line.strip()][:_LINES]
+    given = by_suffix(stored.path, lines[0] if lines else "", given)
     mine = "\t" if given.separator in ("tab", "\\t") else given.separator
     fits = {one: _fit(lines, one) for one in dict.fromkeys((mine, *_SEPARATORS)) if len(one) == 1}
     best = max(fits, key=lambda one: fits[one], default=mine)

@@ -109,6 +109,21 @@ class Items:
         return tuple(map(torch.cat, zip(*parts, strict=True))) or self.rows(torch.arange(0))
 
     @property
+    def header(self) -> list[str]:
+        """Names of the numbers of a record, as columns of a table."""
+        names = self.names or ("x", "y") if len(self.like) < 3 else ()
+        if not names:
+            raise ValueError(
+                f"table: its records are tuples of {len(self.like)} tensors; make each a pair "
+                "(x, y) or a mapping by name"
+            )
+        return [
+            f"{name}{at}" if one.ndim > 1 else name
+            for name, one in zip(names, self.like, strict=False)
+            for at in range(one[0].numel())
+        ]
+
+    @property
     def blocks(self) -> tuple[ItemRange, ...]:
         """The records in blocks."""
         starts = range(0, len(self), _AT_ONCE)
@@ -128,10 +143,20 @@ class ItemRange:
         """The block in words."""
         return f"{several(self.stop - self.start, 'record')} from index {self.start}"
 
+    def compute(self, **_: object) -> Any:
+        """Return those that can be read as a frame."""
+        import pandas as pd  # late: models need none
+
+        rows = [one.reshape(len(one), -1).cpu().double() for one in self._rows()]
+        return pd.DataFrame(torch.cat(rows, 1).numpy(), columns=self.items.header)
+
+    def _rows(self) -> tuple[Tensor, ...]:
+        tried = by_halves(self.items.rows, torch.arange(self.start, self.stop))
+        return self.items.joined([one for _, one in tried if one is not None])
+
     def read(self) -> Iterator[tuple[Tensor, ...]]:
         """Yield those that can be read, without a number that is not finite."""
-        tried = by_halves(self.items.rows, torch.arange(self.start, self.stop))
-        rows = self.items.joined([one for _, one in tried if one is not None])
+        rows = self._rows()
         good = torch.ones(len(rows[0]), dtype=torch.bool)
         for one in rows:
             good &= one.isfinite().reshape(len(one), -1).all(1)

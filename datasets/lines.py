@@ -12,7 +12,8 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyarrow import Table
 
-CHUNK = 1 << 23
+CHUNK = 1 << 21
 """Number of bytes that are parsed at once."""
 _SEPARATORS = (",", ";", "\t", "|")
 _BY_NAME = {"tab": "\t", "\\t": "\t"}
@@ -62,7 +63,7 @@ class Text:
         Raises:
             ValueError: naming the file, if its header cannot be read.
         """
-        separator = separator_of(format.separator)
+        separator_of(format.separator)
         made = cls(file, kind, format)
         with file.open() as opened:
             head: bytes = _content(opened, made).readline()
@@ -70,7 +71,9 @@ class Text:
         first, old = ended.partition(b"\r")[0], b"\r" in ended
         charset = "utf-8-sig" if format.charset == "utf-16" else CHARSETS[format.charset]
         errors = "surrogateescape" if charset == "utf-8-sig" else "replace"
-        names = _header(first.decode(charset, errors), file.path, separator)
+        line = first.decode(charset, errors)
+        format = by_suffix(file.path, line, format)
+        names = _header(line, file.path, separator_of(format.separator))
         return cls(file, kind, format, tuple(names), old)
 
     @property
@@ -110,6 +113,16 @@ def _content(opened: Any, text: Text) -> Any:
     if text.old:
         content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     return io.BytesIO(content)
+
+
+def by_suffix(path: str, header: str, format: FileFormat) -> FileFormat:
+    """Return the format of a file that its name says has tabs, if its header has some.
+
+    >>> by_suffix("a.tsv.gz", "age\\tsick", FileFormat()).separator
+    'tab'
+    """
+    tabs = ".tsv" in [one.lower() for one in Path(path).suffixes[-2:]] and "\t" in header
+    return replace(format, separator="tab") if tabs and format.separator == "," else format
 
 
 def separator_of(separator: str) -> str:

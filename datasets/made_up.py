@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.bought import CATEGORY, UNDECLARED
 from bdpvi.datasets.records import Held, added
+from bdpvi.datasets.table import Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +58,7 @@ class Copies(Held[Any]):
 
 
 @dataclass(frozen=True)
-class MadeUp(Blocks):
+class MadeUp(Table):
     """A made-up table, in place of one in blocks."""
 
     frame: Any = None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
+from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.digests import DIGEST
 from bdpvi.datasets.lines import names_of
 
@@ -70,15 +74,25 @@ def frame_of(table: Table) -> pd.DataFrame:
 
 
 def in_memory(table: Any) -> Any:
-    """Return the rows of an object that gives them as Arrow does, once, or by a query.
+    """Return the rows of an object in memory as a frame; others are returned as they are.
 
     Args:
         table: a frame of Polars, a relation of DuckDB, a table or stream of pyarrow, or anything
-            else with ``__arrow_c_stream__``; or a pair of a query and a connection of DB-API,
-            SQLAlchemy or DuckDB. Others are returned as they are.
+            else with ``__arrow_c_stream__``; a pair of a query and a connection of DB-API,
+            SQLAlchemy or DuckDB, or a cursor; an array or a tensor (N, d); a mapping of columns; a
+            list or an iterator of rows, each a mapping or a sequence. Of a list the names, or the
+            number of values, that most rows have are public, columns without names are x0, x1, …;
+            rows of another length are left out.
+
+    Warns:
+        PrivacyUtilityWarning: with the number of rows that are left out. For the owner only.
 
     Raises:
-        ValueError: if it has no rows left, a name occurs twice, or the query fails.
+        ValueError: if it gives its rows once, and has begun or has none left; or a name occurs
+            twice, or the query fails.
+
+    >>> in_memory([{"age": 40, "sick": "no"}, {"age": 50}]).to_dict("list")
+    {'age': [40, 50], 'sick': ['no', None]}
     """
     if isinstance(table, pd.DataFrame):
         return table
@@ -86,19 +100,92 @@ def in_memory(table: Any) -> Any:
         table = _query(*table)
     if type(table).__name__ == "LazyFrame":
         table = table.collect()
-    if not hasattr(table, "__arrow_c_stream__") or isinstance(table, pd.DataFrame):
-        return table
-    import pyarrow as pa
+    if hasattr(table, "__arrow_c_stream__") and not isinstance(table, pd.DataFrame):
+        import pyarrow as pa
 
-    found = pa.table(table)
-    if not len(found) and not hasattr(table, "__len__"):
-        raise ValueError("table: it gives no rows; a stream gives them once, so open it again")
-    found.validate(full=True)
-    return frame_of(cleaned(found).rename_columns(names_of(found.column_names)))
+        found = pa.table(table)
+        if not hasattr(table, "__len__"):
+            _once(found)
+        found.validate(full=True)
+        return frame_of(cleaned(found).rename_columns(names_of(found.column_names)))
+    if hasattr(table, "fetchall"):
+        return _once(_fetched(table), begun=bool(getattr(table, "rownumber", 0)))
+    if hasattr(table, "__next__"):
+        begun = inspect.isgenerator(table) and inspect.getgeneratorstate(table) != "GEN_CREATED"
+        return _of_rows(_once([] if begun else [*table], begun))
+    if hasattr(table, "detach"):
+        table = table.detach().cpu()
+        table = (table.double() if table.is_floating_point() else table).numpy()
+    if isinstance(table, np.ndarray):
+        return _of_array(table)
+    if isinstance(table, Mapping):
+        columns = {n: one if hasattr(one, "dtype") else _cells(one) for n, one in table.items()}
+        return pd.DataFrame(columns)
+    return _of_rows(table) if isinstance(table, list) else table
+
+
+def _once(rows: Any, begun: bool = False) -> Any:
+    """Return rows that can be read once, unless they were."""
+    if begun or not len(rows):
+        raise ValueError(
+            "table: it gives no rows, or not all; a stream gives them once, so open it again"
+        )
+    return rows
+
+
+def _cells(values: Any) -> pd.Series[Any]:
+    """Return a column of which each cell stays what it is."""
+    found = pd.Series(index=range(len(values)), dtype=object)
+    for at, one in enumerate(values):
+        found.iat[at] = one
+    return found
+
+
+def _of_array(array: Any) -> pd.DataFrame:
+    if array.dtype.names is None and array.ndim != 2:
+        raise ValueError(f"table must have shape (records, columns), got {array.shape}")
+    names = array.dtype.names or [f"x{at}" for at in range(array.shape[1])]
+    return pd.DataFrame(array, columns=names if array.dtype.names is None else None)
+
+
+def _of_rows(rows: list[Any]) -> pd.DataFrame:
+    """Return rows as a frame of their cells, with the names that most rows have."""
+    form = next((one for one, _ in Counter(map(_form, rows)).most_common(1)), None)
+    if form is None:
+        what = type(rows[0]).__name__ if rows else "no row"
+        raise ValueError(
+            f"table: its rows must be mappings or sequences of values, got {what}; of a file give "
+            "the path, and of a table without rows a data frame"
+        )
+    if isinstance(form, int):
+        names: list[Any] = [f"x{at}" for at in range(form)]
+        some = [one for one in rows if _form(one) == form]
+        kept = [one.tolist() if hasattr(one, "tolist") else list(one) for one in some]
+    else:
+        names = list(next(one for one in rows if _form(one) == form))
+        kept = [[one.get(name) for name in names] for one in rows if isinstance(one, Mapping)]
+    tell_owner(len(rows) - len(kept), "row", "it has not as many values as most, or is no row")
+    columns = {at: _cells([one[at] for one in kept]) for at in range(len(names))}
+    return pd.DataFrame(columns).set_axis(names_of(names), axis=1)
+
+
+def _form(row: Any) -> frozenset[Any] | int | None:
+    """Return a row's names, or the number of its values; None for what is no row."""
+    if isinstance(row, Mapping):
+        return frozenset(row)
+    whole = isinstance(row, str | bytes) or hasattr(row, "columns") or getattr(row, "ndim", 1) != 1
+    return None if whole or not hasattr(row, "__getitem__") else len(row)
+
+
+def _fetched(cursor: Any) -> pd.DataFrame:
+    """Return the rows that a cursor gives: cells as the database gives them."""
+    names = cursor.keys() if hasattr(cursor, "keys") else [one[0] for one in cursor.description]
+    rows = [tuple(one) for one in cursor.fetchall()]
+    return pd.DataFrame(rows, columns=names_of(names), dtype=object)
 
 
 def _query(words: str, connection: Any) -> Any:
-    """Return the rows of a query: cells as the database gives them."""
+    """Return the rows of a query."""
     try:
         if type(connection).__module__.partition(".")[0] in ("duckdb", "_duckdb"):
             return connection.sql(words)
@@ -108,8 +195,6 @@ def _query(words: str, connection: Any) -> Any:
             connection = connection.connection
         cursor = connection.cursor()
         cursor.execute(words)
-        names = names_of(one[0] for one in cursor.description)
-        rows = [tuple(one) for one in cursor.fetchall()]
+        return _fetched(cursor)
     except Exception as error:  # databases raise anything
         raise ValueError(f"table: the query {words!r:.200} fails: {error}") from error
-    return pd.DataFrame(rows, columns=names, dtype=object)

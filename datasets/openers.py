@@ -48,10 +48,11 @@ class _Arrow:
         """Yield the rows, at most :data:`.objects.ROWS` at a time."""
         begin = 0
         for table, odd, digest in self.tables():
-            made = frame_of(table.select(self.header))
-            made.index = pd.RangeIndex(begin, begin + len(made))
-            begin += len(made)
-            yield from sliced(made, odd, digest)
+            for at in range(0, max(len(table), 1), objects.ROWS):
+                made = frame_of(table.slice(at, objects.ROWS).select(self.header))
+                made.index = pd.RangeIndex(begin, begin + len(made))
+                begin += len(made)
+                yield from sliced(made, 0 if at else odd, 0 if at else digest)
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,10 @@ class Held(Generic[T]):
         """Return the records that are read first: here all."""
         return self.part
 
+    def rows(self) -> Iterator[T]:
+        """Yield the records a few at a time, in order: here all."""
+        yield self.part
+
     def each(self, f: Callable[..., S], *public: Any) -> Iterator[S]:
         """Yield the sum of every block, in order."""
         yield f(self.part, *public)
@@ -119,6 +123,23 @@ class Spread(Generic[T]):
         for f, public in self.steps:
             found = f(found, *public)
         return found  # type: ignore[no-any-return]
+
+    def rows(self) -> Iterator[T]:
+        """Do :meth:`Held.rows`, in this process, and check what was read as sums do."""
+        from bdpvi.datasets import digests  # late: settings add nothing up
+
+        for block in self.parts:
+            digest, parts = 0, iter(block.read())
+            while True:
+                try:
+                    if (part := next(parts, None)) is None:
+                        break
+                    digest += digests.of(part)
+                    made = _stepped(part, self.steps)
+                except Exception as error:
+                    _failed(block, error)
+                yield made
+            self._same(block, None, digest)
 
     def thinned(self, step: int) -> Spread[T]:
         """Return the records of every ``step``-th block."""

@@ -34,6 +34,7 @@ class Sheet:
 
     file: Stored
     header: tuple[str, ...]
+    kind = "excel"
 
     @property
     def name(self) -> str:

@@ -25,9 +25,9 @@ from bdpvi.datasets.looks import Misread
 from bdpvi.datasets.measuring import measured, whole
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.outcome import outcome
-from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
+from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import NAMES, UNUSED, types_of
 from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.noise.keys import Key
@@ -181,7 +181,7 @@ def from_csv(
     file: FileFormat | None = None,
     **options: Any,
 ) -> Split:
-    """Read a file by :func:`read_table` and split it by :func:`from_frame`.
+    """Read a file by :meth:`bdpvi.Table.frame` and split it by :func:`from_frame`.
 
     Args:
         path: the file.
@@ -191,19 +191,19 @@ def from_csv(
         options: see :func:`from_frame`; ``name`` is by default the file's name.
 
     Raises:
-        ValueError: as in :func:`read_table` and :func:`from_frame`.
-        OSError: if the file cannot be opened.
+        ValueError: as in :meth:`bdpvi.Table.of` and :func:`from_frame`.
     """
     given = {one.name: options.pop(one.name) for one in fields(FileFormat) if one.name in options}
     file = replace(file or FileFormat(), **given)
     constants = options.get("constants") is not None  # each value is then read by itself
-    types, header = options.get("types"), read_header(path, **vars(file))
+    table, types = Table.of(path, file=file), options.get("types")
+    header = list(table.header)
     if constants or types is not None:
         types = in_file(types, header, file)
     if not constants:
         types = _named(types, [one for one in options.get("categorical", ()) if one in header])
     written = {options.get("unit"), options.get("key"), *(() if types is None else types.read_by)}
-    frame = read_table(path, text=constants, least=1 - constants, written=written, **vars(file))
+    frame = table.frame(text=constants, least=1 - constants, written=written)
     options = {"name": Path(path).stem, **options, "types": types}
     split = from_frame(frame, target, **options)
     if file.declared:

@@ -47,11 +47,11 @@ from bdpvi.cli import app
 from bdpvi.commands import synthesize
 from bdpvi.commands.options import WholeTable
 from bdpvi.datasets import constants_of, from_blocks, from_frame, partition
-from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.items import Items
 from bdpvi.datasets.objects import ROWS
 from bdpvi.datasets.schema import Schema
+from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.federated_vi import fit_federated
@@ -161,7 +161,7 @@ def of_visits(folder: Path, name: str) -> Any:
     twice.to_csv(folder / "visits.csv", index=False)
     if name == "parts":
         run("partition", folder / "visits.csv", "--by", "who", "--out", folder / name)
-    table = Blocks.of(folder / name, size=2_000)
+    table = Table.of(folder / name, size=2_000)
     return private(table, constants=PUBLIC, unit="who", rows_per_unit=2, ledger=Ledger())
 
 
@@ -386,7 +386,7 @@ def on_disk(t: Path, neighbours: Any) -> Any:
     (FRAME.assign(sick=(FRAME["sick"] == "yes") * 1.0, age=FRAME["age"] / 99)).to_csv(
         t / "t.csv", index=False
     )
-    return fitted(data=bdpvi.Table(t / "t.csv", "sick"), neighbours=neighbours)
+    return fitted(data=bdpvi.Table.of(t / "t.csv").numbers("sick"), neighbours=neighbours)
 
 
 def visits(model: Any, rows: int, **more: Any) -> Any:

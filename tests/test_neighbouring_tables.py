@@ -236,7 +236,7 @@ def test_a_table_on_disk_is_fitted_as_its_rows_are(tmp_path: Path) -> None:
         frame.to_parquet(tmp_path / f"{i}.parquet")
         guide, table = (
             MeanField(model, noise_scale=0.3),
-            bdpvi.Table(tmp_path / f"{i}.parquet", "y"),
+            bdpvi.Table.of(tmp_path / f"{i}.parquet").numbers("y"),
         )
         streamed = bdpvi.fit(model, guide, table, progress=False)
         whole = bdpvi.fit(

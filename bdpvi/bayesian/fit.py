@@ -31,7 +31,6 @@ from bdpvi.bayesian.neighbours.route import Neighbours
 from bdpvi.bayesian.optimum.drawn import FixedDraws
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.stream import over
-from bdpvi.bayesian.optimum.tables import Table
 from bdpvi.datasets.dataset import BlockData, Dataset, People, in_arrays, pair
 from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.guides.checks import require
@@ -183,7 +182,7 @@ class Training:
 def fit(
     model: Model,
     guide: Guide | AutoGuide,
-    data: Dataset | BlockData | Table | tuple[object, object],
+    data: Dataset | BlockData | tuple[object, object],
     *,
     training: Training | None = None,
     neighbours: Neighbours | None = None,
@@ -199,9 +198,9 @@ def fit(
             which :func:`bdpvi.guides.of` converts.
         data: N ≥ 3 records, or any number if a worst case is known; records that are invalid for
             the model are left out. Or a pair (x, y) of arrays, frames, tensors or lists
-            for :meth:`Dataset.of`; or a :class:`~bdpvi.Table` on disk, which
-            ``Optimum()`` reads in passes; or, with ``guides.Laplace``, a table in blocks of
-            :func:`bdpvi.datasets.from_blocks`, whose sums workers compute.
+            for :meth:`Dataset.of`; or records of a table in blocks, of :meth:`bdpvi.Table.numbers`
+            or :func:`bdpvi.datasets.from_blocks`, which ``Optimum()`` and ``guides.Laplace`` read
+            in passes.
         training: steps, batches, optimiser and device of SVI; :class:`Training` by default.
         neighbours: how the leave-one-out fits are computed. The default is ``Optimum()`` if it
             applies: all leave-one-out fits with proven errors, for a full-rank or mean-field
@@ -237,7 +236,7 @@ def fit(
     torch.Size([30])
     """
     training = training or Training()
-    if not isinstance(data, Dataset | BlockData | Table):
+    if not isinstance(data, Dataset | BlockData):
         data = Dataset.of(*pair(data))
     model = with_categories(model, _one_hot(data.preprocessing))
     if isinstance(data, Dataset):
@@ -246,13 +245,17 @@ def fit(
     shown = in_arrays(data)
     basis.given(data, **shown)
     plan, optim = training.plan, training.optim
-    there: Dataset | BlockData | Table = data
+    there: Dataset | BlockData = data
     if isinstance(data, BlockData):
-        _check_blocks(guide, training)
         moved = Dataset(torch.zeros(1, len(data.feature_names)), torch.zeros(1))
-    elif isinstance(data, Table):
-        there = data.to(device_of(training.device), training.dtype)
-        moved = there.first()
+        if not isinstance(guide, guides.Laplace):
+            there = data.to(training.dtype)
+            moved = moved.to(device_of(training.device), training.dtype)
+        elif training.rate != 1 or training.optim is not None:
+            raise ValueError(
+                "training: a table in blocks is fitted by Newton steps on all records; leave rate "
+                "and optim out"
+            )
     else:
         there = moved = data.to(device_of(training.device), training.dtype)
     require(model, guide, moved if len(moved) else _blank(moved))
@@ -260,7 +263,7 @@ def fit(
     if isinstance(guide, AutoGuide):
         guide = guides.of(guide, model, moved)
     track = bars.bar if progress else bars.silent
-    if isinstance(there, Table):
+    if isinstance(there, BlockData) and not isinstance(guide, guides.Laplace):
         neighbours = over(there, neighbours)
     elif isinstance(guide, guides.Laplace):
         neighbours = neighbours or Mode()
@@ -320,20 +323,6 @@ def _usual(model: Model, guide: Guide, training: Training) -> Neighbours:
     if training.optim is None and FixedDraws.takes(model, guide):
         return FixedDraws()
     return Coupled()
-
-
-def _check_blocks(guide: object, training: Training) -> None:
-    """Refuse what a table in blocks cannot be fitted by."""
-    if not isinstance(guide, guides.Laplace):
-        raise ValueError(
-            f"guide: a table in blocks is fitted by guides.Laplace, got {type(guide).__name__}; "
-            "for other guides give a Dataset in memory"
-        )
-    if training.rate != 1 or training.optim is not None:
-        raise ValueError(
-            "training: a table in blocks is fitted by Newton steps on all records; leave rate and "
-            "optim out"
-        )
 
 
 def _blank(data: Dataset) -> Dataset:

@@ -144,11 +144,11 @@ def look_first(data: Path, *, yes: bool, quiet: bool, **options: Any) -> None:
     """
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.looks import ReadingWarning
-    from bdpvi.datasets.reading import read_header
+    from bdpvi.datasets.table import Table
     from bdpvi.tables import look
 
-    names = [one.name for one in fields(FileFormat)]
-    read_header(data, **{name: options[name] for name in names})  # refuses what is not readable
+    file = FileFormat(**{one.name: options[one.name] for one in fields(FileFormat)})
+    Table.of(data, file=file)  # refuses what is not readable
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of reading come when the command itself reads

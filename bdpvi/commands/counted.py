@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from bdpvi.datasets.blocks import Blocks
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.records import Records, Spread
+    from bdpvi.datasets.table import Table
     from bdpvi.privacy.ledger import Ledger
     from bdpvi.releases.intent import Begun
     from bdpvi.releases.transaction import Transaction
@@ -67,7 +67,7 @@ def counted_bytes(
     return made.to_bytes()
 
 
-def digest_of(table: str | Blocks, executor: Executor | None) -> str:
+def digest_of(table: str | Table, executor: Executor | None) -> str:
     """Return the digest of a table's content."""
     if isinstance(table, str):
         return hashlib.sha256(Path(table).read_bytes()).hexdigest()

@@ -52,25 +52,22 @@ def schema(
     reason. Keep the draft secret until then. The same file is that of --types.
     """
     from bdpvi._ground.types import tell_owner
-    from bdpvi.datasets.blocks import ODD, Blocks, in_blocks
     from bdpvi.datasets.encoding import with_text_names
-    from bdpvi.datasets.first_rows import FirstRows
     from bdpvi.datasets.formats import FileFormat
-    from bdpvi.datasets.reading import read_table
     from bdpvi.datasets.schema import measured
+    from bdpvi.datasets.table import ODD, Table, in_blocks
 
     file = FileFormat(
         separator=separator, multiline=multiline, charset=charset, decimal=decimal,
         thousands=thousands, date_format=date_format,
     )  # fmt: skip
-    said = ""
+    said, table = "", Table.of(data, file=file)
     if in_blocks(data):
-        first = FirstRows.of(Blocks.of(data, file))
-        frame = first.frame
-        tell_owner(first.left_out, "line", ODD)
-        said = "" if first.whole else f"the draft is of the first {len(frame)} rows"
+        frame, whole, odd = table.first()
+        tell_owner(odd, "line", ODD)
+        said = "" if whole else f"the draft is of the first {len(frame)} rows"
     else:
-        frame = with_text_names(read_table(data, text=True, **vars(file)))
+        frame = with_text_names(table.frame(text=True))
     source = "Write here where these bounds are from."
     drafted = measured(without(frame, drop), source, categorical or (), file)
     drafted.save(out)

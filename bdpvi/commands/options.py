@@ -292,13 +292,13 @@ class TableArguments:
     @property
     def identity(self) -> Identity | None:
         """Whose rows it has, by one pass; None for a public table."""
-        from bdpvi.datasets.blocks import Blocks
         from bdpvi.datasets.identity import Identity
+        from bdpvi.datasets.table import Table
 
         if self.data in TABLES:
             return None
         found: Identity = (
-            Blocks.of(self.data, self.file).records().sum(Identity.of, self.file.signs[:2])
+            Table.of(self.data, file=self.file).records().sum(Identity.of, self.file.signs[:2])
         )
         return found
 
@@ -377,12 +377,9 @@ class WholeTable(TableArguments):
     @property
     def header(self) -> list[str]:
         """The names of its columns."""
-        from bdpvi.datasets.blocks import Blocks
-        from bdpvi.datasets.reading import read_header
+        from bdpvi.datasets.table import Table
 
-        if self.in_blocks:
-            return list(Blocks.of(self.data, self.file).header)
-        return read_header(self.data, **vars(self.file))
+        return list(Table.of(self.data, file=self.file).header)
 
 
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:

@@ -25,7 +25,7 @@ def partition(
     data: Annotated[
         str,
         typer.Argument(
-            help="A file of text, Parquet, Feather or ORC; a folder, a glob or a URL of such files."
+            help="A file of any kind that private takes; a folder, a glob or a URL of such files."
         ),
     ],
     by: Annotated[str, typer.Option(help="Column that identifies persons.")],
@@ -42,8 +42,9 @@ def partition(
     """Write a table anew so that all rows of a person lie in one block, for --unit.
 
     The folder holds the same rows in Parquet files of one block each; cells of a CSV file stay
-    text, as they are written. The table need not fit in memory. The folder is as secret as the
-    table, and needs the same --unit, and --types if some are given here.
+    text, as they are written, and those of a workbook become text. The table need not fit in
+    memory. The folder is as secret as the table, and needs the same --unit, and --types if some are
+    given here.
 
     Example: bdpvi partition visits.csv --by patient --out visits
     """

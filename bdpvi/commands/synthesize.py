@@ -137,12 +137,11 @@ def synthesize(
     """
     import bdpvi
     from bdpvi._ground import progress
-    from bdpvi.datasets.blocks import Blocks, in_blocks
     from bdpvi.datasets.encoding import with_text_names
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.identity import Identity
-    from bdpvi.datasets.reading import read_header, read_table
     from bdpvi.datasets.schema import in_file
+    from bdpvi.datasets.table import Table, in_blocks
     from bdpvi.privacy.book import ROW
     from bdpvi.privacy.places import Places
     from bdpvi.releases import persons
@@ -164,12 +163,11 @@ def synthesize(
         thousands=thousands, date_format=date_format,
     )  # fmt: skip
     known = None if schema is None else _consented(schema, from_data)
-    blocks = None
+    blocks, whole = None, Table.of(data, file=file)
     if in_blocks(data) or workers is not None or dask:
         quality.check_in_memory(groups or ())
-        blocks, no_report = Blocks.of(data, file), True
-    header = list(blocks.header) if blocks is not None else read_header(data, **vars(file))
-    kept_header = remaining(header, drop)
+        blocks, no_report = whole, True
+    kept_header = remaining(list(whole.header), drop)
     given: dict[str, Any] = {
         "schema": in_file(known, kept_header, file),
         "target": target or None,
@@ -198,7 +196,7 @@ def synthesize(
             unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person,
             **vars(file),
         )  # fmt: skip
-        frame = with_text_names(read_table(data, text=True, least=0, **vars(file)))
+        frame = with_text_names(whole.frame(text=True, least=0))
         identity = Identity.of(frame, file.signs[:2])
         used = without(frame, drop).reset_index(drop=True)
         persons.warn_of_repeats(frame.drop(columns=used.columns), unit, 2)

@@ -17,7 +17,6 @@ import pandas as pd
 from bdpvi._ground import schema as files
 from bdpvi._ground import store, validate
 from bdpvi.datasets import grid, made_up
-from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.bought import CATEGORY, NUMBER
 from bdpvi.datasets.bounds import NOTHING
 from bdpvi.datasets.formats import FileFormat
@@ -26,6 +25,7 @@ from bdpvi.datasets.made_up import Copies
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Schema, of_today
+from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ESTIMATED, ROWS
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW
@@ -150,7 +150,7 @@ class Synthetic:
 
 
 def synthesize(
-    table: pd.DataFrame | Blocks | str | os.PathLike[str],
+    table: pd.DataFrame | Table | str | os.PathLike[str],
     schema: Schema | None = None,
     target: str | None = None,
     *,
@@ -176,7 +176,7 @@ def synthesize(
         table: the rows, with the schema's columns in any order: a table in memory, as
             :func:`bdpvi.private` takes it. Or one in blocks, which need not fit in memory: a file,
             a folder or a glob of files of one kind, a URL, a Dask data frame, or
-            :class:`bdpvi.datasets.blocks.Blocks`.
+            :class:`bdpvi.datasets.table.Table`.
         schema: the type of each column, if any; public, made without looking at the table.
         target: the most important column, if any, such as the label of a classifier.
         epsilon, delta: worst-case guarantee of this release.

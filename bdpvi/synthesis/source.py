@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks, in_blocks
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.identity import Identity
@@ -18,6 +17,7 @@ from bdpvi.datasets.looks import Misread
 from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.records import Held, Records, Spread
 from bdpvi.datasets.schema import Schema, in_file
+from bdpvi.datasets.table import LEFT_OUT, ODD, Table, in_blocks
 from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import Persons, RowLimit, check_dtype
 from bdpvi.releases import persons
@@ -35,16 +35,18 @@ class Source:
         header: the names of its columns.
         rows: the rows.
         file: how it is written, if it is in files.
+        declared: declared types of its columns, if it has any.
     """
 
     header: list[str]
     rows: Records[pd.DataFrame]
     file: FileFormat = field(default_factory=FileFormat)
+    declared: Schema | None = None
 
     @classmethod
     def of(
         cls,
-        table: pd.DataFrame | Blocks | str | os.PathLike[str],
+        table: pd.DataFrame | Table | str | os.PathLike[str],
         unit: str,
         rows_per_unit: int,
         one_row_per_person: bool,
@@ -58,15 +60,15 @@ class Source:
             ValueError: naming the argument at fault.
         """
         table = in_memory(table)
-        path = table.path or table if isinstance(table, Blocks) else table
+        path = table.path or table if isinstance(table, Table) else table
         persons.check_said(
             path, unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person
         )
-        if isinstance(table, str | os.PathLike | Blocks) or in_blocks(table):
-            blocks = table if isinstance(table, Blocks) else Blocks.of(table, file)
+        if isinstance(table, str | os.PathLike | Table) or in_blocks(table):
+            blocks = Table.of(table, file=file)
             track = bar if progress else None
             rows = blocks.records(executor, track=track, what="pass")
-            return cls(list(blocks.header), rows, blocks.file)
+            return cls(list(blocks.header), rows, blocks.file, blocks.schema)
         if executor is not None:
             raise ValueError("executor: a table in memory needs no workers; leave it out")
         if file is not None:
@@ -77,6 +79,7 @@ class Source:
 
     def schema(self, given: Schema | None) -> Schema | None:
         """Return a schema with the file's signs."""
+        given = given or self.declared
         return given if isinstance(self.rows, Held) else in_file(given, self.header, self.file)
 
 

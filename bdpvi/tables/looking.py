@@ -15,17 +15,15 @@ import pandas as pd
 from bdpvi._ground.outputs import several
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import TooFewRecordsError, tell_owner
-from bdpvi.datasets.blocks import ODD, Blocks, in_blocks, is_dask
 from bdpvi.datasets.bought import UNDECLARED
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
-from bdpvi.datasets.first_rows import FirstRows
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, numbers_in, seems, sign_options
-from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.stored import files_of
+from bdpvi.datasets.table import ODD, Table, in_blocks
 from bdpvi.datasets.types import BOOLEAN, NUMBERS, UNUSED, ColumnType
 from bdpvi.privacy.book import ROW
 from bdpvi.regression.objective_plan import FEWEST, MOST
@@ -57,8 +55,7 @@ def look(
     rows in memory is a look at its first 200,000.
 
     Args:
-        path: a file; or a table in blocks: a folder, a glob or a URL of files of one kind,
-            a Dask data frame, or :class:`~bdpvi.datasets.blocks.Blocks`.
+        path: what :meth:`bdpvi.Table.of` takes; all rows of a single file are in memory.
         types: declared types of columns, or the file with them.
         executor: workers that count the cells, as for :func:`bdpvi.private`; with it a file is
             read in blocks too.
@@ -77,46 +74,48 @@ def look(
         PrivacyUtilityWarning: about lines that are left out.
 
     Raises:
-        ValueError: as :func:`bdpvi.datasets.reading.read_table` does, or naming a missing column.
-        OSError: if the file cannot be read.
+        ValueError: as :meth:`bdpvi.Table.of` does, or naming a missing column.
     """
     names = {one.name for one in fields(FileFormat)}
     file = FileFormat(**{name: one for name, one in options.items() if name in names})
     given = {name: one for name, one in options.items() if name not in names}
     if types is not None and not isinstance(types, Schema):
         types = Schema.load(types)
-    asked = Asked(types=types, **given)
-    if executor is None and not in_blocks(path):
-        seeming = seems(path, file)
-        found = seen(read_table(path, text=True, least=0, **vars(seeming)), asked, seeming)
+    seeming = _seems(path, file)
+    table = Table.of(path, file=seeming)
+    asked = Asked(types=types or table.schema, **given)
+    if executor is None and isinstance(path, str | os.PathLike) and not in_blocks(path):
+        found = seen(table.frame(text=True, least=0), asked, seeming)
     else:
-        seeming = _seems(path, file)
-        blocks = path if isinstance(path, Blocks) else Blocks.of(path, seeming)
-        rows = blocks.records(executor, track=bar if progress else None, what="counts")
-        found = _seen(FirstRows.of(blocks), rows, asked, seeming)
+        rows = table.records(executor, track=bar if progress else None, what="counts")
+        found = _seen(table.first(), rows, asked, seeming)
     return replace(found, findings=(*_of_file(file, seeming), *found.findings))
 
 
 def _seems(table: Any, file: FileFormat) -> FileFormat:
     """Return the format that the first file of a table in blocks seems to have."""
-    if isinstance(table, Blocks) or is_dask(table) or "://" in os.fspath(table):
+    if not isinstance(table, str | os.PathLike) or "://" in os.fspath(table):
         return file
     return seems(files_of(os.fspath(table))[0], file)
 
 
 def _seen(
-    first: FirstRows, rows: Records[pd.DataFrame], asked: Asked, file: FileFormat
+    first: tuple[pd.DataFrame, bool, int],
+    rows: Records[pd.DataFrame],
+    asked: Asked,
+    file: FileFormat,
 ) -> TableLook:
     """Return the look at a table by its first rows, and by counts of all."""
-    header = list(first.frame.columns)
-    if first.whole:
-        tell_owner(first.left_out, "line", ODD)
-        return seen(first.frame, asked, file)
+    frame, whole, odd = first
+    header = list(frame.columns)
+    if whole:
+        tell_owner(odd, "line", ODD)
+        return seen(frame, asked, file)
     _check(header, asked)
     numbers = tuple(name for name, kind in asked.public.items() if kind in NUMBERS)
     counted = rows.sum(totals, _types(header, asked, file), numbers)
     tell_owner(counted[1], "line", ODD)
-    return replace(seen(first.frame, asked, file, counted), first=len(first.frame))
+    return replace(seen(frame, asked, file, counted), first=len(frame))
 
 
 def seen(

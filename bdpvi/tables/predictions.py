@@ -20,13 +20,13 @@ from bdpvi._ground.outputs import csv_text
 from bdpvi._ground.progress import bar
 from bdpvi._ground.store import claimed
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks
 from bdpvi.datasets.cells import read_cell, read_columns
 from bdpvi.datasets.columns import as_named, label
 from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import Unclear, tell_of_unclear, unclear
 from bdpvi.datasets.records import Spread, added
+from bdpvi.datasets.table import LEFT_OUT, ODD, Table
 from bdpvi.datasets.types import ANY, ColumnType
 from bdpvi.models.kinds import OfClasses
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -65,7 +65,7 @@ class Predictions:
     """
 
     release: Release
-    table: Blocks
+    table: Table
     encoding: Encoding
     ids: tuple[str, ...] = ()
     guess: ColumnType | None = None
@@ -89,7 +89,7 @@ class Predictions:
         Args:
             release: a release of a table with raw columns, such as :func:`bdpvi.load_release`
                 reads.
-            table: what :meth:`bdpvi.datasets.blocks.Blocks.of` takes: a file; a folder, a glob or
+            table: what :meth:`bdpvi.datasets.table.Table.of` takes: a file; a folder, a glob or
                 a URL of files; a data frame; or its blocks.
             ids: columns that the predictions begin with.
             unknown: ``"refuse"`` or ``"base"``: see
@@ -111,7 +111,7 @@ class Predictions:
             )
         encoding = replace(encoding, unknown=unknown) if unknown else encoding
         types = {name: one.in_file(*file.signs) for name, one in encoding.types.items()}
-        blocks = table if isinstance(table, Blocks) else Blocks.of(table, file)
+        blocks = Table.of(table, file=file)
         guess = None if file.plain else ColumnType(kind=ANY).in_file(*file.signs)
         made = cls(release, blocks, encoding.typed(types), tuple(ids), guess, executor, progress)
         made._check_ids()

@@ -27,7 +27,6 @@ from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, WorstCaseDP
 from bdpvi.bayesian.neighbours.route import Remove
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.releases import carried_out
-from bdpvi.datasets.blocks import Blocks, in_blocks
 from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
@@ -35,9 +34,9 @@ from bdpvi.datasets.identity import Identity
 from bdpvi.datasets.looks import Misread, beyond, tell_of_clamped, tell_of_target
 from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
-from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.records import Held, Records
 from bdpvi.datasets.schema import in_file
+from bdpvi.datasets.table import Table, in_blocks
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import RowLimit, at_most, persons_of, without_unit
 from bdpvi.privacy.book import ROW, checked
@@ -75,7 +74,7 @@ LEDGER = "ledger.jsonl"
 
 
 def private(
-    table: pd.DataFrame | Dataset | Blocks | str | os.PathLike[str],
+    table: pd.DataFrame | Dataset | Table | str | os.PathLike[str],
     *,
     target: str = "",
     positive: object = None,
@@ -129,7 +128,7 @@ def private(
         table: a file, a data frame of pandas or Polars, a relation of DuckDB, a table or stream of
             pyarrow, a query with its connection, or records with public preprocessing. Or a table
             in blocks, which need not fit in memory: a folder or a glob of files of one kind, a URL,
-            a Dask data frame, or :class:`bdpvi.datasets.blocks.Blocks`. With a ``unit`` all rows of
+            a Dask data frame, or :class:`bdpvi.datasets.table.Table`. With a ``unit`` all rows of
             a person must lie in one block; :func:`bdpvi.datasets.partition` writes such a table.
         target: the column to predict, yes or no unless there is a ``model``. Rows with a blank
             target are left out, independently of each other.
@@ -265,7 +264,7 @@ class Work:
         limit: the rows used of each person of a table in blocks; None for all.
     """
 
-    table: pd.DataFrame | Dataset | Blocks
+    table: pd.DataFrame | Dataset | Table
     pipeline: Pipeline
     people: People = field(default_factory=People)
     budget: Budget | None = None
@@ -279,7 +278,7 @@ class Work:
     @classmethod
     def of(
         cls,
-        table: pd.DataFrame | Dataset | Blocks | str | os.PathLike[str],
+        table: pd.DataFrame | Dataset | Table | str | os.PathLike[str],
         *,
         file: FileFormat | None = None,
         progress: bool = True,
@@ -299,7 +298,7 @@ class Work:
         torch.zeros(1, dtype=torch.float64, device=there).cpu()  # refused before a charge
         table = in_memory(table)
         said: Any = {"unit": unit, "rows_per_unit": rows_per_unit}
-        path_of = table.path or table if isinstance(table, Blocks) else table
+        path_of = table.path or table if isinstance(table, Table) else table
         persons.check_said(path_of, **said, one_row_per_person=one_row_per_person)
         checked(budget, unit, rows_per_unit)
         file = file or FileFormat()
@@ -312,10 +311,11 @@ class Work:
         people, limit, identity = People(**said), None, None
         path_given = isinstance(table, str | os.PathLike)
         if in_blocks(table) or (path_given and executor is not None):
-            table = table if isinstance(table, Blocks) else Blocks.of(table, file)
+            table = Table.of(table, file=file)
             file = table.file
             pipeline = {"name": spread.name_of(table), **pipeline}
-            pipeline["types"] = in_file(pipeline.get("types"), list(table.header), file)
+            types = pipeline.get("types") or table.schema
+            pipeline["types"] = in_file(types, list(table.header), file)
         elif executor is not None:
             raise ValueError("executor: a table in memory needs no workers; leave it out")
         elif isinstance(table, str | os.PathLike):
@@ -324,7 +324,7 @@ class Work:
             named = (unit, *pipeline.get("categorical", ()))
             table, types = _read(table, file, raw, pipeline.get("types"), named)
             pipeline["types"] = types
-        if own is not None and not isinstance(table, Dataset | Blocks):
+        if own is not None and not isinstance(table, Dataset | Table):
             identity = Identity.of(with_text_names(table), file.signs[:2])
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "name": table.name}
@@ -337,7 +337,7 @@ class Work:
                     "exposure: for encoded records it belongs to the model, as a column number"
                 )
             people = table.people
-        elif isinstance(table, Blocks):
+        elif isinstance(table, Table):
             spread.check(Pipeline(**pipeline))
             if unit != ROW:
                 limit, pipeline["types"] = _first_rows(table, pipeline.get("types"), people)
@@ -351,7 +351,7 @@ class Work:
         rehearse(work)
         work.look()
         if own is not None:
-            identity = work.looked[1] if isinstance(table, Blocks) else identity
+            identity = work.looked[1] if isinstance(table, Table) else identity
             found = account(path_of, identity, ledger, other_people=made.other_people)
             if out is not None:  # the account may be that of another table
                 _held(*places(out, secret), found.path)
@@ -362,7 +362,7 @@ class Work:
         """Show the owner what may be read otherwise than meant, before anything is charged."""
         if isinstance(self.table, Dataset):
             return
-        if isinstance(self.table, Blocks):
+        if isinstance(self.table, Table):
             assert self.looked  # the first pass, which tells what it finds
             return
         frame, pipeline = with_text_names(self.table), self.pipeline
@@ -380,7 +380,7 @@ class Work:
     @cached_property
     def rows(self) -> Rows:
         """The raw rows that have a target, in memory."""
-        assert not isinstance(self.table, Dataset | Blocks)
+        assert not isinstance(self.table, Dataset | Table)
         return read_rows(self.table, self.pipeline)
 
     @property
@@ -391,7 +391,7 @@ class Work:
 
     @property
     def _all_rows(self) -> Records[pd.DataFrame] | None:
-        if not isinstance(self.table, Blocks):
+        if not isinstance(self.table, Table):
             return None
         track = bar if self.progress else None
         return self.table.records(self.executor, track=track, what="pass")
@@ -405,7 +405,7 @@ class Work:
     @property
     def header(self) -> list[str]:
         """The names of the table's columns, without that of persons."""
-        if isinstance(self.table, Blocks):
+        if isinstance(self.table, Table):
             named = list(self.table.header)
             return named if self.limit is None else without_unit(named, self.limit.unit)
         assert not isinstance(self.table, Dataset)
@@ -417,7 +417,7 @@ class Work:
         pipeline = self.pipeline
         if isinstance(self.table, Dataset):
             return replace(self.table, preprocessing=self._noting(self.table.preprocessing))
-        if not pipeline.from_data or isinstance(self.table, Blocks):
+        if not pipeline.from_data or isinstance(self.table, Table):
             return None
         given = {"drop": pipeline.drop, "categorical": pipeline.categorical, **pipeline.measuring}
         data = dataset_from_frame(
@@ -669,7 +669,7 @@ class Work:
         """Return digests of the table and of the options."""
         if isinstance(self.table, Dataset):
             table = self.table.fingerprint()
-        elif isinstance(self.table, Blocks):
+        elif isinstance(self.table, Table):
             table = self.table.fingerprint(self.executor)
             if self.limit is not None:
                 table = hashlib.sha256(f"{table} {self.limit!r}".encode()).hexdigest()
@@ -687,15 +687,15 @@ def _read(
     named: Sequence[str],
 ) -> tuple[pd.DataFrame, Schema | None]:
     """Return the rows of a file, columns of names as written, and the types of its columns."""
+    read = Table.of(table, file=file)
     if raw or types is not None:
-        types = in_file(types, read_header(table, **vars(file)), file)
+        types = in_file(types, list(read.header), file)
     written = {*named, *(() if types is None else types.read_by)}
-    least = 0 if raw else 1
-    return read_table(table, text=raw, least=least, written=written, **vars(file)), types
+    return read.frame(text=raw, least=0 if raw else 1, written=written), types
 
 
 def _first_rows(
-    table: Blocks, types: Schema | None, people: People
+    table: Table, types: Schema | None, people: People
 ) -> tuple[RowLimit, Schema | None]:
     """Return the rows used of each person of a table in blocks, and the other columns' types."""
     without_unit(table.header, people.unit)

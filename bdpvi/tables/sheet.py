@@ -11,13 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from bdpvi.datasets.blocks import LEFT_OUT
 from bdpvi.datasets.cells import read, read_cell
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, date_formats, shapes
 from bdpvi.datasets.measuring import MOST_CATEGORIES, objection
 from bdpvi.datasets.schema import Schema, in_file
+from bdpvi.datasets.table import LEFT_OUT
 from bdpvi.datasets.types import ANY, BLANK, BOOLEAN, NUMBERS, ColumnType, types_of
 from bdpvi.privacy.book import ROW
 from bdpvi.tables.looks import ColumnLook

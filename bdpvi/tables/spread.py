@@ -8,11 +8,11 @@ import numpy as np
 
 from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.guarantees import WORST_CASE
-from bdpvi.datasets.blocks import LEFT_OUT, ODD, Blocks
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.identity import Identity
 from bdpvi.datasets.looks import beyond, tell_of_clamped, tell_of_labels
 from bdpvi.datasets.records import Records, Spread
+from bdpvi.datasets.table import LEFT_OUT, ODD, Table
 from bdpvi.datasets.units import Persons, RowLimit
 from bdpvi.tables.encoded import WITHOUT, usable
 from bdpvi.tables.pipeline import Pipeline
@@ -107,7 +107,7 @@ def _facts(
     return len(rows), left_out, odd, labels, clamped, persons, Identity.of(whole, signs)
 
 
-def name_of(table: Blocks) -> str:
+def name_of(table: Table) -> str:
     """Return the name of the data in reports."""
     from pathlib import Path
 

@@ -386,7 +386,7 @@ STOPPED = {
     ),
     "cost": ("bdpvi.bayesian.releases.cost", ["{fit}"]),
     "predict": (
-        "bdpvi.tables.predictions.Blocks.of",
+        "bdpvi.tables.predictions.Table.of",
         ["{release}", "--data", "{new}", "--out", "{new}"],
     ),
     "ledger show": ("bdpvi.bayesian.storage.open_ledger", ["{fit}"]),

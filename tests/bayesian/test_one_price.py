@@ -11,12 +11,13 @@ from accounts import bayes, elsewhere, evidence_of
 from simulated import logistic_data
 
 import bdpvi
-from bdpvi import Dataset, Optimum
+from bdpvi import Optimum
 from bdpvi._ground.schema import to_json
 from bdpvi.bayesian import storage
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
 from bdpvi.cli import main
+from bdpvi.datasets.dataset import Data
 from bdpvi.guides import MeanField
 from bdpvi.tables import files
 from bdpvi.tables.recipe import Recipe
@@ -25,7 +26,7 @@ DRAWS, TEMPERATURE, DELTA = 3, 0.5, 1e-5
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0, intercept=True)
 
 
-def fitted(data: Dataset | bdpvi.Table) -> bdpvi.Fit:
+def fitted(data: Data) -> bdpvi.Fit:
     return bdpvi.fit(
         MODEL,
         MeanField(MODEL, noise_scale=1.0),
@@ -75,7 +76,7 @@ def test_a_table_on_the_disk_has_the_price_of_one_in_memory(tmp_path: Path) -> N
     rows = pd.DataFrame(data.x.numpy(), columns=list(data.feature_names)).assign(y=data.y.numpy())
     rows.to_parquet(tmp_path / "table.parquet")
     found = []
-    tables: list[Dataset | bdpvi.Table] = [data, bdpvi.Table(tmp_path / "table.parquet", "y")]
+    tables: list[Data] = [data, bdpvi.Table.of(tmp_path / "table.parquet").numbers("y")]
     for one in tables:
         elsewhere()
         fit = fitted(one)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from bdpvi.cli import app
 from bdpvi.commands import check
-from bdpvi.datasets import first_rows
+from bdpvi.datasets import table
 
 SIZE = 4000
 TYPES = {
@@ -137,7 +137,7 @@ def test_a_folder_is_looked_at_and_drafted(tmp_path: Path, monkeypatch: pytest.M
     assert "70 rows, 3 columns; nothing found" in done.stdout
     assert "first" not in done.stdout.replace("first release", "")
     assert str(tmp_path / "t.ledger.jsonl") in done.stdout
-    monkeypatch.setattr(first_rows, "MOST", 60)
+    monkeypatch.setattr(table, "MOST", 60)
     done = run("check", f"{tmp_path}/t/*.csv", *asked)
     assert "70 rows, 3 columns" in done.stdout
     assert "findings are from its first 60 rows" in done.stdout

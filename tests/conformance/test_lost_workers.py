@@ -227,9 +227,9 @@ def set_version(said: str) -> None:
 def test_what_dask_cannot_send_is_said(place: Place, cluster: Any) -> None:
     from threading import Lock
 
-    from bdpvi.datasets.blocks import Blocks
+    from bdpvi.datasets.table import Table
 
-    rows = Blocks.of(place.folder / "parts").records(cluster.get_executor())
+    rows = Table.of(place.folder / "parts").records(cluster.get_executor())
     with pytest.raises(ValueError, match="function or its arguments cannot be sent to a worker"):
         rows.sum(len, Lock())
 

@@ -30,6 +30,7 @@ import bdpvi
 from bdpvi import BayesianDP, Ledger, datasets, guides, sklearn
 from bdpvi.cli import app
 from bdpvi.datasets.dataset import People
+from bdpvi.datasets.table import Table
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.rounds import Rounds
 from bdpvi.networks import DPSGDSettings
@@ -203,7 +204,7 @@ def frame(call: Callable[[pd.DataFrame, Ledger], object]) -> Callable[[bytes, Pa
     """Return a door that takes the file's lines as a data frame of texts."""
 
     def of_lines(lines: bytes, folder: Path) -> object:
-        table = datasets.reading.read_table(written(lines, folder), text=True, least=0)
+        table = Table.of(written(lines, folder)).frame(text=True, least=0)
         return call(table, Ledger.at(folder / "people.jsonl"))
 
     return of_lines

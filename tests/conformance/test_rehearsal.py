@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 import bdpvi
 from bdpvi import Ledger, TooFewRecordsError
 from bdpvi.datasets import Schema, digests, made_up
-from bdpvi.datasets.blocks import BYTES, Blocks
 from bdpvi.datasets.records import Spread
+from bdpvi.datasets.table import BYTES, Table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.synthesis import released
 from bdpvi.tables import rehearsal
@@ -315,12 +315,12 @@ class Drawn:
         return changed(frame) if self.passes > self.after else frame
 
 
-def partitions(after: int, change: Any = None) -> Blocks:
+def partitions(after: int, change: Any = None) -> Table:
     """Return a table of which the third partition changes."""
     from bdpvi.datasets.openers import Partition
 
     each = [Drawn(at, after if at == 2 else 10**9, change) for at in range(4)]
-    return Blocks(
+    return Table(
         "", tuple(table().columns), tuple(Partition(at, one) for at, one in enumerate(each))
     )
 
@@ -374,7 +374,7 @@ def test_a_source_that_can_be_read_once_is_refused_before_a_charge() -> None:
     for call in (private, synthesize):
         ledger = Ledger()
         with pytest.raises(ValueError, match="rows of an iterator"):
-            call(Blocks("", tuple(table().columns), (Once(),)), ledger)
+            call(Table("", tuple(table().columns), (Once(),)), ledger)
         assert not ledger.entries()
 
 
@@ -458,7 +458,7 @@ def test_a_file_that_changes_during_a_pass_is_refused(parquet: bool, tmp_path: P
     path = tmp_path / ("a.parquet" if parquet else "a.csv")
     write = pd.DataFrame.to_parquet if parquet else pd.DataFrame.to_csv
     write(table(), path, index=False)
-    blocks = Blocks.of(str(path), size=BYTES)
+    blocks = Table.of(str(path), size=BYTES)
 
     def changed(part: pd.DataFrame) -> int:
         os.utime(path, ns=(1, 1))
@@ -471,7 +471,7 @@ def test_a_file_that_changes_during_a_pass_is_refused(parquet: bool, tmp_path: P
 def test_a_csv_file_with_its_old_time_and_size_is_still_compared(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     table().to_csv(path, index=False)
-    blocks, was = Blocks.of(str(path)), os.stat(path)
+    blocks, was = Table.of(str(path)), os.stat(path)
     assert blocks.records().sum(len) == ROWS
     path.write_bytes(path.read_bytes().replace(b"yes", b"Yes"))
     os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))

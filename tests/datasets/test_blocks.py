@@ -20,18 +20,17 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bdpvi.datasets import cells, exact
-from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.reading import read_table
 from bdpvi.datasets.records import Held, Spread, depth, in_pairs
 from bdpvi.datasets.stored import Stored
+from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.noise.keys import Key
 
 TEXT = 'age,name\n1,"a, b"\n2,c\n\n3,"open\n4,d,e\n5,f\n6,' + "long" * 30 + "\n7,é\n8,last"
 
 
-def rows_of(blocks: Blocks) -> pd.DataFrame:
+def rows_of(blocks: Table) -> pd.DataFrame:
     """Return all rows, block by block."""
     frames: list[pd.DataFrame] = [*chain.from_iterable(part.read() for part in blocks.parts)]
     return pd.concat(frames, ignore_index=True)
@@ -44,8 +43,8 @@ def rows_of(blocks: Blocks) -> pd.DataFrame:
 def test_each_line_is_in_one_block(tmp_path: Path, charset: str, end: str, size: int) -> None:
     path, file = tmp_path / "a.csv", FileFormat(charset=charset)
     path.write_bytes(TEXT.replace("\n", end).encode(charset))
-    whole = read_table(path, text=True, charset=charset)
-    found = rows_of(Blocks.of(path, file, size))
+    whole = Table.of(path, file=FileFormat(charset=charset)).frame(text=True)
+    found = rows_of(Table.of(path, file=file, size=size))
     assert found.to_numpy().tolist() == whole.to_numpy().tolist()
     assert list(found) == list(whole)
 
@@ -53,7 +52,7 @@ def test_each_line_is_in_one_block(tmp_path: Path, charset: str, end: str, size:
 def test_values_across_lines_keep_a_file_together(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('age,name\n1,"a\nb"\n2,c\n')
-    blocks = Blocks.of(path, FileFormat(multiline=True), 4)
+    blocks = Table.of(path, file=FileFormat(multiline=True), size=4)
     assert len(blocks.parts) == 1
     assert rows_of(blocks)["name"].tolist() == ["a b", "c"]
 
@@ -64,7 +63,7 @@ def test_row_groups_are_blocks_and_columns_are_by_name(tmp_path: Path) -> None:
     frame.loc[6:, ["sex", "age"]].to_parquet(tmp_path / "b.parquet", index=False)
     (tmp_path / "_SUCCESS").touch()
     for path in (tmp_path, f"{tmp_path}/*.parquet", f"file://{tmp_path}/*.parquet"):
-        blocks = Blocks.of(path)
+        blocks = Table.of(path)
         assert len(blocks.parts) == 3
         assert rows_of(blocks).astype({"sex": object}).equals(frame.astype({"sex": object}))
 
@@ -74,13 +73,13 @@ def test_rows_are_numbered_and_names_are_printable_in_each_block(tmp_path: Path)
     frame = pd.DataFrame({"a\x07": range(rows)})
     frame.to_parquet(tmp_path / "a.parquet")
     frame[:9].to_csv(tmp_path / "a.csv", index=False)
-    (block,) = Blocks.of(tmp_path / "a.parquet").parts
+    (block,) = Table.of(tmp_path / "a.parquet").parts
     parts = list(block.read())
     assert len(parts) == 2
     assert [*chain.from_iterable(part.index for part in parts)] == [*range(rows)]
     for name in ("a.csv", "a.parquet"):
-        assert Blocks.of(tmp_path / name).header == ("a\ufffd",)
-    assert rows_of(Blocks.of(tmp_path / "a.csv"))["a\ufffd"].tolist() == [*map(str, range(9))]
+        assert Table.of(tmp_path / name).header == ("a\ufffd",)
+    assert rows_of(Table.of(tmp_path / "a.csv"))["a\ufffd"].tolist() == [*map(str, range(9))]
 
 
 def test_a_table_without_rows_is_one(tmp_path: Path) -> None:
@@ -88,13 +87,13 @@ def test_a_table_without_rows_is_one(tmp_path: Path) -> None:
     frame.to_parquet(tmp_path / "a.parquet", index=False)
     frame.to_csv(tmp_path / "a.csv", index=False)
     for name in ("a.csv", "a.parquet"):
-        assert Blocks.of(tmp_path / name).records().sum(len) == 0
+        assert Table.of(tmp_path / name).records().sum(len) == 0
 
 
 def test_a_dask_data_frame_has_partitions() -> None:
     dataframe = pytest.importorskip("dask.dataframe")
     frame = pd.DataFrame({"age": range(10)})
-    blocks, other = (Blocks.of(dataframe.from_pandas(frame, npartitions=3)) for _ in range(2))
+    blocks, other = (Table.of(dataframe.from_pandas(frame, npartitions=3)) for _ in range(2))
     assert len(blocks.parts) == 3
     assert blocks.records().sum(total, "age") == 45
     assert blocks.fingerprint() == other.fingerprint()
@@ -110,30 +109,30 @@ def test_files_with_other_columns_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"b\.csv has other columns than .*: 'weight' is not in .*a"
     ):
-        Blocks.of(tmp_path)
+        Table.of(tmp_path)
     (tmp_path / "b.csv").write_text("age\n1\n")
     with pytest.raises(ValueError, match=r"b\.csv has other columns than .*: 'sex' is not in .*b"):
-        Blocks.of(tmp_path)
+        Table.of(tmp_path)
     (tmp_path / "b.csv").rename(tmp_path / "b.parquet")
     with pytest.raises(ValueError, match="both Parquet and CSV"):
-        Blocks.of(tmp_path)
+        Table.of(tmp_path)
     with pytest.raises(ValueError, match="neither a file nor a folder or glob"):
-        Blocks.of(f"{tmp_path}/*.pq")
+        Table.of(f"{tmp_path}/*.pq")
     (tmp_path / "a.csv").unlink()
     with pytest.raises(ValueError, match="not a readable Parquet file"):
-        Blocks.of(tmp_path)
+        Table.of(tmp_path)
 
 
 def test_a_changed_or_lost_block_is_named(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("age\n1\n")
-    blocks = Blocks.of(tmp_path)
+    blocks = Table.of(tmp_path)
     print_of = blocks.fingerprint()
     (tmp_path / "b.csv").write_text("age\n22\n")
     for use in (lambda: blocks.records().sum(len), blocks.fingerprint):
         with pytest.raises(ValueError, match=r"b\.csv, bytes 0 to 6: the file has changed"):
             use()
-    assert Blocks.of(tmp_path).fingerprint() != print_of
+    assert Table.of(tmp_path).fingerprint() != print_of
     (tmp_path / "b.csv").unlink()
     with pytest.raises(ValueError, match=r"b\.csv, bytes 0 to 6: .*No such file"):
         blocks.records().sum(len)
@@ -231,7 +230,7 @@ def test_a_function_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
         pytest.raises(ValueError, match="function or its arguments cannot be sent to a worker"),
     ):
-        Blocks.of(tmp_path).records(pool).sum(lambda frame: 1)
+        Table.of(tmp_path).records(pool).sum(lambda frame: 1)
 
 
 def test_a_store_says_when_a_file_has_changed(tmp_path: Path) -> None:
@@ -307,6 +306,6 @@ def test_texts_that_are_not_utf_8_are_refused_in_memory_and_in_blocks(tmp_path: 
     path = tmp_path / "t.parquet"
     parquet.write_table(pa.table({"sick": texts}), path)
     with pytest.raises(ValueError, match=r"t\.parquet is not a readable .*UTF8"):
-        read_table(path)
+        Table.of(path).frame()
     with pytest.raises(ValueError, match=r"t\.parquet, row group 0: .*UTF8"):
-        Blocks.of(str(tmp_path / "*.parquet")).records(None).sum(len)
+        Table.of(str(tmp_path / "*.parquet")).records(None).sum(len)

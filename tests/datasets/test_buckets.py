@@ -19,26 +19,26 @@ from pyarrow import parquet
 from test_cli import run
 
 from bdpvi.datasets import Schema, buckets, partition
-from bdpvi.datasets.blocks import Blocks
+from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import persons_of
 
 CELLS = st.sampled_from(["ada", "bob", "7", "007", " 7", "7.0", "", "?", "é\N{PILE OF POO}", "1e3"])
 
 
-def rows_of(table: Blocks) -> list[tuple[Any, ...]]:
+def rows_of(table: Table) -> list[tuple[Any, ...]]:
     """Return all rows."""
     parts = (part for block in table.parts for part in block.read())
     return [row for part in parts for row in part.itertuples(index=False, name=None)]
 
 
-def parts_of(table: Blocks, by: str, type: ColumnType | None = None) -> list[set[str]]:
+def parts_of(table: Table, by: str, type: ColumnType | None = None) -> list[set[str]]:
     """Return the persons of every part."""
     parts = (part for block in table.parts for part in block.read())
     return [set(persons_of(part[by], type)) - {""} for part in parts]
 
 
-def ordered(table: Blocks, type: ColumnType | None) -> dict[str, list[tuple[Any, ...]]]:
+def ordered(table: Table, type: ColumnType | None) -> dict[str, list[tuple[Any, ...]]]:
     """Return the rows of each person in their order."""
     rows = rows_of(table)
     found: dict[str, list[tuple[Any, ...]]] = {}
@@ -77,7 +77,7 @@ def test_the_rows_are_those_of_the_table_and_each_persons_lie_together(
         folder = Path(name)
         text = "".join(f'"{who}",{number}\n' for who, number in rows)
         (folder / "a.csv").write_text(f"who,n\n{text}", encoding="utf-8")
-        table = Blocks.of(folder / "a.csv", size=size)
+        table = Table.of(folder / "a.csv", size=size)
         given: dict[str, Any] = {"by": "who", "out": folder / "out", "progress": False}
         if largest > most:
             with pytest.raises(ValueError, match=f"by='who': a person has more than {most} rows"):
@@ -140,7 +140,7 @@ def test_numbers_beside_blanks_name_exact_persons(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"who": who}), tmp_path / "a.parquet", row_group_size=2)
     seen: list[str] = []
     work = buckets._Work("who", None, pa.schema([("who", pa.int64())]))
-    for batch in work._hashed(Blocks.of(tmp_path / "a.parquet").parts):
+    for batch in work._hashed(Table.of(tmp_path / "a.parquet").parts):
         seen += batch.column(1).to_pylist()
     assert seen[0] == seen[3]
     assert len(set(seen)) == 3
@@ -178,7 +178,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     given = ("--by", "who", "--out", tmp_path / "out", "--separator", ";", "--types", types)
     assert run("partition", tmp_path / "a.csv", *given, "--quiet") == 0
     assert "1 file, each with all rows of its persons" in capsys.readouterr().out
-    assert Counter(rows_of(Blocks.of(tmp_path / "out"))) == Counter(
+    assert Counter(rows_of(Table.of(tmp_path / "out"))) == Counter(
         [("007", "1"), ("7", "2"), ("8", "3,5")]
     )
     assert run("partition", tmp_path / "no.csv", *given) == 2

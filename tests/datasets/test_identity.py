@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from pyarrow import feather, orc
 
 from bdpvi.datasets import identity as identities
-from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.identity import Identity, Sealed
+from bdpvi.datasets.table import Table
 
 KEY = b"a ledger's"
 RANDOM = np.random.default_rng(0)
@@ -44,7 +44,7 @@ FRAME = pd.DataFrame(
 
 def of(table: Any, file: FileFormat | None = None, **blocks: Any) -> Sealed:
     signs = (file or FileFormat()).signs[:2]
-    found: Identity = Blocks.of(table, file, **blocks).records().sum(Identity.of, signs)
+    found: Identity = Table.of(table, file=file, **blocks).records().sum(Identity.of, signs)
     return found.sealed(KEY)
 
 
@@ -133,7 +133,7 @@ def test_the_same_rows_have_one_identity(carrier: str, one: Sealed, tmp_path: Pa
 def test_workers_find_the_same(one: Sealed, tmp_path: Path) -> None:
     FRAME.to_csv(tmp_path / "a.csv", index=False)
     with ThreadPoolExecutor(2) as pool:
-        rows = Blocks.of(tmp_path / "a.csv", size=9000).records(pool)
+        rows = Table.of(tmp_path / "a.csv", size=9000).records(pool)
         assert rows.sum(Identity.of).sealed(KEY) == one
 
 

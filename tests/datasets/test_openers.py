@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 
 from bdpvi._ground.outputs import csv_text
 from bdpvi.datasets import sheets
-from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import seems
 from bdpvi.datasets.lines import parsed
 from bdpvi.datasets.objects import in_memory
-from bdpvi.datasets.reading import read_header, read_table
+from bdpvi.datasets.table import Table
 
 LONG = 2**62 + 1
 FRAME = pd.DataFrame(
@@ -119,11 +118,11 @@ KINDS = ("csv", "gz", "bz2", "zip", "zst", "parquet", "feather", "orc")
 def test_a_file_is_what_it_holds(kind: str, tmp_path: Path) -> None:
     for name in ("plain", "a.csv", f"a.csv.{kind}"):
         (tmp_path / name).write_bytes(written(kind))
-        found = read_table(tmp_path / name, text=True)
+        found = Table.of(tmp_path / name).frame(text=True)
         assert cells_of(found) == cells_of(FRAME), name
-        assert read_header(tmp_path / name) == ["id", "kg", "sex"]
+        assert Table.of(tmp_path / name).header == ("id", "kg", "sex")
         assert seems(tmp_path / name, FileFormat()) == FileFormat()
-        blocks = Blocks.of(tmp_path / name)
+        blocks = Table.of(tmp_path / name)
         rows = pd.concat([one for part in blocks.parts for one in part.read()])
         assert cells_of(rows) == cells_of(FRAME), name
 
@@ -136,11 +135,11 @@ def test_a_folder_has_files_of_one_kind(kind: str, tmp_path: Path) -> None:
     for name in "ab":
         (folder / f"{name}.{ending}").write_bytes(written(kind))
     for path in (folder, f"{folder}/*.{ending}", f"file://{folder}/*"):
-        assert Blocks.of(path).records().sum(len) == 6
+        assert Table.of(path).records().sum(len) == 6
     if kind != "parquet":
         (folder / "c.parquet").write_bytes(written("parquet"))
         with pytest.raises(ValueError, match=r"both .* files; name one kind"):
-            Blocks.of(folder)
+            Table.of(folder)
 
 
 def test_a_wrong_kind_of_file_is_refused_by_what_it_is(
@@ -154,7 +153,7 @@ def test_a_wrong_kind_of_file_is_refused_by_what_it_is(
         b"\x89PNG\r\n": "an image",
     }.items():
         path.write_bytes(content + b"more")
-        for use in (read_table, read_header, Blocks.of):
+        for use in (Table.of, lambda one: Table.of(one).frame()):
             with pytest.raises(ValueError, match=rf"a\.csv is {words}"):
                 use(path)
     several = io.BytesIO()
@@ -163,14 +162,14 @@ def test_a_wrong_kind_of_file_is_refused_by_what_it_is(
         archive.writestr("b.csv", TEXT)
     path.write_bytes(several.getvalue())
     with pytest.raises(ValueError, match=r"a\.csv .*: an archive of 2 files; unpack it"):
-        read_table(path)
+        Table.of(path).frame()
     path.write_bytes(gzip.compress(TEXT)[:-20])
-    for read in (read_table, lambda one: seems(one, FileFormat())):
+    for read in (lambda one: Table.of(one).frame(), lambda one: seems(one, FileFormat())):
         with pytest.raises(ValueError, match=r"a\.csv is not a readable CSV file"):
             read(path)
     (tmp_path / "a.xlsx").write_text("age,sick\n1,yes\n")
     with pytest.raises(ValueError, match=r"a\.xlsx is not a readable Excel workbook"):
-        read_table(tmp_path / "a.xlsx")
+        Table.of(tmp_path / "a.xlsx").frame()
 
     def none(name: str) -> None:
         raise ImportError(name)
@@ -183,7 +182,7 @@ def test_a_wrong_kind_of_file_is_refused_by_what_it_is(
         "a.dta": r"Stata file: pip install 'bdpvi\[stats\]'",
     }.items():
         with pytest.raises(ValueError, match=words):
-            read_table(tmp_path / name)
+            Table.of(tmp_path / name).frame()
 
 
 def test_the_first_sheet_of_a_workbook_is_a_table(tmp_path: Path) -> None:
@@ -191,10 +190,10 @@ def test_the_first_sheet_of_a_workbook_is_a_table(tmp_path: Path) -> None:
     path = tmp_path / "a.xlsx"
     rows: list[list[object]] = [["age", 2024, " sex "], [40.5, 1, "F"], [None, None, None]]
     path.write_bytes(workbook([*rows, [None, 7, "=x"]]))
-    found = read_table(path, text=True)
+    found = Table.of(path).frame(text=True)
     assert cells_of(found) == [["age", "2024", "sex"], ["40.5", None, "1", "7", "F", "=x"]]
-    assert read_table(path).dtypes.map(lambda one: one.kind).tolist()[:2] == ["f", "f"]
-    assert Blocks.of(path).records().sum(len) == 2
+    assert Table.of(path).frame().dtypes.map(lambda one: one.kind).tolist()[:2] == ["f", "f"]
+    assert Table.of(path).records().sum(len) == 2
 
 
 @pytest.mark.parametrize("kind", ["sav", "dta", "xport", "por"])
@@ -204,10 +203,10 @@ def test_files_of_statistics_programs_have_labels(kind: str, tmp_path: Path) -> 
     path = tmp_path / f"a.{'xpt' if kind == 'xport' else kind}"
     labels = {"variable_value_labels": {"SEX": {1: "F", 2: "M"}}} if kind in ("sav", "dta") else {}
     getattr(pyreadstat, f"write_{kind}")(frame, str(path), **labels)
-    found = read_table(path, text=True)
+    found = Table.of(path).frame(text=True)
     sexes = ["F", "M", "F"] if labels else ["1", "2", "1"]
     assert cells_of(found) == [["KG", "SEX"], ["70.5", None, "1", *sexes]]
-    assert Blocks.of(path).header == ("KG", "SEX")
+    assert Table.of(path).header == ("KG", "SEX")
 
 
 def test_columns_that_pandas_calls_an_index_are_columns(tmp_path: Path) -> None:
@@ -215,13 +214,13 @@ def test_columns_that_pandas_calls_an_index_are_columns(tmp_path: Path) -> None:
     frame = pd.DataFrame({"age": [40, 50, 60, 70], "sick": ["no", "yes"] * 2})
     for ids in ([7, 7, 9, 2], [10, 12, 14, 16]):  # the latter are a formula in the file
         frame.set_index(pd.Index(ids, name="pid")).to_parquet(path, row_group_size=3)
-        found = read_table(path)
+        found = Table.of(path).frame()
         assert found["pid"].tolist() == ids
-        rows = pd.concat([one for part in Blocks.of(path).parts for one in part.read()])
+        rows = pd.concat([one for part in Table.of(path).parts for one in part.read()])
         assert rows["pid"].tolist() == ids
-        assert read_header(path) == [*found] == [*rows] == ["age", "sick", "pid"]
+        assert Table.of(path).header == (*found,) == (*rows,) == ("age", "sick", "pid")
     frame.set_axis([3, 1, 2, 0]).to_parquet(path)
-    assert read_header(path) == [*read_table(path)] == ["age", "sick"]
+    assert Table.of(path).header == (*Table.of(path).frame(),) == ("age", "sick")
 
 
 def test_bytes_are_text_each_cell_by_itself(tmp_path: Path) -> None:
@@ -235,7 +234,7 @@ def test_bytes_are_text_each_cell_by_itself(tmp_path: Path) -> None:
         column = pa.array(cells, pa.binary())
         table = pa.table({"a": column, "b": column.dictionary_encode()})
         parquet.write_table(table, tmp_path / "a.parquet")
-        found = read_table(tmp_path / "a.parquet").astype(object)
+        found = Table.of(tmp_path / "a.parquet").frame().astype(object)
         for name in "ab":
             assert found[name].where(found[name].notna(), None).tolist() == words
 
@@ -267,7 +266,7 @@ def test_objects_in_memory_are_tables() -> None:
     for one in [*streams, ("select * from t", connection)]:
         assert cells_of(in_memory(one)) == cells_of(FRAME)
     for one in [arrow, frame]:
-        assert Blocks.of(one).records().sum(len) == 3
+        assert Table.of(one).records().sum(len) == 3
     once = arrow.to_reader()
     assert len(in_memory(once)) == 3
     with pytest.raises(ValueError, match="a stream gives them once, so open it again"):

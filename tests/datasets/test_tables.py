@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from bdpvi import PrivacyUtilityWarning
 from bdpvi.datasets import Encoding, dataset_from_frame, from_csv, from_frame
 from bdpvi.datasets.columns import Numeric, OneHot
-from bdpvi.datasets.reading import read_header, read_table
+from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.split import first_rows, folds
+from bdpvi.datasets.table import Table
 from bdpvi.privacy.cost import Assumption
 from bdpvi.releases.basis import assumptions_of
 
@@ -465,7 +466,7 @@ def test_a_csv_file_is_its_frame(tmp_path: Path) -> None:
 def test_csv_details(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes('\ufeffname, note\n\nÄnne, "a, b"\n'.encode())
-    assert read_table(path).to_dict("list") == {"name": ["Änne"], "note": ["a, b"]}
+    assert Table.of(path).frame().to_dict("list") == {"name": ["Änne"], "note": ["a, b"]}
 
 
 @pytest.mark.parametrize(
@@ -494,7 +495,7 @@ def test_a_line_is_a_record_and_an_odd_one_is_left_out_alone(tmp_path: Path) -> 
     """One unclosed quote once made one row of all up to the next stray quote."""
     path, stray = tmp_path / "t.csv", b'7,x",0\n' * 101
     path.write_bytes(GOOD + stray)
-    usual = read_table(path)
+    usual = Table.of(path).frame()
     assert len(usual) == 151
     for odd in (
         b'5,"oops,1',
@@ -506,22 +507,22 @@ def test_a_line_is_a_record_and_an_odd_one_is_left_out_alone(tmp_path: Path) -> 
     ):
         path.write_bytes(GOOD + odd + b"\n" + stray)
         with pytest.warns(PrivacyUtilityWarning, match="owner only: 1 line left out: .* values"):
-            found = read_table(path)
+            found = Table.of(path).frame()
         pd.testing.assert_frame_equal(found, usual)
     for odd in (b'"1","a, ""b""",0', b"\xff,\x00,0", b"1,\r2,0", b"9e999,\x1f\xe2\x80\xa8,0"):
         path.write_bytes(GOOD + odd + b"\n" + stray)
-        found = read_table(path, text=True)
+        found = Table.of(path).frame(text=True)
         path.write_bytes(GOOD + stray)
         less = found.drop(index=50).reset_index(drop=True)
-        pd.testing.assert_frame_equal(less, read_table(path, text=True))
+        pd.testing.assert_frame_equal(less, Table.of(path).frame(text=True))
 
 
 def test_quotes_go_over_lines_where_that_is_declared(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(GOOD.replace(b"\n", b"\r\n") + b'2,"two\r\nlines",1\r\n3,u,1\r\n')
     with pytest.warns(PrivacyUtilityWarning, match="2 lines"):
-        assert len(read_table(path)) == 51
-    found = read_table(path, multiline=True)
+        assert len(Table.of(path).frame()) == 51
+    found = Table.of(path, file=FileFormat(multiline=True)).frame()
     assert found.iloc[-2:].to_dict("list") == {"a": [2, 3], "b": ["two lines", "u"], "y": [1, 1]}
     split = from_csv(path, "y", multiline=True, seed=0)
     assert Assumption.RECORDS_ACROSS_LINES in assumptions_of(split.train.preprocessing)
@@ -532,12 +533,12 @@ def test_lines_end_as_the_first_one_does(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     for end in ("\n", "\r\n", "\r"):
         path.write_bytes(f'a,b{end}1,"x"{end}2,"y"{end}'.encode())
-        assert read_table(path).to_dict("list") == {"a": [1, 2], "b": ["x", "y"]}
-        assert read_header(path) == ["a", "b"]
+        assert Table.of(path).frame().to_dict("list") == {"a": [1, 2], "b": ["x", "y"]}
+        assert Table.of(path).header == ("a", "b")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"absent\.csv"):
+    with pytest.raises(ValueError, match=r"absent\.csv. is neither a file"):
         from_csv(tmp_path / "absent.csv", "y")
 
 
@@ -547,22 +548,27 @@ def test_other_separators(tmp_path: Path, separator: str) -> None:
     written = {"tab": "\t", "\\t": "\t"}.get(separator, separator)
     TABLE.to_csv(path, index=False, sep=written)
     with pytest.raises(ValueError, match="the header has no ',' but") as found:
-        read_table(path)
+        Table.of(path).frame()
     assert "--separator" in str(found.value)
-    pd.testing.assert_frame_equal(read_table(path, separator=separator), TABLE)
+    pd.testing.assert_frame_equal(
+        Table.of(path, file=FileFormat(separator=separator)).frame(), TABLE
+    )
     assert len(from_csv(path, "sick", separator=separator, seed=0).train) == 4
 
 
 @pytest.mark.parametrize("separator", ["", ",,", '"', "\n"])
 def test_what_is_no_separator(tmp_path: Path, separator: str) -> None:
     with pytest.raises(ValueError, match="separator must be one character"):
-        read_table(tmp_path / "t.csv", separator=separator)
+        Table.of(tmp_path / "t.csv", file=FileFormat(separator=separator)).frame()
 
 
 def test_values_as_they_are_written(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("who,x\n007,1.50\nNA,\n", encoding="utf-8")
-    assert read_table(path, text=True).to_dict("list") == {"who": ["007", "NA"], "x": ["1.50", ""]}
+    assert Table.of(path).frame(text=True).to_dict("list") == {
+        "who": ["007", "NA"],
+        "x": ["1.50", ""],
+    }
 
 
 def test_a_parquet_file_is_its_frame(tmp_path: Path) -> None:
@@ -576,11 +582,11 @@ def test_a_parquet_file_is_its_frame(tmp_path: Path) -> None:
 
 def test_a_parquet_file_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
-    with pytest.raises(FileNotFoundError):
-        read_table(path)
+    with pytest.raises(ValueError, match="neither a file"):
+        Table.of(path).frame()
     path.write_bytes(b"PAR1 and no more")
     with pytest.raises(ValueError, match=r"t\.parquet is not a readable Parquet file"):
-        read_table(path)
+        Table.of(path).frame()
 
 
 def test_arrays_are_no_frames() -> None:
@@ -592,7 +598,7 @@ def test_new_rows_follow_the_notes(tmp_path: Path) -> None:
     split = from_frame(TABLE, "sick")
     encoding = Encoding.from_dict(json.loads(json.dumps(split.train.preprocessing))["encoding"])
     (tmp_path / "new.csv").write_text("smokes,age,sex\nTrue,60,M\n")
-    x = encoding.apply(read_table(tmp_path / "new.csv"))
+    x = encoding.apply(Table.of(tmp_path / "new.csv").frame())
     torch.testing.assert_close(x, torch.tensor([[2**0.5, 0, 1, 0, 1]], dtype=torch.float64))
 
 
@@ -600,7 +606,7 @@ def test_new_rows_follow_the_notes(tmp_path: Path) -> None:
 def test_a_file_is_what_it_holds_whatever_its_name(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"t.csv.{ending}"
     path.write_text("age,sick\n1,yes\n", encoding="utf-8")
-    assert read_table(path).to_dict("list") == {"age": [1], "sick": ["yes"]}
+    assert Table.of(path).frame().to_dict("list") == {"age": [1], "sick": ["yes"]}
     path.write_bytes(b"PK\x03\x04\xff\xfe\x00")
     with pytest.raises(ValueError, match=rf"t\.csv\.{ending} is not a readable CSV file"):
-        read_table(path)
+        Table.of(path).frame()

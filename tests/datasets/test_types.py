@@ -26,8 +26,8 @@ from bdpvi.datasets import (
 )
 from bdpvi.datasets.cells import read_cell, read_cells, series_of
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.reading import read_header, read_table
 from bdpvi.datasets.schema import in_file, measured
+from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import KINDS, UNFIT, ColumnType
 from bdpvi.synthesis import Counts
 from bdpvi.synthesis.released import of_bytes
@@ -273,7 +273,7 @@ def test_a_comma_as_decimal_sign_is_told_before_the_charge_and_read_if_declared(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some are beyond the private bounds
         made = bdpvi.synthesize(
-            read_table(path, text=True, separator=";"),
+            Table.of(path, file=FileFormat(separator=";")).frame(text=True),
             in_file(None, ["weight", "sick"], FileFormat(decimal=",")),
             epsilon=5.0,
         )
@@ -407,16 +407,21 @@ def test_character_sets(charset: str, ending: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     lines = ["größe;ort", "1,5;Köln", '"2,5";"a;b"', "3;é", ""]
     path.write_bytes(ending.join(lines).encode(charset))
-    found = read_table(path, separator=";", charset=charset, text=True)
+    found = Table.of(path, file=FileFormat(separator=";", charset=charset)).frame(text=True)
     assert found.to_dict("list") == {"größe": ["1,5", "2,5", "3"], "ort": ["Köln", "a;b", "é"]}
-    assert read_header(path, separator=";", charset=charset) == ["größe", "ort"]
-    typed = read_table(path, separator=";", charset=charset, decimal=",", written=["ort"])
+    assert Table.of(path, file=FileFormat(separator=";", charset=charset)).header == (
+        "größe",
+        "ort",
+    )
+    typed = Table.of(path, file=FileFormat(separator=";", charset=charset, decimal=",")).frame(
+        written=["ort"]
+    )
     assert typed["größe"].tolist() == [1.5, 2.5, 3.0]
     if charset != "utf-8":
         with pytest.raises(ValueError, match=r"\(--charset\)"):
-            read_table(path, separator=";")
+            Table.of(path, file=FileFormat(separator=";")).frame()
     with pytest.raises(ValueError, match="got 'ebcdic'"):
-        read_table(path, charset="ebcdic")
+        Table.of(path, file=FileFormat(charset="ebcdic")).frame()
 
 
 def test_a_draft_has_types_and_marks_what_came_from_rows() -> None:

@@ -14,7 +14,7 @@ from test_cli import run
 import bdpvi
 from bdpvi import Ledger, PrivacyUtilityWarning
 from bdpvi.datasets import Schema, from_csv, from_frame
-from bdpvi.datasets.reading import read_table
+from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.noise.keys import Key
@@ -144,7 +144,7 @@ def test_whole_numbers_beside_blanks_in_parquet_stay_exact(tmp_path: Path) -> No
     many = [2**53, 2**53 + 1, None, 7]
     frame = pd.DataFrame({"who": pd.array(many, dtype="Int64"), "age": [30.0, 40.0, 50.0, None]})
     frame.to_parquet(tmp_path / "visits.parquet")
-    found = read_table(tmp_path / "visits.parquet", written=["who"])
+    found = Table.of(tmp_path / "visits.parquet").frame(written=["who"])
     assert persons_of(found["who"]).tolist() == [str(2**53), str(2**53 + 1), "", "7"]
     assert found["age"].dtype.kind == "f"
 

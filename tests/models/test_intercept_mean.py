@@ -95,7 +95,7 @@ def test_a_table_on_disk_has_the_same_fit(guide: type[GaussianGuide], tmp_path: 
     frame = pd.DataFrame(data.x.numpy(), columns=list("abc")).assign(y=data.y.numpy())
     frame.to_parquet(tmp_path / "table.parquet")
     made = guide(MODEL, noise_scale=1.0)
-    table = bdpvi.Table(tmp_path / "table.parquet", "y")
+    table = bdpvi.Table.of(tmp_path / "table.parquet").numbers("y")
     streamed = bdpvi.fit(MODEL, made, table, progress=False)
     torch.testing.assert_close(
         streamed.posterior.mean, fitted(data, guide, 3).posterior.mean, rtol=0, atol=1e-7

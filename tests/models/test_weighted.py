@@ -173,7 +173,7 @@ def test_a_table_on_disk_has_the_same_fit_and_panel(
     data = wide()
     frame = pd.DataFrame(data.x.numpy(), columns=list("abc")).assign(y=data.y.numpy())
     frame.to_parquet(tmp_path / "table.parquet")
-    table = bdpvi.Table(tmp_path / "table.parquet", "y", rows=16)
+    table = bdpvi.Table.of(tmp_path / "table.parquet").numbers("y")
     guide = FullRank(MODEL, noise_scale=noise_scale)
     streamed = bdpvi.fit(MODEL, guide, table, progress=False)
     whole = fitted(FullRank, noise_scale)

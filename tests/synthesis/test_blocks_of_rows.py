@@ -21,8 +21,8 @@ from test_cli import run
 import bdpvi
 from bdpvi import Ledger
 from bdpvi.datasets import ColumnType, Schema, partition
-from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis import Counts, Synthetic, load
@@ -84,8 +84,8 @@ def test_a_table_in_blocks_has_the_release_of_the_table(name: str, folder: Path)
     for table in (
         folder / "parts",
         folder / "all.csv",
-        Blocks.of(folder / "all.csv", size=20_000),
-        Blocks.of(folder / "parts" / "*.parquet"),
+        Table.of(folder / "all.csv", size=20_000),
+        Table.of(folder / "parts" / "*.parquet"),
     ):
         assert made(table, **OPTIONS[name]).to_bytes() == whole
 
@@ -164,7 +164,7 @@ def test_a_block_that_is_lost_is_named_and_the_same_call_goes_on(folder: Path) -
     whole = made(folder / "parts", ledger=Ledger(), **options).to_bytes()
     all_of_them = Dying(math.inf)
     made(folder / "parts", executor=all_of_them, **options)
-    blocks = len(Blocks.of(folder / "parts").parts)
+    blocks = len(Table.of(folder / "parts").parts)
     assert all_of_them.done == 6 * blocks
     for passes in range(6):
         ledger = Ledger()
@@ -292,7 +292,7 @@ def test_persons_of_a_table_in_blocks_have_the_release_of_their_first_rows(
 ) -> None:
     monkeypatch.setattr("bdpvi.datasets.objects.ROWS", 900)
     frame, parts = visits(folder)
-    assert len(Blocks.of(parts).parts) > 3
+    assert len(Table.of(parts).parts) > 3
     named = frame[frame["who"] != ""]
     first = named.groupby("who").head(rows)
     given: dict[str, Any] = {

@@ -16,7 +16,7 @@ import bdpvi
 from bdpvi.commands.synthesize import _content
 from bdpvi.datasets import ColumnType, Schema, grid
 from bdpvi.datasets.cells import read_cells
-from bdpvi.datasets.reading import read_table
+from bdpvi.datasets.table import Table
 from bdpvi.synthesis import load
 from bdpvi.synthesis.released import Synthetic
 
@@ -68,7 +68,7 @@ def test_a_column_of_any_type_comes_back(type: ColumnType, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.csv"
         path.write_bytes(_content(made, rows))
-        back = read_table(path, text=True)["a"]
+        back = Table.of(path).frame(text=True)["a"]
     found = read_cells(back, schema.of_rows().columns["a"].reading)
     held = read_cells(rows["a"], schema.of_rows().columns["a"].reading)
     assert found.blank.tolist() == held.blank.tolist()
@@ -97,7 +97,7 @@ def test_the_file_of_a_synthetic_table_is_its_schema(tmp_path: Path) -> None:
     assert schema.columns["grade"].origin == "estimated"
     rows = made.sample(500, seed=0)
     (tmp_path / "rows.csv").write_bytes(_content(made, rows))
-    back = read_table(tmp_path / "rows.csv", text=True)
+    back = Table.of(tmp_path / "rows.csv").frame(text=True)
     np.testing.assert_array_equal(schema.encode(back)[0], made.schema.encode(rows)[0])
     assert not any(map(str, schema.encode(back)[1].values()))
 

@@ -15,7 +15,8 @@ import pandas as pd
 import pytest
 
 from bdpvi._ground.types import PrivacyUtilityWarning
-from bdpvi.datasets import constants_of, first_rows
+from bdpvi.datasets import constants_of
+from bdpvi.datasets import table as tables
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import date_formats, numbers_in, seems, shapes, sign_options
 from bdpvi.datasets.schema import Schema
@@ -277,7 +278,7 @@ def test_a_long_table_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.M
     seen_at_once = seen(texts, Asked(**given))
     assert replace(whole, file=seen_at_once.file) == seen_at_once
 
-    monkeypatch.setattr(first_rows, "MOST", 100)
+    monkeypatch.setattr(tables, "MOST", 100)
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
     with pool, pytest.warns(PrivacyUtilityWarning, match="1 line left out"):
         some = look(tmp_path / "t", executor=pool, **given)

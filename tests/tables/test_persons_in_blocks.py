@@ -17,7 +17,7 @@ from test_cli import run
 import bdpvi
 from bdpvi import Ledger, Release
 from bdpvi.datasets import Schema, partition
-from bdpvi.datasets.blocks import Blocks
+from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.book import ROW
@@ -76,7 +76,7 @@ def test_the_release_is_that_of_the_table_in_memory(name: str, folder: Path) -> 
     books, more = (Ledger(), Ledger()), MODELS[name]
     whole = private(folder / "visits.csv", ledger=books[0], **more)
     found = private(folder / "parts", ledger=books[1], **more)
-    assert len(Blocks.of(folder / "parts").parts) >= 5
+    assert len(Table.of(folder / "parts").parts) >= 5
     torch.testing.assert_close(found.samples, whole.samples, rtol=1e-9, atol=1e-9 if more else 1e-8)
     assert found.preprocessing["encoding"] == whole.preprocessing["encoding"]
     assert found.receipt == whole.receipt

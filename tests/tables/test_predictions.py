@@ -19,10 +19,10 @@ from test_cli import run
 import bdpvi
 from bdpvi import Ledger, PrivacyUtilityWarning, Release
 from bdpvi.datasets import constants_of
-from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.columns import Numeric, OneHot, Ordinal, as_named
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.tables import Predictions
 
@@ -84,7 +84,7 @@ def test_a_row_has_the_same_prediction_in_any_blocks(folder: Path, release: Rele
     pool = ProcessPoolExecutor(2, mp_context=get_context("spawn"))
     with pool:
         for table, executor in (
-            (Blocks.of(folder / "all.csv", size=5_000), pool), (folder / "csv", None),
+            (Table.of(folder / "all.csv", size=5_000), pool), (folder / "csv", None),
             (f"{folder}/parquet/*.parquet", pool), (folder / "parquet", None),
         ):  # fmt: skip
             same(predicted(release, table, executor=executor), whole)

@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 import bdpvi
 from bdpvi import Ledger
 from bdpvi.datasets import constants_of
-from bdpvi.datasets.blocks import Blocks
+from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables.private import Work
@@ -41,7 +41,7 @@ def work_of(folder: Path, **more: Any) -> Work:
     table().to_csv(folder / "a.csv", index=False)
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 2.0, "name": "data"}
     given |= {"constants": PUBLIC, "expected_rows": ROWS, "one_row_per_person": True, **more}
-    blocks = Blocks.of(folder / "a.csv", size=5_000)
+    blocks = Table.of(folder / "a.csv", size=5_000)
     assert len(blocks.parts) > 4
     return Work.of(blocks, progress=False, ledger=Ledger(), **given)
 

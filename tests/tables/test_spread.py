@@ -20,8 +20,8 @@ from test_cli import run
 
 import bdpvi
 from bdpvi import Ledger, Release
-from bdpvi.datasets.blocks import Blocks
 from bdpvi.datasets.records import Spread
+from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
 from bdpvi.programs import training
 from bdpvi.regression.objective import signed_design
@@ -69,7 +69,7 @@ def private(table: Any, **more: Any) -> Release:
 @pytest.mark.filterwarnings("ignore:for the owner only")
 def test_a_table_in_blocks_has_the_release_of_the_table(folder: Path) -> None:
     whole = private(folder / "all.csv", ledger=Ledger())
-    many = Blocks.of(folder / "all.csv", size=6_000)
+    many = Table.of(folder / "all.csv", size=6_000)
     assert len(many.parts) > 16  # the search begins with a few of them
     for table in (folder / "parts", many):
         found = private(table, ledger=Ledger())

@@ -18,7 +18,8 @@ from test_cli import run
 import bdpvi
 from bdpvi import DPVI, Ledger, Release
 from bdpvi._ground import checkpoint
-from bdpvi.datasets import blocks, constants_of, partition
+from bdpvi.datasets import constants_of, partition
+from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
 from bdpvi.programs import sources, training
 from bdpvi.programs.course import Course
@@ -141,7 +142,7 @@ def test_intervals_of_many_features_are_those_of_the_table_in_memory(folder: Pat
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "one_row_per_person": True}
     given |= {"intervals": True, "epsilon": 3.0, "constants": public, "name": "wide"}
     whole = bdpvi.private(frame, ledger=Ledger(), progress=False, **given)
-    table = blocks.Blocks.of(folder / "wide.parquet")
+    table = Table.of(folder / "wide.parquet")
     same(bdpvi.private(table, ledger=Ledger(), progress=False, **given), whole)
 
 

@@ -22,11 +22,13 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import LEVELS, Panel, on_levels
 from bdpvi.bayesian.inference.svi import Problem
 from bdpvi.bayesian.neighbours.route import Neighbours, Remove
+from bdpvi.bayesian.optimum import tables
 from bdpvi.bayesian.optimum.displacements import Moves
 from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, climb, start
 from bdpvi.bayesian.optimum.route import Job, Optimum, pairs
 from bdpvi.bayesian.optimum.sizes import parameters_of
-from bdpvi.bayesian.optimum.tables import ModelTable, Table
+from bdpvi.bayesian.optimum.tables import ModelTable
+from bdpvi.datasets.dataset import BlockData
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 
@@ -51,10 +53,12 @@ class Streamed(Optimum):
         route: gives kinds, numerics and checkpoint.
 
     Raises:
-        ValueError: if ``route`` adds records.
+        ValueError: if ``route`` adds records, or they are read by index.
     """
 
-    def __init__(self, table: Table, route: Optimum) -> None:
+    def __init__(self, table: BlockData, route: Optimum) -> None:
+        if table.items is not None:
+            raise ValueError("data: records by index have no table; give tensors, or from_blocks")
         super().__init__(
             *route.kinds,
             tolerance=route.tolerance,
@@ -63,15 +67,17 @@ class Streamed(Optimum):
         )
         self.table = table
         if not all(isinstance(kind, Remove) for kind in self.kinds):
-            raise ValueError("neighbours: of a Table records are left out, Optimum(Remove(...))")
+            raise ValueError(
+                "neighbours: of a table in blocks records are left out, Optimum(Remove(...))"
+            )
 
     def _source(self, problem: Problem, track: Track[Any]) -> Source:
         if not isinstance(problem.model, BayesianLogisticRegression):
             raise ValueError(
-                f"model={problem.model!r:.80}: a Table has targets 0 and 1, for "
+                f"model={problem.model!r:.80}: a table in blocks has targets 0 and 1, for "
                 "BayesianLogisticRegression; give a Dataset for another model"
             )
-        return ModelTable(self.table, problem.model, track)
+        return ModelTable(self.table, problem.model, problem.data.x.device, track)
 
     def _neighbours(self, problem: Problem) -> list[Any]:
         return list(self.kinds)
@@ -82,7 +88,7 @@ class Streamed(Optimum):
 
     def _settings(self, neighbours: Sequence[Any]) -> dict[str, str]:
         kinds = ", ".join(map(repr, neighbours))
-        return {"data": self.table.fingerprint(), "rows": str(self.table.rows), "kinds": kinds}
+        return {"data": self.table.fingerprint(), "rows": str(tables.ROWS), "kinds": kinds}
 
     def _start(self, objective: Objective) -> Point:
         """Return the maximum for the first block, with its curvature scaled to the table."""
@@ -141,10 +147,10 @@ class Streamed(Optimum):
                 )
             state.update(_nobody(job))
 
-        turns = job.track(range(state["blocks"], self.table.blocks), "neighbours")
+        turns = job.track(range(state["blocks"], source.blocks), "neighbours")
         for block, records in zip(turns, source.read(state["blocks"]), strict=False):
             chosen = self._chosen(job, wanted, block, len(records)).to(records.x.device)
-            ids, some = block * self.table.rows + chosen, records.select(chosen)
+            ids, some = block * tables.ROWS + chosen, records.select(chosen)
             if len(ids):
                 moves = expansion.solve_all(expansion.terms(some), -1.0)
                 rough = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
@@ -174,7 +180,7 @@ class Streamed(Optimum):
         return (coins < expected / len(self.table)).nonzero()[:, 0]
 
 
-def over(table: Table, neighbours: Neighbours | None) -> Streamed:
+def over(table: BlockData, neighbours: Neighbours | None) -> Streamed:
     """Return the route for a table on disk.
 
     Raises:
@@ -183,7 +189,7 @@ def over(table: Table, neighbours: Neighbours | None) -> Streamed:
     if neighbours is not None and type(neighbours) is not Optimum:
         raise ValueError(
             f"neighbours={type(neighbours).__name__} needs the records in memory: give a Dataset, "
-            "or of a Table take Optimum()"
+            "or of a table in blocks take Optimum()"
         )
     return Streamed(table, neighbours or Optimum())
 

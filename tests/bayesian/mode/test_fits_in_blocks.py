@@ -19,6 +19,7 @@ from bdpvi.bayesian import Add, Remove
 from bdpvi.bayesian.mode import expansion
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.datasets import constants_of
+from bdpvi.datasets.dataset import People
 from bdpvi.privacy.book import Charge
 
 MODEL = BayesianLogisticRegression()
@@ -135,10 +136,37 @@ def test_persons_are_fitted_by_one_row_each(rows: pd.DataFrame, tmp_path: Path) 
         bdpvi.cost(two, planned=planned)
 
 
+@pytest.mark.parametrize("rows_per_unit", [1, 2])
+def test_the_optimum_in_blocks_is_that_in_memory(
+    rows_per_unit: int, rows: pd.DataFrame, tmp_path: Path
+) -> None:
+    who = rows[:900].assign(who=np.arange(900) // 2)
+    who.to_parquet(tmp_path / "visits.parquet", row_group_size=300)
+    given: dict[str, Any] = {"unit": "who", "rows_per_unit": rows_per_unit}
+    kept = rows[: 900 : 3 - rows_per_unit]
+    memory = datasets.dataset_from_frame(kept, "sick", positive="yes", constants=PUBLIC)
+    model = BayesianLogisticRegression(clip=0.5, intercept=True)
+    fits = [
+        bdpvi.fit(model, guides.FullRank(model, noise_scale=0.3), data, progress=False)
+        for data in (blocks(tmp_path, **given), memory.of_people(People(**given)))
+    ]
+    one, other = (found.posterior.mean for found in fits)
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+    assert fits[0].records == fits[1].records == 450 * rows_per_unit
+    words = []
+    for found in fits:
+        try:
+            words.append(str(bdpvi.cost(found, planned=Charge(1, 30.0)).worst_case))
+        except ValueError as error:
+            words.append(str(error))
+    assert words[0] == words[1]
+    assert ("all records, at most 2, of one person" in words[0]) == (rows_per_unit == 2)
+
+
 def test_what_needs_single_records_is_refused(folder: Path, rows: pd.DataFrame) -> None:
     data = blocks(folder)
-    with pytest.raises(ValueError, match=r"^guide: a table in blocks is fitted by guides\.Laplace"):
-        bdpvi.fit(MODEL, guides.MeanField(MODEL), data, progress=False)
+    with pytest.raises(ValueError, match="neighbours=Coupled needs the records in memory"):
+        bdpvi.fit(MODEL, guides.MeanField(MODEL), data, neighbours=Coupled(), progress=False)
     with pytest.raises(ValueError, match=r"^training: a table in blocks is fitted by Newton steps"):
         fit(data, training=Training(rate=0.5))
     with pytest.raises(ValueError, match=r"^neighbours: of a table in blocks records are left out"):

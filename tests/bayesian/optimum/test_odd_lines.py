@@ -19,15 +19,15 @@ from bdpvi import PrivacyUtilityWarning, Table
 from bdpvi.datasets import lines as lines_of
 
 
-def read(path: Path, **given: Any) -> tuple[np.ndarray[Any, Any], int]:
+def read(path: Path, size: int = 1 << 20) -> tuple[np.ndarray[Any, Any], int]:
     """Return features and target of a table, (n, d + 1), and how many records were left out."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        table = Table(path, "y", **given)
+        table = Table.of(path, size=size).numbers("y")
     (count,) = re.findall("owner only: ([0-9]+) record", "".join(str(w.message) for w in said)) or [
         0
     ]
-    found = np.concatenate([np.column_stack([x, y]) for x, y in table.read()])
+    found = np.concatenate([np.column_stack([x, y]) for x, y in table.parts.rows()])
     assert len(found) == len(table)
     return found, int(count)
 
@@ -54,8 +54,8 @@ def test_a_record_that_cannot_be_read_is_left_out_alone(kind: str, tmp_path: Pat
             whole = part["y"].isin([0, 1]).all()
             part.astype({"y": "int64"} if whole else {}).to_parquet(path / f"{at}.parquet")
     expected = np.column_stack([data.x, data.y])[good]
-    for rows in (7, 64, 500):
-        found, count = read(path, rows=rows)
+    for size in (70, 640, 1 << 20):
+        found, count = read(path, size)
         assert count == 6
         np.testing.assert_array_equal(found, expected)
 
@@ -68,9 +68,9 @@ def test_integers_of_any_size_are_numbers(tmp_path: Path) -> None:
 
 def test_what_is_too_large_for_the_type_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("x,y\n1,0\n1e300,1\n")
-    table = Table(tmp_path / "t.csv", "y")
+    table = Table.of(tmp_path / "t.csv").numbers("y")
     with pytest.warns(PrivacyUtilityWarning, match="owner only: 1 record left out"):
-        assert len(table.to("cpu", torch.float32)) == 1
+        assert len(table.to(torch.float32)) == 1
     assert len(table) == 2
 
 
@@ -117,7 +117,7 @@ def mutate(path: Path, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
         head = chance.choice([b"x0,y,x1,x2", b"\xef\xbb\xbfx0, y,x1,x2"])
         path.write_bytes(end.join([head, *lines]) + chance.choice([b"", end, end + end]))
         expected = [one for one in map(by_itself, lines) if one is not None]
-        found, count = read(path, rows=chance.choice([1, 5, 100]))
+        found, count = read(path, size=chance.choice([3000, 1 << 20]))
         assert found.tolist() == expected, (turn, lines)
         assert count == len(lines) - len(expected), (turn, lines)
 

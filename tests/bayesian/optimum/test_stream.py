@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from bdpvi import (
     Dataset,
     Fit,
     Optimum,
+    PrivacyUtilityWarning,
     Table,
     Training,
     cost,
@@ -36,7 +37,8 @@ from bdpvi._ground import checkpoint
 from bdpvi._ground import progress as bars
 from bdpvi.bayesian import Add, Remove, calibrate
 from bdpvi.bayesian.accounting.panel import Panel, on_levels
-from bdpvi.bayesian.optimum import stream
+from bdpvi.bayesian.optimum import stream, tables
+from bdpvi.datasets.dataset import Data
 from bdpvi.guides import FullRank, GaussianGuide, LowRank, MeanField
 from bdpvi.privacy import Charge
 from bdpvi.privacy.cost import Assumption, Bound
@@ -83,18 +85,28 @@ def streamed(
     guide: type[GaussianGuide] = FullRank,
     model: BayesianLogisticRegression = MODEL,
     *kinds: Remove,
-    rows: int = 300,
     checkpoint: Path | None = None,
     **released: Any,
 ) -> Fit:
     return fit(
         model,
         guide(model, **released),
-        Table(path, "y", rows=rows),
+        Table.of(path).numbers("y"),
         neighbours=Optimum(*kinds, precision=PRECISION, checkpoint=checkpoint),
         training=bdpvi.Training(device="cpu"),
         progress=False,
     )
+
+
+@pytest.fixture(autouse=True)
+def blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Blocks of 300 records, or of another size."""
+
+    def of(rows: int) -> None:
+        monkeypatch.setattr(tables, "ROWS", rows)
+
+    of(300)
+    return of
 
 
 def same_counts(counted: Panel, each: Panel) -> None:
@@ -113,11 +125,17 @@ def same_counts(counted: Panel, each: Panel) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("noise_scale", [None, 0.3])
 def test_equals_the_fit_in_memory(
-    kind: str, rows: int, guide: type[GaussianGuide], noise_scale: float | None, tmp_path: Path
+    kind: str,
+    rows: int,
+    guide: type[GaussianGuide],
+    noise_scale: float | None,
+    blocks: Callable[[int], None],
+    tmp_path: Path,
 ) -> None:
     data = logistic_data(1500, 2)
+    blocks(rows)
     whole = here(data, guide, noise_scale=noise_scale)
-    found = streamed(written(data, tmp_path, kind), guide, rows=rows, noise_scale=noise_scale)
+    found = streamed(written(data, tmp_path, kind), guide, noise_scale=noise_scale)
     for name, value in whole.parameters.items():
         torch.testing.assert_close(found.parameters[name], value, rtol=0, atol=1e-12)
     (panel,), (each,) = found.panels, whole.panels
@@ -173,9 +191,11 @@ def test_it_is_released_calibrated_saved_and_loaded_like_any_fit(tmp_path: Path)
 def test_single_precision_and_preprocessing_are_as_of_a_table_in_memory(tmp_path: Path) -> None:
     data = logistic_data(300, 2)
     constants = {"split": "of a test"}
-    table = Table(written(data, tmp_path, "csv"), "y", name="mine", preprocessing=constants)
+    table = Table.of(written(data, tmp_path, "csv")).numbers(
+        "y", name="mine", preprocessing=constants
+    )
     guides = [FullRank(MODEL, noise_scale=0.3) for _ in range(2)]
-    tables: list[Dataset | Table] = [table, data]
+    both: list[Data] = [table, data]
     found, whole = (
         fit(
             MODEL,
@@ -184,7 +204,7 @@ def test_single_precision_and_preprocessing_are_as_of_a_table_in_memory(tmp_path
             training=bdpvi.Training(dtype=torch.float32, device="cpu"),
             progress=False,
         )
-        for one, some in zip(guides, tables, strict=True)
+        for one, some in zip(guides, both, strict=True)
     )
     for name, value in whole.parameters.items():
         assert value.dtype == found.parameters[name].dtype
@@ -308,14 +328,18 @@ def test_a_table_in_memory_goes_on_too(tmp_path: Path) -> None:
         run(precision=1e-6)
 
 
-def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_is_refused(
+    blocks: Callable[[int], None], tmp_path: Path
+) -> None:
     data, folder = logistic_data(600, 3), tmp_path / "unfinished"
     path = written(data, tmp_path, "parquet")
     streamed(path, checkpoint=folder)
     with pytest.raises(ValueError, match=r"made with guide="):
         streamed(path, checkpoint=folder, noise_scale=1.0)
+    blocks(200)
     with pytest.raises(ValueError, match=r"made with rows=300, and not rows=200"):
-        streamed(path, checkpoint=folder, rows=200)
+        streamed(path, checkpoint=folder)
+    blocks(300)
     with pytest.raises(ValueError, match=r"made with kinds="):
         streamed(path, FullRank, MODEL, Remove(100), checkpoint=folder)
     frame(logistic_data(600, 4)).to_parquet(path)
@@ -325,54 +349,56 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_files_that_change_are_refused(tmp_path: Path) -> None:
     path = written(logistic_data(600, 3), tmp_path, "parquet")
-    table = Table(path, "y", rows=100)
-    blocks = table.read()
-    next(blocks)
+    table = Table.of(path).numbers("y")
+    read = tables.of_one_size(table)
+    next(read)
     frame(logistic_data(601, 3)).to_parquet(path)
-    for use in (table.first, table.fingerprint):
+    for use in (table.some, table.fingerprint, lambda: [*read]):
         with pytest.raises(ValueError, match="has changed since the table was opened"):
             use()
-    same = Table(path, "y")
-    assert same.fingerprint() == Table(path, "y", rows=7).fingerprint()
-    assert same.fingerprint() != Table(path, "y", ["x0"]).fingerprint()
+    same = Table.of(path).numbers("y")
+    assert same.fingerprint() == Table.of(path).numbers("y").fingerprint()
+    assert same.fingerprint() != Table.of(path).numbers("y", ["x0"]).fingerprint()
 
 
 def test_refusals_name_the_column(tmp_path: Path) -> None:
     data = logistic_data(60, 3)
     path = written(data, tmp_path, "csv")
     with pytest.raises(ValueError, match="target: 'z'"):
-        Table(path, target="z")
+        Table.of(path).numbers("z")
     with pytest.raises(ValueError, match="features: 'x7'"):
-        Table(path, "y", features=["x0", "x7"])
+        Table.of(path).numbers("y", features=["x0", "x7"])
     with pytest.raises(ValueError, match="must name columns but the target"):
-        Table(path, "y", features=["x0", "y"])
-    with pytest.raises(ValueError, match="path="):
-        Table(tmp_path / "none.csv", "y")
+        Table.of(path).numbers("y", features=["x0", "y"])
+    with pytest.raises(ValueError, match="neither a file nor a folder"):
+        Table.of(tmp_path / "none.csv")
     frame(data).assign(x0="a").to_parquet(tmp_path / "words.parquet")
-    with pytest.raises(ValueError, match=r"'x0' .* not numbers"):
-        Table(tmp_path / "words.parquet", "y")
+    with pytest.warns(PrivacyUtilityWarning, match="owner only: 60 records left out"):
+        Table.of(tmp_path / "words.parquet").numbers("y")
 
 
 def test_what_needs_the_records_in_memory_is_refused(tmp_path: Path) -> None:
     data = logistic_data(60, 3)
-    table = Table(written(data, tmp_path, "csv"), "y")
+    table = Table.of(written(data, tmp_path, "csv")).numbers("y")
 
     def refused(words: str, model: Any = MODEL, guide: Any = FullRank, **options: Any) -> None:
         with pytest.raises(ValueError, match=words):
             fit(model, guide(model), table, progress=False, **options)
 
     refused("neighbours=Coupled needs the records in memory", neighbours=Coupled())
-    refused("of a Table records are left out", neighbours=Optimum(Add(data)))
+    refused("of a table in blocks records are left out", neighbours=Optimum(Add(data)))
     refused("rate=0.5 must be 1", training=Training(rate=0.5))
     refused("FullRank and mean-field|full-rank and mean-field", guide=LowRank)
 
 
-def test_blocks_can_begin_anywhere(tmp_path: Path) -> None:
+def test_blocks_can_begin_anywhere(blocks: Callable[[int], None], tmp_path: Path) -> None:
     data = logistic_data(400, 3)
-    table = Table(written(data, tmp_path, "folder"), "y", rows=64)
-    assert (len(table), table.blocks) == (400, 7)
+    table = Table.of(written(data, tmp_path, "folder")).numbers("y")
+    blocks(64)
+    assert [len(y) for _, y in tables.of_one_size(table)] == [*[64] * 6, 16]
     for first in (0, 2, 6):
-        x, y = (torch.cat(part) for part in zip(*table.read(first), strict=True))
+        read = tables.of_one_size(table, 64 * first)
+        x, y = (torch.cat(part) for part in zip(*read, strict=True))
         torch.testing.assert_close(x, data.x[64 * first :], rtol=0, atol=0)
         torch.testing.assert_close(y, data.y[64 * first :], rtol=0, atol=0)
 
@@ -385,9 +411,9 @@ def test_reading_does_not_keep_what_it_has_read(tmp_path: Path) -> None:
         np.random.default_rng(0).standard_normal((rows, 20), dtype=np.float32), columns=names
     )
     big.assign(y=np.arange(rows) % 2).to_parquet(tmp_path / "big.parquet", row_group_size=4096)
-    table = Table(tmp_path / "big.parquet", "y", rows=1024)
+    table = Table.of(tmp_path / "big.parquet").numbers("y")
     before, most = pyarrow.total_allocated_bytes(), 0
-    for _ in table.read():
+    for _ in tables.of_one_size(table):
         most = max(most, pyarrow.total_allocated_bytes() - before)
     assert most < (tmp_path / "big.parquet").stat().st_size
 
