@@ -86,19 +86,18 @@ def look(
     if types is not None and not isinstance(types, Schema):
         types = Schema.load(types)
     asked = Asked(types=types, **given)
+    written = seeming(path, file)
     if executor is None and not in_blocks(path):
-        seeming = seems(path, file)
-        found = seen(read_table(path, text=True, least=0, **vars(seeming)), asked, seeming)
+        found = seen(read_table(path, text=True, least=0, **vars(written)), asked, written)
     else:
-        seeming = _seems(path, file)
-        blocks = path if isinstance(path, Blocks) else Blocks.of(path, seeming)
+        blocks = path if isinstance(path, Blocks) else Blocks.of(path, written)
         rows = blocks.records(executor, track=bar if progress else None, what="counts")
-        found = _seen(FirstRows.of(blocks), rows, asked, seeming)
-    return replace(found, findings=(*_of_file(file, seeming), *found.findings))
+        found = _seen(FirstRows.of(blocks), rows, asked, written)
+    return replace(found, findings=(*_of_file(file, written), *found.findings))
 
 
-def _seems(table: Any, file: FileFormat) -> FileFormat:
-    """Return the format that the first file of a table in blocks seems to have."""
+def seeming(table: Any, file: FileFormat) -> FileFormat:
+    """Return the format that a table, or its first file, seems to have."""
     if isinstance(table, Blocks) or is_dask(table) or "://" in os.fspath(table):
         return file
     return seems(files_of(os.fspath(table))[0], file)

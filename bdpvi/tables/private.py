@@ -46,7 +46,7 @@ from bdpvi.privacy.places import Places
 from bdpvi.releases import intent, persons, shared_file
 from bdpvi.releases.received import release_of
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import encoded, files, spread
+from bdpvi.tables import encoded, files, spread, table_file
 from bdpvi.tables.encoded import encode, encoded_of, read_rows, rows_of
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.prepared import Prepared
@@ -183,7 +183,9 @@ def private(
             file needs this or ``unit``; for a data frame it is the default. The receipt says which.
         separator, multiline, charset, decimal, thousands, date_format: how a CSV file is written;
             see :class:`bdpvi.datasets.formats.FileFormat`. That values may span several lines is
-            stated in the receipt.
+            stated in the receipt. These, ``types``, ``unit``, the ledger and ``budget`` are by
+            default those of the public file beside the table that ``bdpvi table`` writes, if there
+            is one, and the receipt says so.
         executor: workers that read a table in blocks and add up its rows, such as a
             :class:`concurrent.futures.ProcessPoolExecutor` or Dask's ``client.get_executor()``; a
             file is then read in blocks. They see rows, never keys or noise, and the release is the
@@ -215,18 +217,12 @@ def private(
         del asked["name"]
     work = Work.of(
         table,
-        file=FileFormat(**{one.name: given[one.name] for one in fields(FileFormat)}),
         progress=progress,
         executor=executor,
         device=device,
         out=out,
         secret=secret,
-        ledger=ledger,
-        budget=budget,
-        unit=unit,
-        rows_per_unit=rows_per_unit,
-        one_row_per_person=one_row_per_person,
-        **asked,
+        **asked | _declared(table, given),
     )
     if work.where is not None:
         return work.written()
@@ -292,6 +288,7 @@ class Work:
         executor: workers for a table in blocks.
         device: where a training has its records.
         limit: the rows used of each person of a table in blocks; None for all.
+        described: the source of the table's public file, if it has one.
     """
 
     table: pd.DataFrame | Dataset | Blocks
@@ -304,6 +301,7 @@ class Work:
     executor: Executor | None = None
     device: torch.device = HOST
     limit: RowLimit | None = None
+    described: str = ""
 
     @classmethod
     def of(
@@ -321,6 +319,7 @@ class Work:
         unit: str = ROW,
         rows_per_unit: int = 1,
         one_row_per_person: bool = False,
+        described: str = "",
         **pipeline: Any,
     ) -> Work:
         """Read the table; arguments as for :func:`private`. A refusal leaves no ledger."""
@@ -372,7 +371,9 @@ class Work:
         else:
             table, pipeline["types"] = _of_persons(table, pipeline.get("types"), people)
         made = Pipeline(**pipeline)
-        work = cls(table, made, people, budget, progress, file, where, executor, there, limit)
+        work = cls(
+            table, made, people, budget, progress, file, where, executor, there, limit, described
+        )
         work.check()
         rehearse(work)
         work.look()
@@ -456,7 +457,7 @@ class Work:
     def _noting(self, made: Mapping[str, Any]) -> dict[str, Any]:
         """Return the description of the records, with the declarations used to read them."""
         said = self.pipeline.declared
-        said |= declared(**self.file.declared)
+        said |= declared(**self.file.declared, table_file=self.described)
         if isinstance(self.table, Dataset):  # its targets are 0 and 1, or numbers of classes
             said = {name: one for name, one in said.items() if name not in ("positive", "classes")}
         elif self.people.unit == ROW:
@@ -699,6 +700,20 @@ class Work:
             table = hashlib.sha256(self.table.to_csv().encode("utf-8", "replace")).hexdigest()
         options = replace(self.pipeline, name="data")
         return table, hashlib.sha256(repr(options).encode()).hexdigest()
+
+
+def _declared(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what arguments of :func:`private` or else the table's public file declare."""
+    path = table.path if isinstance(table, Blocks) else table
+    known = table_file.found(path).public()
+    return {
+        "file": known.format(given),
+        "types": known.schema if given["types"] is None else given["types"],
+        "ledger": known.ledger(given["ledger"], None if known.path is None else beside(path)),
+        "budget": known.limit(given["budget"]),
+        "described": known.described,
+        **known.people(given["unit"], given["rows_per_unit"], given["one_row_per_person"]),
+    }
 
 
 def _read(
