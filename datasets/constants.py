@@ -148,7 +148,7 @@ def _typed(name: str, entry: dict[str, Any]) -> Column:
     if domain is None:
         raise ValueError(
             f"column {name!r} has a kind and neither levels nor low and high: add them, or give "
-            "the file as types (--types)"
+            "the file as types (--table)"
         )
     return _of_domain(name, domain)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,8 +76,16 @@ def table(
     content |= {"budget": {"epsilon": budget, "delta": delta}} if budget is not None else {}
     made = Draft.of(data, content, path)
     if made.content != before:
-        store.write(path, store.json_text(made.content, indent=1).encode())
+        store.write(path, _text(made.content).encode())
     _report(made, path, made.content != before)
+
+
+def _text(content: dict[str, Any]) -> str:
+    """Return a file for people to edit: one line for each column."""
+    columns = content.get("columns", {})
+    each = ",\n".join(f"  {json.dumps(n)}: {store.json_text(one)}" for n, one in columns.items())
+    rest = [f"{json.dumps(n)}: {store.json_text(v)}" for n, v in content.items() if n != "columns"]
+    return "{" + ",\n ".join([*rest, *([f'"columns": {{\n{each}}}'] if columns else [])]) + "}\n"
 
 
 def _report(made: Draft, path: Path, written: bool) -> None:

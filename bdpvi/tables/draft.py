@@ -292,7 +292,8 @@ def _words(
     gone: Mapping[str, int],
     merged: Mapping[str, list[str]],
 ) -> str:
-    signs = [f"{what} {s!r}" for what in ("decimal", "thousands") if (s := getattr(type, what))]
+    named = {"decimal": (type.decimal or ".").strip("."), "thousands": type.thousands}
+    signs = [f"{what} {sign!r}" for what, sign in named.items() if sign]
     kind = ", ".join(filter(None, [type.kind, type.symbol, *signs, type.date_format]))
     if type.kind in UNUSED:
         return f"{one.look.name} ({kind}): left out, with {several(one.look.levels, 'value')}"
