@@ -16,7 +16,6 @@ from bdpvi._ground import log, outputs, validate
 from bdpvi.commands import (
     check,
     describe,
-    draft,
     fit,
     ledger,
     options,
@@ -26,6 +25,7 @@ from bdpvi.commands import (
     release,
     summary,
     synthesize,
+    table,
 )
 from bdpvi.commands.command import Command
 
@@ -38,6 +38,7 @@ app = typer.Typer(
     context_settings=options.HELP,
 )
 for command in (
+    table.table,
     check.check,
     private.private,
     fit.fit,
@@ -46,7 +47,6 @@ for command in (
     predict.predict,
     summary.summary,
     describe.describe,
-    draft.schema,
     partition.partition,
     synthesize.synthesize,
     synthesize.sample,

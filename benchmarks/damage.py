@@ -441,7 +441,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("predict", "made.json", "--data", "t.csv", "--out", "p.csv"),
     ("summary", "i.json"),
     ("describe", "made.json"),
-    ("schema", "--data", "t.csv", "--out", "drafted.json"),
+    ("table", "t.csv", "--table", "drafted.json"),
     ("sample", "y.json", "--rows", "5", "--out", "more.csv"),
     ("account", "fit/ledger.jsonl"),
     ("release", "fit", "--epsilon", "1", "--out", "again.json"),

@@ -60,7 +60,7 @@ TYPES: dict[str, Any] = {
         },
     },
 }
-"""What the owner declares after ``bdpvi check`` and ``bdpvi schema``: kinds, and no bounds."""
+"""What the owner declares after ``bdpvi table``: kinds, and no bounds."""
 BOUNDS: dict[str, tuple[float | str, float | str]] = {
     "Alter": (18, 100),
     "Größe": (140, 210),

@@ -37,7 +37,6 @@ from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.grid import Codes
 from bdpvi.datasets.records import Held
-from bdpvi.datasets.schema import measured
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.synthesis import Counts, NoisyCounts, combine
@@ -76,7 +75,14 @@ def keel(folder: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame, Schema, s
     whole = pd.read_csv(folder / "keel" / f"{name}.csv", keep_default_na=False)
     order = np.random.default_rng(0).permutation(len(whole))
     cut = len(whole) * 4 // 5
-    drafted = measured(whole, "The table's own, rounded outwards", levels=("class",))
+    numbers = whole.select_dtypes("number").columns.difference(["class"])
+    columns = {
+        str(name): ColumnType(low=float(values.min()), high=float(values.max()))
+        if name in numbers
+        else ColumnType(levels=tuple(sorted(map(str, values.unique()))))
+        for name, values in whole.items()
+    }
+    drafted = Schema(columns, "The table's own")
     return whole.iloc[order[:cut]], whole.iloc[order[cut:]], drafted, "class"
 
 

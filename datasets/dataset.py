@@ -352,7 +352,7 @@ class BlockData:
         """Return the records as ``dtype``, without those in which it has no finite number."""
         if dtype == torch.float64:
             return self
-        parts = self.parts.map(_rounded, dtype)
+        parts: Any = self.parts.map(_rounded, dtype)
         kept = parts.sum(_number)
         tell_owner(self.records - kept, "record", f"a value is not finite as {dtype}")
         return replace(self, parts=parts, records=kept)

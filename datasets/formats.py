@@ -1,4 +1,4 @@
-"""How a CSV file is written: its separator, character set, signs of numbers and dates."""
+"""How a file is written: a CSV file's separator, character set and signs; a workbook's sheet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CHARSETS = {"utf-8": "utf-8-sig", "utf-16": "utf-16", "latin-1": "latin-1", "cp1
 
 @dataclass(frozen=True, kw_only=True)
 class FileFormat:
-    """How a CSV file is written. All of it is public.
+    """How a CSV file is written, and which sheet of a workbook is read. All of it is public.
 
     Attributes:
         separator: the character between the values; a tab may be written ``"tab"``. A file
@@ -26,6 +26,7 @@ class FileFormat:
         thousands: the sign between groups of three digits, ``""`` for none.
         date_format: how dates are written in columns whose declared kind is date, such as
             ``%d.%m.%Y``; "" for year, month, day.
+        sheet: the sheet of an Excel workbook; "" for its only one.
 
     Raises:
         ValueError: naming the field at fault.
@@ -40,6 +41,7 @@ class FileFormat:
     decimal: str = "."
     thousands: str = ""
     date_format: str = ""
+    sheet: str = ""
 
     def __post_init__(self) -> None:
         validate.choice("charset", self.charset, CHARSETS)
@@ -48,7 +50,7 @@ class FileFormat:
 
     @property
     def declared(self) -> dict[str, str]:
-        """What differs from the usual format, by name, but for ``multiline``."""
+        """What differs from the usual format, by name, but for ``multiline`` and ``sheet``."""
         names = ("separator", "charset", "decimal", "thousands", "date_format")
         usual = {name: getattr(FileFormat, name) for name in names}
         return {n: getattr(self, n) for n in names if getattr(self, n) != usual[n]}

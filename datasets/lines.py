@@ -144,12 +144,12 @@ def _header(line: str, path: str, separator: str) -> list[str]:
     except UnicodeEncodeError as error:
         raise ValueError(
             f"{path} is not a readable CSV file: its header is not UTF-8; name its character set, "
-            "such as latin-1 or utf-16 (--charset)"
+            "such as latin-1 or utf-16 (charset=; `bdpvi table` finds it)"
         ) from error
     if "\0" in line:
         raise ValueError(
             f"{path} is not a readable CSV file: its header has a NUL; is its character set "
-            "utf-16 (--charset)?"
+            "utf-16 (charset=; `bdpvi table` finds it)?"
         )
     header = _values(line, separator)
     if header is None:
@@ -165,7 +165,7 @@ def _header(line: str, path: str, separator: str) -> list[str]:
         name = "tab" if others[0] == "\t" else others[0]
         raise ValueError(
             f"{path}: the header has no {separator!r} but {others[0]!r}; "
-            f"try separator={name!r} (--separator {name!r})"
+            f"try separator={name!r} (`bdpvi table` finds it)"
         )
     try:
         return names_of(header)

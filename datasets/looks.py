@@ -101,13 +101,13 @@ class Misread:
                 if 2 * count > texts:
                     _tell(
                         f"column {name!r}: {count} of {self.cells} cells are numbers with a comma "
-                        f"as {sign} sign, and are read as text; make them numbers by --{sign} , "
-                        f"({sign}=',')"
+                        f"as {sign} sign, and are read as text; make them numbers by {sign}=',' "
+                        "(`bdpvi table` declares it)"
                     )
         if self.lost:
             _tell(
                 f"{several(self.lost, 'cell')} with characters that are not of the file's "
-                "character set, such as latin-1; --charset (charset=) names it"
+                "character set, such as latin-1 (charset=; `bdpvi table` finds it)"
             )
 
 
@@ -189,7 +189,7 @@ def tell_of_labels(
     _tell(
         f"target {target!r}: counted as not {positive!r}: {listed}"
         f"{', …' if len(others) > _SHOWN else ''}. If one of them means {positive!r}, declare its "
-        "spellings in types (--types)",
+        "spellings in types (`bdpvi table`)",
         stacklevel,
     )
 

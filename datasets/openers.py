@@ -275,7 +275,8 @@ def _groups(file: Stored, kind: str, format: FileFormat, size: int) -> Opened:
 
 
 def _sheet(file: Stored, kind: str, format: FileFormat, size: int) -> Opened:
-    return Sheet(file, ()).cells(most=1)[0], lambda header: [Sheet(file, header)]
+    names = Sheet(file, format.sheet, ()).cells(most=1)[0]
+    return names, lambda header: [Sheet(file, format.sheet, header)]
 
 
 def _statistics(file: Stored, kind: str, format: FileFormat, size: int) -> Opened:

@@ -5,7 +5,6 @@ A schema is fixed before the rows are seen; see :mod:`bdpvi.datasets.grid`.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,19 +13,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from bdpvi._ground import schema, store
-from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.grid import Codes, Unfit, decode, encode
-from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier, objection
 from bdpvi.datasets.types import (
     ANY,
-    BOOLEAN,
     DTYPE,
     ESTIMATED,
-    MOST_LEVELS,
     ROWS,
     TIMES,
     UNUSED,
@@ -127,11 +121,7 @@ class Schema:
             OSError: if it cannot be read.
         """
         try:
-            content = schema.parsed(store.read_shared(Path(path)))
-            released = "receipt" in content and isinstance(content.get("schema"), Mapping)
-            given = of_today(content["schema"] if released else content)
-            found = schema.from_json(cls, given, partial=True)
-            return found.of_rows() if released else found
+            return of_content(schema.parsed(store.read_shared(Path(path))))
         except ValueError as error:
             raise ValueError(f"{path} is not a schema: {error}") from error
 
@@ -187,105 +177,6 @@ class Schema:
         return pd.DataFrame({name: decode(one, codes[:, at], random) for at, (name, one) in pairs})
 
 
-def measured(
-    frame: pd.DataFrame,
-    source: str,
-    levels: Sequence[str] = (),
-    file: FileFormat | None = None,
-) -> Schema:
-    """Return a draft from a table: observed bounds and levels, marked as read from the rows.
-
-    Identifiers, dates and free text are left out, by the rules of
-    :func:`bdpvi.datasets.measuring.objection`.
-
-    Args:
-        frame: the table.
-        source: source of the schema, in words.
-        levels: columns whose values are names, even if they are numeric or numerous; those of text
-            with leading zeros are codes.
-        file: how the file was written, from which the table is, as text.
-
-    Raises:
-        ValueError: if no column remains.
-
-    >>> people = pd.DataFrame({"age": [18, 93], "sex": ["F", "M"], "born": ["1.2.99", "3.4.01"]})
-    >>> draft = measured(people, "draft")
-    >>> draft.columns["age"].high, draft.columns["sex"].levels, draft.marked
-    (100.0, ('F', 'M'), ('age', 'sex'))
-    >>> draft.left_out
-    {'born': "column 'born' is dates; make them numbers, such as days or years (here '1.2.99')"}
-    """
-    columns, left_out = {}, {}
-    for name in map(str, frame):
-        drafted = _drafted(frame[name], name in levels, file or FileFormat())
-        if isinstance(drafted, str):
-            left_out[name] = drafted
-        else:
-            columns[name] = drafted
-    if not columns:
-        raise ValueError("no column is left for a schema: " + "; ".join(left_out.values()))
-    return Schema(columns, source, left_out)
-
-
-def _drafted(values: pd.Series[Any], named: bool, file: FileFormat) -> ColumnType | str:
-    """Return a column's observed type, or why it is left out."""
-    name = str(values.name)
-    if (born := _dates(values, file)) is not None:
-        return born
-    guess = None if file.plain else ColumnType().in_file(*file.signs)
-    cells = read_cells(values, guess)
-    there = cells.numbers[np.isfinite(cells.numbers)]
-    number = not named and 2 * len(there) > (~cells.blank).sum()
-    written = _NAMES if named else None
-    if (named or number) and _coded(values):
-        written = _CODE
-    if written is not None:
-        number, cells = False, read_cells(values, written)
-    whole = bool((there == np.round(there)).all())
-    if number:
-        small = whole and np.abs(there).max() < 2**53
-        seen = pd.Series(there.astype(np.int64) if small else there, name=name)
-    else:
-        texts = np.array(cells.names, dtype=object)[cells.codes[~cells.blank]]
-        seen = pd.Series(texts, name=name, dtype=object)
-    if found := objection(seen, written is not None, MOST_LEVELS if named else MOST_CATEGORIES):
-        return found.reason
-    if called_identifier(name) and not named:
-        return f"column {name!r} is called an identifier"
-    if number:
-        low, high = 0.0 - _outwards(-there.min()), _outwards(there.max())
-        return replace(_numbers(there, whole, guess), low=low, high=high, origin=ROWS)
-    kind = _TRUTH if {*cells.names} == {*BOOLEAN} else written or ColumnType()
-    return replace(kind, levels=cells.names or ("yes",), origin=ROWS)
-
-
-def _dates(values: pd.Series[Any], file: FileFormat) -> ColumnType | None:
-    """Return the observed days of a column, if a date format was given and most are dates."""
-    if not file.date_format:
-        return None
-    kind = ColumnType(kind="date", date_format=file.date_format)
-    cells = read_cells(values, kind)
-    days = cells.numbers[~cells.blank]
-    if 2 * len(days) <= (~read_cells(values).blank).sum() or not len(days):
-        return None
-    low, high = float(days.min()), float(days.max())
-    return replace(kind, low=low, high=high, origin=ROWS)
-
-
-def _coded(values: pd.Series[Any]) -> bool:
-    """Return whether text has numbers with leading zeros, as codes do."""
-    return bool(values.astype(str).str.strip().str.fullmatch(r"0\d+").any())
-
-
-def _numbers(numbers: NDArray[np.float64], whole: bool, guess: ColumnType | None) -> ColumnType:
-    """Return the kind of a column of numbers, with the unit of its last digit if that is short."""
-    digits = next((n for n in range(1, 4) if (np.round(numbers, n) == numbers).all()), None)
-    if guess is None and (whole or digits is None):
-        return ColumnType(whole=whole)
-    step = None if whole or digits is None else float(f"1e-{digits}")
-    return replace(guess or ColumnType(), kind="integer" if whole else "number", step=step)
-
-
 def _in_file(name: str, type: ColumnType, file: FileFormat) -> ColumnType:
     """Return a column's type with the file's signs."""
     try:
@@ -308,6 +199,14 @@ def in_file(schema: Schema | None, header: Sequence[str], file: FileFormat) -> S
         others = [name.strip() for name in header if name.strip() not in (*columns, *out)]
         columns |= {name: guess for name in others if name}
     return Schema(columns, "" if schema is None else schema.source, out) if columns else None
+
+
+def of_content(content: Mapping[str, Any]) -> Schema:
+    """Return the schema in the content of a file, as :meth:`Schema.load` does."""
+    released = "receipt" in content and isinstance(content.get("schema"), Mapping)
+    given = of_today(content["schema"] if released else content)
+    found = schema.from_json(Schema, given, partial=True)
+    return found.of_rows() if released else found
 
 
 def of_today(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -365,12 +264,3 @@ def _entry(name: str, given: Any) -> Any:
                 raise ValueError(f"columns.{name}: {bound}={found[bound]!r} must be a day")
             found[bound] = one
     return found
-
-
-def _outwards(bound: float) -> float:
-    """Return a bound rounded away from 0 to one significant digit; 0 stays 0."""
-    if bound == 0:
-        return 0.0
-    unit = 10.0 ** math.floor(math.log10(abs(bound)))
-    unit = unit if unit >= 1 else 1 / 10.0 ** -math.floor(math.log10(abs(bound)))
-    return math.ceil(bound / unit) * unit

@@ -172,7 +172,7 @@ def check_signs(decimal: str, thousands: str) -> None:
     validate.choice("decimal", decimal, (".", ","))
     validate.choice("thousands", thousands, ("", ".", ",", " ", "'", "_"))
     if decimal == thousands:
-        raise ValueError(f"thousands={thousands!r} is the decimal sign too: is --decimal missing?")
+        raise ValueError(f"thousands={thousands!r} is the decimal sign too: is decimal missing?")
 
 
 def check_date_format(date_format: str | None) -> None:

@@ -125,13 +125,13 @@ class Table:
             return cls(path, tuple(header), tuple(parts), file, schema)
         rows: Any
         if is_dask(table):
-            names, rows = with_text_names(table._meta).columns, table.to_delayed()
+            names, rows = list(with_text_names(table._meta).columns), table.to_delayed()
         elif isinstance(table := in_memory(table), pd.DataFrame):
-            names = with_text_names(table).columns
+            names = list(with_text_names(table).columns)
             rows = [table.iloc[at : at + MANY] for at in range(0, max(len(table), 1), MANY)]
         elif by_index(table):
             items = Items.of(table)
-            names, rows = items.header, items.blocks
+            names, rows = list(items.header), items.blocks
         else:
             raise ValueError(
                 f"table: {type(table).__name__} is none of a path, a data frame, a query with its "

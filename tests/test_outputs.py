@@ -71,7 +71,7 @@ def hostile(tmp_path: Path) -> Path:
 def test_a_hostile_table(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = hostile.parent
     given = ("--data", hostile, "--epsilon", 3)
-    harmless("schema", hostile, "--out", folder / "s.json", capsys=capsys)
+    harmless("table", hostile, "--table", folder / "s.json", capsys=capsys)
     made = folder / "made"
     harmless("synthesize", *given, "--one-row-per-person", "--out", made, capsys=capsys)
     harmless("synthesize", *given, "--one-row-per-person", "--out", made, "--json", capsys=capsys)

@@ -13,20 +13,17 @@ import typer
 from bdpvi._ground import outputs, store
 from bdpvi.commands.engine import Dask, Workers, engine
 from bdpvi.commands.options import (
-    Charset,
-    DateFormat,
-    Decimal,
+    Categorical,
     Delta,
+    Drop,
     Json,
     LedgerFile,
-    Multiline,
     Numeric,
     OneRowPerPerson,
     RowsPerUnit,
-    Separator,
-    Thousands,
-    Types,
+    TableOption,
     Unit,
+    declared,
 )
 
 Yes = Annotated[
@@ -46,18 +43,10 @@ def check(
     positive: Annotated[
         str, typer.Option(help="Value of the target that counts as 1.", show_default=False)
     ] = "",
-    drop: Annotated[
-        list[str] | None,
-        typer.Option(help="Column to leave out; once for every column.", show_default=False),
-    ] = None,
-    categorical: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Column whose numbers are categories; once for every column.", show_default=False
-        ),
-    ] = None,
+    table: TableOption = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
     numeric: Numeric = None,
-    types: Types = None,
     constants: Annotated[
         Path | None,
         typer.Option(help="JSON file of public bounds and categories.", show_default=False),
@@ -71,12 +60,6 @@ def check(
     ] = None,
     delta: Delta = 1e-5,
     ledger: LedgerFile = None,
-    separator: Separator = ",",
-    multiline: Multiline = False,
-    charset: Charset = "utf-8",
-    decimal: Decimal = ".",
-    thousands: Thousands = "",
-    date_format: DateFormat = "",
     workers: Workers = None,
     dask: Dask = "",
     as_json: Json = False,
@@ -94,27 +77,23 @@ def check(
     """
     from bdpvi._ground.schema import to_json
     from bdpvi.datasets import read_constants
-    from bdpvi.privacy.book import ROW
     from bdpvi.tables import look
-    from bdpvi.tables.accounts import beside
 
-    account = ledger
-    if account is None and "://" not in data:
-        account = beside(data)
+    known = declared(data, table, release=False)
+    named = ledger or known.account
+    kept = known.ledger(data, ledger) if named or "://" not in data else None
     with engine(workers, dask) as executor:
         found = look(
-            data, types=types, target=target, positive=positive, drop=drop or (),
+            data, types=known.schema, target=target, positive=positive, drop=drop or (),
             categorical=categorical or (), numeric=numeric or (),
-            constants=None if constants is None else read_constants(constants), unit=unit or ROW,
-            rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person, epsilon=epsilon,
-            delta=delta, separator=separator, multiline=multiline, charset=charset,
-            decimal=decimal, thousands=thousands, date_format=date_format, executor=executor,
-            progress=not as_json,
+            constants=None if constants is None else read_constants(constants), epsilon=epsilon,
+            delta=delta, executor=executor, progress=not as_json, **vars(known.file),
+            **known.people(unit, rows_per_unit, one_row_per_person),
         )  # fmt: skip
     if as_json:
-        outputs.show(store.json_text({"secret": {"ledger": account, **to_json(found)}}))
+        outputs.show(store.json_text({"secret": {"ledger": kept, **to_json(found)}}))
         return
-    outputs.show(*found.lines, _of_account(account), "Nothing was charged, and no file written")
+    outputs.show(*found.lines, _of_account(kept), "Nothing was charged, and no file written")
 
 
 def _of_account(file: Path | None) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
-from functools import wraps
+from functools import cached_property, wraps
 from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+from bdpvi._ground import outputs
 
 if TYPE_CHECKING:
     from bdpvi._ground.types import Budget
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from bdpvi.noise.keys import Key
     from bdpvi.privacy.ledger import Ledger
     from bdpvi.tables.recipe import Recipe
+    from bdpvi.tables.table_file import TableFile
 
 TABLES = (
     "breast-cancer", "abalone", "abalone-onehot", "adult", "adult-onehot", "magic", "spambase",
@@ -31,42 +34,28 @@ TABLES = (
 HELP = {"help_option_names": ["-h", "--help"]}
 """Settings of every program, inherited by its commands."""
 
-Separator = Annotated[
-    str, typer.Option(help="Character between the values of a CSV file; tab for a tab.")
-]
-Multiline = Annotated[
-    bool,
-    typer.Option(
-        "--multiline",
-        help="Quoted values may span several lines of a CSV file. One line can then merge others "
-        "into its record, and the receipt says so; by default a record is one line.",
-    ),
-]
-Decimal = Annotated[str, typer.Option(help="Decimal sign of a CSV file's numbers: . or ,")]
-Thousands = Annotated[
-    str,
-    typer.Option(
-        help="Sign between groups of three digits in a CSV file: , . _ ' or a blank.",
-        show_default=False,
-    ),
-]
-Charset = Annotated[
-    str, typer.Option(help="Character set of a CSV file: utf-8, utf-16, latin-1 or cp1252.")
-]
-DateFormat = Annotated[
-    str,
-    typer.Option(
-        help="How dates are written in columns whose kind --types says is date: %d.%m.%Y for "
-        "31.12.2001. By default 2001-12-31.",
-        show_default=False,
-    ),
-]
-Types = Annotated[
+TableOption = Annotated[
     Path | None,
     typer.Option(
-        help="JSON file with the kinds of columns, and public bounds and levels of some: "
-        '{"source": "Form 7", "columns": {"weight": {"kind": "number", "step": 0.1}, "postcode": '
-        '{"kind": "code"}}}. The kind alone decides how a cell is read, also in new rows.',
+        "--table",
+        help="Public file of the table: how it is read, kinds, bounds and levels of its columns, "
+        "whom ε protects, account and budget. By default TABLE.table.json beside it, as `bdpvi "
+        "table` writes it, if there is one. Options override it.",
+        show_default=False,
+    ),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column to leave out, such as an identifier; once for every column.",
+        show_default=False,
+    ),
+]
+Categorical = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Categorical column, though it holds numbers or many different values; once for "
+        "every column.",
         show_default=False,
     ),
 ]
@@ -212,23 +201,11 @@ class TableArguments:
     ]
     target: Annotated[str, typer.Option(help="Yes/no column of a file.")] = ""
     positive: Annotated[str, typer.Option(help="Value of the target that counts as 1.")] = ""
-    drop: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Column to leave out, such as an identifier; once for every column.",
-            show_default=False,
-        ),
-    ] = None
+    declared_in: TableOption = None
+    drop: Drop = None
     missing: Annotated[str, typer.Option(help=_MISSING)] = "refuse"
     unknown: Unknown = ""
-    categorical: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Categorical column, though it holds numbers or many different values; once for "
-            "every column.",
-            show_default=False,
-        ),
-    ] = None
+    categorical: Categorical = None
     constants: Annotated[
         Path | None,
         typer.Option(
@@ -236,20 +213,16 @@ class TableArguments:
         ),
     ] = None
     encoding: Annotated[str, typer.Option(help=_ENCODING)] = "onehot"
-    types: Types = None
-    separator: Separator = ","
-    multiline: Multiline = False
-    charset: Charset = "utf-8"
-    decimal: Decimal = "."
-    thousands: Thousands = ""
-    date_format: DateFormat = ""
+
+    @cached_property
+    def declared(self) -> TableFile:
+        """What the owner declares in the table's file."""
+        return declared(self.data, self.declared_in)
 
     @property
     def file(self) -> FileFormat:
-        """How a CSV file is written."""
-        from bdpvi.datasets.formats import FileFormat
-
-        return FileFormat(**{one.name: getattr(self, one.name) for one in fields(FileFormat)})
+        """How the file is written."""
+        return self.declared.file
 
     @property
     def there(self) -> bool:
@@ -271,6 +244,7 @@ class TableArguments:
             unit, rows_per_unit: see :func:`bdpvi.datasets.from_frame`.
         """
         from bdpvi import datasets
+        from bdpvi.privacy.book import ROW
 
         if self.data in datasets.LOADERS:
             return datasets.LOADERS[self.data]()
@@ -278,16 +252,21 @@ class TableArguments:
             raise ValueError(
                 f"target is needed for data={self.data!r}: the name of the yes/no column"
             )
-        given = {name: value for name, value in vars(self).items() if value not in ("", None)}
+        names = [one.name for one in fields(self) if one.name not in ("data", "declared_in")]
+        given = {n: one for n in names if (one := getattr(self, n)) not in ("", None)}
         if self.constants:
             given["constants"] = datasets.read_constants(self.constants)
-        if self.types:
-            given["types"] = datasets.Schema.load(self.types)
-        if unit:
-            given |= {"unit": unit, "rows_per_unit": rows_per_unit}
+        if self.declared.schema is not None:
+            given["types"] = self.declared.schema
+        people = self.declared.people(unit, rows_per_unit, False)
+        if people["unit"] != ROW:
+            given |= {"unit": people["unit"], "rows_per_unit": people["rows_per_unit"]}
         elif rows_per_unit != 1:
             raise ValueError(f"rows_per_unit={rows_per_unit} needs unit=, a column of persons")
-        return datasets.from_csv(given.pop("data"), given.pop("target"), seed=seed, **given)
+        target = given.pop("target")
+        return self.declared.noting(
+            datasets.from_csv(self.data, target, seed=seed, file=self.file, **given)
+        )
 
     @property
     def identity(self) -> Identity | None:
@@ -316,11 +295,10 @@ class TableArguments:
         Raises:
             ValueError: as there.
         """
-        from bdpvi.tables.accounts import account
-
         if file is None and self.data in TABLES:
             return None
-        return account(self.data, identity, file, other_people=other_people, budget=budget)
+        limit = self.declared.limit(budget)
+        return self.declared.opened(self.data, identity, file, other_people, limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,6 +358,35 @@ class WholeTable(TableArguments):
         from bdpvi.datasets.table import Table
 
         return list(Table.of(self.data, file=self.file).header)
+
+
+def declared(data: str, given: Path | None, *, release: bool = True) -> TableFile:
+    """Return what the owner declares in a table's public file, an empty one without any.
+
+    Args:
+        data: the table.
+        given: the file that an option names.
+        release: whether something is released, so that all of it must be public.
+    """
+    from bdpvi.tables.table_file import TableFile
+
+    if data in TABLES and given is None:
+        return TableFile()
+    made = TableFile.beside(data, given)
+    if made.path is not None:
+        outputs.say(f"For the owner only: {data} is read as {made.path} says", error=True)
+    return made.public() if release else made
+
+
+def remaining(header: Sequence[str], drop: Sequence[str] | None) -> list[str]:
+    """Return a header without these columns.
+
+    Raises:
+        ValueError: naming one that it lacks.
+    """
+    if unknown := [one for one in drop or () if one not in header]:
+        raise ValueError(f"drop={unknown[0]!r} must be a column of the table")
+    return [one for one in header if one not in (drop or ())]
 
 
 def reads_table(command: Callable[..., None]) -> Callable[..., None]:

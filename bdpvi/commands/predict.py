@@ -10,16 +10,7 @@ import typer
 from bdpvi._ground import outputs, store
 from bdpvi._ground.outputs import several
 from bdpvi.commands.engine import Dask, Workers, engine
-from bdpvi.commands.options import (
-    Charset,
-    Decimal,
-    Json,
-    Multiline,
-    Quiet,
-    Separator,
-    Thousands,
-    Unknown,
-)
+from bdpvi.commands.options import Json, Quiet, TableOption, Unknown, declared
 
 
 def predict(
@@ -41,11 +32,7 @@ def predict(
         ),
     ] = None,
     unknown: Unknown = "",
-    separator: Separator = ",",
-    multiline: Multiline = False,
-    charset: Charset = "utf-8",
-    decimal: Decimal = ".",
-    thousands: Thousands = "",
+    table: TableOption = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -67,14 +54,10 @@ def predict(
     With --out the table need not fit in memory: each block is read, predicted and written in turn,
     in order. The predictions are the same to the bit for any number of workers.
     """
-    from bdpvi.datasets.formats import FileFormat
     from bdpvi.releases.shared_file import load_release
     from bdpvi.tables.predictions import Predictions
 
-    file = FileFormat(
-        separator=separator, multiline=multiline, charset=charset, decimal=decimal,
-        thousands=thousands,
-    )  # fmt: skip
+    file = declared(data, table, release=False).file
     if out is not None and not as_json and not store.nothing_at(out):
         raise ValueError(f"{str(out)!r} exists already; nothing is overwritten")
     loaded = load_release(released)

@@ -188,7 +188,7 @@ def private(
     --epsilon 1 --out shared
     """
     from bdpvi._ground.types import Budget
-    from bdpvi.privacy.book import ROW, Book, checked
+    from bdpvi.privacy.book import Book, checked
     from bdpvi.releases.persons import check_said
 
     kind = guarantee_of(guarantee)
@@ -216,19 +216,21 @@ def private(
         given["settings"] = options.settings_of(
             settings, table.name, epsilon, delta=delta, base_rate=base_rate
         )
-    people: dict[str, Any] = {"unit": unit or ROW, "rows_per_unit": rows_per_unit}
+    people = table.declared.people(unit, rows_per_unit, one_row_per_person)
     if plan:
         if unit or rows_per_unit != 1:
-            check_said(table.data, **people, one_row_per_person=one_row_per_person)
-        checked(None, unit or ROW, rows_per_unit)
-        show_plan(table, given, Book("", unit=unit or ROW, rows=rows_per_unit), as_json)
+            check_said(table.data, **people)
+        checked(None, people["unit"], people["rows_per_unit"])
+        book = Book("", unit=people["unit"], rows=people["rows_per_unit"])
+        show_plan(table, given, book, as_json)
     else:
+        limit = None if budget is None else Budget(budget, delta)
         given |= people | {
             "out": out,
             "secret": secret,
             "ledger": ledger,
-            "budget": None if budget is None else Budget(budget, delta),
-            "one_row_per_person": one_row_per_person,
+            "budget": table.declared.limit(limit),
+            "known": table.declared,
         }
         blocks = table.in_blocks or workers is not None or dask
         if table.data not in options.TABLES and not blocks:
@@ -345,8 +347,8 @@ def _given(table: WholeTable, from_data: bool) -> dict[str, Any]:
     }
     if table.constants:
         given["constants"] = datasets.read_constants(table.constants)
-    if table.types:
-        given["types"] = datasets.Schema.load(table.types)
+    if table.declared.schema is not None:
+        given["types"] = table.declared.schema
     if from_data:
         names = ("missing", "encoding") + (("unknown",) if table.unknown else ())
         given["measuring"] = {name: getattr(table, name) for name in names}

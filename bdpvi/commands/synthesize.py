@@ -15,34 +15,30 @@ from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
 from bdpvi.commands.check import Yes, look_first
 from bdpvi.commands.counted import begun, counted_bytes, digest_of
-from bdpvi.commands.draft import Categorical, Drop, remaining, without
 from bdpvi.commands.engine import Dask, Workers, engine
 from bdpvi.commands.options import (
     BudgetOption,
-    Charset,
-    DateFormat,
-    Decimal,
+    Categorical,
     Delta,
+    Drop,
     Json,
     LedgerFile,
-    Multiline,
     Numeric,
     OneRowPerPerson,
     OtherPeople,
     Quiet,
     RowsPerUnit,
     Secret,
-    Separator,
-    TableArguments,
-    Thousands,
+    TableOption,
     Unit,
+    declared,
+    remaining,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from bdpvi._ground.progress import Track
-    from bdpvi.datasets import Schema
     from bdpvi.privacy.cost import Bound
     from bdpvi.privacy.ledger import Ledger
     from bdpvi.synthesis import Synthetic
@@ -74,16 +70,7 @@ def synthesize(
     data: Data,
     epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")],
     out: Out,
-    schema: Annotated[
-        Path | None,
-        typer.Option(
-            "--schema",
-            "--types",
-            help="File with kinds, public bounds and levels of columns. Bounds and levels of other "
-            "columns are estimated privately.",
-            show_default=False,
-        ),
-    ] = None,
+    table: TableOption = None,
     target: Annotated[
         str, typer.Option(help="Most important column, such as a label.", show_default=False)
     ] = "",
@@ -93,7 +80,8 @@ def synthesize(
         typer.Option(help="Columns a,b,c that are counted together too.", show_default=False),
     ] = None,
     from_data: Annotated[
-        bool, typer.Option("--from-data", help="Treat schema entries read from the rows as public.")
+        bool,
+        typer.Option("--from-data", help="Treat levels and bounds read from the rows as public."),
     ] = False,
     drop: Drop = None,
     categorical: Categorical = None,
@@ -110,12 +98,6 @@ def synthesize(
     test_fraction: quality.TestFraction = 0.1,
     no_report: quality.NoReport = False,
     groups: quality.Groups = None,
-    separator: Separator = ",",
-    multiline: Multiline = False,
-    charset: Charset = "utf-8",
-    decimal: Decimal = ".",
-    thousands: Thousands = "",
-    date_format: DateFormat = "",
     workers: Workers = None,
     dask: Dask = "",
     yes: Yes = False,
@@ -125,11 +107,11 @@ def synthesize(
     """Turn a table into synthetic rows that may be shared, under a worst-case ε.
 
     OUT gets synthetic.csv, and synthetic.json, from which `bdpvi sample` makes more rows. Bounds
-    and levels of columns that no schema declares are estimated privately, for a fifth of μ². What
-    is spent on the table is written to its ledger before anything is drawn. After an interruption
-    the same command goes on and nothing is charged twice. The secret folder gets a report on how
-    well models and statistics of the rows agree with the table's, for the owner of the table alone;
-    the same command makes it again, and OUT stays.
+    and levels that the table's file does not declare are estimated privately, for a fifth of μ².
+    What is spent on the table is written to its ledger before anything is drawn. After an
+    interruption the same command goes on and nothing is charged twice. The secret folder gets a
+    report on how well models and statistics of the rows agree with the table's, for the owner of
+    the table alone; the same command makes it again, and OUT stays.
     A table in blocks need not fit in memory; no rows are held out, and there is no report.
 
     Example: bdpvi synthesize --data patients.csv --one-row-per-person --target sick --epsilon 1
@@ -138,11 +120,9 @@ def synthesize(
     import bdpvi
     from bdpvi._ground import progress
     from bdpvi.datasets.encoding import with_text_names
-    from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.identity import Identity
     from bdpvi.datasets.schema import in_file
     from bdpvi.datasets.table import Table, in_blocks
-    from bdpvi.privacy.book import ROW
     from bdpvi.privacy.places import Places
     from bdpvi.releases import persons
     from bdpvi.releases.intent import HEAD, NAME, output_of
@@ -151,18 +131,12 @@ def synthesize(
     from bdpvi.synthesis.order import Order, for_persons
     from bdpvi.synthesis.released import of_bytes, rehearse
     from bdpvi.synthesis.source import look
-    from bdpvi.tables.accounts import beside
     from bdpvi.tables.private import places
 
-    unit = unit or ROW
-    persons.check_said(
-        data, unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person
-    )
-    file = FileFormat(
-        separator=separator, multiline=multiline, charset=charset, decimal=decimal,
-        thousands=thousands, date_format=date_format,
-    )  # fmt: skip
-    known = None if schema is None else _consented(schema, from_data)
+    known_of = declared(data, table, release=False).public(from_data)
+    protected = known_of.people(unit, rows_per_unit, one_row_per_person)
+    persons.check_said(data, **protected)
+    file, known = known_of.file, known_of.schema
     blocks, whole = None, Table.of(data, file=file)
     if in_blocks(data) or workers is not None or dask:
         quality.check_in_memory(groups or ())
@@ -175,14 +149,14 @@ def synthesize(
         "delta": delta,
         "settings": Counts(
             also=tuple(tuple(one.split(",")) for one in also or ()),
-            unit=unit,
-            rows_per_unit=rows_per_unit,
+            unit=protected["unit"],
+            rows_per_unit=protected["rows_per_unit"],
             categorical=tuple(categorical or ()),
             numeric=tuple(numeric or ()),
         ),
     }
     folder = places(out, secret)[1]
-    path = beside(data) if ledger is None else ledger
+    path = known_of.ledger(data, ledger)
     output = output_of(folder / NAME)
     where = Places.of(out=out, secret=folder, ledger=path, shared=out, output=output)
     _check(rows, tables)
@@ -193,39 +167,36 @@ def synthesize(
         look_first(
             Path(data), yes=yes, quiet=quiet or as_json, types=known, target=target, positive=None,
             drop=[*(drop or ()), *out_of_it], categorical=categorical or (), numeric=numeric or (),
-            unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person,
-            **vars(file),
+            **protected, **vars(file),
         )  # fmt: skip
         frame = with_text_names(whole.frame(text=True, least=0))
         identity = Identity.of(frame, file.signs[:2])
-        used = without(frame, drop).reset_index(drop=True)
-        persons.warn_of_repeats(frame.drop(columns=used.columns), unit, 2)
+        used = frame.drop(columns=list(drop or ())).reset_index(drop=True)
+        persons.warn_of_repeats(frame.drop(columns=used.columns), protected["unit"], 2)
         kept_header = list(used.columns)
     order = Order.of(kept_header, **given)  # refuse before anything is stored
     if not no_report:
         quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
     rehearse(order, file, _content)
     track = progress.silent if quiet or as_json else progress.bar
-    more = [one for name, one in file.declared.items() if name != "separator"]
-    more += ["other people"] * other_people
-    lines = (separator, *["multiline"] * multiline, *more)
-    options = repr((given, sorted(drop or ()), lines, None if no_report else test_fraction))
+    kept = (given, sorted(drop or ()), file, other_people, None if no_report else test_fraction)
+    options = repr(kept)
     price = {"epsilon": epsilon, "delta": delta}
     with engine(workers, dask) as executor, ExitStack() as stack:
-        table: Any = used
+        rows_: Any = used
         if blocks is not None:
             shown = None if track is progress.silent else track
-            table = blocks.records(executor, track=shown, what="pass")
-            identity = look(table, order, file.signs[:2])  # before there is a ledger
+            rows_ = blocks.records(executor, track=shown, what="pass")
+            identity = look(rows_, order, file.signs[:2])  # before there is a ledger
         digest = digest_of(blocks or data, executor)
-        people = TableArguments(data=data).ledger(ledger, None, identity, other_people)
-        assert people is not None  # it is a file, not a public table
+        limit = known_of.limit(None if budget is None else bdpvi.Budget(budget, delta))
+        people = known_of.opened(data, identity, ledger, other_people)
         Places.of(out=out, secret=folder, ledger=people.path, shared=out, output=output)
-        if budget is None and people.budget is None and not people.entries():
-            budget = epsilon
+        if limit is None and people.budget is None and not people.entries():
+            limit = bdpvi.Budget(epsilon, delta)
         work = begun(where.secret, digest, people, options, price)
         intent = stack.enter_context(work)
-        people.settle(budget=None if budget is None else bdpvi.Budget(budget, delta))
+        people.settle(budget=limit)
 
         def counted_with_noise() -> bytes:
             for_persons(people, order.settings)
@@ -234,8 +205,12 @@ def synthesize(
             work = Transaction(people, intent.secret, intent.facts, alone=True, kept=True, **noted)
             held = None if no_report else (where.secret, test_fraction)
             whose = persons.OTHER_PEOPLE if other_people else None
-            said = {"columns_dropped": len(drop or ()) or None, "people": whose}
-            return counted_bytes(table, order, work, file, said, held)
+            more = {
+                "columns_dropped": len(drop or ()) or None,
+                "people": whose,
+                "table_file": known_of.described or None,
+            }
+            return counted_bytes(rows_, order, work, file, more, held)
 
         finished = not store.nothing_at(where.out)
         put = _same if finished else store.write
@@ -283,20 +258,6 @@ def sample(
             store.write,
         )
     outputs.say(f"{out}: {tables} × {several(rows, 'row')}; {made.receipt}")
-
-
-def _consented(file: Path, from_data: bool) -> Schema:
-    """Return the schema, if its entries from the rows may count as public."""
-    from bdpvi.datasets.schema import Schema
-
-    known = Schema.load(file)
-    if known.marked and not from_data:
-        raise ValueError(
-            f"schema={str(file)!r} has {several(len(known.marked), 'column')} read from the rows, "
-            f"such as {known.marked[0]!r}; write public bounds and levels there, or give "
-            "--from-data if these are public"
-        )
-    return known
 
 
 def _check(rows: int | None, tables: int) -> None:

@@ -79,6 +79,7 @@ def account(
     table: object,
     identity: Identity | None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
+    own: Path | None = None,
     *,
     other_people: bool = False,
     budget: Budget | None = None,
@@ -92,6 +93,7 @@ def account(
         table: its path; or a table without one, whose ledger is given.
         identity: of its rows; None if it is not known.
         ledger: the ledger that was given, if any.
+        own: the table's own, by default :func:`beside` it.
         other_people: the owner's word that nobody in the table has another account.
         budget: as for :func:`opened`.
 
@@ -103,7 +105,7 @@ def account(
     if isinstance(ledger, Ledger) and path is None:
         return ledger
     files = _files(os.fspath(table)) if isinstance(table, str | os.PathLike) else []
-    own = Path(beside(table) if path is None else path).resolve()  # type: ignore[arg-type]
+    own = Path((own or beside(table)) if path is None else path).resolve()  # type: ignore[arg-type]
     if identity is not None and not identity.rows.cells:
         identity = None  # nobody's
     with ExitStack() as stack:

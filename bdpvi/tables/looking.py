@@ -81,19 +81,19 @@ def look(
     given = {name: one for name, one in options.items() if name not in names}
     if types is not None and not isinstance(types, Schema):
         types = Schema.load(types)
-    seeming = _seems(path, file)
-    table = Table.of(path, file=seeming)
+    written = seeming(path, file)
+    table = Table.of(path, file=written)
     asked = Asked(types=types or table.schema, **given)
     if executor is None and isinstance(path, str | os.PathLike) and not in_blocks(path):
-        found = seen(table.frame(text=True, least=0), asked, seeming)
+        found = seen(table.frame(text=True, least=0), asked, written)
     else:
         rows = table.records(executor, track=bar if progress else None, what="counts")
-        found = _seen(table.first(), rows, asked, seeming)
-    return replace(found, findings=(*_of_file(file, seeming), *found.findings))
+        found = _seen(table.first(), rows, asked, written)
+    return replace(found, findings=(*_of_file(file, written), *found.findings))
 
 
-def _seems(table: Any, file: FileFormat) -> FileFormat:
-    """Return the format that the first file of a table in blocks seems to have."""
+def seeming(table: Any, file: FileFormat) -> FileFormat:
+    """Return the format that a table, or its first file, seems to have."""
     if not isinstance(table, str | os.PathLike) or "://" in os.fspath(table):
         return file
     return seems(files_of(os.fspath(table))[0], file)
@@ -136,7 +136,7 @@ def seen(
     >>> found = seen(frame, Asked(target="sick", positive="yes", one_row_per_person=True))
     >>> print(*found.short, sep="\\n")
     For the owner only: 18 rows, 2 columns; 1 finding
-      column 'kg': 0 % of its cells are numbers, 100 % are not: --decimal ,
+      column 'kg': 0 % of its cells are numbers, 100 % are not: declare {"file": {"decimal": ","}}
     """
     file, frame = file or FileFormat(), with_text_names(frame)
     header = list(frame.columns)
@@ -196,9 +196,8 @@ def _of_file(given: FileFormat, seeming: FileFormat) -> Iterator[Finding]:
     for name in ("charset", "separator"):
         mine, other = getattr(given, name), getattr(seeming, name)
         if mine != other:
-            option = f"--{name} {shlex.quote(other)}"
             words = f"the file does not look like {name} {mine!r} but {other!r}"
-            yield Finding(words, option, costly=True)
+            yield Finding(words, _declare(file={name: other}), costly=True)
 
 
 def _signs(columns: Mapping[str, Column], file: FileFormat) -> dict[str, list[Finding]]:
@@ -217,7 +216,7 @@ def _signs(columns: Mapping[str, Column], file: FileFormat) -> dict[str, list[Fi
         signs = best if best is not None and of_file else own
         entry = {"decimal": signs[0]} | ({"thousands": signs[1]} if signs[1] else {})
         new = zip(("decimal", "thousands"), signs, now, strict=True)
-        option = " ".join(f"--{name} {shlex.quote(one)}" for name, one, old in new if one != old)
+        option = _declare(file={n: one for n, one, old in new if one != old})
         if not of_file:
             option = _typed(name, {"kind": "number", **entry})
         look = columns[name].look
@@ -237,8 +236,13 @@ def _share(name: str, numbers: float) -> str:
     return f"column {name!r}: {share}"
 
 
+def _declare(**content: Mapping[str, Any]) -> str:
+    """Return what to write into the table's public file."""
+    return f"declare {json.dumps(content, ensure_ascii=False)}"
+
+
 def _typed(name: str, entry: Mapping[str, Any]) -> str:
-    return f"--types FILE with {json.dumps({name: entry}, ensure_ascii=False)}"
+    return _declare(columns={name: entry})
 
 
 def _of_column(one: Column, file: FileFormat) -> Iterator[Finding]:
@@ -249,7 +253,7 @@ def _of_column(one: Column, file: FileFormat) -> Iterator[Finding]:
     if new := _undeclared(one):
         count = several(new[1], "cell")
         words = f"{named}: {count} with a value that is not declared, such as {new[0]!r}"
-        yield Finding(words, "add them to levels or spellings in --types", 2 * new[1] > cells)
+        yield Finding(words, "add them to its levels or spellings", 2 * new[1] > cells)
     elif not look.filled:
         yield Finding(f"{named} is blank in every row", drop, costly=look.declared)
     elif look.levels == 1 and not look.unread:
@@ -288,7 +292,7 @@ def _unread(one: Column, file: FileFormat) -> Iterator[Finding]:
     option = ""
     given = None if one.type is None else one.type.date_format
     if look.kind == "date" and one.dates and given not in one.dates:
-        option = f"--date-format {one.dates[0]}"
+        option = _typed(name, {"kind": "date", "date_format": one.dates[0]})
     elif look.kind in NUMBERS and (odd := _odd(one.tally, one.signs(file))):
         option = _typed(name, {"kind": look.kind, "blank": odd})
     yield Finding(

@@ -18,11 +18,11 @@ class Finding:
 
     Attributes:
         words: what was found.
-        option: the option, or the way, that changes it; "" if there is none.
+        option: the option, or what to declare in the table's public file; "" if nothing changes it.
         costly: whether the release would lose much by it.
 
-    >>> print(Finding("the file looks like one with semicolons", "--separator ';'"))
-    the file looks like one with semicolons: --separator ';'
+    >>> print(Finding("column 'id' looks like an identifier", "--drop id"))
+    column 'id' looks like an identifier: --drop id
     """
 
     words: str
@@ -146,8 +146,8 @@ class Price:
         return (
             f"a fifth of ε = {self.epsilon:g} (of μ²) pays for bounds or categories of "
             f"{several(len(self.columns), 'column')}: {named}. It needs about {self.needed} rows; "
-            f"below {self.refused_below} nothing is fitted. What --types or --constants declare "
-            "costs nothing"
+            f"below {self.refused_below} nothing is fitted. What the table's file or --constants "
+            "declare costs nothing"
         )
 
 

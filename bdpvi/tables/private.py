@@ -47,12 +47,13 @@ from bdpvi.releases import intent, persons, shared_file
 from bdpvi.releases.received import release_of
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import encoded, files, spread
-from bdpvi.tables.accounts import account, beside
+from bdpvi.tables.accounts import account
 from bdpvi.tables.encoded import encode, encoded_of, read_rows, rows_of
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.rehearsal import rehearse
 from bdpvi.tables.rows import PERSON, Encoded, Rows
+from bdpvi.tables.table_file import TableFile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,7 +189,9 @@ def private(
             rows, in any format and order, has the same account. The receipt says so.
         separator, multiline, charset, decimal, thousands, date_format: how a CSV file is written;
             see :class:`bdpvi.datasets.formats.FileFormat`. That values may span several lines is
-            stated in the receipt.
+            stated in the receipt. These, ``types``, ``unit``, the ledger and ``budget`` are by
+            default those of the public file beside the table that ``bdpvi table`` writes, if there
+            is one, and the receipt says so.
         executor: workers that read a table in blocks and add up its rows, such as a
             :class:`concurrent.futures.ProcessPoolExecutor` or Dask's ``client.get_executor()``; a
             file is then read in blocks. They see rows, never keys or noise, and the release is the
@@ -221,18 +224,12 @@ def private(
         del asked["name"]
     work = Work.of(
         table,
-        file=FileFormat(**{one.name: given[one.name] for one in fields(FileFormat)}),
         progress=progress,
         executor=executor,
         device=device,
         out=out,
         secret=secret,
-        ledger=ledger,
-        budget=budget,
-        unit=unit,
-        rows_per_unit=rows_per_unit,
-        one_row_per_person=one_row_per_person,
-        **asked,
+        **asked | _declared(table, given),
     )
     if work.where is not None:
         return work.written()
@@ -262,6 +259,7 @@ class Work:
         executor: workers for a table in blocks.
         device: where a training has its records.
         limit: the rows used of each person of a table in blocks; None for all.
+        known: what the table's public file declares, if it has one.
     """
 
     table: pd.DataFrame | Dataset | Table
@@ -274,6 +272,7 @@ class Work:
     executor: Executor | None = None
     device: torch.device = HOST
     limit: RowLimit | None = None
+    known: TableFile = field(default_factory=TableFile)
 
     @classmethod
     def of(
@@ -291,6 +290,7 @@ class Work:
         unit: str = ROW,
         rows_per_unit: int = 1,
         one_row_per_person: bool = False,
+        known: TableFile | None = None,
         **pipeline: Any,
     ) -> Work:
         """Read the table; arguments as for :func:`private`. A refusal leaves no ledger."""
@@ -301,10 +301,8 @@ class Work:
         path_of = table.path or table if isinstance(table, Table) else table
         persons.check_said(path_of, **said, one_row_per_person=one_row_per_person)
         checked(budget, unit, rows_per_unit)
-        file = file or FileFormat()
-        own = ledger
-        if ledger is None and isinstance(path_of, str | os.PathLike):
-            own = beside(path_of)
+        file, known = file or FileFormat(), known or TableFile()
+        own = known.ledger(path_of, ledger)
         kept = table.people.kept if own is None and isinstance(table, Dataset) else own
         path = kept.path if isinstance(kept, Ledger) else None if kept is None else Path(kept)
         where = None if out is None else _held(*places(out, secret), path)
@@ -346,13 +344,15 @@ class Work:
         else:
             table, pipeline["types"] = _of_persons(table, pipeline.get("types"), people)
         made = Pipeline(**pipeline)
-        work = cls(table, made, people, budget, progress, file, where, executor, there, limit)
+        work = cls(
+            table, made, people, budget, progress, file, where, executor, there, limit, known
+        )
         work.check()
         rehearse(work)
         work.look()
         if own is not None:
             identity = work.looked[1] if isinstance(table, Table) else identity
-            found = account(path_of, identity, ledger, other_people=made.other_people)
+            found = account(path_of, identity, ledger, own, other_people=made.other_people)
             if out is not None:  # the account may be that of another table
                 _held(*places(out, secret), found.path)
             people.share(found)
@@ -434,7 +434,7 @@ class Work:
     def _noting(self, made: Mapping[str, Any]) -> dict[str, Any]:
         """Return the description of the records, with the declarations used to read them."""
         said = self.pipeline.declared
-        said |= declared(**self.file.declared)
+        said |= declared(**self.file.declared, table_file=self.known.described)
         if isinstance(self.table, Dataset):  # its targets are 0 and 1, or numbers of classes
             said = {name: one for name, one in said.items() if name not in ("positive", "classes")}
         elif self.people.unit == ROW:
@@ -677,6 +677,19 @@ class Work:
             table = hashlib.sha256(self.table.to_csv().encode("utf-8", "replace")).hexdigest()
         options = replace(self.pipeline, name="data")
         return table, hashlib.sha256(repr(options).encode()).hexdigest()
+
+
+def _declared(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what arguments of :func:`private` or else the table's public file declare."""
+    path = table.path if isinstance(table, Table) else table
+    known = TableFile.beside(path).public()
+    return {
+        "file": known.format(given),
+        "types": known.schema if given["types"] is None else given["types"],
+        "known": known,
+        "budget": known.limit(given["budget"]),
+        **known.people(given["unit"], given["rows_per_unit"], given["one_row_per_person"]),
+    }
 
 
 def _read(

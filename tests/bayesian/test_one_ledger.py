@@ -32,7 +32,7 @@ from bdpvi.privacy.book import Entry, TemperatureOrigin
 from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.perturbed_objective import profile
 from bdpvi.tables import files
-from bdpvi.tables.private import beside
+from bdpvi.tables.accounts import beside
 
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0)
 DELTA = 1e-5

@@ -23,7 +23,7 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.note import Note
 from bdpvi.releases.account import Account
 from bdpvi.releases.transaction import Plan, Transaction
-from bdpvi.tables.private import beside
+from bdpvi.tables.accounts import beside
 
 pytestmark = pytest.mark.filterwarnings("ignore:column 'age'")
 

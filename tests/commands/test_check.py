@@ -18,8 +18,10 @@ from bdpvi.commands import check
 from bdpvi.datasets import table
 
 SIZE = 4000
+FILE = {"separator": ";", "charset": "latin-1", "decimal": ",", "thousands": "."}
 TYPES = {
     "source": "The hospital's form.",
+    "file": FILE,
     "columns": {
         "Aufnahme": {"kind": "date", "date_format": "%d.%m.%Y"},
         "krea": {"kind": "number", "blank": ["unbek."]},
@@ -27,10 +29,7 @@ TYPES = {
     },
 }
 ASKED = ("--target", "sick", "--positive", "yes")
-SOLVED = (
-    "--separator", ";", "--charset", "latin-1", "--decimal", ",", "--thousands", ".",
-    "--drop", "Fallnummer", "--categorical", "plz", "--unit", "patient_id",
-)  # fmt: skip
+SOLVED = ("--drop", "Fallnummer", "--categorical", "plz", "--unit", "patient_id")
 
 
 def run(*arguments: object) -> Result:
@@ -54,16 +53,17 @@ def test_every_problem_of_an_export_is_named_and_its_options_solve_them(export: 
     done = run("check", export, *ASKED, "--epsilon", 1)
     assert done.exit_code == 0
     for option in (
-        ": --charset latin-1", ": --separator ';'", ": --decimal , --thousands .",
+        ': declare {"file": {"charset": "latin-1"}}', ': declare {"file": {"separator": ";"}}',
+        ': declare {"file": {"decimal": ",", "thousands": "."}}',
         ": --drop Fallnummer", ": --categorical plz", ": --unit patient_id --rows-per-unit 6",
     ):  # fmt: skip
         assert option in done.stdout, option
     for name, entry in TYPES["columns"].items():  # type: ignore[attr-defined]
-        said = f"--types FILE with {{{json.dumps(name)}: {json.dumps(entry)[:-1]}"
+        said = f'declare {{"columns": {{{json.dumps(name)}: {json.dumps(entry)[:-1]}'
         assert said[:60] in done.stdout, name
     assert "'krea' has 'unbek.' among its numbers" in done.stdout
     assert "8 columns; 11 findings" in done.stdout
-    types = ("--types", export.with_name("types.json"))
+    types = ("--table", export.with_name("types.json"))
     done = run("check", export, *ASKED, "--epsilon", 1, *SOLVED, "--rows-per-unit", 6, *types)
     assert f"{SIZE} rows, 8 columns; nothing found" in done.stdout
     assert "begins with the first release" in done.stdout
@@ -123,7 +123,7 @@ def test_synthesize_begins_with_a_look(tmp_path: Path) -> None:
     done = run("synthesize", *given, "--out", tmp_path / "out")
     assert done.exit_code == 0
     assert done.stderr.startswith("For the owner only: 1800 rows, 2 columns; 1 finding")
-    assert done.stderr.count("--decimal ,") == 1
+    assert done.stderr.count('"decimal": ","') == 1
 
 
 def test_a_folder_is_looked_at_and_drafted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +141,8 @@ def test_a_folder_is_looked_at_and_drafted(tmp_path: Path, monkeypatch: pytest.M
     done = run("check", f"{tmp_path}/t/*.csv", *asked)
     assert "70 rows, 3 columns" in done.stdout
     assert "findings are from its first 60 rows" in done.stdout
-    done = run("schema", tmp_path / "t", "--out", tmp_path / "s.json")
+    done = run("table", tmp_path / "t", "--unit", "age", "--rows-per-unit", 2)
     assert done.exit_code == 0
-    assert "the draft is of the first 60 rows" in done.stdout
-    columns = json.loads((tmp_path / "s.json").read_text("utf-8"))["columns"]
-    assert (columns["age"]["low"], columns["age"]["high"]) == (10, 60)  # rounded
+    content = json.loads((tmp_path / "t.table.json").read_text("utf-8"))
+    assert (content["unit"], content["rows_per_unit"]) == ("age", 2)
+    assert {*content["columns"]} == {"sex", "sick"}

@@ -558,11 +558,12 @@ def odd(tmp_path: Path) -> Path:
     frame.loc[3, "age"] = frame.loc[5, "sex"] = None
     path = tmp_path / "odd.csv"
     frame.to_csv(path, index=False, sep=";")
+    path.with_name("odd.csv.table.json").write_text('{"file": {"separator": ";"}}', "utf-8")
     return path
 
 
 CONSTANTS = {"source": "By law.", "age": [18, 98], "sex": ["F", "M"]}
-ODD = ("--target", "sick", "--separator", ";", "--categorical", "code")
+ODD = ("--target", "sick", "--categorical", "code")
 DROPPED = ("--missing", "drop")
 
 
@@ -584,6 +585,7 @@ def test_the_tables_options_reach_the_table(odd: Path, tmp_path: Path) -> None:
         odd, "sick", separator=";", categorical=["code"], missing="level", encoding="ordinal",
         test_fraction=0.5, positive=0, unknown="base",
     ).train  # fmt: skip
+    assert content["preprocessing"]["declared"].pop("table file") == "used"
     assert content["preprocessing"] == json.loads(json.dumps(expected.preprocessing))
     assert content["preprocessing"]["encoding"]["unknown"] == "base"
     names = ["age", "age is missing", "code", "sex", "sex is missing"]
@@ -595,13 +597,14 @@ def test_every_command_that_reads_a_table_has_its_options(
     command: str, odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = tmp_path / "new"
-    options = ["--data", odd, "--target", "sick", "--separator", ";", "--out", new]
+    options = ["--data", odd, "--target", "sick", "--out", new]
     private = ["--epsilon", 1, "--positive", 1, "--from-data", "--one-row-per-person"]
     options += private if command == "private" else []
     assert run(command, *options) == 2
     error = capsys.readouterr().err
     assert "'age' has 1 missing value, the first in row 3; missing='drop'" in error
-    assert error.count("\n") == 2
+    assert error.count("\n") == 3
+    assert "odd.csv.table.json says\n" in error
     for name in ("missing", "encoding", "unknown"):
         assert run(command, *options, f"--{name}", "x") == 2
         assert f"{name} must be one of" in capsys.readouterr().err
@@ -632,11 +635,11 @@ def test_predictions_of_new_rows(
     )
     new = tmp_path / "new.csv"
     new.write_text("who;age;sex;x\n007;58;F;1\nNA;58;X;1\n3;;;1\n", encoding="utf-8")
-    asked = ("predict", file, "--data", new, "--separator", ";")
+    asked = ("predict", file, "--data", new, "--table", f"{odd}.table.json")
     capsys.readouterr()
     assert run(*asked) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 3
+    assert error.count("\n") == 4
     for part in ("'age' has 1 missing", "'sex' has 1 missing", "'X' in row 1", "--unknown base"):
         assert part in error
     out = tmp_path / "p.csv"

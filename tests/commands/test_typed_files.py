@@ -19,10 +19,12 @@ from bdpvi.synthesis import load
 # Of bought bounds it depends on noise how much is beyond.
 pytestmark = pytest.mark.filterwarnings("ignore:column .* clamped:UserWarning")
 SIZE = 3000
-FILE = ("--separator", ";", "--charset", "latin-1")
-FORMAT = (*FILE, "--decimal", ",", "--date-format", "%d.%m.%Y")
+FILE = {"separator": ";", "charset": "latin-1"}
+FORMAT = {**FILE, "decimal": ",", "date_format": "%d.%m.%Y"}
 TYPES: dict[str, Any] = {
     "source": "The hospital's form.",
+    "file": FORMAT,
+    "one_row_per_person": True,
     "columns": {
         "nr": {"kind": "identifier"},
         "größe": {"kind": "number", "step": 0.1, "low": 120, "high": 220},
@@ -68,29 +70,26 @@ def folder(tmp_path: Path) -> Path:
     frame.loc[random.random(SIZE) < 0.05, "weight"] = "?"
     frame.loc[:3, "weight"] = "72,5 kg"
     frame.to_csv(tmp_path / "export.csv", sep=";", index=False, encoding="latin-1")
-    (tmp_path / "types.json").write_text(json.dumps(TYPES), encoding="utf-8")
+    declare(tmp_path, TYPES)
     return tmp_path
 
 
+def declare(folder: Path, content: dict[str, Any]) -> None:
+    path = folder / "export.csv.table.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
 def run(*arguments: object) -> str:
-    more = ["--one-row-per-person"] if arguments[0] in ("private", "synthesize") else []
-    done = CliRunner().invoke(app, [*(str(one) for one in arguments), *more])
+    done = CliRunner().invoke(app, [str(one) for one in arguments])
     if done.exception is not None:
         raise done.exception
     return done.output
 
 
 def test_an_export_becomes_a_model_that_reads_new_rows_by_its_types(folder: Path) -> None:
-    private = [
-        "private",
-        "--one-row-per-person",
-        "--data",
-        folder / "export.csv",
-        "--types",
-        folder / "types.json",
-    ]
-    private += ["--target", "krank", "--positive", "ja", "--epsilon", "5", "--quiet"]
-    run(*private, "--no-scores", "--out", folder / "shared", *FORMAT)
+    private = ["private", "--data", folder / "export.csv", "--target", "krank"]
+    private += ["--positive", "ja", "--epsilon", "5", "--quiet"]
+    run(*private, "--no-scores", "--out", folder / "shared")
     release = load_release(folder / "shared" / "release.json")
     assert release.encoding is not None
     assert {name: one.kind for name, one in release.encoding.types.items()} == {
@@ -98,7 +97,7 @@ def test_an_export_becomes_a_model_that_reads_new_rows_by_its_types(folder: Path
     }
     assert {"land=NA", "land=-", "plz=01067", "plz=04109"} <= {*release.feature_names}
     told = run(
-        "predict", folder / "shared" / "release.json", "--data", folder / "export.csv", *FILE,
+        "predict", folder / "shared" / "release.json", "--data", folder / "export.csv",
         "--out", folder / "p.csv",
     )  # fmt: skip
     assert "Wrote 3000 predictions" in told
@@ -109,16 +108,9 @@ def test_an_export_becomes_a_model_that_reads_new_rows_by_its_types(folder: Path
 
 
 def test_an_export_becomes_rows_of_the_same_types(folder: Path) -> None:
-    made = [
-        "synthesize",
-        "--one-row-per-person",
-        "--data",
-        folder / "export.csv",
-        "--types",
-        folder / "types.json",
-    ]
-    made += ["--target", "krank", "--epsilon", "5", "--no-report", "--quiet"]
-    run(*made, "--out", folder / "rows", *FORMAT)
+    made = ["synthesize", "--data", folder / "export.csv", "--target", "krank"]
+    made += ["--epsilon", "5", "--no-report", "--quiet"]
+    run(*made, "--out", folder / "rows")
     texts = pd.read_csv(folder / "rows" / "synthetic.csv", dtype=str, keep_default_na=False)
     assert {*texts} == {*TYPES["columns"]} - {"nr"}
     for name, pattern in {
@@ -150,83 +142,44 @@ def test_the_owner_sees_spellings_and_commas_before_a_charge(
         charged.append(sum(1 for _ in folder.glob("*.ledger.jsonl")))
 
     monkeypatch.setattr("warnings.warn", show)
-    private = [
-        "private",
-        "--one-row-per-person",
-        "--data",
-        folder / "export.csv",
-        "--target",
-        "krank",
-        "--positive",
-        "ja",
-    ]
-    run(*private, "--epsilon", "5", "--out", folder / "o", "--quiet", "--no-scores", *FILE)
+    declare(folder, {"file": FILE, "one_row_per_person": True})
+    private = ["private", "--data", folder / "export.csv", "--target", "krank"]
+    private += ["--positive", "ja"]
+    run(*private, "--epsilon", "5", "--out", folder / "o", "--quiet", "--no-scores")
     first = told.index(next(one for one in told if "counted as not 'ja'" in one))
     assert "'Ja' (" in told[first]
     assert "'nein' (" in told[first]
-    commas = [one for one in told if "--decimal ," in one]
+    commas = [one for one in told if "decimal=','" in one]
     assert {one.split("'")[1] for one in commas} == {"größe", "weight", "bill"}
     assert not any(charged[: first + 1])
     receipt = (folder / "o" / "release.json").read_text(encoding="utf-8")
     assert "nein" not in receipt
 
 
-def test_a_draft_has_the_form_of_the_types_file(folder: Path) -> None:
-    draft = ["schema", folder / "export.csv", "--out", folder / "draft.json", *FORMAT]
-    said = run(*draft, "--thousands", ".")
-    assert "column 'nr'" in said
-    columns = json.loads((folder / "draft.json").read_text(encoding="utf-8"))["columns"]
-    kinds = {name: one.get("kind") for name, one in columns.items()}
-    assert kinds == {
-        "größe": "number", "weight": "number", "bill": "number", "plz": "code", "land": "any",
-        "born": "date", "smokes": "boolean", "krank": "any",
-    }  # fmt: skip
-    assert all(one["origin"] == "rows" for one in columns.values())
-    private = [
-        "private",
-        "--one-row-per-person",
-        "--data",
-        folder / "export.csv",
-        "--types",
-        folder / "draft.json",
-    ]
-    private += ["--target", "krank", "--positive", "ja", "--epsilon", "5", "--out", folder / "o"]
-    with pytest.raises(ValueError, match="marked as read"):
-        run(*private, *FORMAT, "--thousands", ".")
-    assert not (folder / "export.csv.ledger.jsonl").exists()
-
-
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("file", "said"),
     [
-        (["--decimal", ";"], "decimal must be one of"),
-        (["--thousands", "."], "thousands='.' is the decimal sign"),
-        (["--charset", "ebcdic"], "charset must be one of"),
-        (["--date-format", "%d"], "date_format='%d' must have a year"),
-        (["--charset", "utf-8"], "name its character set"),
-        ([], "types: column 'bill': thousands='.' is the decimal sign too"),
-        ([*FORMAT, "--positive", "maybe"], "positive='maybe': types declares"),
+        ({"decimal": ";"}, "decimal must be one of"),
+        ({"thousands": "."}, "thousands='.' is the decimal sign"),
+        ({"charset": "ebcdic"}, "charset must be one of"),
+        ({**FORMAT, "date_format": "%d"}, "date_format='%d' must have a year"),
+        ({**FORMAT, "charset": "utf-8"}, "name its character set"),
+        (FILE, "types: column 'bill': thousands='.' is the decimal sign too"),
+        (FORMAT, "positive='maybe': types declares"),
     ],
 )
 @pytest.mark.parametrize("command", ["private", "synthesize"])
 def test_what_options_and_header_refuse_costs_nothing(
-    command: str, options: list[str], said: str, folder: Path
+    command: str, file: dict[str, str], said: str, folder: Path
 ) -> None:
-    given = [
-        command,
-        "--one-row-per-person",
-        "--data",
-        folder / "export.csv",
-        "--types",
-        folder / "types.json",
-    ]
-    given += ["--epsilon", "1", "--out", folder / "o", "--target", "krank", *FILE]
+    declare(folder, TYPES | {"file": file})
+    given = [command, "--data", folder / "export.csv", "--epsilon", "1", "--target", "krank"]
     if command == "private":
-        given += ["--positive", "ja"]
-    elif "--positive" in options:
+        given += ["--positive", "maybe" if file == FORMAT else "ja"]
+    elif file == FORMAT:
         return
     with pytest.raises(ValueError, match=said.replace("(", r"\(").replace(".", r"\.")):
-        run(*given, *options)
+        run(*given, "--out", folder / "o")
     assert not list(folder.glob("*ledger*"))
     assert not Ledger().entries()
     assert not (folder / "o").exists()

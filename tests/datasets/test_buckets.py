@@ -173,9 +173,11 @@ def test_what_cannot_be_partitioned_is_refused_and_leaves_nothing(tmp_path: Path
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.csv").write_text("who;n\n007;1\n7;2\n8;3,5\n")
-    types = tmp_path / "types.json"
-    types.write_text('{"source": "Form 7", "columns": {"who": {"kind": "integer"}}}')
-    given = ("--by", "who", "--out", tmp_path / "out", "--separator", ";", "--types", types)
+    declared = tmp_path / "declared.json"
+    declared.write_text(
+        '{"source": "Form 7", "columns": {"who": {"kind": "integer"}}, "file": {"separator": ";"}}'
+    )
+    given = ("--by", "who", "--out", tmp_path / "out", "--table", declared)
     assert run("partition", tmp_path / "a.csv", *given, "--quiet") == 0
     assert "1 file, each with all rows of its persons" in capsys.readouterr().out
     assert Counter(rows_of(Table.of(tmp_path / "out"))) == Counter(

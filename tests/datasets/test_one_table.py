@@ -137,7 +137,7 @@ def cut(source: Any, ledger: Ledger) -> None:
 
 
 def estimator(source: Any, ledger: Ledger) -> None:
-    PrivateLogisticRegression(epsilon=0.1, ledger=ledger).fit(source, np.arange(ROWS) % 2)
+    PrivateLogisticRegression(epsilon=0.1).fit(source, np.arange(ROWS) % 2)
 
 
 def table(source: Any, ledger: Ledger) -> None:

@@ -26,7 +26,7 @@ from bdpvi.datasets import (
 )
 from bdpvi.datasets.cells import read_cell, read_cells, series_of
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.schema import in_file, measured
+from bdpvi.datasets.schema import in_file
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import KINDS, UNFIT, ColumnType
 from bdpvi.synthesis import Counts
@@ -389,7 +389,7 @@ def test_one_file_has_types_bounds_and_levels(tmp_path: Path) -> None:
     assert [n for n in schema.columns if n not in schema.bounded] == ["zip", "note"]
     schema.save(tmp_path / "again.json")
     assert Schema.load(tmp_path / "again.json") == schema
-    with pytest.raises(ValueError, match=r"'zip' has a kind and neither .*\(--types\)"):
+    with pytest.raises(ValueError, match=r"'zip' has a kind and neither .*\(--table\)"):
         read_constants(path)
     for name in ("zip", "note"):
         del content["columns"][name]  # type: ignore[attr-defined]
@@ -418,39 +418,10 @@ def test_character_sets(charset: str, ending: str, tmp_path: Path) -> None:
     )
     assert typed["größe"].tolist() == [1.5, 2.5, 3.0]
     if charset != "utf-8":
-        with pytest.raises(ValueError, match=r"\(--charset\)"):
+        with pytest.raises(ValueError, match="character set"):
             Table.of(path, file=FileFormat(separator=";")).frame()
     with pytest.raises(ValueError, match="got 'ebcdic'"):
         Table.of(path, file=FileFormat(charset="ebcdic")).frame()
-
-
-def test_a_draft_has_types_and_marks_what_came_from_rows() -> None:
-    frame = pd.DataFrame(
-        {
-            "born": ["31.12.1960", "01.02.1990", "?"] * 40,
-            "zip": ["01067", "80331", "04109"] * 40,
-            "kg": ["70,5", "81,2", "66,0"] * 40,
-            "well": ["True", "False", "True"] * 40,
-            "ward": ["a", "b", "a"] * 40,
-        }
-    )
-    draft = measured(frame, "draft", file=FileFormat(decimal=",", date_format="%d.%m.%Y"))
-    kinds = {name: one.kind for name, one in draft.columns.items()}
-    assert kinds == {
-        "born": "date", "zip": "code", "kg": "number", "well": "boolean", "ward": "any"
-    }  # fmt: skip
-    assert draft.marked == tuple(frame)
-    assert draft.columns["zip"].levels == ("01067", "04109", "80331")
-    named = measured(frame.assign(ward=["1", "1.0", "2"] * 40), "draft", levels=["zip", "ward"])
-    assert named.columns["zip"] == draft.columns["zip"]  # and not 1067
-    assert named.columns["ward"].levels == ("1", "2")
-    assert draft.columns["kg"].reading == ColumnType(
-        kind="number",
-        decimal=",",
-        step=0.1,
-        low=draft.columns["kg"].low,
-        high=draft.columns["kg"].high,
-    )
 
 
 def test_pandas_nullable_columns_have_the_codes_of_others() -> None:

@@ -42,6 +42,10 @@ def people(tmp_path: Path) -> Path:
     return tmp_path / "people.csv"
 
 
+COLUMNS: dict[str, Any] = {
+    "age": {"low": 0, "high": 110, "integer": True},
+    "sick": {"levels": ["no", "yes"]},
+}
 KEPT = ("intent.json", "intent.output", "ledger.head")
 REPORT = ("report.json", "report.html", "report.rows")
 
@@ -59,17 +63,17 @@ def run(*arguments: object) -> str:
 
 def test_a_table_is_shared_and_more_rows_made(people: Path) -> None:
     folder = people.parent
-    run("schema", people, "--out", folder / "s.json", "--drop", "name")
+    content = {"source": "law", "columns": {name: {**one, "from_data": True}
+               for name, one in COLUMNS.items()}}  # fmt: skip
+    (folder / "s.json").write_text(json.dumps(content), encoding="utf-8")
     shared = ["synthesize", "--one-row-per-person",
-              "--data", people, "--schema", folder / "s.json", "--target", "sick",
+              "--data", people, "--table", folder / "s.json", "--target", "sick",
               "--epsilon", "1", "--drop", "name", "--out", folder / "shared"]  # fmt: skip
-    with pytest.raises(ValueError, match="2 columns read from the rows, such as 'age'"):
+    with pytest.raises(ValueError, match="'age', 'sick' marked from_data"):
         run(*shared)
     ledger = folder / "people.csv.ledger.jsonl"
     assert not ledger.exists()
-    content = json.loads((folder / "s.json").read_text(encoding="utf-8"))
-    for one in content["columns"].values():
-        one["origin"] = "declared"
+    content = {"source": "law", "columns": COLUMNS}
     (folder / "s.json").write_text(json.dumps(content), encoding="utf-8")
     said = run(*shared)
     assert "worst-case DP: ε = 1 at δ = 1e-06" in said
@@ -101,12 +105,11 @@ def test_a_table_is_shared_and_more_rows_made(people: Path) -> None:
 )
 def test_what_is_wrong_leaves_nothing_behind(people: Path, option: list[str], said: str) -> None:
     folder = people.parent
-    content = {"source": "law", "columns": {"age": {"low": 0, "high": 110, "integer": True},
-               "sick": {"levels": ["no", "yes"]}}}  # fmt: skip
+    content = {"source": "law", "columns": COLUMNS}
     (folder / "s.json").write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ValueError, match=said):
         run("synthesize", "--one-row-per-person",
-            "--data", people, "--schema", folder / "s.json", "--epsilon", "1",
+            "--data", people, "--table", folder / "s.json", "--epsilon", "1",
             "--out", folder / "shared", "--drop", "name", *option)  # fmt: skip
     assert not (folder / "shared").exists()
     ledger = folder / "people.csv.ledger.jsonl"
@@ -116,15 +119,14 @@ def test_what_is_wrong_leaves_nothing_behind(people: Path, option: list[str], sa
 @pytest.mark.parametrize("budget", [Budget(5.0, 3e-5), None])
 def test_what_was_spent_at_a_larger_delta_is_shown(people: Path, budget: Budget | None) -> None:
     folder = people.parent
-    content = {"source": "law", "columns": {"age": {"low": 0, "high": 110, "integer": True},
-               "sick": {"levels": ["no", "yes"]}}}  # fmt: skip
+    content = {"source": "law", "columns": COLUMNS}
     (folder / "s.json").write_text(json.dumps(content), encoding="utf-8")
     ledger = Ledger.at(folder / "people.csv.ledger.jsonl")
     ledger.settle(budget=budget)
     earlier = (SampledGaussian(noise_multiplier=5.0), Threshold(2e-6))  # above synthesize's δ
     ledger.charge(Entry(kind="release", of="earlier", events=earlier))
     said = run("synthesize", "--one-row-per-person",
-               "--data", people, "--schema", folder / "s.json", "--epsilon", "1",
+               "--data", people, "--table", folder / "s.json", "--epsilon", "1",
                "--out", folder / "shared", "--drop", "name", "--no-report")  # fmt: skip
     assert ledger.worst_case(1e-6) is None
     delta = 1e-5 if budget is None else budget.delta
@@ -166,13 +168,13 @@ def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
     assert not list(folder.glob("again*"))
 
 
-def test_a_draft_says_what_it_leaves_out_and_that_is_not_bought(people: Path) -> None:
+def test_what_a_file_leaves_out_is_not_bought_and_its_marks_need_consent(people: Path) -> None:
     folder = people.parent
-    said = run("schema", people, "--out", folder / "s.json")
-    assert "left out: column 'name' has 2000 different values in 2000 rows" in said
-    assert "name" in json.loads((folder / "s.json").read_text(encoding="utf-8"))["left_out"]
+    columns = {name: {**one, "from_data": True} for name, one in COLUMNS.items()}
+    content = {"source": "rows", "columns": columns, "left_out": {"name": "2000 names"}}
+    (folder / "s.json").write_text(json.dumps(content), encoding="utf-8")
     run("synthesize", "--one-row-per-person",
-        "--data", people, "--schema", folder / "s.json", "--from-data",
+        "--data", people, "--table", folder / "s.json", "--from-data",
         "--epsilon", "1", "--out", folder / "shared", "--quiet")  # fmt: skip
     shared = load(folder / "shared" / "synthetic.json")
     assert list(shared.schema.columns) == ["age", "sick"]

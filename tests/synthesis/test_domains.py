@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdpvi.datasets import ColumnType, Schema, constants_of, grid, read_constants
-from bdpvi.datasets.schema import measured
 
 AGE = ColumnType(low=0, high=110, whole=True)
 SEX = ColumnType(levels=("F", "M"))
@@ -121,46 +120,6 @@ def test_bad_schemas_are_refused_by_name(tmp_path: Path, content: str, said: str
 def test_headers_are_refused_by_name(columns: list[str], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         SCHEMA.encode(pd.DataFrame([[1] * len(columns)], columns=columns))
-
-
-def test_a_draft_marks_all_that_is_from_the_rows() -> None:
-    frame = pd.DataFrame({"a": [0.12, 73.0], "b": ["x", None], "c": [1, 0], "d": [-23, 4]})
-    draft = measured(frame, "draft", levels=["c"])
-    assert draft.marked == ("a", "b", "c", "d")
-    assert draft.columns["a"].bounds == (0.1, 80.0)
-    assert draft.columns["c"].levels == ("0", "1")
-    assert draft.columns["d"] == ColumnType(low=-30, high=4, whole=True, origin="rows")
-
-
-def test_a_draft_leaves_out_what_names_people_with_the_reason() -> None:
-    random = np.random.default_rng(0)
-    frame = pd.DataFrame(
-        {
-            "age": random.integers(18, 90, 1500),
-            "number": random.permutation(1500) + 10**5,
-            "patient": [f"P{one % 750}" for one in range(1500)],  # twice each
-            "visitor_id": random.integers(0, 400, 1500),
-            "note": random.choice([f"said {one}" for one in range(120)], 1500),
-            "born": [f"{one % 28 + 1}/{one % 12 + 1}/1990" for one in range(1500)],
-            "pay": ["1,234", "20,100", "9,999"] * 500,
-            "ward": random.choice(["surgery", "hospice"], 1500),
-        }
-    )
-    draft = measured(frame, "draft")
-    assert set(draft.columns) == {"age", "ward"}
-    assert [why.split(maxsplit=2)[2] for why in draft.left_out.values()] == [
-        "has 1500 different integers in 1500 rows that look like identifiers",
-        "has 750 different values in 1500 rows, which would be published as names of "
-        "categories: is it an identifier?",
-        "is called an identifier",
-        "has 120 different values, more than 100: an identifier or free text?",
-        "is dates; make them numbers, such as days or years (here '1/1/1990')",
-        "is numbers with thousands separators; write 1234, not 1,234 (here '1,234')",
-    ]
-    kept = measured(frame, "draft", levels=["note", "patient"])
-    assert set(kept.columns) == {"age", "ward", "note", "patient"}
-    with pytest.raises(ValueError, match="no column is left for a schema: column 'patient' has"):
-        measured(frame[["patient"]], "draft")
 
 
 def test_the_files_of_constants_and_of_schemas_are_one_format(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def given(tmp_path: Path) -> list[object]:
     people(1200, 0).to_csv(tmp_path / "people.csv", index=False)
     MADE.schema.save(tmp_path / "s.json")
     return ["synthesize", "--one-row-per-person",
-            "--data", tmp_path / "people.csv", "--schema", tmp_path / "s.json",
+            "--data", tmp_path / "people.csv", "--table", tmp_path / "s.json",
             "--target", "sick", "--epsilon", "1", "--out", tmp_path / "shared"]  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def test_a_file_a_glob_a_folder_and_a_link_have_one_account(
     monkeypatch.chdir(data)
     os.symlink(data / "p.csv", data.parent / "link.csv")
     os.symlink(data, data.parent / "linked")
-    spelled = [
+    spelled: list[Any] = [
         data / "p.csv", "p.csv", "./p.csv", "../data/p.csv", f"{data}/p*.csv", "*.csv", data, ".",
         "../link.csv", "../linked", "../linked/*",
     ]  # fmt: skip

@@ -113,17 +113,19 @@ def test_character_sets(text: str, charset: str, tmp_path: Path) -> None:
     assert seems(path, FileFormat(charset=charset)).charset == charset
     found = look(path, one_row_per_person=True)
     costs = [one.option for one in found.findings if one.costly]
-    assert (f"--charset {charset}" in costs) == (text != "size")
+    assert (f'declare {{"file": {{"charset": "{charset}"}}}}' in costs) == (text != "size")
 
 
 def test_numbers_with_other_signs_have_one_option_for_the_file() -> None:
     frame = pd.DataFrame({"kg": texts("70,5", "81,2", "9"), "cm": texts("1,7", "1,85", "1,60")})
-    assert options(looked(frame)) == ["--decimal ,", "--decimal ,"]
+    assert options(looked(frame)) == ['declare {"file": {"decimal": ","}}'] * 2
     assert str(looked(frame).findings[0]).startswith("column 'kg': 33 % of its cells are numbers")
     assert not options(looked(frame, FileFormat(decimal=",")))
     odd = frame.assign(lab=texts("1.25", "2.5", "3.75"))
     (one,) = options(looked(odd, FileFormat(decimal=",")))
-    assert json.loads(one.partition("with ")[2]) == {"lab": {"kind": "number", "decimal": "."}}
+    assert json.loads(one.partition(" ")[2])["columns"] == {
+        "lab": {"kind": "number", "decimal": "."}
+    }
     own = types("lab", kind="number", decimal=".")
     assert not options(looked(odd, FileFormat(decimal=","), types=own))
 
@@ -132,7 +134,7 @@ def test_words_among_numbers_may_be_declared_blank() -> None:
     frame = pd.DataFrame({"lab": texts("1.5", "2.5", "4", "unknown")})
     (one,) = looked(frame).findings
     entry = {"kind": "number", "blank": ["unknown"]}
-    assert json.loads(one.option.partition("with ")[2]) == {"lab": entry}
+    assert json.loads(one.option.partition(" ")[2])["columns"] == {"lab": entry}
     assert "75 % of its cells are numbers, 25 % are not, such as 'unknown'" in one.words
     found = looked(frame, types=types("lab", kind="number"))
     assert (found.columns[0].unread, found.columns[0].blank, found.costly) == (15, 0, False)
@@ -164,7 +166,7 @@ def test_codes_days_and_identifiers_have_their_options() -> None:
         "age": "integer", "flat": "category", "none": "blank",
     }  # fmt: skip
     assert [one.levels for one in found.columns] == [2, 2, 200, 200, 60, 1, 0]
-    day = '--types FILE with {"born": {"kind": "date", "date_format": "%d.%m.%Y"}}'
+    day = 'declare {"columns": {"born": {"kind": "date", "date_format": "%d.%m.%Y"}}}'
     assert options(found) == [
         "--categorical plz", f"{day}, or --drop born", "--drop visit", "--drop number",
         "--drop flat", "--drop none",
@@ -176,7 +178,7 @@ def test_codes_days_and_identifiers_have_their_options() -> None:
         looked(frame, FileFormat(decimal=","), drop=left, categorical=["plz"], types=born)
     )
     found = looked(frame, drop=left, categorical=["plz"], types=types("born", kind="date"))
-    assert options(found) == ["--date-format %d.%m.%Y"]
+    assert options(found) == [day]
     assert found.costly
 
 

@@ -163,14 +163,15 @@ def test_an_epsilon_of_one_work_alone_counts_its_own_purchases_and_a_total_all(
 def test_the_command_reads_constants_of_another_table(encoding: Encoding, tmp_path: Path) -> None:
     patients(1).to_csv(tmp_path / "b.csv", index=False, sep=";")
     (tmp_path / "constants.json").write_text(json.dumps(encoding.to_dict()), "utf-8")
-    given: tuple[object, ...] = ("--data", tmp_path / "b.csv", "--separator", ";")
+    (tmp_path / "b.csv.table.json").write_text('{"file": {"separator": ";"}}', "utf-8")
+    given: tuple[object, ...] = ("--data", tmp_path / "b.csv")
     given += ("--target", "sick", "--positive", "yes", "--epsilon", 1, "--no-scores", "--quiet")
     given += ("--constants", tmp_path / "constants.json", "--out", tmp_path / "out")
     said = CliRunner().invoke(app, ["private", "--one-row-per-person", *map(str, given)])
     assert said.exit_code == 0, said.output
     assert ANOTHER.value in said.output
     assert BOUGHT.value not in said.output
-    assert "Declared: positive: yes; separator: ;" in said.output
+    assert "Declared: positive: yes; separator: ;; table file: used" in said.output
 
 
 def test_each_origin_of_several_is_named(encoding: Encoding) -> None:

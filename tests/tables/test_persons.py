@@ -23,7 +23,7 @@ from bdpvi.regression import ObjectivePerturbation
 from bdpvi.releases.persons import check_said
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before
-from bdpvi.tables.private import beside
+from bdpvi.tables.accounts import beside
 
 COLUMNS = ("--target", "sick", "--positive", "yes", "--epsilon", 2, "--no-scores", "--quiet")
 NUMBERS = ("--numeric", "age", "--rows", 3000)
