@@ -687,6 +687,7 @@ def _declared(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         "file": known.format(given),
         "types": known.schema if given["types"] is None else given["types"],
         "known": known,
+        "ledger": given["ledger"],
         "budget": known.limit(given["budget"]),
         **known.people(given["unit"], given["rows_per_unit"], given["one_row_per_person"]),
     }
