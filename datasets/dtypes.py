@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bdpvi.datasets.encoding import with_text_names
@@ -15,17 +14,6 @@ from bdpvi.datasets.types import DTYPE, ColumnType
 SOURCE = "levels declared by the data frame's dtypes"
 _NAME = ColumnType(kind="category", blank=())
 """Reads a level that is no text: a number in its shortest spelling."""
-
-
-def plain(dtype: Any) -> bool:
-    """Return whether a dtype is one of numbers without a sign of its own for a blank.
-
-    >>> [plain(one) for one in (np.dtype("int64"), np.dtype("bool"), pd.Int64Dtype())]
-    [True, False, False]
-    """
-    return isinstance(dtype, pd.SparseDtype) or (
-        isinstance(dtype, np.dtype) and dtype.kind in "iufc"
-    )
 
 
 def declared_by(frame: pd.DataFrame, types: Schema | None = None) -> Schema | None:
@@ -71,12 +59,12 @@ def _type(name: str, dtype: Any) -> ColumnType | None:
             raise ValueError(f"column {name!r}, of dtype category: {error}") from error
     if pd.api.types.is_bool_dtype(dtype):
         return ColumnType(kind="boolean", origin=DTYPE)
-    if pd.api.types.is_numeric_dtype(dtype):
+    if pd.api.types.is_numeric_dtype(dtype) and dtype.kind != "c":
         return None
     raise ValueError(
         f"column {name!r} has dtype {dtype}, which declares no levels, and reading them from the "
-        "rows would tell about the rows. Declare public levels by "
-        f"X.astype({{{name!r}: pd.CategoricalDtype([...])}}) or types=, or make it a number by "
+        "rows would tell about the rows. Declare public levels by types=, or, of a pandas frame, "
+        f"by X.astype({{{name!r}: pd.CategoricalDtype([...])}}), or make it a number by "
         f"X.astype({{{name!r}: float}})"
     )
 

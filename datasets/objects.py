@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,15 +61,21 @@ def cleaned(table: Table) -> Table:
 
 
 def frame_of(table: Table) -> pd.DataFrame:
-    """Return a table as a frame; whole numbers beside blanks stay exact."""
+    """Return a table as a frame; a column's type stays one of whole numbers, or of Booleans."""
     import pyarrow as pa
 
     made: pd.DataFrame = table.to_pandas(ignore_metadata=True, use_threads=False)
     for at, column in enumerate(table.columns):
-        if column.null_count and pa.types.is_integer(column.type):
-            signed = pa.types.is_signed_integer(column.type)
-            exact = {column.type: pd.Int64Dtype() if signed else pd.UInt64Dtype()}
-            made.isetitem(at, column.to_pandas(types_mapper=exact.get))
+        kind: Any = column.type
+        exact: Any = None
+        if column.null_count and pa.types.is_integer(kind):
+            exact = pd.Int64Dtype() if pa.types.is_signed_integer(kind) else pd.UInt64Dtype()
+        elif column.null_count and pa.types.is_boolean(kind):
+            exact = pd.BooleanDtype()
+        elif pa.types.is_decimal(kind):
+            exact = pd.ArrowDtype(kind)
+        if exact is not None:
+            made.isetitem(at, column.to_pandas(types_mapper={kind: exact}.get))
     return made
 
 
@@ -80,9 +86,9 @@ def in_memory(table: Any) -> Any:
         table: a frame of Polars, a relation of DuckDB, a table or stream of pyarrow, or anything
             else with ``__arrow_c_stream__``; a pair of a query and a connection of DB-API,
             SQLAlchemy or DuckDB, or a cursor; an array or a tensor (N, d); a mapping of columns; a
-            list or an iterator of rows, each a mapping or a sequence. Of a list the names, or the
-            number of values, that most rows have are public, columns without names are x0, x1, …;
-            rows of another length are left out.
+            list, a tuple or an iterator of rows, each a mapping or a sequence. Of a list the names,
+            or the number of values, that most rows have are public, columns without names are x0,
+            x1, …; rows of another length are left out, and the index is the others' places.
 
     Warns:
         PrivacyUtilityWarning: with the number of rows that are left out. For the owner only.
@@ -113,15 +119,20 @@ def in_memory(table: Any) -> Any:
     if hasattr(table, "__next__"):
         begun = inspect.isgenerator(table) and inspect.getgeneratorstate(table) != "GEN_CREATED"
         return _of_rows(_once([] if begun else [*table], begun))
-    if hasattr(table, "detach"):
-        table = table.detach().cpu()
-        table = (table.double() if table.is_floating_point() else table).numpy()
-    if isinstance(table, np.ndarray):
+    if isinstance(table := _on_host(table), np.ndarray):
         return _of_array(table)
     if isinstance(table, Mapping):
-        columns = {n: one if hasattr(one, "dtype") else _cells(one) for n, one in table.items()}
-        return pd.DataFrame(columns)
-    return _of_rows(table) if isinstance(table, list) else table
+        return pd.DataFrame({name: _column(one) for name, one in table.items()})
+    return _of_rows(table) if isinstance(table, list | tuple) else table
+
+
+def rows_of(value: Any) -> bool:
+    """Return whether a value is a list or a tuple of rows: of mappings or sequences, not of cells.
+
+    >>> rows_of([[1.0], [2.0]]), rows_of(["a", None]), rows_of([[1.0], 2.0, [3.0]])
+    (True, False, True)
+    """
+    return isinstance(value, list | tuple) and _usual_form(value) is not None
 
 
 def _once(rows: Any, begun: bool = False) -> Any:
@@ -133,12 +144,28 @@ def _once(rows: Any, begun: bool = False) -> Any:
     return rows
 
 
-def _cells(values: Any) -> pd.Series[Any]:
+def _on_host(value: Any) -> Any:
+    """Return a tensor as an array, anything else as it is."""
+    if not hasattr(value, "detach"):
+        return value
+    value = value.detach().cpu()
+    return (value.double() if value.is_floating_point() else value).numpy()
+
+
+def _column(values: Any) -> Any:
     """Return a column of which each cell stays what it is."""
-    found = pd.Series(index=range(len(values)), dtype=object)
-    for at, one in enumerate(values):
-        found.iat[at] = one
-    return found
+    stream = hasattr(values, "__arrow_c_stream__")
+    if not isinstance(values, pd.Series) and (stream or hasattr(values, "__arrow_c_array__")):
+        import pyarrow as pa
+
+        made = pa.chunked_array(values) if stream else pa.array(values)
+        return frame_of(cleaned(pa.table({"": made}))).iloc[:, 0]
+    values = _on_host(values)
+    return values if hasattr(values, "dtype") else _cells(values)
+
+
+def _cells(values: Any) -> pd.Series[Any]:
+    return pd.Series(np.fromiter(values, dtype=object, count=len(values)), dtype=object)
 
 
 def _of_array(array: Any) -> pd.DataFrame:
@@ -148,9 +175,9 @@ def _of_array(array: Any) -> pd.DataFrame:
     return pd.DataFrame(array, columns=names if array.dtype.names is None else None)
 
 
-def _of_rows(rows: list[Any]) -> pd.DataFrame:
+def _of_rows(rows: Sequence[Any]) -> pd.DataFrame:
     """Return rows as a frame of their cells, with the names that most rows have."""
-    form = next((one for one, _ in Counter(map(_form, rows)).most_common(1)), None)
+    form = _usual_form(rows)
     if form is None:
         what = type(rows[0]).__name__ if rows else "no row"
         raise ValueError(
@@ -159,14 +186,20 @@ def _of_rows(rows: list[Any]) -> pd.DataFrame:
         )
     if isinstance(form, int):
         names: list[Any] = [f"x{at}" for at in range(form)]
-        some = [one for one in rows if _form(one) == form]
+        at = [place for place, one in enumerate(rows) if _form(one) == form]
+        some = [rows[place] for place in at]
         kept = [one.tolist() if hasattr(one, "tolist") else list(one) for one in some]
     else:
         names = list(next(one for one in rows if _form(one) == form))
-        kept = [[one.get(name) for name in names] for one in rows if isinstance(one, Mapping)]
+        at = [place for place, one in enumerate(rows) if isinstance(one, Mapping)]
+        kept = [[rows[place].get(name) for name in names] for place in at]
     tell_owner(len(rows) - len(kept), "row", "it has not as many values as most, or is no row")
-    columns = {at: _cells([one[at] for one in kept]) for at in range(len(names))}
-    return pd.DataFrame(columns).set_axis(names_of(names), axis=1)
+    columns = {number: _cells([one[number] for one in kept]) for number in range(len(names))}
+    return pd.DataFrame(columns).set_axis(names_of(names), axis=1).set_axis(at, axis=0)
+
+
+def _usual_form(rows: Sequence[Any]) -> frozenset[Any] | int | None:
+    return next((one for one, _ in Counter(map(_form, rows)).most_common(1)), None)
 
 
 def _form(row: Any) -> frozenset[Any] | int | None:

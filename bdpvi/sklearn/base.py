@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils import check_consistent_length, check_random_state
 
 from bdpvi._ground.outputs import several
 
@@ -30,6 +30,8 @@ except ImportError:  # scikit-learn 1.5
 
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
+    import pandas as pd
+
     from bdpvi import Dataset, Release
     from bdpvi.bayesian.guarantees import Guarantee
     from bdpvi.datasets import Schema
@@ -126,7 +128,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _inputs(
         self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None
-    ) -> tuple[Inputs, NDArray[Any]]:
+    ) -> tuple[Inputs, pd.Series[Any]]:
         """Return N rows and their targets, (N,), with valid shapes and arbitrary values.
 
         Of each person only the first ``rows_per_unit`` rows are returned.
@@ -134,36 +136,57 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         Raises:
             ValueError: for wrong shapes or types only, never because of a record's values.
         """
+        import pandas as pd
+
+        from bdpvi.datasets.units import at_most
         from bdpvi.sklearn import inputs
 
         if y is None:
             validate_data(self, X, y)  # refuses
-        rows: Inputs
-        if inputs.tabular(X, self.types):
-            validate_data(self, X, skip_check_array=True)
-            rows = inputs.table_of(X, self.types)
-        else:
-            read = inputs.numbers(inputs.on_host(X))
-            values = validate_data(self, read, dtype=np.float64, ensure_all_finite=False)
-            rows = inputs.Numbers(values, device=inputs.device_of(X))
+        frame, schema = self._table(X)
+        rows = inputs.Inputs.of(frame, schema, inputs.device_of(X))
         inputs.warn_of_made(rows.values)
-        targets = column_or_1d(inputs.on_host(y), warn=True)
-        check_consistent_length(rows, targets)
+        number = len(X) if isinstance(X, list | tuple) else len(frame)
+        kept = np.arange(number) if len(frame) == number else frame.index.to_numpy()
+        targets = inputs.column_of(y)
+        check_consistent_length(range(number), targets)
         if targets.dtype.kind == "c":
             raise ValueError(f"y: Complex data not supported, got {targets.dtype}")
         if unit is None:
-            return rows, targets
+            return rows, targets.iloc[kept]
+        persons = inputs.column_of(unit)
+        check_consistent_length(range(number), persons)
+        people = pd.DataFrame({"unit": persons.iloc[kept].to_numpy()})
+        chosen = at_most(people, "unit", self.rows_per_unit).index.to_numpy()
+        return rows.select(chosen), targets.iloc[kept[chosen]]
+
+    def _table(self, X: Any, *, reset: bool = True) -> tuple[pd.DataFrame, Schema | None]:
+        """Return X as a frame with the names of ``fit``, and the types of its columns.
+
+        Raises:
+            ValueError: if it is no table, or not one of those columns.
+        """
         import pandas as pd
 
-        from bdpvi.datasets.units import at_most
+        from bdpvi.datasets.encoding import with_text_names
+        from bdpvi.sklearn import inputs
 
-        # An array of one type would let one row's text or fraction change other persons' names.
-        one_by_one = unit if hasattr(unit, "dtype") else np.asarray(unit, dtype=object)
-        persons = column_or_1d(one_by_one, dtype=object)
-        check_consistent_length(rows, persons)
-        frame = pd.DataFrame({"unit": persons})
-        kept = at_most(frame, "unit", self.rows_per_unit).index.to_numpy()
-        return rows.select(kept), targets[kept]
+        try:
+            frame = inputs.frame_of(X)
+        except ValueError as error:
+            if hasattr(X, "shape") or isinstance(X, list | tuple):
+                validate_data(self, X, reset=reset, dtype=None)  # refuses in the usual words
+            raise ValueError(f"X: {error}") from None
+        schema = inputs.schema_of(X, frame, self.types) if reset else None
+        encoded = schema is not None if reset else self.encoding_ is not None
+        usual = [f"x{at}" for at in range(frame.shape[1])]
+        shown: Any = np.zeros(frame.shape)
+        if inputs.declares(X) or [*frame] != usual:
+            shown = pd.DataFrame(shown, columns=frame.columns)
+        validate_data(self, shown, reset=reset, skip_check_array=encoded)
+        if not reset:
+            frame = frame.set_axis([*getattr(self, "feature_names_in_", usual)], axis=1)
+        return with_text_names(frame), schema
 
     @property
     def _declares_features(self) -> bool:
@@ -260,7 +283,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
         left = Remaining.whole(pipeline.distance, work.ledger.rows_per_unit)
         made = inputs.estimated(public, pipeline, work.perform, left)
-        found = made.standard.found
+        found = made[0].found
         if found and (few := found.caution(self.epsilon)):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         return made
@@ -298,8 +321,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.datasets.dataset import People
         from bdpvi.datasets.origin import DECLARED, GIVEN
 
-        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(inputs.width)])
-        encoding = standard.encoding(names)
+        encoding = standard.encoding(inputs.columns)
         said = self._declared(inputs.kinds)
         noted[GIVEN] = not self._declares_features
         return Dataset(
@@ -311,22 +333,29 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         ).to(inputs.device)
 
     def _features(self, X: ArrayLike) -> Any:
-        """Return checked rows as the release's input, (N, d); a NaN counts as the centre.
+        """Return the release's input, (N, d), for new rows, each cell read as in ``fit``.
 
-        A data frame's cells are encoded as in ``fit``: a blank and an unknown level are levels.
+        A cell that is no number counts as the centre, or as the level that a blank has.
         """
         import torch
 
-        from bdpvi.sklearn.inputs import encoded, numbers, on_host
-        from bdpvi.tables.arrays import standardised
+        from bdpvi.datasets.cells import read_columns
+        from bdpvi.datasets.looks import tell_of_unclear, unclear
+        from bdpvi.sklearn.inputs import Inputs
+        from bdpvi.tables.arrays import Standard
 
+        frame = self._table(X, reset=False)[0]
+        if isinstance(X, list | tuple):
+            frame = frame.reindex(range(len(X)))
         if self.encoding_ is not None:
-            validate_data(self, X, reset=False, skip_check_array=True)
-            return encoded(X, getattr(self, "feature_names_in_", None), self.encoding_)
-        given = {"dtype": np.float64, "ensure_all_finite": False, "reset": False}
-        rows: Floats = validate_data(self, numbers(on_host(X)), **given)
-        found = standardised(rows, self.center_, self.scale_)
-        return torch.from_numpy(np.nan_to_num(found, nan=0.0))
+            encoding, columns = self.encoding_, read_columns(frame, self.encoding_.types)
+            features = encoding.whole(columns)
+        else:
+            rows, standard = Inputs.of(frame, None), Standard(self.center_, self.scale_)
+            encoding, columns = standard.encoding(frame), rows.columns
+            features = torch.from_numpy(np.nan_to_num(rows.features(standard), nan=0.0))
+        tell_of_unclear(unclear(encoding, columns), encoding, 6)
+        return features
 
     def _release(self, settings: Recipe, data: Dataset, work: Transaction) -> Release:
         """Fit, charge and release; nothing secret is kept."""

@@ -12,6 +12,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from bdpvi.sklearn.base import Floats
 
 if TYPE_CHECKING:  # torch is not loaded before a fit
+    import pandas as pd
+
     from bdpvi import Release
     from bdpvi.tables import Recipe
     from bdpvi.tables.arrays import Standard
@@ -61,23 +63,27 @@ def settings(
     )
 
 
-def labels(given: ArrayLike | None, y: NDArray[Any]) -> NDArray[Any]:
+def labels(given: ArrayLike | None, y: pd.Series[Any]) -> NDArray[Any]:
     """Return the classes, sorted: those given, or those of y.
 
     Raises:
         ValueError: if there are fewer than two; without given classes, also unless y has labels.
     """
     if given is None:
-        if y.dtype.kind == "f":
-            assert_all_finite(y, input_name="y")
-        check_classification_targets(y)
-    classes = np.unique(y if given is None else np.asarray(given))
-    if len(classes) < 2:
-        if given is None:
+        found = (
+            y.to_numpy() if isinstance(y.dtype, np.dtype) and y.dtype.kind != "O" else y.tolist()
+        )
+        given = np.asarray(found)
+        if given.dtype.kind == "f":
+            assert_all_finite(given, input_name="y")
+        check_classification_targets(given)
+        if len(classes := np.unique(given)) < 2:
             raise ValueError(
                 f"y has one class, {classes.tolist()}; give classes=(one, other) if a table "
                 "may have one of them alone"
             )
+        return classes
+    if len(classes := np.unique(np.asarray(given))) < 2:
         raise ValueError(f"classes must have two classes or more, got {given!r}")
     return classes
 
@@ -89,28 +95,29 @@ def coefficients(release: Release, standard: Standard) -> tuple[Floats, Floats]:
     return slopes, weights[:, -1] - slopes @ standard.center
 
 
-def places(labels: NDArray[Any], classes: NDArray[Any]) -> Floats:
+def places(y: pd.Series[Any], classes: NDArray[Any]) -> Floats:
     """Return each label's index among the classes, (N,), NaN for other labels.
 
-    Classes still match if one stray string has turned all labels into strings.
+    Numbers are read as numbers, and names as the levels of a declared category.
 
-    >>> places(np.array(["0", "x", "1"]), np.array([0, 1])).tolist()
-    [0.0, nan, 1.0]
+    >>> import pandas as pd
+    >>> places(pd.Series(["0", "x", 1, True]), np.array([0, 1])).tolist()
+    [0.0, nan, 1.0, 1.0]
+
+    Raises:
+        ValueError: if two classes are read as one label.
     """
-    from bdpvi.datasets.cells import read_cell
+    from bdpvi.datasets.cells import read_cell, read_cells
+    from bdpvi.datasets.spelling import spell
+    from bdpvi.datasets.types import ColumnType
 
-    same = {one: float(at) for at, one in enumerate(classes.tolist())}
-    spelt = {read_cell(one, declared=same)[1]: at for one, at in same.items()}
-    found: dict[Any, float] = {}
-
-    def place(label: Any) -> float:
-        try:
-            if (key := (type(label), label)) not in found:
-                text, blank = read_cell(label, declared=same)[1:]
-                usual = np.nan if blank else spelt.get(text, np.nan)
-                found[key] = same.get(label, usual)
-            return found[key]
-        except TypeError:  # a list or a dictionary has no hash
-            return np.nan
-
-    return np.array([place(one) for one in labels.tolist()], dtype=np.float64)
+    kind = ColumnType(kind="number")
+    try:
+        if classes.dtype.kind not in "biuf":
+            texts = tuple(spell(one) or "" for one in classes.tolist())
+            kind = ColumnType(kind="category", levels=texts)
+    except ValueError as error:
+        raise ValueError(f"classes={classes.tolist()!r:.200}: {error}") from None
+    at = {read_cell(one, kind)[1]: float(place) for place, one in enumerate(classes.tolist())}
+    cells = read_cells(y, kind)
+    return np.array([*(at.get(name, np.nan) for name in cells.names), np.nan])[cells.codes]

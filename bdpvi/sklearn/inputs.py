@@ -1,160 +1,80 @@
-"""What an estimator's ``fit`` is given as X: an array of numbers, or a data frame's columns."""
+"""What an estimator's ``fit`` is given: X as a table, y as a column of it."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline as Steps
+from sklearn.utils import column_or_1d
 
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets import made_up
 from bdpvi.datasets.bought import CATEGORY, NUMBER, public_encoding
-from bdpvi.datasets.cells import Cells, Columns, read_cells, read_columns
-from bdpvi.datasets.dtypes import declared_by, plain
+from bdpvi.datasets.cells import Cells, Columns, read_columns
+from bdpvi.datasets.dtypes import declared_by
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.given import REMEDY, warn_of_signs
-from bdpvi.datasets.looks import tell_of_unclear, unclear
+from bdpvi.datasets.objects import in_memory, rows_of
 from bdpvi.datasets.records import Held
-from bdpvi.datasets.types import NUMBERS
-from bdpvi.tables import arrays
+from bdpvi.datasets.types import NUMBERS, ColumnType
 from bdpvi.tables.arrays import Floats, Standard
 from bdpvi.tables.encoded import Perform, encode
 from bdpvi.tables.rows import Encoded, Rows
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from bdpvi.datasets.encoding import Encoding
     from bdpvi.datasets.schema import Schema
     from bdpvi.tables.pipeline import Pipeline, Remaining
 
-
-class Constants(NamedTuple):
-    """Constants of an estimator's features, and centre and scale of its target if estimated."""
-
-    standard: Standard
-    target: tuple[float, float] | None = None
+AS_NUMBER = ColumnType(kind="number")
+"""The type of each column of an X that declares none."""
+Constants = tuple[Standard, tuple[float, float] | None]
+"""Constants of the features, and centre and scale of the target if they are estimated."""
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
-    """Columns of numbers, each one feature. A row without a finite number is left out.
+class Inputs:
+    """The columns of X.
 
     Attributes:
-        values: (N, d).
-        target: (N,), if its centre and scale are estimated too.
-        device: where the fit is computed.
-    """
-
-    values: Floats
-    target: Floats | None = None
-    device: str = "cpu"
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @property
-    def width(self) -> int:
-        """Number of columns that need a centre and a scale."""
-        return int(self.values.shape[1])
-
-    @property
-    def kinds(self) -> dict[str, tuple[str, ...]]:
-        """The declared kinds of columns, in words."""
-        return {}
-
-    @property
-    def complete(self) -> NDArray[np.bool_]:
-        """Mask of the rows that are used, (N,)."""
-        return np.asarray(np.isfinite(self.values).all(axis=1))
-
-    def some(self) -> tuple[NDArray[Any], ...]:
-        """Return the rows, by which they are known again."""
-        return (self.values,)
-
-    def select(self, rows: NDArray[Any]) -> Numbers:
-        """Return some of the rows."""
-        return Numbers(self.values[rows], device=self.device)
-
-    def made_up(self) -> Numbers:
-        """Return made-up rows."""
-        values = np.random.default_rng(0).normal(size=(made_up.ROWS, self.width))
-        values[:3] = [[0.0], [1e15], [-1e300]]
-        return Numbers(values)
-
-    def beside(self, target: Floats) -> Numbers:
-        """Return the columns with a target whose centre and scale are estimated too."""
-        return replace(self, target=target)
-
-    def options(self, public: Standard | None) -> dict[str, Any]:
-        """Return the options of a pipeline for the constants, some of which may be public."""
-        bought = self.width * (public is None) + (self.target is not None)
-        return {"target": "y", "numeric": tuple(map(str, range(bought)))}
-
-    def known(self, public: Standard | None, pipeline: Pipeline) -> Standard | None:
-        """Return all constants if they are public, None if some are to be estimated."""
-        return public if self.target is None else None
-
-    def fewest_features(self, pipeline: Pipeline) -> int:
-        """Return the least number of features."""
-        return self.width
-
-    def estimated(
-        self, public: Standard | None, pipeline: Pipeline, perform: Perform, left: Remaining
-    ) -> Constants:
-        """Return all constants, those that are not public estimated privately."""
-        wanted = [] if public else [self.values]
-        wanted += [] if self.target is None else [self.target[:, None]]
-        found = arrays.bought(np.hstack(wanted), pipeline, perform, left)
-        if self.target is None:
-            return Constants(found)
-        target = float(found.center[-1]), float(found.scale[-1])
-        if public:
-            return Constants(replace(public, found=found.found), target)
-        center, scale = found.center[: self.width], found.scale[: self.width]
-        return Constants(replace(found, center=center, scale=scale), target)
-
-    def features(self, standard: Standard) -> Floats:
-        """Return the features, (N, d)."""
-        return standard.applied(self.values)
-
-
-@dataclass(frozen=True, eq=False)
-class Table:
-    """A data frame's columns, encoded as :func:`bdpvi.private` encodes a table: every row is used.
-
-    Attributes:
-        columns: cells of the columns, in order.
-        types: declared types of columns; others are numbers.
-        target: its name, if its centre and scale are estimated too; "" otherwise.
-        rows: N.
+        columns: their cells, in order.
+        types: how they are encoded as :func:`bdpvi.private` encodes a table, of which every row is
+            used; None if each is a number and one feature, and a row without one is left out.
+        target: name of the target, if its centre and scale are estimated too; "" otherwise.
         device: where the fit is computed.
     """
 
     columns: Columns
     types: Schema | None
-    rows: int
     target: str = ""
-    device: ClassVar[str] = "cpu"
+    device: str = "cpu"
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, types: Schema | None, device: str = "cpu") -> Inputs:
+        """Return a frame's columns, read by their declared types."""
+        read_by = dict.fromkeys(frame, AS_NUMBER) if types is None else types.read_by
+        return cls(read_columns(frame, read_by), types, device=device)
 
     def __len__(self) -> int:
-        return self.rows
+        return max(map(len, self.columns.values()), default=0)
+
+    @property
+    def _read_by(self) -> Mapping[str, ColumnType]:
+        return {} if self.types is None else self.types.read_by
 
     @property
     def _numbers(self) -> tuple[str, ...]:
         """Columns of numbers without declared bounds."""
-        levels = {} if self.types is None else self.types.bounded
-        read_by = {} if self.types is None else self.types.read_by
-        kinds = {name: one.kind for name, one in read_by.items()}
-        open_ones = (one for one in self.columns if one not in (*levels, self.target))
+        known = {} if self.types is None else self.types.bounded
+        kinds = {name: one.kind for name, one in self._read_by.items()}
+        open_ones = (one for one in self.columns if one not in (*known, self.target))
         return tuple(one for one in open_ones if kinds.get(one, NUMBERS[0]) in NUMBERS)
 
     @property
@@ -162,11 +82,11 @@ class Table:
         """Number of columns that need a centre and a scale."""
         return len(self._numbers)
 
-    @property
+    @cached_property
     def values(self) -> Floats:
         """The numbers of these columns, (N, width)."""
         found = [self.columns[name].numbers for name in self._numbers]
-        return np.column_stack(found) if found else np.empty((self.rows, 0))
+        return np.column_stack(found) if found else np.empty((len(self), 0))
 
     @property
     def kinds(self) -> dict[str, tuple[str, ...]]:
@@ -175,85 +95,93 @@ class Table:
 
     @property
     def complete(self) -> NDArray[np.bool_]:
-        """Mask of the rows that are used, (N,): all of them."""
-        return np.full(self.rows, True)
+        """Mask of the rows that are used, (N,)."""
+        if self.types is not None:
+            return np.full(len(self), True)
+        return np.asarray(np.isfinite(self.values).all(axis=1))
 
     def some(self) -> tuple[NDArray[Any], ...]:
         """Return the columns, by which the rows are known again."""
         return tuple(
             one.numbers
-            if np.isfinite(one.numbers).any()
+            if self.types is None or np.isfinite(one.numbers).any()
             else np.asarray([*one.names, None], dtype=object)[one.codes]
             for one in self.columns.values()
         )
 
-    def select(self, rows: NDArray[Any]) -> Table:
+    def select(self, rows: NDArray[Any]) -> Inputs:
         """Return some of the rows."""
-        columns = {name: one.select(rows) for name, one in self.columns.items()}
-        return replace(self, columns=columns, rows=len(np.arange(self.rows)[rows]))
+        return replace(self, columns={name: one.select(rows) for name, one in self.columns.items()})
 
-    def made_up(self) -> Table:
+    def made_up(self) -> Inputs:
         """Return made-up rows."""
-        numbers, known = self._numbers, {} if self.types is None else self.types.bounded
+        if self.types is None:
+            values = np.random.default_rng(0).normal(size=(self.width, made_up.ROWS))
+            values[:, :3] = [0.0, 1e15, -1e300]
+            return Inputs(dict(zip(self.columns, map(Cells, values), strict=True)), None)
+        numbers, known = self._numbers, self.types.bounded
         kinds = {name: NUMBER if name in numbers else CATEGORY for name in self.columns}
         levels = {name: one.names or one.bounds or () for name, one in known.items()}
-        frame = next(made_up.frames(kinds, levels, {}))
-        read_by = {} if self.types is None else self.types.read_by
-        return Table(read_columns(frame, read_by), self.types, len(frame))
+        return Inputs.of(next(made_up.frames(kinds, levels, {})), self.types)
 
-    def beside(self, target: Floats) -> Table:
+    def beside(self, target: Floats) -> Inputs:
         """Return the columns with a target whose centre and scale are estimated too."""
-        cells = Cells(target, ("",), np.zeros(self.rows, dtype=np.int64))
         name = _unlike("target", self.columns)
-        return replace(self, columns={**self.columns, name: cells}, target=name)
+        return replace(self, columns={**self.columns, name: Cells(target)}, target=name)
 
     def options(self, public: Standard | None) -> dict[str, Any]:
         """Return the options of a pipeline for the constants, some of which may be public."""
-        read_by = {} if self.types is None else self.types.read_by
-        names = [one for one in (*self._numbers, self.target) if one and one not in read_by]
-        given = public.encoding(self._numbers) if public and self._numbers else None
-        target = _unlike("y", self.columns)
-        return {"target": target, "numeric": names, "types": self.types, "constants": given}
+        numbers = (*self._numbers, *filter(None, [self.target]))
+        return {
+            "target": _unlike("y", self.columns),
+            "numeric": [one for one in numbers if one not in self._read_by],
+            "types": self.types,
+            "constants": public.encoding(self._numbers) if public and self._numbers else None,
+        }
 
     def known(self, public: Standard | None, pipeline: Pipeline) -> Standard | None:
         """Return all constants if they are public, None if some are to be estimated."""
-        header = [*self.columns, pipeline.target]
-        return self._public(pipeline) if pipeline.purchase(header).empty else None
+        if not pipeline.purchase([*self.columns, pipeline.target]).empty:
+            return None
+        return self._given(public, pipeline)
 
     def fewest_features(self, pipeline: Pipeline) -> int:
         """Return the least number of features."""
+        if self.types is None:
+            return self.width
         return pipeline.purchase([*self.columns, pipeline.target]).fewest_features
 
     def estimated(
         self, public: Standard | None, pipeline: Pipeline, perform: Perform, left: Remaining
     ) -> Constants:
         """Return all constants, those that are not public estimated privately."""
-        rows = Rows(self.columns, np.zeros(self.rows))
+        rows = Rows(self.columns, np.zeros(len(self)))
         header = [*self.columns, pipeline.target]
         found = encode(Held(rows), header, pipeline, perform, left=left, feasible=False)
-        if not self.target:
-            return Constants(Standard.of_table(found))
-        *columns, last = found.encoding.columns
-        alone = [*pipeline.purchase(header).bought] == [self.target]
+        columns: Any = found.encoding.columns
+        target = None
+        if self.target:
+            *columns, last = columns
+            target = last.mean, last.sd
+        if [*pipeline.purchase(header).bought] == [self.target]:
+            # Only the target was estimated, and its constants are no features'.
+            return replace(self._given(public, pipeline), found=found), target
         used = replace(found, encoding=replace(found.encoding, columns=tuple(columns)))
-        target: Any = last
-        standard = Standard.of_table(used)
-        if alone:  # only the target was estimated, and its constants are no features'
-            standard = replace(self._public(pipeline), found=found)
-        return Constants(standard, (target.mean, target.sd))
+        made = Standard.of_numbers if self.types is None else Standard.of_table
+        return made(used), target
 
     def features(self, standard: Standard) -> Floats:
         """Return the features, (N, d)."""
-        assert standard.table is not None
+        if standard.table is None:
+            return standard.applied(self.values)
         return standard.table.whole(self.columns).numpy()
 
-    def _public(self, pipeline: Pipeline) -> Standard:
+    def _given(self, public: Standard | None, pipeline: Pipeline) -> Standard:
         """Return the public constants, of all columns."""
+        if public is not None and self.types is None:
+            return public
         assert pipeline.public is not None
         return Standard.of_table(Encoded(public_encoding(pipeline.public)))
-
-
-Inputs = Numbers | Table
 
 
 def warn_of_made(values: Floats) -> None:
@@ -290,102 +218,77 @@ def _fits(transformer: Any) -> bool:
     return bool(tags.get("requires_fit", True))
 
 
-def tabular(X: object, types: Schema | None) -> bool:
-    """Return whether X is encoded as a table: its types or dtypes declare more than numbers.
+def frame_of(X: Any) -> pd.DataFrame:
+    """Return X as a frame; the index of one made of a list has the places of the list's rows.
 
     Raises:
-        ValueError: if types are given for what is no data frame.
+        ValueError: if it is no table in memory.
     """
-    if not isinstance(X, pd.DataFrame):
-        if types is not None:
-            raise ValueError(
-                f"types: they are for columns with names, and X is of type {type(X).__name__}, "
-                "not a pandas DataFrame"
-            )
-        return False
-    return types is not None or not all(map(plain, X.dtypes))
+    if hasattr(X, "compute"):  # a frame of Dask
+        X = X.compute()
+    if len(getattr(X, "shape", (0, 0))) != 2:
+        raise ValueError("it must have shape (records, columns)")
+    made = in_memory(X)
+    if not isinstance(made, pd.DataFrame) and hasattr(made, "__array__"):
+        made = in_memory(np.asarray(made))
+    if not isinstance(made, pd.DataFrame):
+        raise ValueError(
+            f"{type(X).__name__} is none of a data frame, an array and a list of rows; of a file "
+            "give its columns, or give it to bdpvi.private"
+        )
+    with_text_names(made)  # refuses equal names
+    return made
 
 
-def table_of(X: Any, types: Schema | None) -> Table:
-    """Return a data frame's columns, read by declared types and dtypes.
+def declares(X: Any) -> bool:
+    """Return whether the dtypes of X are its owner's: those of a frame are, those of cells not."""
+    frame = isinstance(X, pd.DataFrame) or type(X).__name__ == "LazyFrame"
+    return frame or hasattr(X, "__arrow_c_stream__")
+
+
+def schema_of(X: Any, frame: pd.DataFrame, types: Schema | None) -> Schema | None:
+    """Return the types of X's columns; None if all are numbers, and none was declared.
 
     Raises:
         ValueError: because of header, dtypes or types only.
     """
-    found, frame = declared_by(X, types), with_text_names(X)
-    return Table(read_columns(frame, {} if found is None else found.read_by), found, len(X))
+    if declares(X):
+        return declared_by(frame, types)
+    if types is not None:
+        types.of_header([*with_text_names(frame).columns])
+    return types
 
 
-def encoded(X: Any, names: Any, encoding: Encoding) -> Tensor:
-    """Return the features of new rows, (N, d), of a data frame or with its columns' names.
+def column_of(values: Any) -> pd.Series[Any]:
+    """Return one column, (N,), of which each cell stays what it is.
+
+    Args:
+        values: an array, a tensor, a list, a column of any frame; or a table with one column.
 
     Raises:
-        ValueError: naming a missing column.
+        ValueError: for another shape.
     """
-    frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(np.asarray(X, object), columns=names)
-    table = read_columns(with_text_names(frame), encoding.types)
-    features = encoding.whole(table)
-    tell_of_unclear(unclear(encoding, table), encoding, 6)
-    return features
+    if hasattr(values, "compute"):
+        values = values.compute()
+    if hasattr(values, "__array__") and not hasattr(values, "__len__"):
+        values = np.asarray(values)
+    if len(getattr(values, "shape", (0,))) == 2 or rows_of(values):
+        frame = frame_of(values)
+        column_or_1d(np.empty(frame.shape), warn=True)
+        found = frame.iloc[:, 0]
+        return found.reindex(range(len(values))) if rows_of(values) else _renumbered(found)
+    if len(getattr(values, "shape", (0,))) != 1 or not hasattr(values, "__len__"):
+        column_or_1d(values)  # refuses
+    return _renumbered(in_memory({"": values}).iloc[:, 0])
+
+
+def _renumbered(column: pd.Series[Any]) -> pd.Series[Any]:
+    return column.reset_index(drop=True)
 
 
 def device_of(given: Any) -> str:
     """Return the device of a CUDA tensor; the CPU for anything else."""
     return str(given.device) if getattr(given, "is_cuda", False) else "cpu"
-
-
-def on_host(given: Any) -> Any:
-    """Return a tensor on the CPU; anything else as it is."""
-    return given.cpu() if hasattr(given, "cpu") else given
-
-
-def numbers(X: Any) -> Any:
-    """Return a table with text cells read as numbers, NaN where that fails.
-
-    Each cell is read separately, so that one stray word does not affect the others. A frame of
-    sparse columns becomes dense, as scikit-learn refuses it like a sparse matrix.
-    """
-    if isinstance(X, pd.DataFrame):
-        if all(isinstance(kind, pd.SparseDtype) for kind in X.dtypes):
-            accessor: Any = X.sparse
-            X = accessor.to_dense()
-        of_text = [pd.api.types.is_numeric_dtype(kind) for kind in X.dtypes]
-        columns = {
-            place: X.iloc[:, place] if number else read_cells(X.iloc[:, place]).numbers
-            for place, number in enumerate(of_text)
-        }
-        return pd.DataFrame(columns, index=X.index).set_axis(X.columns, axis=1)
-    if isinstance(X, list | tuple):
-        X = _of_list(X)
-    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUS" and X.shape[1]:
-        return np.column_stack([read_cells(pd.Series(one, dtype=object)).numbers for one in X.T])
-    return X
-
-
-_ROW = (list, tuple, np.ndarray)
-
-
-def _of_list(rows: Sequence[Any]) -> Any:
-    """Return a list of rows as an array; all cells of rows with an unusual length are blank.
-
-    NumPy would refuse the whole list for one such row, and spell all numbers for one word.
-    """
-    try:
-        made = np.asarray(rows)
-    except (ValueError, TypeError, OverflowError):
-        made = np.empty(0, dtype=object)
-    if made.dtype.kind in "biuf":
-        return made
-    widths = Counter(len(one) if isinstance(one, _ROW) else -1 for one in rows)
-    width = max(widths, key=lambda one: (widths[one], one), default=-1)
-    if width < 1:
-        return rows
-    found = np.full((len(rows), width), None, dtype=object)
-    for place, row in enumerate(rows):
-        if isinstance(row, _ROW) and len(row) == width:
-            for at, one in enumerate(row):
-                found[place, at] = int(one) if isinstance(one, bool | np.bool_) else one
-    return found
 
 
 def _unlike(name: str, taken: Mapping[str, object]) -> str:

@@ -254,7 +254,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             inputs, people, lambda twin, rows: twin._fit(rows, few, people, classes, noted)
         )
         with self._work(people, inputs, targets) as work:
-            standard = given or self._bought(inputs, public, pipeline, work).standard
+            standard = given or self._bought(inputs, public, pipeline, work)[0]
             settings = self._chosen(pipeline, classes, standard.found)
             data = self._dataset(inputs, targets, standard, people, **noted)
             release = self._release(settings, data, work)

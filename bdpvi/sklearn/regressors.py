@@ -51,15 +51,12 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None, least: float = -math.inf
     ) -> tuple[Inputs, Floats]:
         """Return the complete records with finite targets of at least ``least``."""
-        import pandas as pd
-
         from bdpvi._ground.types import tell_owner
         from bdpvi.datasets.cells import read_cells
+        from bdpvi.sklearn.inputs import AS_NUMBER
 
         inputs, given = self._inputs(X, y, unit)
-        texts = given.dtype.kind in "OUS"
-        targets = read_cells(pd.Series(given, dtype=object)).numbers if texts else given
-        targets = targets.astype(np.float64)
+        targets = read_cells(given, AS_NUMBER).numbers
         good = inputs.complete & np.isfinite(targets) & (targets >= least)
         why = "a value is not a finite number, or a target is outside the range of the model"
         tell_owner(int((~good).sum()), "record", why, 4)

@@ -11,14 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bdpvi.datasets.bought import SOURCE
-from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import MEASURED, Encoding
 from bdpvi.datasets.origin import Origin
-from bdpvi.datasets.records import Held
-from bdpvi.tables.encoded import Perform, encode
-from bdpvi.tables.pipeline import Pipeline, Remaining
-from bdpvi.tables.rows import Encoded, Rows
+from bdpvi.tables.rows import Encoded
 
 Floats = NDArray[np.float64]
 FURTHEST = 1e12
@@ -54,6 +50,13 @@ class Standard:
         center, scale = np.array(found.encoding.scales).T
         source = found.encoding.source
         return cls(center, scale, source, found, table=found.encoding)
+
+    @classmethod
+    def of_numbers(cls, found: Encoded) -> Standard:
+        """Return private centres and scales of columns of which each is one feature."""
+        made: Any = found.encoding
+        center, scale = np.array([(one.mean, one.sd) for one in made.columns]).T
+        return cls(center, scale, SOURCE, found, made.origin, made.purchases)
 
     def applied(self, X: Floats) -> Floats:
         """Return the standardised rows, (N, d)."""
@@ -111,28 +114,6 @@ def of_rows(X: Floats) -> Standard:
     whole = np.isfinite(deviation) & np.isfinite(mean)
     mean, deviation = np.where(whole, mean, 0.0), np.where(whole & (deviation > 0), deviation, 1.0)
     return Standard(mean, deviation, MEASURED, origin=Origin.FROM_THIS_TABLE)
-
-
-def bought(
-    X: Floats, pipeline: Pipeline, perform: Perform, left: Remaining | None = None
-) -> Standard:
-    """Return private means of the columns, and of the absolute deviations from them.
-
-    Args:
-        X: rows, (N, d).
-        pipeline: its ``numeric`` are the d column names, in order.
-        perform: charges and draws.
-        left: the allowance of one row; None means all of the pipeline's ε.
-    """
-    blank = np.zeros(len(X), dtype=np.int64)
-    columns = {name: Cells(X[:, j], ("",), blank) for j, name in enumerate(pipeline.numeric)}
-    rows = Rows(columns, np.zeros(len(X)))
-    header = [*pipeline.numeric, pipeline.target]
-    found = encode(Held(rows), header, pipeline, perform, left=left, feasible=False)
-    numbers: Any = found.encoding.columns
-    center, scale = (np.array([getattr(c, name) for c in numbers]) for name in ("mean", "sd"))
-    made = found.encoding
-    return Standard(center, scale, SOURCE, found, made.origin, made.purchases)
 
 
 def _pair(name: str, value: Any, width: int) -> tuple[Floats, Floats]:
