@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
@@ -12,37 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_consistent_length, check_random_state
+from sklearn.utils import check_random_state
 
 from bdpvi._ground.outputs import several
 
-try:
-    from sklearn.utils.validation import validate_data
-except ImportError:  # scikit-learn 1.5
-
-    def validate_data(estimator: Any, *args: Any, **options: Any) -> Any:
-        """Validate like scikit-learn 1.6."""
-        if "ensure_all_finite" in options:
-            options["force_all_finite"] = options.pop("ensure_all_finite")
-        if options.pop("skip_check_array", False):
-            options["cast_to_ndarray"] = False
-        return estimator._validate_data(*args, **options)
-
-
 if TYPE_CHECKING:  # torch is not loaded before a fit
-    import pandas as pd
-
     from bdpvi import Dataset, Release
     from bdpvi.bayesian.guarantees import Guarantee
-    from bdpvi.datasets import Schema
+    from bdpvi.datasets import Encoding, Schema
     from bdpvi.noise.keys import Key
     from bdpvi.releases.transaction import Transaction
     from bdpvi.sklearn.inputs import Constants, Inputs
-    from bdpvi.tables.arrays import Standard
     from bdpvi.tables.pipeline import Pipeline
     from bdpvi.tables.recipe import Recipe
 
-__all__ = ["Floats", "PrivacyLeakWarning", "PrivateEstimator", "validate_data"]
+__all__ = ["Floats", "PrivacyLeakWarning", "PrivateEstimator"]
 
 Floats = NDArray[np.float64]
 
@@ -126,68 +110,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         name = str(getattr(unit, "name", None) or "unit")
         return {"unit": "unit" if name == ROW else name, "rows_per_unit": rows}
 
-    def _inputs(
-        self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None
-    ) -> tuple[Inputs, pd.Series[Any]]:
-        """Return N rows and their targets, (N,), with valid shapes and arbitrary values.
-
-        Of each person only the first ``rows_per_unit`` rows are returned.
-
-        Raises:
-            ValueError: for wrong shapes or types only, never because of a record's values.
-        """
-        import pandas as pd
-
-        from bdpvi.datasets.units import at_most
-        from bdpvi.sklearn import inputs
-
-        if y is None:
-            validate_data(self, X, y)  # refuses
-        frame, schema = self._table(X)
-        rows = inputs.Inputs.of(frame, schema, inputs.device_of(X))
-        inputs.warn_of_made(rows.values)
-        number = len(X) if isinstance(X, list | tuple) else len(frame)
-        kept = np.arange(number) if len(frame) == number else frame.index.to_numpy()
-        targets = inputs.column_of(y)
-        check_consistent_length(range(number), targets)
-        if targets.dtype.kind == "c":
-            raise ValueError(f"y: Complex data not supported, got {targets.dtype}")
-        if unit is None:
-            return rows, targets.iloc[kept]
-        persons = inputs.column_of(unit)
-        check_consistent_length(range(number), persons)
-        people = pd.DataFrame({"unit": persons.iloc[kept].to_numpy()})
-        chosen = at_most(people, "unit", self.rows_per_unit).index.to_numpy()
-        return rows.select(chosen), targets.iloc[kept[chosen]]
-
-    def _table(self, X: Any, *, reset: bool = True) -> tuple[pd.DataFrame, Schema | None]:
-        """Return X as a frame with the names of ``fit``, and the types of its columns.
-
-        Raises:
-            ValueError: if it is no table, or not one of those columns.
-        """
-        import pandas as pd
-
-        from bdpvi.datasets.encoding import with_text_names
-        from bdpvi.sklearn import inputs
-
-        try:
-            frame = inputs.frame_of(X)
-        except ValueError as error:
-            if hasattr(X, "shape") or isinstance(X, list | tuple):
-                validate_data(self, X, reset=reset, dtype=None)  # refuses in the usual words
-            raise ValueError(f"X: {error}") from None
-        schema = inputs.schema_of(X, frame, self.types) if reset else None
-        encoded = schema is not None if reset else self.encoding_ is not None
-        usual = [f"x{at}" for at in range(frame.shape[1])]
-        shown: Any = np.zeros(frame.shape)
-        if inputs.declares(X) or [*frame] != usual:
-            shown = pd.DataFrame(shown, columns=frame.columns)
-        validate_data(self, shown, reset=reset, skip_check_array=encoded)
-        if not reset:
-            frame = frame.set_axis([*getattr(self, "feature_names_in_", usual)], axis=1)
-        return with_text_names(frame), schema
-
     @property
     def _declares_features(self) -> bool:
         """Whether arguments declare how the features were made, from public constants."""
@@ -199,7 +121,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = True
         return tags
 
-    def _given(self, inputs: Inputs) -> Standard | None:
+    def _given(self, inputs: Inputs) -> Encoding | None:
         """Return the scaling of numbers if it is given, and need not be estimated privately."""
         from bdpvi.tables import arrays
 
@@ -210,10 +132,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             one, other = (f"{name}={value!r}" for name, value in [*given.items()][:2])
             raise ValueError(f"{one} and {other} were both given; give one")
         if self.bounds is not None:
-            return arrays.of_bounds(self.bounds, inputs.width)
+            return arrays.of_bounds(self.bounds, inputs.numbers)
         if self.scales is not None:
-            return arrays.of_scales(self.scales, inputs.width)
-        return arrays.of_rows(inputs.values) if self.from_data else None
+            return arrays.of_scales(self.scales, inputs.numbers)
+        return arrays.of_rows(inputs.values, inputs.numbers) if self.from_data else None
 
     def _rehearse(self, inputs: Inputs, people: Mapping[str, Any], fit: Any) -> None:
         """Fit made-up rows by a copy, and read its release, before anything is charged.
@@ -228,7 +150,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """
         from bdpvi import WorstCaseDP
         from bdpvi.releases.transaction import rehearsed
-        from bdpvi.tables.arrays import Standard
         from bdpvi.tables.rehearsal import MANY, read
 
         if self._trial is not None or self._guarantee().name != WorstCaseDP.name:
@@ -239,8 +160,15 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             twin.expected_rows = self.expected_rows or MANY
             rows = inputs.made_up()
             fit(twin, rows)
-            standard = Standard(twin.center_, twin.scale_, table=twin.encoding_)
-            read(twin.release_, rows.features(standard))
+            read(twin.release_, rows.features(twin._encoding([*rows.columns])))
+
+    def _encoding(self, names: Sequence[str]) -> Encoding:
+        """Return how columns with these names become features."""
+        from bdpvi.tables.arrays import of_scales
+
+        found = self.encoding_ or of_scales((self.center_, self.scale_), names)
+        assert found is not None
+        return found
 
     @contextmanager
     def _work(
@@ -274,17 +202,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         with on(HOST), aside:
             yield work
 
-    def _bought(
-        self, inputs: Inputs, public: Standard | None, pipeline: Pipeline, work: Transaction
-    ) -> Constants:
+    def _bought(self, inputs: Inputs, pipeline: Pipeline, work: Transaction) -> Constants:
         """Return the constants, those that are not public estimated privately."""
         from bdpvi import PrivacyUtilityWarning
         from bdpvi.tables.pipeline import Remaining
 
         left = Remaining.whole(pipeline.distance, work.ledger.rows_per_unit)
-        made = inputs.estimated(public, pipeline, work.perform, left)
-        found = made[0].found
-        if found and (few := found.caution(self.epsilon)):
+        made = inputs.estimated(pipeline, work.perform, left)
+        if few := made[0].caution(self.epsilon):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         return made
 
@@ -310,7 +235,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self,
         inputs: Inputs,
         y: Floats,
-        standard: Standard,
+        encoding: Encoding,
         people: Mapping[str, Any],
         **noted: bool,
     ) -> Dataset:
@@ -321,11 +246,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         from bdpvi.datasets.dataset import People
         from bdpvi.datasets.origin import DECLARED, GIVEN
 
-        encoding = standard.encoding(inputs.columns)
         said = self._declared(inputs.kinds)
         noted[GIVEN] = not self._declares_features
         return Dataset(
-            torch.from_numpy(inputs.features(standard)),
+            torch.from_numpy(inputs.features(encoding)),
             torch.from_numpy(y),
             feature_names=encoding.feature_names,
             preprocessing={"encoding": encoding.to_dict(), DECLARED: said, **noted},
@@ -341,21 +265,16 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
         from bdpvi.datasets.cells import read_columns
         from bdpvi.datasets.looks import tell_of_unclear, unclear
-        from bdpvi.sklearn.inputs import Inputs
-        from bdpvi.tables.arrays import Standard
+        from bdpvi.sklearn.inputs import AS_NUMBER, Inputs, table_of
 
-        frame = self._table(X, reset=False)[0]
+        frame = table_of(self, X, reset=False)[0]
         if isinstance(X, list | tuple):
             frame = frame.reindex(range(len(X)))
-        if self.encoding_ is not None:
-            encoding, columns = self.encoding_, read_columns(frame, self.encoding_.types)
-            features = encoding.whole(columns)
-        else:
-            rows, standard = Inputs.of(frame, None), Standard(self.center_, self.scale_)
-            encoding, columns = standard.encoding(frame), rows.columns
-            features = torch.from_numpy(np.nan_to_num(rows.features(standard), nan=0.0))
-        tell_of_unclear(unclear(encoding, columns), encoding, 6)
-        return features
+        encoding, read_by = self._encoding([*frame]), dict.fromkeys(frame, AS_NUMBER)
+        read_by = read_by if self.encoding_ is None else encoding.types
+        rows = Inputs(read_columns(frame, read_by))
+        tell_of_unclear(unclear(encoding, rows.columns), encoding, 5)
+        return torch.from_numpy(rows.features(encoding))
 
     def _release(self, settings: Recipe, data: Dataset, work: Transaction) -> Release:
         """Fit, charge and release; nothing secret is kept."""
@@ -421,11 +340,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         all_of_them = "none" if total is None else f"{total.epsilon:.4g}"
         return f"{guarantee}; total of {several(number, 'fit')} in this ledger: ε = {all_of_them}"
 
-    def _keep(self, release: Release, standard: Standard) -> None:
+    def _keep(self, release: Release, encoding: Encoding) -> None:
         """Set the attributes common to all models, from the release and public scaling."""
         receipt = release.receipt
-        self.center_, self.scale_ = standard.center, standard.scale
-        self.encoding_ = standard.table
+        self.center_, self.scale_ = np.array(encoding.scales).T.copy()
+        self.encoding_ = encoding if encoding.unknown == "other" else None
         self.bound_ = receipt.bound
         self.guarantee_ = str(receipt)
         if not receipt.experiment:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
 
     from bdpvi import Release
     from bdpvi.tables import Recipe
-    from bdpvi.tables.arrays import Standard
     from bdpvi.tables.rows import Encoded
 
 STEPS = 1000
@@ -88,11 +87,11 @@ def labels(given: ArrayLike | None, y: pd.Series[Any]) -> NDArray[Any]:
     return classes
 
 
-def coefficients(release: Release, standard: Standard) -> tuple[Floats, Floats]:
+def coefficients(release: Release, center: Floats, scale: Floats) -> tuple[Floats, Floats]:
     """Return slopes on the scale of X, (k, K, d), and intercepts, (k, K), for each draw."""
     weights = release.latents["w"].numpy()
-    slopes = np.swapaxes(weights[:, :-1], 1, 2) / standard.scale
-    return slopes, weights[:, -1] - slopes @ standard.center
+    slopes = np.swapaxes(weights[:, :-1], 1, 2) / scale
+    return slopes, weights[:, -1] - slopes @ center
 
 
 def places(y: pd.Series[Any], classes: NDArray[Any]) -> Floats:

@@ -13,21 +13,35 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from sklearn.pipeline import Pipeline as Steps
-from sklearn.utils import column_or_1d
+from sklearn.utils import check_consistent_length, column_or_1d
 
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets import made_up
 from bdpvi.datasets.bought import CATEGORY, NUMBER, public_encoding
 from bdpvi.datasets.cells import Cells, Columns, read_columns
 from bdpvi.datasets.dtypes import declared_by
-from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.given import REMEDY, warn_of_signs
 from bdpvi.datasets.objects import in_memory, rows_of
 from bdpvi.datasets.records import Held
 from bdpvi.datasets.types import NUMBERS, ColumnType
-from bdpvi.tables.arrays import Floats, Standard
+from bdpvi.datasets.units import at_most
+from bdpvi.tables.arrays import Floats
 from bdpvi.tables.encoded import Perform, encode
 from bdpvi.tables.rows import Encoded, Rows
+
+try:
+    from sklearn.utils.validation import validate_data
+except ImportError:  # scikit-learn 1.5
+
+    def validate_data(estimator: Any, *args: Any, **options: Any) -> Any:
+        """Validate like scikit-learn 1.6."""
+        if "ensure_all_finite" in options:
+            options["force_all_finite"] = options.pop("ensure_all_finite")
+        if options.pop("skip_check_array", False):
+            options["cast_to_ndarray"] = False
+        return estimator._validate_data(*args, **options)
+
 
 if TYPE_CHECKING:
     from bdpvi.datasets.schema import Schema
@@ -35,7 +49,7 @@ if TYPE_CHECKING:
 
 AS_NUMBER = ColumnType(kind="number")
 """The type of each column of an X that declares none."""
-Constants = tuple[Standard, tuple[float, float] | None]
+Constants = tuple[Encoded, tuple[float, float] | None]
 """Constants of the features, and centre and scale of the target if they are estimated."""
 
 
@@ -52,15 +66,9 @@ class Inputs:
     """
 
     columns: Columns
-    types: Schema | None
+    types: Schema | None = None
     target: str = ""
     device: str = "cpu"
-
-    @classmethod
-    def of(cls, frame: pd.DataFrame, types: Schema | None, device: str = "cpu") -> Inputs:
-        """Return a frame's columns, read by their declared types."""
-        read_by = dict.fromkeys(frame, AS_NUMBER) if types is None else types.read_by
-        return cls(read_columns(frame, read_by), types, device=device)
 
     def __len__(self) -> int:
         return max(map(len, self.columns.values()), default=0)
@@ -70,22 +78,17 @@ class Inputs:
         return {} if self.types is None else self.types.read_by
 
     @property
-    def _numbers(self) -> tuple[str, ...]:
+    def numbers(self) -> tuple[str, ...]:
         """Columns of numbers without declared bounds."""
         known = {} if self.types is None else self.types.bounded
         kinds = {name: one.kind for name, one in self._read_by.items()}
         open_ones = (one for one in self.columns if one not in (*known, self.target))
         return tuple(one for one in open_ones if kinds.get(one, NUMBERS[0]) in NUMBERS)
 
-    @property
-    def width(self) -> int:
-        """Number of columns that need a centre and a scale."""
-        return len(self._numbers)
-
     @cached_property
     def values(self) -> Floats:
-        """The numbers of these columns, (N, width)."""
-        found = [self.columns[name].numbers for name in self._numbers]
+        """The numbers of these columns, (N, d)."""
+        found = [self.columns[name].numbers for name in self.numbers]
         return np.column_stack(found) if found else np.empty((len(self), 0))
 
     @property
@@ -116,72 +119,74 @@ class Inputs:
     def made_up(self) -> Inputs:
         """Return made-up rows."""
         if self.types is None:
-            values = np.random.default_rng(0).normal(size=(self.width, made_up.ROWS))
+            values = np.random.default_rng(0).normal(size=(len(self.columns), made_up.ROWS))
             values[:, :3] = [0.0, 1e15, -1e300]
-            return Inputs(dict(zip(self.columns, map(Cells, values), strict=True)), None)
-        numbers, known = self._numbers, self.types.bounded
+            return Inputs(dict(zip(self.columns, map(Cells, values), strict=True)))
+        numbers, known = self.numbers, self.types.bounded
         kinds = {name: NUMBER if name in numbers else CATEGORY for name in self.columns}
         levels = {name: one.names or one.bounds or () for name, one in known.items()}
-        return Inputs.of(next(made_up.frames(kinds, levels, {})), self.types)
+        frame = next(made_up.frames(kinds, levels, {}))
+        return Inputs(read_columns(frame, self._read_by), self.types)
 
     def beside(self, target: Floats) -> Inputs:
         """Return the columns with a target whose centre and scale are estimated too."""
         name = _unlike("target", self.columns)
         return replace(self, columns={**self.columns, name: Cells(target)}, target=name)
 
-    def options(self, public: Standard | None) -> dict[str, Any]:
+    def options(self, public: Encoding | None) -> dict[str, Any]:
         """Return the options of a pipeline for the constants, some of which may be public."""
-        numbers = (*self._numbers, *filter(None, [self.target]))
+        numbers = (*self.numbers, *filter(None, [self.target]))
         return {
             "target": _unlike("y", self.columns),
             "numeric": [one for one in numbers if one not in self._read_by],
             "types": self.types,
-            "constants": public.encoding(self._numbers) if public and self._numbers else None,
+            "constants": public,
         }
 
-    def known(self, public: Standard | None, pipeline: Pipeline) -> Standard | None:
+    def known(self, pipeline: Pipeline) -> Encoded | None:
         """Return all constants if they are public, None if some are to be estimated."""
-        if not pipeline.purchase([*self.columns, pipeline.target]).empty:
-            return None
-        return self._given(public, pipeline)
+        empty = pipeline.purchase([*self.columns, pipeline.target]).empty
+        return self._used(Encoded(_public(pipeline))) if empty else None
 
     def fewest_features(self, pipeline: Pipeline) -> int:
         """Return the least number of features."""
         if self.types is None:
-            return self.width
+            return len(self.columns)
         return pipeline.purchase([*self.columns, pipeline.target]).fewest_features
 
-    def estimated(
-        self, public: Standard | None, pipeline: Pipeline, perform: Perform, left: Remaining
-    ) -> Constants:
+    def estimated(self, pipeline: Pipeline, perform: Perform, left: Remaining) -> Constants:
         """Return all constants, those that are not public estimated privately."""
         rows = Rows(self.columns, np.zeros(len(self)))
         header = [*self.columns, pipeline.target]
         found = encode(Held(rows), header, pipeline, perform, left=left, feasible=False)
-        columns: Any = found.encoding.columns
-        target = None
-        if self.target:
-            *columns, last = columns
-            target = last.mean, last.sd
+        if not self.target:
+            return self._used(found), None
+        *columns, last = found.encoding.columns
+        target: Any = last
         if [*pipeline.purchase(header).bought] == [self.target]:
-            # Only the target was estimated, and its constants are no features'.
-            return replace(self._given(public, pipeline), found=found), target
-        used = replace(found, encoding=replace(found.encoding, columns=tuple(columns)))
-        made = Standard.of_numbers if self.types is None else Standard.of_table
-        return made(used), target
+            encoding = _public(pipeline)  # what was estimated is no feature's
+        else:
+            encoding = replace(found.encoding, columns=tuple(columns))
+        return self._used(replace(found, encoding=encoding)), (target.mean, target.sd)
 
-    def features(self, standard: Standard) -> Floats:
+    def features(self, encoding: Encoding) -> Floats:
         """Return the features, (N, d)."""
-        if standard.table is None:
-            return standard.applied(self.values)
-        return standard.table.whole(self.columns).numpy()
+        found: Floats = encoding.whole(self.columns).numpy()
+        if encoding.unknown == "other":
+            return found
+        return np.ascontiguousarray(found[:, ::2])  # without those of blanks
 
-    def _given(self, public: Standard | None, pipeline: Pipeline) -> Standard:
-        """Return the public constants, of all columns."""
-        if public is not None and self.types is None:
-            return public
-        assert pipeline.public is not None
-        return Standard.of_table(Encoded(public_encoding(pipeline.public)))
+    def _used(self, found: Encoded) -> Encoded:
+        """Return the preprocessing; where each column is one feature, without those of blanks."""
+        if self.types is not None:
+            return found
+        return replace(found, encoding=replace(found.encoding, unknown="refuse"))
+
+
+def _public(pipeline: Pipeline) -> Encoding:
+    """Return the public constants, of all columns."""
+    assert pipeline.public is not None
+    return public_encoding(pipeline.public)
 
 
 def warn_of_made(values: Floats) -> None:
@@ -218,17 +223,82 @@ def _fits(transformer: Any) -> bool:
     return bool(tags.get("requires_fit", True))
 
 
-def frame_of(X: Any) -> pd.DataFrame:
-    """Return X as a frame; the index of one made of a list has the places of the list's rows.
+def read(estimator: Any, X: Any, y: Any, unit: Any = None) -> tuple[Inputs, pd.Series[Any]]:
+    """Return N rows and their targets, (N,), with valid shapes and arbitrary values.
+
+    Of each person only the first ``rows_per_unit`` rows are returned.
 
     Raises:
-        ValueError: if it is no table in memory.
+        ValueError: for wrong shapes or types only, never because of a record's values.
     """
-    if hasattr(X, "compute"):  # a frame of Dask
-        X = X.compute()
+    if y is None:
+        validate_data(estimator, X, y)  # refuses
+    frame, schema = table_of(estimator, X)
+    read_by = dict.fromkeys(frame, AS_NUMBER) if schema is None else schema.read_by
+    device = str(X.device) if getattr(X, "is_cuda", False) else "cpu"
+    rows = Inputs(read_columns(frame, read_by), schema, device=device)
+    warn_of_made(rows.values)
+    number = len(X) if isinstance(X, list | tuple) else len(frame)
+    kept = np.arange(number) if len(frame) == number else frame.index.to_numpy()
+    targets = column_of(y)
+    check_consistent_length(range(number), targets)
+    if targets.dtype.kind == "c":
+        raise ValueError(f"y: Complex data not supported, got {targets.dtype}")
+    if unit is None:
+        return rows, targets.iloc[kept]
+    persons = column_of(unit)
+    check_consistent_length(range(number), persons)
+    people = persons.iloc[kept].reset_index(drop=True).to_frame("unit")
+    chosen = at_most(people, "unit", estimator.rows_per_unit).index.to_numpy()
+    return rows.select(chosen), targets.iloc[kept[chosen]]
+
+
+def table_of(estimator: Any, X: Any, *, reset: bool = True) -> tuple[pd.DataFrame, Schema | None]:
+    """Return X as a frame with the names of ``fit``, and the types of its columns.
+
+    Types are None if all columns are numbers and none is declared otherwise. The dtypes of a frame
+    are declarations, those of cells in lists and arrays are not.
+
+    Args:
+        estimator: it keeps the names.
+        X: a table.
+        reset: whether this is ``fit``.
+
+    Raises:
+        ValueError: if it is no table; because of header, dtypes or types only.
+    """
+    X = X.compute() if hasattr(X, "compute") else X  # a frame of Dask
+    try:
+        frame = _frame_of(X)
+        named = with_text_names(frame)
+    except ValueError as error:
+        if hasattr(X, "shape") or isinstance(X, list | tuple):
+            validate_data(estimator, X, reset=reset, dtype=None)  # refuses in the usual words
+        raise ValueError(f"X: {error}") from None
+    types = estimator.types if reset else None
+    declares = isinstance(X, pd.DataFrame) or hasattr(X, "__arrow_c_stream__")
+    declares |= type(X).__name__ == "LazyFrame"
+    if reset and declares:
+        types = declared_by(named, types)
+    elif types is not None:
+        types.of_header([*named.columns])
+    encoded = types is not None if reset else estimator.encoding_ is not None
+    usual = [f"x{at}" for at in range(frame.shape[1])]
+    shown: Any = np.zeros(frame.shape)
+    if declares or [*frame] != usual:
+        shown = pd.DataFrame(shown, columns=frame.columns)
+    validate_data(estimator, shown, reset=reset, skip_check_array=encoded)
+    if not reset:
+        fitted = getattr(estimator, "feature_names_in_", usual)
+        named = with_text_names(frame.set_axis([*fitted], axis=1))
+    return named, types
+
+
+def _frame_of(X: Any) -> pd.DataFrame:
+    """Return X as a frame; the index of one made of a list has the places of the list's rows."""
     if len(getattr(X, "shape", (0, 0))) != 2:
         raise ValueError("it must have shape (records, columns)")
-    made = in_memory(X)
+    made = X if hasattr(X, "__next__") else in_memory(X)
     if not isinstance(made, pd.DataFrame) and hasattr(made, "__array__"):
         made = in_memory(np.asarray(made))
     if not isinstance(made, pd.DataFrame):
@@ -236,27 +306,7 @@ def frame_of(X: Any) -> pd.DataFrame:
             f"{type(X).__name__} is none of a data frame, an array and a list of rows; of a file "
             "give its columns, or give it to bdpvi.private"
         )
-    with_text_names(made)  # refuses equal names
     return made
-
-
-def declares(X: Any) -> bool:
-    """Return whether the dtypes of X are its owner's: those of a frame are, those of cells not."""
-    frame = isinstance(X, pd.DataFrame) or type(X).__name__ == "LazyFrame"
-    return frame or hasattr(X, "__arrow_c_stream__")
-
-
-def schema_of(X: Any, frame: pd.DataFrame, types: Schema | None) -> Schema | None:
-    """Return the types of X's columns; None if all are numbers, and none was declared.
-
-    Raises:
-        ValueError: because of header, dtypes or types only.
-    """
-    if declares(X):
-        return declared_by(frame, types)
-    if types is not None:
-        types.of_header([*with_text_names(frame).columns])
-    return types
 
 
 def column_of(values: Any) -> pd.Series[Any]:
@@ -268,27 +318,18 @@ def column_of(values: Any) -> pd.Series[Any]:
     Raises:
         ValueError: for another shape.
     """
-    if hasattr(values, "compute"):
-        values = values.compute()
+    values = values.compute() if hasattr(values, "compute") else values
     if hasattr(values, "__array__") and not hasattr(values, "__len__"):
         values = np.asarray(values)
     if len(getattr(values, "shape", (0,))) == 2 or rows_of(values):
-        frame = frame_of(values)
+        frame = _frame_of(values)
         column_or_1d(np.empty(frame.shape), warn=True)
-        found = frame.iloc[:, 0]
-        return found.reindex(range(len(values))) if rows_of(values) else _renumbered(found)
+        if rows_of(values):
+            return frame.iloc[:, 0].reindex(range(len(values)))
+        return frame.iloc[:, 0].reset_index(drop=True)
     if len(getattr(values, "shape", (0,))) != 1 or not hasattr(values, "__len__"):
         column_or_1d(values)  # refuses
-    return _renumbered(in_memory({"": values}).iloc[:, 0])
-
-
-def _renumbered(column: pd.Series[Any]) -> pd.Series[Any]:
-    return column.reset_index(drop=True)
-
-
-def device_of(given: Any) -> str:
-    """Return the device of a CUDA tensor; the CPU for anything else."""
-    return str(given.device) if getattr(given, "is_cuda", False) else "cpu"
+    return in_memory({"": values}).iloc[:, 0].reset_index(drop=True)
 
 
 def _unlike(name: str, taken: Mapping[str, object]) -> str:

@@ -20,9 +20,8 @@ from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
     from bdpvi.bayesian.guarantees import Guarantee
-    from bdpvi.datasets import Schema
+    from bdpvi.datasets import Encoding, Schema
     from bdpvi.sklearn.inputs import Inputs
-    from bdpvi.tables.arrays import Standard
     from bdpvi.tables.pipeline import Pipeline
     from bdpvi.tables.recipe import Recipe
     from bdpvi.tables.rows import Encoded
@@ -198,10 +197,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         """
         from bdpvi._ground.types import tell_owner
         from bdpvi.releases.basis import LABELLED
+        from bdpvi.sklearn.inputs import read
 
         self._refuse(options)
         people = self._people(unit)
-        inputs, labels = self._inputs(X, y, unit)
+        inputs, labels = read(self, X, y, unit)
         classes = of_classes.labels(self.classes, labels)
         targets = of_classes.places(labels, classes)
         good = inputs.complete & np.isfinite(targets)
@@ -235,9 +235,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
         public = self._given(inputs)
         pipeline = self._pipeline(inputs.options(public))
-        given = inputs.known(public, pipeline)
-        found = given.found if given else None
-        settings: Any = self._chosen(pipeline, classes, found)  # refused before a charge
+        given = inputs.known(pipeline)
+        settings: Any = self._chosen(pipeline, classes, given)  # refused before a charge
         self._check_public(given)
         if self.intervals:
             if given is None and self.expected_rows is None:
@@ -254,12 +253,12 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             inputs, people, lambda twin, rows: twin._fit(rows, few, people, classes, noted)
         )
         with self._work(people, inputs, targets) as work:
-            standard = given or self._bought(inputs, public, pipeline, work)[0]
-            settings = self._chosen(pipeline, classes, standard.found)
-            data = self._dataset(inputs, targets, standard, people, **noted)
+            found = given or self._bought(inputs, pipeline, work)[0]
+            settings = self._chosen(pipeline, classes, found)
+            data = self._dataset(inputs, targets, found.encoding, people, **noted)
             release = self._release(settings, data, work)
         self.classes_ = classes
-        self._keep(release, standard)
+        self._keep(release, found.encoding)
 
     def decision_function(self, X: ArrayLike) -> Floats:
         """Return the log-odds of the second class, (N,), from the probability averaged over draws.
@@ -378,7 +377,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     def _guarantee(self) -> Guarantee:
         return self.guarantee or super()._guarantee()
 
-    def _check_public(self, given: Standard | None) -> None:
+    def _check_public(self, given: Encoded | None) -> None:
         """Refuse a guarantee that needs public constants if some are to be estimated."""
         from bdpvi.bayesian.guarantees import WORST_CASE
 
@@ -388,17 +387,19 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 "estimated ones are outputs too"
             )
 
-    def _keep(self, release: Release, standard: Standard) -> None:
+    def _keep(self, release: Release, encoding: Encoding) -> None:
         """Set the attributes of a fit: functions of the release and public scaling."""
         import torch
 
-        super()._keep(release, standard)
+        super()._keep(release, encoding)
+        center, scale = self.center_, self.scale_
         if len(self.classes_) > 2:
-            self.coef_samples_, self.intercept_samples_ = of_classes.coefficients(release, standard)
+            found = of_classes.coefficients(release, center, scale)
+            self.coef_samples_, self.intercept_samples_ = found
             self.coef_ = self.coef_samples_.mean(axis=0)
             self.intercept_ = self.intercept_samples_.mean(axis=0)
             return
-        weights, center, scale = release.latents["w"], standard.center, standard.scale
+        weights = release.latents["w"]
         model: Any = release.model
         linear = replace(model, limit=None)
         origin = weights.new_zeros(1, len(center))

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from bdpvi.datasets import Schema
     from bdpvi.models.kinds import OfNumbers
     from bdpvi.sklearn.inputs import Inputs
-    from bdpvi.tables.arrays import Standard
     from bdpvi.tables.pipeline import Pipeline
     from bdpvi.tables.recipe import Recipe
+    from bdpvi.tables.rows import Encoded
 
 _DEVIATIONS = 4.0
 """Private bounds on the target are its private centre ± this many of its private scales."""
@@ -53,9 +53,9 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         """Return the complete records with finite targets of at least ``least``."""
         from bdpvi._ground.types import tell_owner
         from bdpvi.datasets.cells import read_cells
-        from bdpvi.sklearn.inputs import AS_NUMBER
+        from bdpvi.sklearn.inputs import AS_NUMBER, read
 
-        inputs, given = self._inputs(X, y, unit)
+        inputs, given = read(self, X, y, unit)
         targets = read_cells(given, AS_NUMBER).numbers
         good = inputs.complete & np.isfinite(targets) & (targets >= least)
         why = "a value is not a finite number, or a target is outside the range of the model"
@@ -69,26 +69,25 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         public, made = self._given(inputs), self._public_model()
         asked = inputs if made else inputs.beside(y)
         pipeline = self._pipeline(asked.options(public))
-        given = asked.known(public, pipeline)
+        given = asked.known(pipeline)
         usual = self._model(0.0, 1.0)
         self._settings(made or usual, given)  # refused before anything is charged
         few = np.resize([0.0, 1.0, 2.0, 5.0], ROWS)
         self._rehearse(inputs, people, lambda twin, rows: twin._fit(rows, few, people))
         with self._work(people, inputs, y) as work:
-            standard, target = given, None
-            if standard is None:
-                standard, target = self._bought(asked, public, pipeline, work)
+            found, target = (given, None) if given else self._bought(asked, pipeline, work)
             model = self._model(*target) if target else made or usual
-            settings = self._settings(model, standard)
-            release = self._release(settings, self._dataset(inputs, y, standard, people), work)
+            settings = self._settings(model, found)
+            data = self._dataset(inputs, y, found.encoding, people)
+            release = self._release(settings, data, work)
         if release.estimate is not None and not release.estimate.reliable:
             from bdpvi import PrivacyUtilityWarning
 
             warnings.warn(release.estimate.reason, PrivacyUtilityWarning, stacklevel=3)
-        self._keep(release, standard)
+        self._keep(release, found.encoding)
         self.coef_ = self._estimated()
         last = self.summary_.coefficients[-1].mean
-        self.intercept_ = float(last - self.coef_ @ standard.center)
+        self.intercept_ = float(last - self.coef_ @ self.center_)
 
     def _pipeline(self, columns: Mapping[str, Any]) -> Pipeline:
         """Return the pipeline with these options for the constants."""
@@ -104,17 +103,16 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             intervals=True,
         )
 
-    def _settings(self, model: OfNumbers, standard: Standard | None) -> Recipe:
+    def _settings(self, model: OfNumbers, found: Encoded | None) -> Recipe:
         """Return model and route; with few records the route continues and warns."""
         from bdpvi.regression import NoisyScores
         from bdpvi.tables import Recipe
 
         route = NoisyScores(rows=self.expected_rows, draws=self.draws, least=0.0)
-        found = standard.found if standard else None
         if self.expected_rows is None and found is not None and found.records is not None:
             route = route.of_rows(found.records)
-        if standard is not None and standard.table is not None:
-            told: Any = {"levels": standard.table.one_hot}
+        if found is not None:
+            told: Any = {"levels": found.encoding.one_hot}
             model = replace(model, **told)
         return Recipe(model=model, route=route)
 

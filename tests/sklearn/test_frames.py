@@ -24,7 +24,6 @@ from bdpvi.sklearn import (
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivatePoissonRegressor,
-    inputs,
 )
 from bdpvi.sklearn import classes as of_classes
 
@@ -246,7 +245,7 @@ def test_types_declare_what_dtypes_do_not() -> None:
     assert model.score(frame, Y) > 0.65
     model = clone(model).set_params(bounds=(20, 80), expected_rows=N)
     assert model.fit(frame, Y).center_[0] == 50.0
-    with pytest.raises(ValueError, match="X is of type ndarray, not a pandas DataFrame"):
+    with pytest.raises(ValueError, match="types: its column 'sex' must be in the table once"):
         model.fit(frame.to_numpy(), Y)
     with pytest.raises(ValueError, match="bounds must be a pair of numbers or of arrays of 1"):
         model.set_params(bounds=([20, 0], [80, 1])).fit(frame, Y)
@@ -279,15 +278,3 @@ def test_persons_pipelines_and_searches_take_frames() -> None:
     assert "kept__sex=F" in made[-1].encoding_.feature_names
     search = GridSearchCV(pipeline, {"privatelogisticregression__epsilon": [1.0, 5.0]}, cv=2)
     assert search.fit(X, Y).score(X, Y) > 0.6
-
-
-@pytest.mark.parametrize("odd", [[1.0], [1.0, 2.0, 3.0], [1.0, "x"], ["x", None], None, [[1], 2.0]])
-def test_an_odd_row_of_a_list_changes_no_other(odd: object) -> None:
-    """Whichever row it is: one of another length, a word, or no row at all."""
-    rows: list[list[object]] = [[float(at), at % 2 == 0] for at in range(7)]
-    expected = np.array([[at, at % 2 == 0] for at in range(7)], dtype=np.float64)
-    assert inputs.numbers(rows).tolist() == expected.tolist()
-    for at in range(8):
-        found = inputs.numbers([*rows[:at], odd, *rows[at:]])
-        assert np.delete(found, at, axis=0).tolist() == expected.tolist()
-        assert np.isnan(found[at]).any()
