@@ -167,7 +167,7 @@ class Dataset:
         feature_names: Sequence[str] | None = None,
         name: str = "data",
     ) -> Dataset:
-        """Return the records of arrays, frames, tensors or lists of numbers.
+        """Return the records of arrays, frames of any library, tensors or lists of numbers.
 
         Columns of text and dates are refused: :func:`bdpvi.datasets.from_frame` encodes them. Each
         record with a number that is not finite is left out, and the owner is told how many.
@@ -187,6 +187,7 @@ class Dataset:
         >>> data.x.dtype, data.y.tolist(), data.feature_names
         (torch.float64, [1.0, 0.0], ('a', 'b'))
         """
+        x, y = of_arrow(x), of_arrow(y)
         if hasattr(x, "loc") and hasattr(y, "loc") and not x.index.equals(y.index):
             raise ValueError("y has another index than x: their rows may differ; y.loc[x.index]?")
         names = getattr(x, "columns", ()) if feature_names is None else feature_names
@@ -396,13 +397,30 @@ def pair(data: object) -> tuple[Any, Any]:
         ValueError: if they were not.
     """
     if not (isinstance(data, tuple) and len(data) == 2):
-        parts = isinstance(data, Mapping | tuple) or hasattr(data, "columns")
-        more = "; bdpvi.fit_private takes a tensor for each argument of a model" * parts
+        more = ""
+        if isinstance(data, Mapping | tuple) or hasattr(data, "columns"):
+            more = "; bdpvi.fit_private takes a tensor for each argument of a model"
+        if not isinstance(data, tuple):
+            more += "; of a table of numbers bdpvi.Table.of(table).numbers(target) makes records"
         raise ValueError(
-            f"data must be a Dataset, another table of bdpvi or a pair (x, y), got "
+            "data must be a Dataset, records in blocks or a pair (x, y), got "
             f"{type(data).__name__}{more}"
         )
     return data
+
+
+def of_arrow(value: Any) -> Any:
+    """Return a frame or a column of Arrow's kind as one of pandas, anything else as it is."""
+    if hasattr(value, "iloc") or not (
+        hasattr(value, "__arrow_c_stream__")
+        or hasattr(value, "__arrow_c_array__")
+        or hasattr(value, "collect_schema")
+    ):
+        return value
+    from bdpvi.datasets.objects import column, in_memory  # late: they load pandas
+
+    whole = hasattr(value, "schema") or hasattr(value, "columns")
+    return in_memory(value) if whole else column(value)
 
 
 Data = Dataset | BlockData

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.dataset import BlockData, Data, People
+from bdpvi.datasets.dataset import BlockData, Data, People, of_arrow
 from bdpvi.datasets.items import Items, by_index
 from bdpvi.datasets.records import Spread
 
@@ -155,6 +155,7 @@ def by_argument(model: Callable[..., Any], data: Any) -> BlockData:
     >>> found.feature_names, [one.dtype for one in found.like]
     (('x', 'ward'), [torch.float64, torch.int64, torch.float64])
     """
+    data = of_arrow(data)
     items = Items.of(data) if by_index(data) else _in_memory(model, data)
     known = _parameters(model)
     names = items.names or _first(known, len(items.like))
@@ -225,6 +226,7 @@ def _parameters(model: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 def _numbers(name: str, value: Any) -> Tensor:
     """Return numbers as a tensor; whole ones and booleans keep their type."""
+    value = of_arrow(value)
     if isinstance(value, Tensor):
         real = value.is_floating_point() or value.is_complex()
         return validate.numbers(name, value) if real else value

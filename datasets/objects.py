@@ -56,7 +56,7 @@ def cleaned(table: Table) -> Table:
                 each = column.to_pylist()
                 words = (None if c is None else c.decode(errors="backslashreplace") for c in each)
                 texts = pa.chunked_array([pa.array(words, pa.string())])
-            table = table.set_column(at, one.name, texts)
+            table = table.setcolumn(at, one.name, texts)
     return table
 
 
@@ -122,7 +122,7 @@ def in_memory(table: Any) -> Any:
     if isinstance(table := _on_host(table), np.ndarray):
         return _of_array(table)
     if isinstance(table, Mapping):
-        return pd.DataFrame({name: _column(one) for name, one in table.items()})
+        return pd.DataFrame({name: column(one) for name, one in table.items()})
     return _of_rows(table) if isinstance(table, list | tuple) else table
 
 
@@ -152,7 +152,7 @@ def _on_host(value: Any) -> Any:
     return (value.double() if value.is_floating_point() else value).numpy()
 
 
-def _column(values: Any) -> Any:
+def column(values: Any) -> Any:
     """Return a column of which each cell stays what it is."""
     stream = hasattr(values, "__arrow_c_stream__")
     if not isinstance(values, pd.Series) and (stream or hasattr(values, "__arrow_c_array__")):

@@ -54,8 +54,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             range. They are standardised by the middle and a quarter of the range, a rule of thumb
             for the standard deviation. Values outside are allowed.
         scales: instead of ``bounds``: (centres, standard deviations).
-        types: declared types of a data frame's columns, as for :func:`bdpvi.private`; they precede
-            its dtypes.
+        types: declared types of columns, as for :func:`bdpvi.private`; they precede dtypes.
         from_data: consent to use exact means and deviations of the rows, which no ε covers;
             ``guarantee_`` then says so.
         classes: the labels. By default they are taken from y, with a
@@ -173,12 +172,14 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         """Fit and release.
 
         Args:
-            X: features, (N, d), or a data frame. Records of an array with a feature that is not a
-                finite number are left out. A frame with categories, Booleans or nullable numbers
-                is encoded as by :func:`bdpvi.private`: a category dtype declares its levels,
-                which count as public; blanks and unknown levels are levels too.
-            y: labels, (N,). With ``classes``, records with other labels are left out, and a single
-                class is accepted; without, at least two are required.
+            X: features, (N, d): an array, a tensor, a list of rows, or a frame of pandas, Polars,
+                pyarrow or DuckDB. Each column is one feature, and records with a cell that is not a
+                finite number are left out. With ``types``, or categories or Booleans among a
+                frame's dtypes, columns are encoded as by :func:`bdpvi.private`: a category dtype
+                declares its levels, which count as public; blanks and unknown levels are levels
+                too.
+            y: labels, (N,), or a column of any frame. With ``classes``, records with other labels
+                are left out, and a single class is accepted; without, at least two are required.
             unit: the person of each row, (N,): ε is then for all rows of a person. With metadata
                 routing, ``set_fit_request(unit=True)`` passes it through a pipeline or a search.
             options: none; ``sample_weight`` is refused, because no bound on one record would hold.

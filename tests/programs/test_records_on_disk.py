@@ -449,9 +449,7 @@ def test_what_is_refused_is_refused_before_any_charge(rows: pd.DataFrame, tmp_pa
         bdpvi.fit_private(model, TensorDataset(x), epsilon=1.0, route=QUICK)
     with pytest.raises(ValueError, match="data has 0 records"):
         bdpvi.fit_private(model, TensorDataset(x[:0], y[:0]), epsilon=1.0, route=QUICK)
-    with pytest.raises(
-        ValueError, match="data must be a Dataset, another table of bdpvi or a pair"
-    ):
+    with pytest.raises(ValueError, match="data must be a Dataset, records in blocks or a pair"):
         bdpvi.fit_private(model, [x, y], epsilon=1.0, route=QUICK)
     with pytest.raises(ValueError, match="data=TensorDataset is read by index, and a guarantee"):
         bdpvi.fit_private(

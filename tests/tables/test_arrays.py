@@ -147,7 +147,7 @@ def test_a_pair_is_fitted_like_its_data() -> None:
     assert torch.equal(fit.posterior.mean, fitted(data).posterior.mean)
     for wrong in (data.x, [data.x, data.y], (data.x,)):
         with pytest.raises(
-            ValueError, match=r"data must be a Dataset, another table of bdpvi or a pair \(x, y\)"
+            ValueError, match=r"data must be a Dataset, records in blocks or a pair \(x, y\)"
         ):
             fitted(wrong)
 
