@@ -187,9 +187,9 @@ class Dataset:
         >>> data.x.dtype, data.y.tolist(), data.feature_names
         (torch.float64, [1.0, 0.0], ('a', 'b'))
         """
-        x, y = of_arrow(x), of_arrow(y)
         if hasattr(x, "loc") and hasattr(y, "loc") and not x.index.equals(y.index):
             raise ValueError("y has another index than x: their rows may differ; y.loc[x.index]?")
+        x, y = of_arrow(x), of_arrow(y)
         names = getattr(x, "columns", ()) if feature_names is None else feature_names
         texts = tuple(str(one).strip() for one in names)
         if len(set(texts)) < len(texts):

@@ -68,21 +68,21 @@ def labels(given: ArrayLike | None, y: pd.Series[Any]) -> NDArray[Any]:
     Raises:
         ValueError: if there are fewer than two; without given classes, also unless y has labels.
     """
-    if given is None:
-        found = (
-            y.to_numpy() if isinstance(y.dtype, np.dtype) and y.dtype.kind != "O" else y.tolist()
-        )
-        given = np.asarray(found)
-        if given.dtype.kind == "f":
-            assert_all_finite(given, input_name="y")
-        check_classification_targets(given)
-        if len(classes := np.unique(given)) < 2:
+    if given is not None:
+        classes = np.unique(np.asarray(given))
+    else:
+        plain = isinstance(y.dtype, np.dtype) and y.dtype.kind != "O"
+        found = np.asarray(y.to_numpy() if plain else y.tolist())
+        if found.dtype.kind == "f":
+            assert_all_finite(found, input_name="y")
+        check_classification_targets(found)
+        classes = np.unique(found)
+    if len(classes) < 2:
+        if given is None:
             raise ValueError(
                 f"y has one class, {classes.tolist()}; give classes=(one, other) if a table "
                 "may have one of them alone"
             )
-        return classes
-    if len(classes := np.unique(np.asarray(given))) < 2:
         raise ValueError(f"classes must have two classes or more, got {given!r}")
     return classes
 
@@ -109,8 +109,9 @@ def places(y: pd.Series[Any], classes: NDArray[Any]) -> Floats:
     from bdpvi.datasets.cells import read_cell, read_cells
     from bdpvi.datasets.spelling import spell
     from bdpvi.datasets.types import ColumnType
+    from bdpvi.sklearn.inputs import AS_NUMBER
 
-    kind = ColumnType(kind="number")
+    kind = AS_NUMBER
     try:
         if classes.dtype.kind not in "biuf":
             texts = tuple(spell(one) or "" for one in classes.tolist())

@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 from simulated import logistic_data
@@ -21,7 +24,14 @@ X = [[20.0, 1.0], [30.0, 0.0], [40.0, 1.0]]
 Y = [True, False, True]
 INDEX = ["p", "q", "r"]
 FRAME = pd.DataFrame(X, columns=["age", " dose "], index=INDEX)
+OF_ARROW = {
+    "pyarrow": pa.Table.from_pandas(FRAME, preserve_index=False),
+    "Polars": pl.DataFrame(FRAME.to_dict("list")),
+    "lazy Polars": pl.LazyFrame(FRAME.to_dict("list")),
+    "DuckDB": duckdb.from_arrow(pa.Table.from_pandas(FRAME, preserve_index=False)),
+}
 TABLES = {
+    **OF_ARROW,
     "lists": X,
     "array": np.array(X),
     "float32": np.array(X, dtype=np.float32),
@@ -41,6 +51,8 @@ TARGETS = {
     "tensor": torch.tensor(Y),
     "series": pd.Series(Y),
     "nullable": pd.Series(Y).astype("boolean"),
+    "pyarrow": pa.array(Y),
+    "Polars": pl.Series(Y),
 }
 
 
@@ -56,7 +68,8 @@ def test_every_container_is_the_same_data(x: str, y: str) -> None:
     assert data.x.tolist() == X
     assert data.y.tolist() == [1.0, 0.0, 1.0]
     assert data.name == "clinic"
-    assert data.feature_names == (("age", "dose") if hasattr(TABLES[x], "loc") else ("x0", "x1"))
+    named = x in OF_ARROW or hasattr(TABLES[x], "loc")
+    assert data.feature_names == (("age", "dose") if named else ("x0", "x1"))
     assert data.ids.tolist() == [0, 1, 2]
 
 
