@@ -39,21 +39,21 @@ from bdpvi.datasets.schema import in_file
 from bdpvi.datasets.table import Table, in_blocks
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import RowLimit, at_most, persons_of, without_unit
+from bdpvi.privacy.accounts import account
 from bdpvi.privacy.book import ROW, checked
 from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.places import Places
 from bdpvi.releases import intent, persons, shared_file
 from bdpvi.releases.received import release_of
+from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import encoded, files, spread
-from bdpvi.tables.accounts import account
 from bdpvi.tables.encoded import encode, encoded_of, read_rows, rows_of
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.rehearsal import rehearse
 from bdpvi.tables.rows import PERSON, Encoded, Rows
-from bdpvi.tables.table_file import TableFile
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,9 +21,8 @@ from bdpvi._ground import store, validate
 from bdpvi._ground.chain import Head, head_of
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
 from bdpvi.datasets.identity import Identity, Sealed
-from bdpvi.datasets.stored import files_of
+from bdpvi.datasets.stored import files_of, without_pattern
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.tables import spread
 
 _LEDGER, _IDENTITY = ".ledger.jsonl", ".identity"
 _KEPT = 100
@@ -51,7 +50,7 @@ def beside(table: str | os.PathLike[str]) -> Path:
             f"ledger: none can be kept beside the URL {path!r}; give a local file, "
             "ledger=FILE (--ledger FILE)"
         )
-    files, places = _files(path), [Path(spread.place_of(path)).resolve()]
+    files, places = _files(path), [Path(without_pattern(path)).resolve()]
     if len(files) == 1:
         folder = files[0].parent
         places = [*places, *files, *[folder] * (_files(str(folder)) == files)]
