@@ -255,7 +255,7 @@ def test_two_accounts_of_the_same_rows_need_a_choice(data: Path) -> None:
 
 def test_synthesis_in_python_has_the_account_and_the_public_file_of_its_table(data: Path) -> None:
     (data / "p.csv.table.json").write_text(
-        '{"one_row_per_person": true, "account": "all.jsonl", "budget": {"epsilon": 3}}', "utf-8"
+        '{"one_row_per_person": true, "account": "all.jsonl", "budget": {"epsilon": 2.5}}', "utf-8"
     )
     made = bdpvi.synthesize(data / "p.csv", epsilon=1.0, delta=1e-5, progress=False)
     assert made.receipt.declared["table file"] == "used"
