@@ -28,7 +28,7 @@ from bdpvi.datasets.schema import Schema, of_today
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ESTIMATED, ROWS
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.accounts import account
+from bdpvi.privacy.accounts import account, in_use, joined
 from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Assumption, Bound
 from bdpvi.privacy.ledger import Ledger
@@ -233,7 +233,10 @@ def synthesize(
     order = Order.of(source.header, schema, target, epsilon, delta, settings)
     rehearse(order, source.file)
     own = None if work is not None else known.ledger(path, ledger)
-    identity = look(source.rows, order, None if own is None else source.file.signs[:2])
+    keyed = work is None and (own is not None or in_use())
+    identity = look(source.rows, order, source.file.signs[:2] if keyed else None)
+    if keyed and own is None:
+        own = joined(identity)
     if work is None:
         secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
         budget = known.limit(None)

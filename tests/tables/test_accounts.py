@@ -183,6 +183,19 @@ def test_without_a_ledger_nothing_is_refused(data: Path) -> None:
         bdpvi.private(frame[fold * 100 :], epsilon=1.0, **some)
 
 
+def test_the_rows_in_memory_join_the_account_in_use(data: Path) -> None:
+    private(data / "p.csv")
+    frame = pd.read_csv(data / "p.csv")
+    asked: dict[str, Any] = {key: one for key, one in ASKED.items() if key != "budget"}
+    for table in (frame[::-1], bdpvi.Table.of(frame)):
+        with pytest.raises(BudgetExceededError, match="already spent"):
+            bdpvi.private(table, epsilon=1.0, **asked)
+    bdpvi.private(frame[:1500], epsilon=1.0, **asked)  # a fold
+    before = spent(beside(data / "p.csv"))
+    bdpvi.synthesize(frame, epsilon=1.0, delta=1e-5)
+    assert spent(beside(data / "p.csv")) > before
+
+
 def test_one_account_is_opened_by_processes_at_once(data: Path) -> None:
     program = (
         "import sys, pandas as pd\nfrom bdpvi.datasets.identity import Identity\n"
