@@ -86,9 +86,9 @@ def in_memory(table: Any) -> Any:
         table: a frame of Polars, a relation of DuckDB, a table or stream of pyarrow, or anything
             else with ``__arrow_c_stream__``; a pair of a query and a connection of DB-API,
             SQLAlchemy or DuckDB, or a cursor; an array or a tensor (N, d); a mapping of columns; a
-            list, a tuple or an iterator of rows, each a mapping or a sequence. Of a list the names,
-            or the number of values, that most rows have are public, columns without names are x0,
-            x1, …; rows of another length are left out, and the index is the others' places.
+            list or an iterator of rows, each a mapping or a sequence. Of a list the names, or the
+            number of values, that most rows have are public, columns without names are x0, x1, …;
+            rows of another length are left out, and the index has the others' places.
 
     Warns:
         PrivacyUtilityWarning: with the number of rows that are left out. For the owner only.
@@ -123,7 +123,7 @@ def in_memory(table: Any) -> Any:
         return _of_array(table)
     if isinstance(table, Mapping):
         return pd.DataFrame({name: column(one) for name, one in table.items()})
-    return _of_rows(table) if isinstance(table, list | tuple) else table
+    return _of_rows(table) if isinstance(table, list) else table
 
 
 def rows_of(value: Any) -> bool:

@@ -700,6 +700,10 @@ CASES: dict[str, Case] = {
             towns(float),
         ),
     ),
+    "sklearn/inputs: give it to bdpvi.private": lambda t: (
+        lambda: PrivateLogisticRegression(classes=("no", "yes")).fit("t.csv", FRAME["sick"]),
+        lambda: in_folder(t),
+    ),
     "sklearn/base: leave unit or guarantee out": lambda t: (
         lambda: visiting(guarantee=bdpvi.BayesianDP()),
         visiting,

@@ -298,6 +298,7 @@ def _frame_of(X: Any) -> pd.DataFrame:
     """Return X as a frame; the index of one made of a list has the places of the list's rows."""
     if len(getattr(X, "shape", (0, 0))) != 2:
         raise ValueError("it must have shape (records, columns)")
+    X = [*X] if isinstance(X, tuple) else X
     made = X if hasattr(X, "__next__") else in_memory(X)
     if not isinstance(made, pd.DataFrame) and hasattr(made, "__array__"):
         made = in_memory(np.asarray(made))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,9 @@ KINDS: dict[str, Any] = {
     "lazy Polars": lambda frame: pl.LazyFrame(frame.to_dict("list")),
     "pyarrow": lambda frame: pa.Table.from_pandas(frame),
     "DuckDB": lambda frame: duckdb.from_arrow(pa.Table.from_pandas(frame)),
+    "decimals": lambda frame: pa.table(
+        {"age": frame["age"], "dose": [Decimal(str(one)) for one in frame["dose"]]}
+    ),
 }
 TARGETS: dict[str, Any] = {
     "list": lambda y: y.tolist(),
