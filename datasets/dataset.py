@@ -411,16 +411,13 @@ def pair(data: object) -> tuple[Any, Any]:
 
 def of_arrow(value: Any) -> Any:
     """Return a frame or a column of Arrow's kind as one of pandas, anything else as it is."""
-    if hasattr(value, "iloc") or not (
-        hasattr(value, "__arrow_c_stream__")
-        or hasattr(value, "__arrow_c_array__")
-        or hasattr(value, "collect_schema")
-    ):
+    stream = hasattr(value, "__arrow_c_stream__") or type(value).__name__ == "LazyFrame"
+    if hasattr(value, "iloc") or not (stream or hasattr(value, "__arrow_c_array__")):
         return value
     from bdpvi.datasets.objects import column, in_memory  # late: they load pandas
 
-    whole = hasattr(value, "schema") or hasattr(value, "columns")
-    return in_memory(value) if whole else column(value)
+    one = len(getattr(value, "shape", (0,))) == 1 and not hasattr(type(value), "schema")
+    return column(value) if one else in_memory(value)
 
 
 Data = Dataset | BlockData

@@ -702,7 +702,7 @@ CASES: dict[str, Case] = {
     ),
     "sklearn/inputs: give it to bdpvi.private": lambda t: (
         lambda: PrivateLogisticRegression(classes=("no", "yes")).fit("t.csv", FRAME["sick"]),
-        lambda: in_folder(t),
+        lambda: in_folder(t, one_row_per_person=True),
     ),
     "sklearn/base: leave unit or guarantee out": lambda t: (
         lambda: visiting(guarantee=bdpvi.BayesianDP()),

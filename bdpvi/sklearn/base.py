@@ -265,13 +265,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
         from bdpvi.datasets.cells import read_columns
         from bdpvi.datasets.looks import tell_of_unclear, unclear
-        from bdpvi.sklearn.inputs import AS_NUMBER, Inputs, table_of
+        from bdpvi.sklearn.inputs import Inputs, as_numbers, table_of
 
         frame = table_of(self, X, reset=False)[0]
         if isinstance(X, list | tuple):
             frame = frame.reindex(range(len(X)))
-        encoding, read_by = self._encoding([*frame]), dict.fromkeys(frame, AS_NUMBER)
-        read_by = read_by if self.encoding_ is None else encoding.types
+        encoding = self._encoding([*frame])
+        read_by = encoding.types if self.encoding_ is not None else as_numbers(frame)
         rows = Inputs(read_columns(frame, read_by))
         tell_of_unclear(unclear(encoding, rows.columns), encoding, 5)
         return torch.from_numpy(rows.features(encoding))

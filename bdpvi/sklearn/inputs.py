@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -234,7 +234,7 @@ def read(estimator: Any, X: Any, y: Any, unit: Any = None) -> tuple[Inputs, pd.S
     if y is None:
         validate_data(estimator, X, y)  # refuses
     frame, schema = table_of(estimator, X)
-    read_by = dict.fromkeys(frame, AS_NUMBER) if schema is None else schema.read_by
+    read_by = as_numbers(frame) if schema is None else schema.read_by
     device = str(X.device) if getattr(X, "is_cuda", False) else "cpu"
     rows = Inputs(read_columns(frame, read_by), schema, device=device)
     warn_of_made(rows.values)
@@ -310,6 +310,11 @@ def _frame_of(X: Any) -> pd.DataFrame:
     return made
 
 
+def as_numbers(names: Iterable[object]) -> dict[str, ColumnType]:
+    """Return the types of columns of which none is declared."""
+    return dict.fromkeys(map(str, names), AS_NUMBER)
+
+
 def column_of(values: Any) -> pd.Series[Any]:
     """Return one column, (N,), of which each cell stays what it is.
 
@@ -330,7 +335,8 @@ def column_of(values: Any) -> pd.Series[Any]:
         return frame.iloc[:, 0].reset_index(drop=True)
     if len(getattr(values, "shape", (0,))) != 1 or not hasattr(values, "__len__"):
         column_or_1d(values)  # refuses
-    return in_memory({"": values}).iloc[:, 0].reset_index(drop=True)
+    found: pd.Series[Any] = in_memory({"": values}).iloc[:, 0]
+    return found.reset_index(drop=True)
 
 
 def _unlike(name: str, taken: Mapping[str, object]) -> str:
