@@ -56,7 +56,7 @@ def cleaned(table: Table) -> Table:
                 each = column.to_pylist()
                 words = (None if c is None else c.decode(errors="backslashreplace") for c in each)
                 texts = pa.chunked_array([pa.array(words, pa.string())])
-            table = table.setcolumn(at, one.name, texts)
+            table = table.set_column(at, one.name, texts)
     return table
 
 

@@ -21,6 +21,7 @@ from bdpvi.sklearn import (
     PrivateLogisticRegression,
     PrivatePoissonRegressor,
 )
+from bdpvi.sklearn.inputs import read
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6000, 2))
@@ -47,7 +48,7 @@ def test_epsilon_is_for_all_rows_of_a_person(tmp_path: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
 def test_only_the_first_rows_of_a_person_are_used() -> None:
-    rows = PrivateLogisticRegression(**PUBLIC, rows_per_unit=2)._inputs(X, Y, WHO)
+    rows = read(PrivateLogisticRegression(**PUBLIC, rows_per_unit=2), X, Y, WHO)
     assert len(rows[0]) == 4000
     assert (rows[1] == Y[np.arange(6000) % 3 < 2]).all()
 
@@ -57,7 +58,7 @@ def test_only_the_first_rows_of_a_person_are_used() -> None:
 def test_no_row_changes_the_names_of_other_persons(other: Any) -> None:
     """An array of one type would make 7 and 7.0 two persons, or two long numbers one."""
     model, long = PrivateLogisticRegression(**PUBLIC), 900_719_925_474_099_301
-    rows, _ = model._inputs(X[:5], Y[:5], [7, 7.0, long, long + 1, other])
+    rows, _ = read(model, X[:5], Y[:5], [7, 7.0, long, long + 1, other])
     assert len(rows) == 3 + (other is not None)
 
 
