@@ -61,12 +61,15 @@ class Inputs:
         columns: their cells, in order.
         types: how they are encoded as :func:`bdpvi.private` encodes a table, of which every row is
             used; None if each is a number and one feature, and a row without one is left out.
+        names: if types are None, their names; ``columns`` then has their places, so that a seed has
+            the same noise whatever carries the numbers.
         target: name of the target, if its centre and scale are estimated too; "" otherwise.
         device: where the fit is computed.
     """
 
     columns: Columns
     types: Schema | None = None
+    names: tuple[str, ...] = ()
     target: str = ""
     device: str = "cpu"
 
@@ -121,7 +124,8 @@ class Inputs:
         if self.types is None:
             values = np.random.default_rng(0).normal(size=(len(self.columns), made_up.ROWS))
             values[:, :3] = [0.0, 1e15, -1e300]
-            return Inputs(dict(zip(self.columns, map(Cells, values), strict=True)))
+            columns = dict(zip(self.columns, map(Cells, values), strict=True))
+            return Inputs(columns, names=self.names)
         numbers, known = self.numbers, self.types.bounded
         kinds = {name: NUMBER if name in numbers else CATEGORY for name in self.columns}
         levels = {name: one.names or one.bounds or () for name, one in known.items()}
@@ -171,16 +175,19 @@ class Inputs:
 
     def features(self, encoding: Encoding) -> Floats:
         """Return the features, (N, d)."""
-        found: Floats = encoding.whole(self.columns).numpy()
         if encoding.unknown == "other":
-            return found
-        return np.ascontiguousarray(found[:, ::2])  # without those of blanks
+            return encoding.whole(self.columns).numpy()
+        each = zip(encoding.columns, self.columns.values(), strict=True)
+        return np.column_stack([one.encode_cells(cells)[:, 0] for one, cells in each])
 
     def _used(self, found: Encoded) -> Encoded:
         """Return the preprocessing; where each column is one feature, without those of blanks."""
         if self.types is not None:
             return found
-        return replace(found, encoding=replace(found.encoding, unknown="refuse"))
+        each = zip(found.encoding.columns, self.names, strict=True)
+        columns = tuple(replace(one, name=name) for one, name in each)
+        encoding = replace(found.encoding, columns=columns, unknown="refuse")
+        return replace(found, encoding=encoding)
 
 
 def _public(pipeline: Pipeline) -> Encoding:
@@ -234,9 +241,13 @@ def read(estimator: Any, X: Any, y: Any, unit: Any = None) -> tuple[Inputs, pd.S
     if y is None:
         validate_data(estimator, X, y)  # refuses
     frame, schema = table_of(estimator, X)
-    read_by = as_numbers(frame) if schema is None else schema.read_by
+    columns = read_columns(frame, as_numbers(frame) if schema is None else schema.read_by)
+    names: tuple[str, ...] = ()
+    if schema is None:
+        names, places = tuple(columns), map(str, range(len(columns)))
+        columns = dict(zip(places, columns.values(), strict=True))
     device = str(X.device) if getattr(X, "is_cuda", False) else "cpu"
-    rows = Inputs(read_columns(frame, read_by), schema, device=device)
+    rows = Inputs(columns, schema, names, device=device)
     warn_of_made(rows.values)
     number = len(X) if isinstance(X, list | tuple) else len(frame)
     kept = np.arange(number) if len(frame) == number else frame.index.to_numpy()

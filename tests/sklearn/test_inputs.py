@@ -96,6 +96,10 @@ def test_a_table_is_one_whatever_carries_it(kind: str, expected: list[float]) ->
     model = PrivateLogisticRegression(**CLASSES).fit(X, Y)
     assert [*model.coef_[0], *model.intercept_] == expected
     assert model.encoding_ is None
+    bought = {"random_state": 0, "classes": (0, 1), "expected_rows": N}
+    made = [PrivateLogisticRegression(**bought).fit(one, Y) for one in (X, NUMBERS)]
+    assert made[0].coef_.tolist() == made[1].coef_.tolist()
+    assert made[0].center_.tolist() == made[1].center_.tolist()
     named = kind not in ("array", "array of objects", "array of texts", "lists", "tuples", "tensor")
     assert [*getattr(model, "feature_names_in_", ())] == (["age", "dose"] if named else [])
     assert model.predict(X).shape == (N,)
