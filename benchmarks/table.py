@@ -88,6 +88,7 @@ def facts(frame: Any, types: dict[str, Any]) -> tuple[int, Any]:
 def measure(reader: str, path: str) -> dict[str, float]:
     """Read a table; return its rows, the seconds, and MB of imports and of the peak."""
     import pyarrow
+    from pyarrow import compute, csv, parquet  # noqa: F401
 
     pyarrow.set_cpu_count(1)
     read: Any

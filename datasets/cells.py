@@ -230,7 +230,7 @@ def spell_array(array: Any) -> Any:
     return texts.take(pyarrow.array(at, mask=at < 0))
 
 
-def coded(array: Any) -> tuple[Any, NDArray[np.int64]]:
+def coded(array: Any) -> tuple[Any, NDArray[np.integer[Any]]]:
     """Return some canonical texts, an Arrow array, and each cell's index there, -1 for a null.
 
     Arrow's arrays have one type, so equal cells have one text, which is spelt once.
@@ -244,14 +244,17 @@ def coded(array: Any) -> tuple[Any, NDArray[np.int64]]:
     except pyarrow.ArrowException:  # nested cells, and the rarer types
         found = pyarrow.array(list(map(spell, _cells(array))), pyarrow.large_string())
         found = found.dictionary_encode()
-    at = compute.fill_null(found.indices.cast(pyarrow.int64()), -1).to_numpy()
-    levels = found.dictionary
-    if _is_text(levels.type):
-        return compute.utf8_trim(levels.cast(pyarrow.large_string()), SPACE), at
-    return pyarrow.array(list(map(spell, _cells(levels))), pyarrow.large_string()), at
+    at, levels = found.indices, found.dictionary
+    if at.null_count:
+        at = compute.fill_null(at.cast(pyarrow.int64()), -1)
+    if not _is_text(levels.type):
+        levels = pyarrow.array(list(map(spell, _cells(levels))), pyarrow.large_string())
+    elif levels.type != pyarrow.large_string():
+        levels = levels.cast(pyarrow.large_string())
+    return compute.utf8_trim(levels, SPACE), at.to_numpy()
 
 
-def _distinct(array: Any) -> tuple[list[str | None], NDArray[np.int64]]:
+def _distinct(array: Any) -> tuple[list[str | None], NDArray[np.integer[Any]]]:
     texts, at = coded(array)
     return texts.to_pylist(), at
 
@@ -271,7 +274,7 @@ def _cells(array: Any) -> list[Any]:
 
 def _one_by_one(
     texts: list[str | None],
-    at: NDArray[np.int64],
+    at: NDArray[np.integer[Any]],
     chosen: ColumnType,
     declared: Collection[str] = frozenset(),
 ) -> Cells:

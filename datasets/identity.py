@@ -162,8 +162,8 @@ class Identity:
             signs: the decimal sign of numbers in text, and that between thousands.
         """
         rows, columns = np.zeros(len(frame), np.uint64), {}
-        for at in range(frame.shape[1]):
-            each, numbers = _hashes(array_of(frame.iloc[:, at]), *signs)
+        for at, (_, values) in enumerate(frame.items()):
+            each, numbers = _hashes(array_of(values), *signs)
             rows += each
             known = each != _NONE
             columns[at] = _values(each if known.all() else each[known], numbers)
@@ -205,7 +205,7 @@ def _hashes(array: Any, decimal: str, thousands: str) -> tuple[Bits, Any]:
 
     kind = array.type
     if types.is_integer(kind) or types.is_floating(kind):
-        numbers = array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+        numbers = array.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
         if types.is_integer(kind) or not np.isinf(numbers).any():
             return _mixed(_doubles(numbers)), numbers
     if types.is_timestamp(kind) and kind.tz is None:
