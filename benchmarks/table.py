@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
+from importlib import import_module
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,7 +34,6 @@ from printed import command
 BEFORE = "1385fe4f"
 """The last version before one table's reader."""
 GROUP, SEED = 200_000, 0
-READERS = ("bdpvi", "pandas", "before")
 LIMITS = {"csv": 5.0, "parquet": 0.8}
 """The least speed by that of the reader before."""
 MEMORY = 300
@@ -85,37 +86,47 @@ def facts(frame: Any, types: dict[str, Any]) -> tuple[int, Any]:
     return cells_of(frame, types), Identity.of(frame)
 
 
+def now(path: str) -> int:
+    """Read by this reader, and find whose rows they are; return their number."""
+    from bdpvi.datasets.table import Table
+    from bdpvi.datasets.types import ColumnType
+
+    return int(Table.of(path).records().sum(facts, types_of(ColumnType))[0])
+
+
+def plain(path: str) -> int:
+    """Read by pandas."""
+    import pandas as pd
+
+    return len(pd.read_csv(path) if path.endswith("csv") else pd.read_parquet(path))
+
+
+def before(path: str) -> int:
+    """Read by the reader before."""
+    from bdpvi.datasets.types import ColumnType
+
+    blocks = import_module("bdpvi.datasets.blocks").Blocks.of(path)
+    return int(blocks.records().sum(cells_of, types_of(ColumnType)))
+
+
+READERS: dict[str, tuple[Callable[[str], int], str]] = {
+    "bdpvi": (now, "bdpvi.datasets.table"),
+    "pandas": (plain, "pandas"),
+    "before": (before, "bdpvi.datasets.blocks"),
+}
+"""The readers, and what each imports."""
+
+
 def measure(reader: str, path: str) -> dict[str, float]:
     """Read a table; return its rows, the seconds, and MB of imports and of the peak."""
-    import pyarrow
-    from pyarrow import compute, csv, parquet  # noqa: F401
-
-    pyarrow.set_cpu_count(1)
-    read: Any
-    if reader == "pandas":
-        import pandas
-
-        read = pandas.read_csv if path.endswith("csv") else pandas.read_parquet
-        made = len
-    elif reader == "bdpvi":
-        from bdpvi.datasets import identity, table, types  # noqa: F401
-
-        chosen = types_of(types.ColumnType)
-        read = table.Table.of
-
-        def made(found: Any) -> int:
-            return int(found.records().sum(facts, chosen)[0])
-    else:
-        from bdpvi.datasets import blocks  # type: ignore[attr-defined]
-        from bdpvi.datasets.types import ColumnType
-
-        read, chosen = blocks.Blocks.of, types_of(ColumnType)
-
-        def made(found: Any) -> int:
-            return int(found.records().sum(cells_of, chosen))
-
+    read, module = READERS[reader]
+    for name in (module, "pyarrow.compute", "pyarrow.csv", "pyarrow.parquet"):
+        import_module(name)
+    if reader == "bdpvi":
+        import_module("bdpvi.datasets.identity")
+    import_module("pyarrow").set_cpu_count(1)
     imports, began = megabytes(), time.process_time()
-    rows = made(read(path))
+    rows = read(path)
     seconds = time.process_time() - began
     return {"rows": rows, "seconds": seconds, "imports": imports, "peak": megabytes()}
 
