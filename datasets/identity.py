@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from scipy import special
 from bdpvi.datasets.cells import array_of, coded, numbers_of
 from bdpvi.datasets.digests import Bits, of_texts
 from bdpvi.datasets.records import added
-from bdpvi.datasets.spelling import BLANKS, EXACT, INEXACT, SPACE, number_of
+from bdpvi.datasets.spelling import BLANKS, EXACT, INEXACT, SPACE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +36,7 @@ _NAMES = 0.9
 _PROBE = 512
 """Cells of a block that show whether a column repeats its values, or has none but numbers."""
 _FEW = 32
-"""So few texts are read as numbers one by one."""
+"""The hashes of so few different texts are kept for the next block."""
 _CHANCE = 1e-6
 """The largest chance that rows of other people agree as much."""
 _BLANK = np.uint64(0x7FF8DEADDEADBEEF)
@@ -201,7 +202,7 @@ def _values(hashes: Bits, numbers: Any) -> Sample:
 def _hashes(array: Any, decimal: str, thousands: str) -> tuple[Bits, Any]:
     """Return a hash of each cell, one for equal values, and its number or NaN."""
     import pyarrow
-    from pyarrow import compute, types
+    from pyarrow import types
 
     kind = array.type
     if types.is_integer(kind) or types.is_floating(kind):
@@ -215,22 +216,45 @@ def _hashes(array: Any, decimal: str, thousands: str) -> tuple[Bits, Any]:
     elif (decimal, thousands) == (".", "") and (found := _all_numbers(array)) is not None:
         return _mixed(_doubles(found)), found
     levels, at = coded(array)
-    levels = pyarrow.concat_arrays([levels, pyarrow.nulls(1, levels.type)])  # of the index -1
+    if len(levels) < _FEW:
+        names = [*levels.to_pylist(), None]
+        known = _of_few(frozenset(names), decimal, thousands)
+        bits = np.array([known[one][0] for one in names], np.uint64)
+        numbers = np.array([known[one][1] for one in names])
+    else:
+        bits, numbers = _of_levels(levels, decimal, thousands)
+    return bits[at], numbers[at]
+
+
+@lru_cache(maxsize=64)
+def _of_few(
+    levels: frozenset[str | None], decimal: str, thousands: str
+) -> dict[str | None, tuple[int, float]]:
+    """Do :func:`_of_levels` once for all blocks."""
+    import pyarrow
+
+    names = [*levels]
+    found = _of_levels(pyarrow.array(names, pyarrow.large_string()), decimal, thousands)
+    return dict(zip(names, zip(*(each.tolist() for each in found), strict=True), strict=False))
+
+
+def _of_levels(levels: Any, decimal: str, thousands: str) -> tuple[Bits, Any]:
+    """Do :func:`_hashes` for different texts, and at the end, for the index -1, for a blank."""
+    import pyarrow
+    from pyarrow import compute
+
+    levels = pyarrow.concat_arrays([levels, pyarrow.nulls(1, levels.type)])
     levels = compute.utf8_ltrim(compute.utf8_lower(levels), EXACT + INEXACT)
     if compute.any(compute.match_substring_regex(levels, _DAY)).as_py():
         levels = compute.replace_substring_regex(levels, _TIME, r"\1 \2\3")
         levels = compute.replace_substring_regex(levels, f"({_DAY}) 00:00:00$", r"\1")
-    if len(levels) < _FEW:
-        each = (number_of(one or "", decimal, thousands) for one in levels.to_pylist())
-        numbers = np.array([*each], dtype=np.float64)
-    else:
-        numbers = numbers_of(levels, decimal, thousands)
+    numbers = numbers_of(levels, decimal, thousands)
     bits, known = of_texts(levels), np.isfinite(numbers)
     bits[known] = (numbers[known] + 0.0).view(np.uint64)
     blanks = pyarrow.array([None, *sorted(BLANKS)], levels.type)
     bits[compute.is_in(levels, blanks).to_numpy(False)] = _BLANK
     numbers[~known] = np.nan
-    return _mixed(bits)[at], numbers[at]
+    return _mixed(bits), numbers
 
 
 def _doubles(numbers: Any) -> Bits:
