@@ -65,6 +65,8 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
 	$(BIN)/python benchmarks/main_job.py
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/rows.py
+	$(BIN)/python benchmarks/odd_cells.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/table.py
 	$(BIN)/python benchmarks/dp_step.py
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/scaling.py

@@ -226,29 +226,37 @@ def spell_array(array: Any) -> Any:
     """Return the canonical texts of an Arrow array, each as :func:`spell` gives it."""
     import pyarrow
 
-    texts, at = _distinct(array)
-    return pyarrow.array(texts, pyarrow.large_string()).take(pyarrow.array(at, mask=at < 0))
+    texts, at = coded(array)
+    return texts.take(pyarrow.array(at, mask=at < 0))
 
 
-def _distinct(array: Any) -> tuple[list[str | None], NDArray[np.int64]]:
-    """Return some texts, spelt once for equal cells, and each cell's index there, -1 for a null.
+def coded(array: Any) -> tuple[Any, NDArray[np.integer[Any]]]:
+    """Return some canonical texts, an Arrow array, and each cell's index there, -1 for a null.
 
-    Arrow's arrays have one type, so equal cells have one text.
+    Arrow's arrays have one type, so equal cells have one text, which is spelt once.
     """
     import pyarrow
     from pyarrow import compute
 
     array = _whole(array)
     try:
-        coded = array.dictionary_encode()
+        found = array.dictionary_encode()
     except pyarrow.ArrowException:  # nested cells, and the rarer types
-        coded = pyarrow.array(list(map(spell, _cells(array))), pyarrow.large_string())
-        coded = coded.dictionary_encode()
-    at = compute.fill_null(coded.indices.cast(pyarrow.int64()), -1).to_numpy()
-    levels = coded.dictionary
+        found = pyarrow.array(list(map(spell, _cells(array))), pyarrow.large_string())
+        found = found.dictionary_encode()
+    at, levels = found.indices, found.dictionary
+    if at.null_count:
+        at = compute.fill_null(at.cast(pyarrow.int64()), -1)
     if not _is_text(levels.type):
-        return list(map(spell, _cells(levels))), at
-    return compute.utf8_trim(levels, SPACE).to_pylist(), at
+        levels = pyarrow.array(list(map(spell, _cells(levels))), pyarrow.large_string())
+    elif levels.type != pyarrow.large_string():
+        levels = levels.cast(pyarrow.large_string())
+    return compute.utf8_trim(levels, SPACE), at.to_numpy()
+
+
+def _distinct(array: Any) -> tuple[list[str | None], NDArray[np.integer[Any]]]:
+    texts, at = coded(array)
+    return texts.to_pylist(), at
 
 
 def _cells(array: Any) -> list[Any]:
@@ -266,7 +274,7 @@ def _cells(array: Any) -> list[Any]:
 
 def _one_by_one(
     texts: list[str | None],
-    at: NDArray[np.int64],
+    at: NDArray[np.integer[Any]],
     chosen: ColumnType,
     declared: Collection[str] = frozenset(),
 ) -> Cells:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bdpvi.datasets.spelling import spell
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -86,7 +88,7 @@ def _bits(values: pd.Series[Any]) -> Bits:
     try:
         return np.asarray(pd.util.hash_pandas_object(values, index=False), dtype=np.uint64)
     except (TypeError, ValueError):  # such as of lists, or of texts that are no UTF-8
-        return _bits(values.map(ascii))
+        return of_texts([spell(one) for one in values])
 
 
 def of_texts(values: Any) -> Bits:

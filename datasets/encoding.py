@@ -34,6 +34,7 @@ from bdpvi.datasets.columns import (
     some,
     told_apart,
 )
+from bdpvi.datasets.lines import with_text_names as with_text_names
 from bdpvi.datasets.origin import Origin
 from bdpvi.datasets.types import ColumnType
 
@@ -338,27 +339,6 @@ class Encoding:
             return from_json(cls, values, partial=True)
         except ValueError as error:
             raise ValueError(f"not the dictionary of an encoding: {error}") from error
-
-
-def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with its column names as text, without control characters.
-
-    Raises:
-        ValueError: if it is not a table, or a name occurs twice.
-    """
-    import pandas as pd
-
-    if not isinstance(frame, pd.DataFrame):
-        raise ValueError(
-            f"frame must be a pandas DataFrame, got {type(frame).__name__}; for arrays of numbers "
-            "there is Dataset.of"
-        )
-    names = ["".join(c if c.isprintable() else "\ufffd" for c in str(n)) for n in frame.columns]
-    frame = frame.set_axis([name.strip() for name in names], axis=1)
-    if not frame.columns.is_unique:
-        name = frame.columns[frame.columns.duplicated()][0]
-        raise ValueError(f"the column name {name!r} occurs more than once")
-    return frame
 
 
 def said(counts: Mapping[str, int]) -> str:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import special
 
-from bdpvi.datasets.cells import array_of, numbers_of, spell_array
+from bdpvi.datasets.cells import array_of, coded, numbers_of
 from bdpvi.datasets.digests import Bits, of_texts
 from bdpvi.datasets.records import added
 from bdpvi.datasets.spelling import BLANKS, EXACT, INEXACT, SPACE
@@ -34,6 +35,8 @@ _NAMES = 0.9
 """The least share of different values in what names records."""
 _PROBE = 512
 """Cells of a block that show whether a column repeats its values, or has none but numbers."""
+_FEW = 32
+"""The hashes of so few different texts are kept for the next block."""
 _CHANCE = 1e-6
 """The largest chance that rows of other people agree as much."""
 _BLANK = np.uint64(0x7FF8DEADDEADBEEF)
@@ -63,9 +66,9 @@ class Sample:
     @classmethod
     def of(cls, hashes: Bits, most: int, low: float = -np.inf, high: float = np.inf) -> Sample:
         """Return the sample of some hashes."""
-        some, cut = hashes, 4 * most
-        if len(hashes) > cut:
-            some = hashes[hashes <= np.partition(hashes, cut)[cut]]
+        some = hashes
+        if len(hashes) > 4 * most:  # about as many are below it, if they differ
+            some = hashes[hashes <= np.uint64(4 * most * 2**64 // len(hashes))]
         found, counts = np.unique(some, return_counts=True)
         if len(found) < most and len(some) < len(hashes):
             found, counts = np.unique(hashes, return_counts=True)
@@ -160,11 +163,11 @@ class Identity:
             signs: the decimal sign of numbers in text, and that between thousands.
         """
         rows, columns = np.zeros(len(frame), np.uint64), {}
-        for at in range(frame.shape[1]):
-            bits, numbers = _bits(array_of(frame.iloc[:, at]), *signs)
-            each = _mixed(bits)
+        for at, (_, values) in enumerate(frame.items()):
+            each, numbers = _hashes(array_of(values), *signs)
             rows += each
-            columns[at] = _values(each[bits != _BLANK], numbers)
+            known = each != _NONE
+            columns[at] = _values(each if known.all() else each[known], numbers)
         rows = _mixed(rows)
         return cls(int(rows.sum(dtype=np.uint64)), Sample.of(rows, _ROWS), columns)
 
@@ -196,51 +199,87 @@ def _values(hashes: Bits, numbers: Any) -> Sample:
     return Sample.of(hashes, _VALUES, known.min(initial=np.inf), known.max(initial=-np.inf))
 
 
-def _bits(array: Any, decimal: str, thousands: str) -> tuple[Bits, Any]:
-    """Return 64 bits for each cell, equal for equal values, and its number or NaN."""
+def _hashes(array: Any, decimal: str, thousands: str) -> tuple[Bits, Any]:
+    """Return a hash of each cell, one for equal values, and its number or NaN."""
     import pyarrow
-    from pyarrow import compute, types
+    from pyarrow import types
 
     kind = array.type
     if types.is_integer(kind) or types.is_floating(kind):
-        numbers = array.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
-        if not np.isinf(numbers).any():
-            return np.where(np.isnan(numbers), _BLANK, (numbers + 0.0).view(np.uint64)), numbers
+        numbers = array.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+        if types.is_integer(kind) or not np.isinf(numbers).any():
+            return _mixed(_doubles(numbers)), numbers
     if types.is_timestamp(kind) and kind.tz is None:
         array = array.cast(pyarrow.timestamp("us"), safe=False).cast(pyarrow.string())
     elif types.is_date(kind):
         array = array.cast(pyarrow.date32()).cast(pyarrow.string())
-    elif not (types.is_string(kind) or types.is_large_string(kind)):
-        array = spell_array(array)
-    texts = compute.utf8_trim(array.cast(pyarrow.large_string()), SPACE)
-    if (decimal, thousands) == (".", "") and (found := _all_numbers(texts)) is not None:
-        return np.where(np.isnan(found), _BLANK, (found + 0.0).view(np.uint64)), found
-    coded = texts.dictionary_encode()
-    at = compute.fill_null(coded.indices.cast(pyarrow.int64()), -1).to_numpy()
-    levels = compute.utf8_lower(coded.dictionary)
-    levels = compute.utf8_ltrim(levels, EXACT + INEXACT)
-    if compute.any(compute.match_substring_regex(levels, _DAY)).as_py():
-        levels = compute.replace_substring_regex(levels, _TIME, r"\1 \2\3")
-        levels = compute.replace_substring_regex(levels, f"({_DAY}) 00:00:00$", r"\1")
-    numbers = np.append(numbers_of(levels, decimal, thousands), np.nan)
-    bits = np.append(of_texts(levels), _BLANK)
-    known = np.isfinite(numbers)
-    bits[known] = (numbers[known] + 0.0).view(np.uint64)
-    blank = compute.is_in(levels, pyarrow.array(sorted(BLANKS), levels.type)).to_numpy(False)
-    bits[:-1][blank] = _BLANK
-    numbers[~known] = np.nan
+    elif (decimal, thousands) == (".", "") and (found := _all_numbers(array)) is not None:
+        return _mixed(_doubles(found)), found
+    levels, at = coded(array)
+    if len(levels) < _FEW:
+        names = [*levels.to_pylist(), None]
+        known = _of_few(frozenset(names), decimal, thousands)
+        bits = np.array([known[one][0] for one in names], np.uint64)
+        numbers = np.array([known[one][1] for one in names])
+    else:
+        bits, numbers = _of_levels(levels, decimal, thousands)
     return bits[at], numbers[at]
 
 
-def _all_numbers(texts: Any) -> Any:
-    """Return the numbers that texts are, NaN for a blank; None if one is anything else."""
+@lru_cache(maxsize=64)
+def _of_few(
+    levels: frozenset[str | None], decimal: str, thousands: str
+) -> dict[str | None, tuple[int, float]]:
+    """Do :func:`_of_levels` once for all blocks."""
+    import pyarrow
+
+    names = [*levels]
+    found = _of_levels(pyarrow.array(names, pyarrow.large_string()), decimal, thousands)
+    return dict(zip(names, zip(*(each.tolist() for each in found), strict=True), strict=False))
+
+
+def _of_levels(levels: Any, decimal: str, thousands: str) -> tuple[Bits, Any]:
+    """Do :func:`_hashes` for different texts, and at the end, for the index -1, for a blank."""
     import pyarrow
     from pyarrow import compute
 
-    plain = compute.if_else(compute.equal(texts, ""), None, texts)
+    levels = pyarrow.concat_arrays([levels, pyarrow.nulls(1, levels.type)])
+    levels = compute.utf8_ltrim(compute.utf8_lower(levels), EXACT + INEXACT)
+    if compute.any(compute.match_substring_regex(levels, _DAY)).as_py():
+        levels = compute.replace_substring_regex(levels, _TIME, r"\1 \2\3")
+        levels = compute.replace_substring_regex(levels, f"({_DAY}) 00:00:00$", r"\1")
+    numbers = numbers_of(levels, decimal, thousands)
+    bits, known = of_texts(levels), np.isfinite(numbers)
+    bits[known] = (numbers[known] + 0.0).view(np.uint64)
+    blanks = pyarrow.array([None, *sorted(BLANKS)], levels.type)
+    bits[compute.is_in(levels, blanks).to_numpy(False)] = _BLANK
+    numbers[~known] = np.nan
+    return _mixed(bits), numbers
+
+
+def _doubles(numbers: Any) -> Bits:
+    """Return the bits of doubles, one zero and one blank."""
+    found: Bits = (numbers + 0.0).view(np.uint64)
+    found[np.isnan(numbers)] = _BLANK
+    return found
+
+
+def _all_numbers(array: Any) -> Any:
+    """Return the numbers that texts are, NaN for a blank; None if one is anything else, or if a
+    part shows that they repeat."""
+    import pyarrow
+    from pyarrow import compute, types
+
+    probe = array[:: len(array) // _PROBE + 1]
+    text = types.is_string(array.type) or types.is_large_string(array.type)
+    if not text or compute.count_distinct(probe).as_py() < _NAMES * len(probe):
+        return None
+    found = None
     try:
-        compute.cast(plain[:: len(plain) // _PROBE + 1], pyarrow.float64())  # texts take long
-        found = compute.cast(plain, pyarrow.float64()).to_numpy(zero_copy_only=False)
+        for some in (probe, array):  # other texts take long
+            texts = compute.utf8_trim(some, SPACE)
+            plain = compute.if_else(compute.equal(texts, ""), None, texts)
+            found = compute.cast(plain, pyarrow.float64()).to_numpy(zero_copy_only=False)
     except pyarrow.ArrowInvalid:
         return None
     return None if np.isinf(found).any() else found
@@ -254,6 +293,9 @@ def _mixed(bits: Bits) -> Bits:
         found *= np.uint64(factor)
     found ^= found >> np.uint64(31)
     return found
+
+
+_NONE = _mixed(np.array([_BLANK]))[0]
 
 
 def _sealed(bits: int, key: bytes) -> str:

@@ -64,7 +64,13 @@ def frame_of(table: Table) -> pd.DataFrame:
     """Return a table as a frame; a column's type stays one of whole numbers, or of Booleans."""
     import pyarrow as pa
 
-    made: pd.DataFrame = table.to_pandas(ignore_metadata=True, use_threads=False)
+    given = {"ignore_metadata": True, "use_threads": False}
+    try:
+        made: pd.DataFrame = table.to_pandas(**given)
+    except ValueError:  # categories that are blank, or twice the same
+        made = pa.table({name: _plain(table[name]) for name in table.column_names}).to_pandas(
+            **given
+        )
     for at, column in enumerate(table.columns):
         kind: Any = column.type
         exact: Any = None
@@ -77,6 +83,16 @@ def frame_of(table: Table) -> pd.DataFrame:
         if exact is not None:
             made.isetitem(at, column.to_pandas(types_mapper={kind: exact}.get))
     return made
+
+
+def _plain(column: Any) -> Any:
+    """Return a column of Arrow without its dictionaries."""
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(column.type):
+        return column
+    each = [one.dictionary.take(one.indices) for one in column.chunks]
+    return pa.chunked_array(each, column.type.value_type)
 
 
 def in_memory(table: Any) -> Any:
@@ -165,14 +181,21 @@ def column(values: Any) -> Any:
 
 
 def _cells(values: Any) -> pd.Series[Any]:
-    return pd.Series(np.fromiter(values, dtype=object, count=len(values)), dtype=object)
+    held = np.empty(len(values), dtype=object)
+    for at, one in enumerate(values):
+        held[at] = one
+    return pd.Series(held, dtype=object)
 
 
 def _of_array(array: Any) -> pd.DataFrame:
     if array.dtype.names is None and array.ndim != 2:
         raise ValueError(f"table must have shape (records, columns), got {array.shape}")
     names = array.dtype.names or [f"x{at}" for at in range(array.shape[1])]
-    return pd.DataFrame(array, columns=names if array.dtype.names is None else None)
+    if array.dtype.kind not in "OV":
+        return pd.DataFrame(array, columns=names)
+    columns = array.T if array.dtype.names is None else [array[name] for name in names]
+    cells = [one if one.dtype.kind != "O" else _cells(one) for one in columns]
+    return pd.DataFrame(dict(zip(names, cells, strict=True)))
 
 
 def _of_rows(rows: Sequence[Any]) -> pd.DataFrame:

@@ -10,15 +10,15 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from bdpvi.datasets import objects
 from bdpvi.datasets.digests import of_bytes, of_rows
-from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.lines import Text, chunks, names_of, parsed
+from bdpvi.datasets.lines import Text, chunks, names_of, parsed, with_text_names
 from bdpvi.datasets.objects import cleaned, frame_of, sliced
 from bdpvi.datasets.records import Block
 from bdpvi.datasets.sheets import READERS, Observations, Sheet
@@ -200,6 +200,12 @@ class Groups:
         else:
             yield (self.file.get_batch if self.kind == "feather" else self.file.read_stripe)(group)
 
+    @cached_property
+    def _names(self) -> list[str]:
+        """The printable names of its columns."""
+        names = [self.schema.names[at] for at in self.keep]
+        return names_of([*names, *(name for name, _, _ in self.ranges)])
+
     def _whole(self, table: Table, at: int) -> Table:
         """Return rows from number ``at`` on with all columns, by their printable names."""
         import pyarrow as pa
@@ -209,7 +215,7 @@ class Groups:
             numbers = range(start + step * at, start + step * (at + len(table)), step)
             made = made.append_column(name, pa.array(numbers, pa.int64()))
         noted = None if self.ranges else self.schema.metadata  # ranges are of other rows
-        return made.rename_columns(names_of(made.column_names)).replace_schema_metadata(noted)
+        return made.rename_columns(self._names).replace_schema_metadata(noted)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ Workers see rows and public arguments, never keys or noise.
 from __future__ import annotations
 
 import pickle
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
@@ -17,8 +18,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
-
-from bdpvi._ground.host import on_host
 
 if TYPE_CHECKING:  # settings need not load bars
     from bdpvi._ground.progress import Track
@@ -255,31 +254,39 @@ class _Worker(ValueError):
     """A sentence about workers, which needs no block's name."""
 
 
-@on_host
 def _sum_of(
     block: Block, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], made_by: str
 ) -> tuple[Any, int]:
     """Return the sum over one block, by one thread so that it is the same everywhere.
 
-    The digest of its rows comes with it.
+    The digest of its rows comes with it. A sum that needs no torch does not load it.
     """
-    from bdpvi._ground import threads  # late: settings add nothing up
-    from bdpvi.datasets import digests
+    from bdpvi.datasets import digests  # late: settings add nothing up
 
     if (found := version("bdpvi")) != made_by:
         raise _Worker(
             f"executor: a worker has bdpvi {found} and this process {made_by}; install the same "
             "version there"
         )
-    read: list[int] = []
 
-    def parts() -> Iterator[Any]:
-        for part in block.read():
-            read.append(digests.of(part))
-            yield _stepped(part, steps)
+    def summed() -> tuple[Any, int]:
+        read: list[int] = []
 
-    with threads.single():
+        def parts() -> Iterator[Any]:
+            for part in block.read():
+                read.append(digests.of(part))
+                yield _stepped(part, steps)
+
         return in_pairs(parts()), sum(read)
+
+    if "torch" not in sys.modules:
+        made = summed()
+        if "torch" not in sys.modules:  # a step may load it
+            return made
+    from bdpvi._ground import host, threads
+
+    with host.on(host.HOST), threads.single():
+        return summed()
 
 
 def _worked(block: Block, **given: Any) -> Any:

@@ -12,21 +12,16 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cells
-from bdpvi.datasets.dataset import BlockData, People
-from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.items import Items, by_index
-from bdpvi.datasets.lines import guessed, separator_of
+from bdpvi.datasets.lines import guessed, separator_of, with_text_names
 from bdpvi.datasets.objects import LEFT_OUT as LEFT_OUT
 from bdpvi.datasets.objects import frame_of, in_memory
 from bdpvi.datasets.openers import BYTES as BYTES
@@ -34,6 +29,11 @@ from bdpvi.datasets.openers import MANY, Lines, Partition, RowGroup, of_files
 from bdpvi.datasets.records import Block, Spread
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.stored import NAMES, Stored
+
+if TYPE_CHECKING:  # torch takes long to load
+    from torch import Tensor
+
+    from bdpvi.datasets.dataset import BlockData
 
 ODD = "too few or too many values, or a quote that is not closed"
 """Why a line is left out."""
@@ -123,6 +123,8 @@ class Table:
             separator_of(file.separator)  # refused before a file is opened
             header, parts = of_files(path, file, size)
             return cls(path, tuple(header), tuple(parts), file, schema)
+        from bdpvi.datasets.items import Items, by_index
+
         rows: Any
         if is_dask(table):
             names, rows = list(with_text_names(table._meta).columns), table.to_delayed()
@@ -258,6 +260,8 @@ class Table:
         >>> len(data), data.feature_names, data.parts.sum(lambda part: part[0].sum().item())
         (2, ('age',), -0.5)
         """
+        from bdpvi.datasets.dataset import BlockData, People
+
         names = [n for n in self.header if n != target] if features is None else list(features)
         for argument, one in [("target", target), *(("features", one) for one in names)]:
             if one not in self.header:
@@ -296,6 +300,8 @@ def in_blocks(table: object) -> bool:
         return not os.path.isfile(path) and (
             "://" in path or os.path.isdir(path) or glob.has_magic(path)
         )
+    from bdpvi.datasets.items import by_index
+
     return isinstance(table, Table) or is_dask(table) or by_index(table)
 
 
@@ -325,6 +331,8 @@ def _whole(
 
 def _numbers(frame: pd.DataFrame, columns: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Return features (n, d) and targets (n,) of the records that can be used."""
+    import torch
+
     values = np.column_stack([read_cells(frame[name]).numbers for name in columns])
     target = values[:, -1]
     good = np.isfinite(values).all(1) & ((target == 0) | (target == 1))

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from datetime import date, datetime, time, timedelta, timezone
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import numpy as np
+import odd_cells
 import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from odd_cells import ODD, TYPES, alone, as_objects, differ, each, guessed
 
 import bdpvi
 from bdpvi.datasets import Schema, grid
 from bdpvi.datasets.cells import (
-    Cells,
     array_of,
     read,
     read_array,
@@ -36,62 +33,6 @@ from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.spelling import digits, spell
 from bdpvi.datasets.types import BLANK, OK, UNFIT, UNKNOWN, ColumnType
 
-TYPES: dict[str, ColumnType | None] = {
-    "none": None,
-    "any": ColumnType(kind="any", decimal=",", missing={"9999": "not asked"}),
-    "number": ColumnType(kind="number"),
-    "number-de": ColumnType(kind="number", decimal=",", thousands="."),
-    "dollar": ColumnType(kind="number", symbol="$", thousands=",", missing={"9999": ""}),
-    "integer": ColumnType(kind="integer", missing={"9999": "", "-1": "refused"}),
-    "category": ColumnType(kind="category"),
-    "levels": ColumnType(
-        kind="category", levels=("007", "012", "F", "M", "NA"), spellings={"F": ("female", "f")}
-    ),
-    "ordered": ColumnType(kind="ordered", levels=("1", "2", "3")),
-    "code": ColumnType(kind="code"),
-    "boolean": ColumnType(kind="boolean"),
-    "date": ColumnType(kind="date"),
-    "german date": ColumnType(kind="date", date_format="%d.%m.%Y"),
-    "datetime": ColumnType(kind="datetime", zone="Europe/Berlin"),
-    "text": ColumnType(kind="text"),
-    "identifier": ColumnType(kind="identifier"),
-}
-BERLIN = ZoneInfo("Europe/Berlin")
-TEXTS = [
-    "", " ", "x", "1", "1.0", "1e5", "1e400", "1e-400", "0e99999999999", "1e-99999999999", "-0",
-    "+5", "5.", ".5", "007", "7", "nan", "NaN", "inf", "-inf", "None", "null", "NA", "N/A", "?",
-    "-", ".", "True", "true", "FALSE", "yes", "no", "t", "1_000", "1,000", "1.000", "1.234,5",
-    "1 000", "1'000", "$5", "5$", "($5)", "-$5", "-$-5", "(5)", "5%", "€5", "0x10", "0b1", "1e",
-    "e1", "--1", "٣", "½", "1/2", "9007199254740993", "9007199254740993.0", "1" * 19, "1" * 400,
-    "x" * 300, "x" * 299 + "y", "2020-01-02", "2020-1-2", "2020-01-02 00:00:00", "20200102",
-    "2020-01-02T09:00+01:00", "2020-01-02 09:00Z", "2020-13-01", "01.02.2020", "09:00", "a,b",
-    'a"b', '"', "'", "'=x", "=1+1", "@x", "+x", "-x", "\t", "a\tb", "a\nb", "a\rb", "\0", "a\0b",
-    "\x1f", "\x1a", "\ufeff", "\ufffd", "é", "e\u0301", "İ", "ß", "\u202e", "\U0001f600", "≈",
-    "≈1e300", "\ue000", "\ue0001.5", "row", "sex=F", "other", "F", "M", "9999", "9999.0", "-1",
-    "[1]", "{}", "b'yes'", "0." + "0" * 40 + "1", "\u20037", "7\x85",
-]  # fmt: skip
-ODD: list[Any] = [
-    *TEXTS, None, np.nan, pd.NA, pd.NaT, math.inf, -math.inf, 0, 1, -1, 7, 7.0, 7.5, -0.0, 1e300,
-    5e-324, 2**53, 2**53 + 1, float(2**53), 2**63, -(2**63), 2**64, 10**50, 10**400, 10**5000,
-    1e16, 1e15, 1e22, True, False, np.True_, np.int8(3), np.uint64(2**64 - 1), np.float16(0.1),
-    np.float32(0.1), np.longdouble(1.5), 1j, 1 + 0j, np.complex64(2), Decimal("1.10"),
-    Decimal("NaN"), Decimal("Infinity"), Decimal("1E+400"), Decimal("1E+9999"), Decimal("0E-9999"),
-    b"yes", b"\xff", bytearray(b"a"), memoryview(b"a"), date(2020, 1, 2), datetime(2020, 1, 2),
-    datetime(2020, 1, 2, 3), datetime(2020, 1, 1, 8, tzinfo=timezone.utc),
-    datetime(2020, 1, 1, 9, tzinfo=BERLIN), datetime.min, datetime.max,
-    pd.Timestamp("2020-01-01 08:00", tz="UTC"), pd.Timestamp("1969-01-02 00:00:00.000000001"),
-    np.datetime64("2020-01-02"), np.datetime64("NaT"), np.datetime64("30000-01-01"),
-    np.timedelta64(1, "s"), time(9), timedelta(1), timedelta(microseconds=-1), pd.Timedelta("1ns"),
-    pd.Period("2020-01"), pd.Interval(0, 1), (1,), (True,), [1], [None, np.int64(2)], {"a": 1},
-    {1: 2}, {1: 2, "a": date.max}, set("ab"), object, object(), ..., np.array([1.5]), print,
-]  # fmt: skip
-ODD += [
-    first + last
-    for first, last in itertools.product(
-        ("1", "x", "007", "true", "2020-01-02", "$5", "F", "-9999", "1e", '"'),
-        ("", " ", "\xa0", ".0", "e5", ",", ";", "%", "$", "'", '"', "\0", "Z", "+01:00", "\ud800"),
-    )
-]
 STAMPS = [pd.Timestamp("2020-01-02"), pd.Timestamp("1960-01-02 03:04:05.000001")]
 CARRIERS: dict[str, Callable[[], pd.Series[Any]]] = {
     "list": lambda: pd.Series([1, "x", None, 2.5, True]),
@@ -126,31 +67,6 @@ CELL = st.one_of(
 )  # fmt: skip
 
 
-def alone(cell: object, type_: ColumnType | None) -> tuple[float, str, bool, int]:
-    return (*read_cell(cell, type_), read(cell, type_)[1])
-
-
-def each(cells: Cells) -> list[tuple[float, str, bool, int]]:
-    labels = [cells.names[code] if code >= 0 else "" for code in cells.codes.tolist()]
-    rows = (cells.numbers.tolist(), labels, cells.blank.tolist(), cells.status.tolist())
-    return list(zip(*rows, strict=True))
-
-
-def differ(found: Sequence[Any], right: Sequence[Any]) -> Iterator[int]:
-    """Yield where two lists of cells are not the same; NaN is NaN."""
-    for at, (one, other) in enumerate(zip(found, right, strict=True)):
-        same_number = one[0] == other[0] or (one[0] != one[0] and other[0] != other[0])
-        if not same_number or one[1:] != other[1:]:
-            yield at
-
-
-def as_objects(cells: Sequence[Any]) -> pd.Series[Any]:
-    held = np.empty(len(cells), dtype=object)
-    for at, one in enumerate(cells):
-        held[at] = one
-    return pd.Series(held, dtype=object)
-
-
 @pytest.mark.parametrize("name", TYPES)
 def test_a_column_is_its_cells(name: str) -> None:
     assert len(ODD) >= 300
@@ -176,16 +92,6 @@ def test_any_cells_are_read_by_themselves(cells: list[object], name: str) -> Non
     for column in (as_objects(cells), guessed(cells, None)):
         right = [alone(one, type_) for one in column.tolist()]
         assert not [*differ(each(read_cells(column, type_)), right)]
-
-
-def guessed(cells: list[Any], dtype: Any) -> pd.Series[Any]:
-    """Return a column as pandas makes it where a dtype cannot hold the cells."""
-    for kind in (dtype, None):
-        try:
-            return pd.Series(cells, dtype=kind)
-        except Exception:  # whatever pandas raises
-            continue
-    return as_objects(cells)
 
 
 @pytest.mark.parametrize("carrier", CARRIERS)
@@ -327,44 +233,9 @@ def test_whole_numbers_beyond_doubles_are_codes() -> None:
     np.testing.assert_allclose(numbers, [0.1, 0.9, 0.5], atol=0.08)
 
 
-def fuzzed(cells: int, seed: int) -> tuple[int, int, int]:
-    """Return the numbers of odd cells read, of differences, and of exceptions."""
-    chance, count, wrong, raised = random.Random(seed), 0, 0, 0
-    parts = [str(one) for one in TEXTS] + list("0123456789.,eE+-$% ")
-    makers: list[Callable[[], Any]] = [
-        lambda: "".join(chance.choices(parts, k=chance.randint(1, 3))),
-        lambda: "".join(chance.choices("0123456789.,e-+ $", k=chance.randint(1, 9))),
-        lambda: chance.choice(ODD),
-        lambda: chance.randint(-(2**70), 2**70) >> chance.randint(0, 70),
-        lambda: math.ldexp(chance.random(), chance.randint(-1070, 1000)),
-        lambda: datetime(1, 1, 1) + timedelta(microseconds=chance.randrange(3 * 10**17)),
-        lambda: chr(chance.randrange(0x110000)) + chance.choice(TEXTS),
-    ]
-    names = [*TYPES]
-    while count < cells:
-        size = chance.choice((3, 40, 3000))
-        few = chance.sample(makers, chance.randint(1, 3))
-        made = [chance.choice(few)() for _ in range(size)]
-        column = guessed(made, None) if chance.random() < 0.5 else as_objects(made)
-        if chance.random() < 0.2:
-            with suppress(TypeError, ValueError):  # not hashable, or no text
-                column = column.astype("category")
-        type_ = TYPES[chance.choice(names)]
-        count += size
-        try:
-            found = each(read_cells(column, type_))
-            wrong += len([*differ(found, [alone(one, type_) for one in column.tolist()])])
-        except Exception:  # counted
-            raised += 1
-    return count, wrong, raised
-
-
-def test_a_fuzz_of_cells() -> None:
-    assert fuzzed(10_000, 0)[1:] == (0, 0)
-
-
-@pytest.mark.slow
-def test_a_fuzz_of_a_million_cells() -> None:
-    found = fuzzed(1_000_000, 1)
-    print(found)
-    assert found[1:] == (0, 0)
+@pytest.mark.parametrize("carrier", odd_cells.CARRIERS)
+def test_a_fuzz_of_cells(carrier: str, tmp_path: Path) -> None:
+    if carrier == "Polars":
+        pytest.importorskip("polars")
+    counts = odd_cells.fuzzed(carrier, 1000, random.Random(0), tmp_path)
+    assert (counts.differences, counts.exceptions) == (0, 0), counts.examples

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdpvi._ground.outputs import csv_text
-from bdpvi.datasets import sheets
+from bdpvi.datasets import openers, sheets
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import seems
@@ -207,6 +207,30 @@ def test_files_of_statistics_programs_have_labels(kind: str, tmp_path: Path) -> 
     sexes = ["F", "M", "F"] if labels else ["1", "2", "1"]
     assert cells_of(found) == [["KG", "SEX"], ["70.5", None, "1", *sexes]]
     assert Table.of(path).header == ("KG", "SEX")
+
+
+def test_a_sas_file_is_read_by_its_own_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only SAS writes its own files: here its reader reads others, in blocks as ours asks it."""
+    pyreadstat = pytest.importorskip("pyreadstat")
+    frame = pd.DataFrame({"KG": np.arange(5.0), "SEX": [*"FMFMF"]})
+    pyreadstat.write_xport(frame, str(tmp_path / "b.xpt"))
+    path, read = tmp_path / "a.sas7bdat", pyreadstat.read_xport
+    path.write_bytes(bytes(1000))
+    with pytest.raises(ValueError, match=r"a\.sas7bdat is not a readable SAS file"):
+        Table.of(path)
+    asked: list[str] = []
+
+    def reader(name: str, **given: Any) -> Any:
+        asked.append(name)
+        return read(str(tmp_path / "b.xpt"), **given)
+
+    monkeypatch.setattr(pyreadstat, "read_sas7bdat", reader)
+    assert cells_of(Table.of(path).frame(text=True)) == cells_of(frame)
+    monkeypatch.setattr(openers, "MANY", 2)
+    assert Table.of(path).records().sum(len) == 5
+    assert {*asked} == {str(path)}
 
 
 def test_columns_that_pandas_calls_an_index_are_columns(tmp_path: Path) -> None:
