@@ -143,9 +143,9 @@ def drafted(
 
     >>> print(drafted(pd.Series(["$80.5", "$75", "9999"] * 3, name="cost")).words)
     cost (number, $): 6 of 9 cells read, 3 before; '9999' (3) is no value
-    >>> column = pd.Series(["ex-smoker", "Ex-Smoker", "ex smoker", "never"] * 3, name="smoker")
+    >>> column = pd.Series(["no", "no", "No", "n o", "yes"] * 3, name="smoker")
     >>> print(drafted(column).words)
-    smoker (category): 12 of 12 cells read; 'Ex-Smoker', 'ex smoker' are 'ex-smoker'
+    smoker (category): 15 of 15 cells read; 'No', 'n o' are 'no'
     """
     file, one = file or FileFormat(), Column.of(values, None, Asked())
     texts: Counter[str] = Counter()
