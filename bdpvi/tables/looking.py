@@ -156,21 +156,15 @@ def seen(
     signs = _signs(features, file)
     persons, of_persons = persons_of({n: c for n, c in sheet.items() if n not in signs}, asked)
     known = {asked.target, *signs, *(one.name for one in persons)}
-    unnamed = sum(one.startswith("Unnamed: ") for one in header)
-    of_header = [
-        Finding(
-            f"{unnamed} of {len(header)} columns have no name",
-            "delete the lines above that of the names",
-            costly=True,
-        )
-    ]
     found = [
-        *of_header[: 2 * unnamed > len(header)],
         *(f for some in signs.values() for f in some),
         *(f for n, one in features.items() if n not in known for f in _of_column(one, file)),
         *of_target,
         *of_persons,
     ]
+    if 2 * sum(one.startswith("Unnamed: ") for one in header) > len(header):
+        option = "delete the lines above that of the names"
+        found.insert(0, Finding("most columns have no name", option, costly=True))
     price, of_price = _price(sheet, rows, asked, file)
     return TableLook(
         rows, file, tuple(one.look for one in sheet.values()), (*found, *of_price),
