@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from simulated import logistic_data
 
 from bdpvi import Dataset
+from bdpvi.privacy import accounts
 from bdpvi.privacy.conceivable import Influence
-from bdpvi.tables import accounts
 
 # A busy machine is slow, which is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -30,6 +30,7 @@ def _clean() -> Iterator[None]:
     accounts._used.clear()
     threads = torch.get_num_threads()
     yield
+    accounts._used.clear()
     assert torch.get_num_threads() == threads
     assert not dict(pyro.get_param_store().items()), "a call left parameters in Pyro's store"
 

@@ -29,10 +29,10 @@ from bdpvi.datasets.spelling import EXACT, spell
 from bdpvi.datasets.table import ODD, Table, in_blocks
 from bdpvi.datasets.types import BLANK, BOOLEAN, NUMBERS, OK, UNFIT, UNKNOWN, UNUSED, ColumnType
 from bdpvi.privacy.book import ROW
+from bdpvi.releases.table_file import FROM_DATA, TableFile
 from bdpvi.tables.looking import seeming, seen
 from bdpvi.tables.looks import TableLook
 from bdpvi.tables.sheet import Asked, Column
-from bdpvi.tables.table_file import FROM_DATA, TableFile
 
 Entry = dict[str, Any]
 Labels = tuple[Mapping[str, str], tuple[str, ...]]
