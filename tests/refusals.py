@@ -719,7 +719,7 @@ CASES: dict[str, Case] = {
         lambda: calibrate(replace(SOLVED, curvature=9.0), epsilon=0.1, delta=1e-5),
         lambda: calibrate(replace(SOLVED, curvature=0.01), epsilon=0.1, delta=1e-5),
     ),
-    "tables/accounts: give another file (--ledger)": lambda t: after(
+    "privacy/accounts: give another file (--ledger)": lambda t: after(
         WholeTable(data=str(FILE / "t.csv")),
         lambda one: one.ledger(None),
         lambda one: one.ledger(t / "l"),
@@ -1003,7 +1003,7 @@ CASES: dict[str, Case] = {
         lambda: of_persons(["age", "who"]),
         lambda: of_persons(["age"]),
     ),
-    "tables/accounts: give a local file": lambda t: (
+    "privacy/accounts: give a local file": lambda t: (
         lambda: in_folder(t, url=True, one_row_per_person=True),
         lambda: in_folder(t, url=True, one_row_per_person=True, ledger=t / "a.jsonl"),
     ),

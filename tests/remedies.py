@@ -67,7 +67,7 @@ def remedies() -> set[str]:
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "commands/test_table.py::test_an_excel_export_needs_one_command_and_one_edit": (
         'commands/table: say in "source"',
-        "tables/table_file: write what is known",
+        "releases/table_file: write what is known",
     ),
     "commands/test_table.py::test_lines_above_the_names_and_a_second_sheet_are_named": (
         "datasets/sheets: choose one",
@@ -80,17 +80,17 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "commands/test_table.py::test_what_a_file_says_is_refused_with_a_remedy": (
         "commands/table: give --table FILE",
-        "tables/table_file: declare account",
-        "tables/table_file: declare one of them",
-        "tables/table_file: give another place",
-        "tables/table_file: read it, and say --table",
+        "releases/table_file: declare account",
+        "releases/table_file: declare one of them",
+        "releases/table_file: give another place",
+        "releases/table_file: read it, and say --table",
     ),
     "commands/test_check.py::test_every_problem_of_an_export_is_named_and_its_options_solve_them": (
         "tables/looking: declare {}",
     ),
-    "tables/test_accounts.py::test_commands_join_and_refuse": ("tables/accounts: Give ledger=",),
+    "tables/test_accounts.py::test_commands_join_and_refuse": ("privacy/accounts: Give ledger=",),
     "tables/test_accounts.py::test_a_damaged_identity_is_refused": (
-        "tables/accounts: Put it back",
+        "privacy/accounts: Put it back",
     ),
     "programs/test_dpvi_route.py::test_targets_are_for_observing_alone": (
         "models/traces: sample it",

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import bdpvi
 from bdpvi import PrivacyUtilityWarning
 from bdpvi.cli import app
-from bdpvi.tables.table_file import TableFile
+from bdpvi.releases.table_file import TableFile
 
 ROWS = 900
 SPELLINGS = ["current smoker", "Current smoker", "CURRENT SMOKER", "current-smoker"]
@@ -126,9 +126,9 @@ def test_it_finds_how_a_file_is_written(case: str, tmp_path: Path) -> None:
     made = ("synthesize", "--data", path, "--epsilon", 3, "--one-row-per-person", "--no-report")
     made = (*made, "--drop", "empty", "--quiet", "--budget", 9, "--out")
     if case == "cells":
+        given: dict[str, Any] = {"target": "sick", "positive": "no", "epsilon": 3.0}
+        given |= {"one_row_per_person": True, "drop": ["empty"], "ledger": bdpvi.Ledger()}
         with pytest.warns(PrivacyUtilityWarning, match="`bdpvi table` finds it"):
-            given: dict[str, Any] = {"target": "sick", "positive": "no", "epsilon": 3.0}
-            given |= {"one_row_per_person": True, "drop": ["empty"], "ledger": bdpvi.Ledger()}
             bdpvi.private(path, **given, progress=False)
     else:
         with pytest.raises(ValueError, match=r"`bdpvi table` finds it"):
