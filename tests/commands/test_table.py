@@ -174,6 +174,14 @@ def test_what_a_file_says_is_refused_with_a_remedy(
     assert TableFile.beside(path, file).account
 
 
+def test_marks_of_a_synthetic_table_are_refused_too(tmp_path: Path) -> None:
+    schema = {"columns": {"age": {"low": 0, "high": 9, "origin": "rows"}}, "source": "Form."}
+    found = TableFile.of({"receipt": {}, "schema": schema}, tmp_path / "synthetic.json")
+    with pytest.raises(ValueError, match="'age' marked from_data"):
+        found.public()
+    assert found.public(from_data=True) == found
+
+
 def _of_another(stat: Any, file: Path) -> Any:
     def made(path: Path, **more: Any) -> Any:
         found = stat(path, **more)
