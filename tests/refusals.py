@@ -723,7 +723,7 @@ CASES: dict[str, Case] = {
         lambda: calibrate(replace(SOLVED, curvature=9.0), epsilon=0.1, delta=1e-5),
         lambda: calibrate(replace(SOLVED, curvature=0.01), epsilon=0.1, delta=1e-5),
     ),
-    "tables/private: give another file (--ledger)": lambda t: after(
+    "privacy/accounts: give another file (--ledger)": lambda t: after(
         WholeTable(data=str(FILE / "t.csv")),
         lambda one: one.ledger(None),
         lambda one: one.ledger(t / "l"),
@@ -1007,7 +1007,7 @@ CASES: dict[str, Case] = {
         lambda: of_persons(["age", "who"]),
         lambda: of_persons(["age"]),
     ),
-    "tables/private: give a local file": lambda t: (
+    "privacy/accounts: give a local file": lambda t: (
         lambda: in_folder(t, url=True, one_row_per_person=True),
         lambda: in_folder(t, url=True, one_row_per_person=True, ledger=t / "a.jsonl"),
     ),
@@ -1048,5 +1048,13 @@ CASES: dict[str, Case] = {
     "datasets/items: make each a tensor": lambda t: (
         lambda: Items.of(Named(*TABLE)),
         lambda: Items.of(TensorDataset(*TABLE)),
+    ),
+    "datasets/items: make each a pair": lambda t: (
+        lambda: Table.of(TensorDataset(*TABLE, TABLE[1])),
+        lambda: Table.of(TensorDataset(*TABLE)),
+    ),
+    "bayesian/optimum/stream: give tensors": lambda t: (
+        lambda: fitted(data=BlockData.of_items(WHOLE), neighbours=Optimum()),
+        lambda: fitted(neighbours=Optimum()),
     ),
 }

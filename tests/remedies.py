@@ -65,6 +65,33 @@ def remedies() -> set[str]:
 
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "commands/test_table.py::test_an_excel_export_needs_one_command_and_one_edit": (
+        'commands/table: say in "source"',
+        "releases/table_file: write what is known",
+    ),
+    "commands/test_table.py::test_lines_above_the_names_and_a_second_sheet_are_named": (
+        "datasets/sheets: choose one",
+        "tables/looking: delete the lines above",
+    ),
+    "commands/test_table.py::test_it_finds_how_a_file_is_written": (
+        "commands/table: declare it, or --drop it",
+        "datasets/lines: `bdpvi table` finds it",
+        "datasets/looks: `bdpvi table` finds it",
+    ),
+    "commands/test_table.py::test_what_a_file_says_is_refused_with_a_remedy": (
+        "commands/table: give --table FILE",
+        "releases/table_file: declare account",
+        "releases/table_file: declare one of them",
+        "releases/table_file: give another place",
+        "releases/table_file: read it, and say --table",
+    ),
+    "commands/test_check.py::test_every_problem_of_an_export_is_named_and_its_options_solve_them": (
+        "tables/looking: declare {}",
+    ),
+    "tables/test_accounts.py::test_commands_join_and_refuse": ("privacy/accounts: Give ledger=",),
+    "tables/test_accounts.py::test_a_damaged_identity_is_refused": (
+        "privacy/accounts: Put it back",
+    ),
     "programs/test_dpvi_route.py::test_targets_are_for_observing_alone": (
         "models/traces: sample it",
         "models/traces: write model(x, y=None)",
@@ -114,8 +141,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "commands/quality: leave --groups out",
     ),
     "synthesis/test_commands.py::test_a_table_is_shared_and_more_rows_made": (
-        "commands/draft: replace these",
-        "commands/synthesize: write public bounds",
         "datasets/constants: write public bounds",
     ),
     "datasets/test_tables.py::test_other_separators": ("datasets/lines: try separator",),

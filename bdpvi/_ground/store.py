@@ -131,7 +131,7 @@ def nothing_at(path: Path) -> bool:
     """Return whether there is at most an empty file or folder, as a killed process leaves."""
     try:
         found = path.lstat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return True
     if stat.S_ISREG(found.st_mode):
         return found.st_size == 0

@@ -104,7 +104,8 @@ def account(
     path = ledger.path if isinstance(ledger, Ledger) else ledger
     if isinstance(ledger, Ledger) and path is None:
         return ledger
-    files = _files(os.fspath(table)) if isinstance(table, str | os.PathLike) else []
+    given = os.fspath(table) if isinstance(table, str | os.PathLike) else ""
+    files = _files(given)
     own = Path((own or beside(table)) if path is None else path).resolve()  # type: ignore[arg-type]
     if identity is not None and not identity.rows.cells:
         identity = None  # nobody's
@@ -114,7 +115,8 @@ def account(
             stack.enter_context(FileLock(place / "accounts.lock", mode=0o600))
         known = identity is None or any(map(identity.sealed(_key(own)).equals, _tables(own)))
         if identity is not None and not (known or other_people):
-            same, alike = _others(own, files, identity)
+            places = [own, *files, *[Path(without_pattern(given)).resolve()] * bool(files)]
+            same, alike = _others(own, {one.parent for one in places}, identity)
             head = Head.read(head_of(own))
             if path is not None or not store.nothing_at(own) or (head and head.last):  # or is lost
                 if same or alike:
@@ -154,9 +156,8 @@ def _files(path: str) -> list[Path]:
         return []
 
 
-def _others(own: Path, files: Sequence[Path], identity: Identity) -> tuple[list[Path], list[Path]]:
+def _others(own: Path, folders: set[Path], identity: Identity) -> tuple[list[Path], list[Path]]:
     """Return the ledgers of a table with the same rows, and those of one with many of them."""
-    folders = {own.parent, *(one.parent for one in files)}
     named = {one for folder in folders for one in folder.glob(f"*{_IDENTITY}")}
     named |= {one.with_name(f"{one.name}{_LEDGER}{_IDENTITY}") for one in folders}
     found = {*_used, *(one.with_name(one.name.removesuffix(_IDENTITY)) for one in named)} - {own}

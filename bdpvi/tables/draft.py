@@ -27,7 +27,7 @@ from bdpvi.datasets.schema import type_of
 from bdpvi.datasets.sheets import labels_of
 from bdpvi.datasets.spelling import EXACT, spell
 from bdpvi.datasets.table import ODD, Table, in_blocks
-from bdpvi.datasets.types import BLANK, NUMBERS, OK, UNFIT, UNKNOWN, UNUSED, ColumnType
+from bdpvi.datasets.types import BLANK, BOOLEAN, NUMBERS, OK, UNFIT, UNKNOWN, UNUSED, ColumnType
 from bdpvi.privacy.book import ROW
 from bdpvi.releases.table_file import FROM_DATA, TableFile
 from bdpvi.tables.looking import seeming, seen
@@ -167,6 +167,8 @@ def _entries(
         yield {"kind": "category", "levels": levels, **({"missing": gone} if gone else {})}
     if called_identifier(name):
         yield {"kind": "identifier"}
+    if {*texts} == {*BOOLEAN}:
+        yield {"kind": "boolean"}
     times = [value for value in one.tally if isinstance(value, date)]
     if 2 * len(times) > len(one.tally):
         clock = any(isinstance(at, datetime) and at.time() != at.time().min for at in times)
@@ -195,7 +197,8 @@ def _numbers(
     typed = {text for text in bare if text.startswith(EXACT)}
     kept = shapes({text: n for text, n in bare.items() if text not in typed})
     if signs := sign_options([(kept, file.signs[:2])], file.separator):
-        entry |= {"decimal": signs[0], **({"thousands": signs[1]} if signs[1] else {})}
+        new = zip(("decimal", "thousands"), signs, file.signs, strict=False)
+        entry |= {n: one for n, one, old in new if one != old}
     type = type_of(entry, "").in_file(*file.signs)
     numbers = {text: type.of_text(text)[0] for text in texts}
     there = {number for number in numbers.values() if np.isfinite(number)}
@@ -295,7 +298,7 @@ def _words(
     kind = ", ".join(filter(None, [type.kind, type.symbol, *signs, type.date_format]))
     if type.kind in UNUSED:
         return f"{one.look.name} ({kind}): left out, with {several(one.look.levels, 'value')}"
-    more = type.kind in NUMBERS and one.look.numbers < found[OK]
+    more = type.kind in ("integer", "number") and one.look.numbers < found[OK]
     said = f"{found[OK]} of {cells} cells read" + f", {one.look.numbers} before" * more
     parts = [f"{code!r} ({count}) is no value" for code, count in gone.items()]
     parts += [

@@ -162,6 +162,9 @@ def seen(
         *of_target,
         *of_persons,
     ]
+    if 2 * sum(one.startswith("Unnamed: ") for one in header) > len(header):
+        option = "delete the lines above that of the names"
+        found.insert(0, Finding("most columns have no name", option, costly=True))
     price, of_price = _price(sheet, rows, asked, file)
     return TableLook(
         rows, file, tuple(one.look for one in sheet.values()), (*found, *of_price),

@@ -190,15 +190,13 @@ class TableLook:
     @property
     def lines(self) -> tuple[str, ...]:
         """Everything, in lines."""
-        file = self.file
-        looks = f"The file looks like charset {file.charset}, separator {file.separator!r}"
         more = [one for one in (self.target, *self.persons, self.price) if one is not None]
         part = (
             f"Cells and rows are counted in the whole table; kinds, many values, persons and "
             f"findings are from its first {self.first} rows",
         )
         columns = (f"  {one}" for one in self.columns)
-        return looks, *part[: bool(self.first)], *columns, *map(str, more), *self.short
+        return *part[: bool(self.first)], *columns, *map(str, more), *self.short
 
     def __str__(self) -> str:
         return "\n".join(self.lines)

@@ -142,6 +142,18 @@ def test_commands_join_and_refuse(
     assert OTHER_PEOPLE not in (tmp_path / "c" / file).read_text()
 
 
+def test_the_same_rows_in_a_folder_of_one_file_join_the_account(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private(data / "p.csv", 1.0)
+    (data / "parts").mkdir()
+    pd.read_csv(data / "p.csv").to_parquet(data / "parts" / "a.parquet")
+    monkeypatch.setattr(accounts, "_used", set())  # as in another process
+    with pytest.warns(PrivacyUtilityWarning, match="p.csv.ledger.jsonl, and is charged there"):
+        private(data / "parts", 2.0)
+    assert ledgers(data) == ["p.csv.ledger.jsonl"]
+
+
 def test_a_row_more_opens_no_account(data: Path) -> None:
     private(data / "p.csv", 1.0)
     more, before = appended(data), sorted(data.iterdir())
