@@ -39,24 +39,22 @@ def check(
             "one kind, which need not fit in memory."
         ),
     ],
-    target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)] = "",
-    positive: Annotated[
-        str, typer.Option(help="Value of the target that counts as 1.", show_default=False)
-    ] = "",
+    target: Annotated[str, typer.Option(help="Column to predict.")] = "",
+    positive: Annotated[str, typer.Option(help="Value of the target that counts as 1.")] = "",
     table: TableOption = None,
     drop: Drop = None,
     categorical: Categorical = None,
     numeric: Numeric = None,
     constants: Annotated[
         Path | None,
-        typer.Option(help="JSON file of public bounds and categories.", show_default=False),
+        typer.Option(help="JSON file of public bounds and categories."),
     ] = None,
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
     one_row_per_person: OneRowPerPerson = False,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="ε of all outputs, to see what it pays for.", show_default=False),
+        typer.Option(help="ε of all outputs, to see what it pays for."),
     ] = None,
     delta: Delta = 1e-5,
     ledger: LedgerFile = None,

@@ -70,8 +70,7 @@ Categories = Annotated[
         help="Encoding of categories without public levels: counted, one feature for each "
         "sufficiently frequent name; hashed, at no cost and without names. By default "
         "hashed if a name would need more than a tenth of the records, by their noisy "
-        "number.",
-        show_default=False,
+        "number."
     ),
 ]
 FromData = Annotated[
@@ -102,27 +101,24 @@ Model = Annotated[
 TargetBounds = Annotated[
     tuple[float, float] | None,
     typer.Option(
-        help="Public lower and upper bound of a linear model's target; values beyond are clamped.",
-        show_default=False,
+        help="Public lower and upper bound of a linear model's target; values beyond are clamped."
     ),
 ]
 Largest = Annotated[
     int | None,
-    typer.Option(help="Public bound of counts; larger ones are clamped.", show_default=False),
+    typer.Option(help="Public bound of counts; larger ones are clamped."),
 ]
 Classes = Annotated[
     list[str] | None,
     typer.Option(
         help="A class, as a public value of the target; once for each class, in order for an "
-        "ordinal model.",
-        show_default=False,
+        "ordinal model."
     ),
 ]
 Exposure = Annotated[
     str,
     typer.Option(
-        help="Column with the exposure of each row, such as years at risk, for a model of counts.",
-        show_default=False,
+        help="Column with the exposure of each row, such as years at risk, for a model of counts."
     ),
 ]
 Plan = Annotated[

@@ -59,7 +59,7 @@ Data = Annotated[
 Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]
 Number = Annotated[
     int | None,
-    typer.Option("--rows", help="Rows; by default as many as are estimated.", show_default=False),
+    typer.Option("--rows", help="Rows; by default as many as are estimated."),
 ]
 Tables = Annotated[
     int, typer.Option(help="Number of tables, which vary like tables from other samples and noise.")
@@ -71,13 +71,11 @@ def synthesize(
     epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")],
     out: Out,
     table: TableOption = None,
-    target: Annotated[
-        str, typer.Option(help="Most important column, such as a label.", show_default=False)
-    ] = "",
+    target: Annotated[str, typer.Option(help="Most important column, such as a label.")] = "",
     delta: Delta = 1e-6,
     also: Annotated[
         list[str] | None,
-        typer.Option(help="Columns a,b,c that are counted together too.", show_default=False),
+        typer.Option(help="Columns a,b,c that are counted together too."),
     ] = None,
     from_data: Annotated[
         bool,

@@ -24,22 +24,19 @@ def table(
             "one kind, whose first 200,000 rows are read."
         ),
     ],
-    sheet: Annotated[
-        str, typer.Option(help="Sheet of an Excel workbook that has several.", show_default=False)
-    ] = "",
+    sheet: Annotated[str, typer.Option(help="Sheet of an Excel workbook that has several.")] = "",
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
     one_row_per_person: OneRowPerPerson = False,
     account: Annotated[
         str,
         typer.Option(
-            help="Name of the ledger beside it, where tables of the same people have one.",
-            show_default=False,
+            help="Name of the ledger beside it, where tables of the same people have one."
         ),
     ] = "",
     budget: Annotated[
         float | None,
-        typer.Option(help="Limit on the total ε spent on the table.", show_default=False),
+        typer.Option(help="Limit on the total ε spent on the table."),
     ] = None,
     delta: Annotated[float, typer.Option(help="δ of that limit.")] = 1e-5,
     declared_in: TableOption = None,
