@@ -341,12 +341,7 @@ def rounding(purchase: Purchase, distance: float, rows: int = 1) -> float:
 
 def name_counts(table: Columns, names: Sequence[str]) -> dict[str, dict[str, int]]:
     """Return how often each name of these columns occurs, if it does."""
-    counts = {}
-    for name in names:
-        cells = table[name]
-        found = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names)).tolist()
-        counts[name] = {one: n for one, n in zip(cells.names, found, strict=True) if n}
-    return counts
+    return {name: table[name].counts for name in names}
 
 
 def _categories(

@@ -171,9 +171,7 @@ def tell_of_target(values: pd.Series[Any], type: ColumnType | None, positive: st
     >>> str(said[0].message)[20:78]
     "target 'sick': counted as not 'yes': 'no' (2), 'Yes' (1). "
     """
-    cells = read_cells(values, type)
-    counts = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names)).tolist()
-    tell_of_labels(str(values.name), dict(zip(cells.names, counts, strict=True)), positive, 5)
+    tell_of_labels(str(values.name), read_cells(values, type).counts, positive, 5)
 
 
 def tell_of_labels(
@@ -181,7 +179,7 @@ def tell_of_labels(
 ) -> None:
     """Do :func:`tell_of_target` for the counts of the target's labels."""
     pairs = sorted(counts.items(), key=lambda pair: -pair[1])
-    others = [(name, count) for name, count in pairs if name != positive and count]
+    others = [(name, count) for name, count in pairs if name != positive]
     like = any(name.casefold() == positive.casefold() for name, _ in others)
     if len(others) < 2 and not like:
         return

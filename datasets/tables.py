@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi._ground import validate
@@ -297,6 +298,17 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
         raise ValueError("\n".join(problems))
     if counts:
         warnings.warn(f"not known, features are 0: {said(counts)}", UserWarning, stacklevel=2)
+    return _made(x, y, rows, encoding, meaning, chosen)
+
+
+def _made(
+    x: Tensor,
+    y: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    encoding: Encoding,
+    meaning: dict[str, str],
+    chosen: TableOptions,
+) -> Dataset:
     return Dataset(
         x,
         torch.from_numpy(y),
@@ -342,18 +354,7 @@ def _by_constants(
         warnings.warn(why, UserWarning, stacklevel=3)
     rows = np.flatnonzero(good)
     meaning = {"column": target, "positive": positive, "negative": f"not {positive}"}
-    return Dataset(
-        x[rows],
-        torch.from_numpy(names[cells.codes][rows]),
-        ids=torch.from_numpy(rows),
-        feature_names=encoding.feature_names,
-        name=chosen.name,
-        preprocessing={
-            "encoding": encoding.to_dict(),
-            "target": meaning,
-            DECLARED: chosen.declared,
-        },
-    )
+    return _made(x[rows], names[cells.codes][rows], rows, encoding, meaning, chosen)
 
 
 def _used(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list[str]:

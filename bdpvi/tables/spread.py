@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.datasets.cells import read_cells
@@ -98,10 +96,8 @@ def _facts(
     rows, left_out = usable(frame, pipeline)
     labels: dict[str, int] = {}
     if pipeline.model is None:
-        cells = read_cells(frame[pipeline.target], pipeline.target_type)
-        counts = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names)).tolist()
-        most = sorted(zip(counts, cells.names, strict=True), reverse=True)[:_SHOWN]
-        labels = {name: count for count, name in most if count}
+        counts = read_cells(frame[pipeline.target], pipeline.target_type).counts
+        labels = dict(sorted(counts.items(), key=lambda one: one[::-1], reverse=True)[:_SHOWN])
     odd = int(whole.attrs.get(LEFT_OUT, 0))
     clamped = beyond(rows.y, pipeline.model)
     return len(rows), left_out, odd, labels, clamped, persons, Identity.of(whole, signs)

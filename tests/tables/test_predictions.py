@@ -19,7 +19,7 @@ from test_cli import run
 import bdpvi
 from bdpvi import Ledger, PrivacyUtilityWarning, Release
 from bdpvi.datasets import constants_of
-from bdpvi.datasets.columns import Numeric, OneHot, Ordinal, known
+from bdpvi.datasets.columns import OneHot, Ordinal, known
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.table import Table
