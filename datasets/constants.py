@@ -115,7 +115,7 @@ def _of_type(name: str, type: ColumnType) -> Column:
     if type.bounds is None:
         raise ValueError(
             f"column {name!r} has a kind and neither levels nor low and high: add them, or give "
-            "the file as types (--types)"
+            "the file as types (--table)"
         )
     return _between(name, *type.bounds, type.reading)
 

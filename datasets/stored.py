@@ -164,6 +164,17 @@ def _names(archive: zipfile.ZipFile) -> list[str]:
     return [one for one in found if not one.startswith("__MACOSX")]
 
 
+def without_pattern(path: str) -> str:
+    """Return the path of a table without the pattern of a glob.
+
+    >>> without_pattern("claims/2024-*.parquet"), without_pattern("claims/a.csv")
+    ('claims', 'claims/a.csv')
+    """
+    while glob.has_magic(path) and not os.path.exists(path):
+        path = os.path.dirname(path) or "."
+    return path
+
+
 def files_of(path: str) -> list[str]:
     """Return the files of a table in order: itself, those in a folder, or those of a glob.
 

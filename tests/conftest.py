@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from simulated import logistic_data
 
 from bdpvi import Dataset
+from bdpvi.privacy import accounts
 from bdpvi.privacy.conceivable import Influence
-from bdpvi.tables import accounts
 
 # A busy machine is slow, which is no failure.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

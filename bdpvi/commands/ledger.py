@@ -42,8 +42,8 @@ def account(
     Nothing is charged. What it shows is for the owner of the table.
     """
     from bdpvi.bayesian import storage
+    from bdpvi.privacy.accounts import beside
     from bdpvi.releases import receipts
-    from bdpvi.tables.accounts import beside
 
     if place.is_file() and beside(place).is_file():
         place = beside(place)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from bdpvi.datasets.identity import Identity
     from bdpvi.noise.keys import Key
     from bdpvi.privacy.ledger import Ledger
+    from bdpvi.releases.table_file import TableFile
     from bdpvi.tables.recipe import Recipe
-    from bdpvi.tables.table_file import TableFile
 
 TABLES = (
     "breast-cancer", "abalone", "abalone-onehot", "adult", "adult-onehot", "magic", "spambase",
@@ -274,7 +274,7 @@ class TableArguments:
     ) -> Ledger | None:
         """Return the ledger of this table; None for a public table without one.
 
-        Arguments as for :func:`bdpvi.tables.accounts.account`.
+        Arguments as for :func:`bdpvi.privacy.accounts.account`.
 
         Raises:
             ValueError: as there.
@@ -351,7 +351,7 @@ def declared(data: str, given: Path | None, *, release: bool = True) -> TableFil
         given: the file that an option names.
         release: whether something is released, so that all of it must be public.
     """
-    from bdpvi.tables.table_file import TableFile
+    from bdpvi.releases.table_file import TableFile
 
     if data in TABLES and given is None:
         return TableFile()

@@ -51,9 +51,9 @@ def table(
     Example: bdpvi table patients.xlsx --one-row-per-person
     """
     from bdpvi._ground import schema
-    from bdpvi.tables import table_file
+    from bdpvi.releases import table_file
+    from bdpvi.releases.table_file import TableFile
     from bdpvi.tables.draft import Draft
-    from bdpvi.tables.table_file import TableFile
 
     path = declared_in or table_file.place_of(data)
     if path is None:

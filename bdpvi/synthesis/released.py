@@ -28,11 +28,14 @@ from bdpvi.datasets.schema import Schema, of_today
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ESTIMATED, ROWS
 from bdpvi.noise.keys import Key
+from bdpvi.privacy.accounts import account, in_use, joined
 from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Assumption, Bound
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import transaction
 from bdpvi.releases.account import together_of
+from bdpvi.releases.persons import OTHER_PEOPLE
+from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Before, Transaction, rehearsed
 from bdpvi.synthesis.content import File, Receipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts, count, count_columns
@@ -157,10 +160,11 @@ def synthesize(
     epsilon: float,
     delta: float = 1e-6,
     settings: Counts | None = None,
-    ledger: Ledger | None = None,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
     seed: int | None = None,
     work: Transaction | None = None,
     one_row_per_person: bool = False,
+    other_people: bool = False,
     file: FileFormat | None = None,
     executor: Executor | None = None,
     progress: bool = True,
@@ -181,14 +185,16 @@ def synthesize(
         target: the most important column, if any, such as the label of a classifier.
         epsilon, delta: worst-case guarantee of this release.
         settings: :class:`Counts` by default.
-        ledger: the people's ledger; by default one in memory, which adds up with others of the same
-            rows, and ends with the process.
+        ledger: the people's ledger; by default the table's own, as for :func:`bdpvi.private`. That
+            of a table in memory adds up with others of the same rows, and ends with the process.
         seed: for a repeatable experiment, which protects nobody.
         work: the transaction for exactly this table and these arguments, instead of ``ledger``:
             repeating the call, such as after a block was lost, gives the same result and is charged
             once.
         one_row_per_person: that every person has one row; files need this declaration.
-        file: how CSV files are written.
+        other_people: that nobody in this table has another account, as for :func:`bdpvi.private`.
+        file: how CSV files are written. This, the schema, whom ε protects, ledger and budget are by
+            default those of the public file beside the table, if there is one.
         executor: workers that read a table in blocks and count its rows, as for
             :func:`bdpvi.private`. They see rows, never keys or noise, and the result is the same to
             the bit for any number of them.
@@ -217,18 +223,32 @@ def synthesize(
     ('sick',)
     """
     settings = settings or Counts()
-    source = Source.of(
-        table, settings.unit, settings.rows_per_unit, one_row_per_person, file, executor, progress
-    )
-    schema = source.schema(schema)
+    path = table.path if isinstance(table, Table) else table
+    known = TableFile.beside(path).public()
+    said = known.people(settings.unit, settings.rows_per_unit, one_row_per_person)
+    settings = replace(settings, unit=said["unit"], rows_per_unit=said["rows_per_unit"])
+    file = file if known.path is None else known.format({} if file is None else vars(file))
+    source = Source.of(table, **said, file=file, executor=executor, progress=progress)
+    schema = source.schema(schema or known.schema)
     order = Order.of(source.header, schema, target, epsilon, delta, settings)
     rehearse(order, source.file)
-    look(source.rows, order)
+    own = None if work is not None else known.ledger(path, ledger)
+    keyed = work is None and (own is not None or in_use())
+    identity = look(source.rows, order, source.file.signs[:2] if keyed else None)
+    if keyed and own is None:
+        own = joined(identity)
     if work is None:
         secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
-        people, name = for_persons(ledger, settings, source.rows), Key.fresh().work
+        budget = known.limit(None)
+        kept: Ledger | None = None
+        if own is not None:
+            kept = account(path, identity, ledger, own, other_people=other_people, budget=budget)
+        people, name = for_persons(kept, settings, source.rows), Key.fresh().work
         work = Transaction(people, secret, name=name, alone=True, what="synthesize")
-    made = as_read(work.perform(Synthesis(source.rows, order)), source.file)
+    facts = {
+        "people": OTHER_PEOPLE if other_people else None, "table_file": known.described or None
+    }  # fmt: skip
+    made = as_read(work.perform(Synthesis(source.rows, order)), source.file, **facts)
     receipt = made.receipt.assuming(*work.ledger.assumptions)
     together = together_of(work.ledger, order.delta)
     return replace(made, receipt=replace(receipt, together=together))

@@ -29,10 +29,10 @@ from bdpvi.datasets.spelling import EXACT, spell
 from bdpvi.datasets.table import ODD, Table, in_blocks
 from bdpvi.datasets.types import BLANK, NUMBERS, OK, UNFIT, UNKNOWN, UNUSED, ColumnType
 from bdpvi.privacy.book import ROW
+from bdpvi.releases.table_file import FROM_DATA, TableFile
 from bdpvi.tables.looking import seeming, seen
 from bdpvi.tables.looks import TableLook
 from bdpvi.tables.sheet import Asked, Column
-from bdpvi.tables.table_file import FROM_DATA, TableFile
 
 Entry = dict[str, Any]
 Labels = tuple[Mapping[str, str], tuple[str, ...]]
@@ -143,9 +143,9 @@ def drafted(
 
     >>> print(drafted(pd.Series(["$80.5", "$75", "9999"] * 3, name="cost")).words)
     cost (number, $): 6 of 9 cells read, 3 before; '9999' (3) is no value
-    >>> column = pd.Series(["ex-smoker", "Ex-Smoker", "ex smoker", "never"] * 3, name="smoker")
+    >>> column = pd.Series(["no", "no", "No", "n o", "yes"] * 3, name="smoker")
     >>> print(drafted(column).words)
-    smoker (category): 12 of 12 cells read; 'Ex-Smoker', 'ex smoker' are 'ex-smoker'
+    smoker (category): 15 of 15 cells read; 'No', 'n o' are 'no'
     """
     file, one = file or FileFormat(), Column.of(values, None, Asked())
     texts: Counter[str] = Counter()

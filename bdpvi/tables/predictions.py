@@ -109,7 +109,14 @@ class Predictions:
                 "release: it does not say how a table becomes features; it was not fitted by "
                 "bdpvi fit"
             )
-        encoding = replace(encoding, unknown=unknown) if unknown else encoding
+        if unknown:
+            asked = replace(encoding, unknown=unknown)
+            if asked.feature_names != encoding.feature_names:
+                raise ValueError(
+                    f"unknown={unknown!r}: the release has other features for blanks and levels "
+                    "that are not listed; leave it out"
+                )
+            encoding = asked
         types = {name: one.in_file(*file.signs) for name, one in encoding.types.items()}
         blocks = Table.of(table, file=file)
         guess = None if file.plain else ColumnType(kind=ANY).in_file(*file.signs)

@@ -39,21 +39,21 @@ from bdpvi.datasets.schema import in_file
 from bdpvi.datasets.table import Table, in_blocks
 from bdpvi.datasets.tables import dataset_from_frame
 from bdpvi.datasets.units import RowLimit, at_most, persons_of, without_unit
+from bdpvi.privacy.accounts import account, in_use, joined
 from bdpvi.privacy.book import ROW, checked
 from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.places import Places
 from bdpvi.releases import intent, persons, shared_file
 from bdpvi.releases.received import release_of
+from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import encoded, files, spread
-from bdpvi.tables.accounts import account
 from bdpvi.tables.encoded import encode, encoded_of, read_rows, rows_of
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.rehearsal import rehearse
 from bdpvi.tables.rows import PERSON, Encoded, Rows
-from bdpvi.tables.table_file import TableFile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -322,7 +322,8 @@ class Work:
             named = (unit, *pipeline.get("categorical", ()))
             table, types = _read(table, file, raw, pipeline.get("types"), named)
             pipeline["types"] = types
-        if own is not None and not isinstance(table, Dataset | Table):
+        keyed = own is not None or (in_use() and not isinstance(table, Dataset))
+        if keyed and not isinstance(table, Dataset | Table):
             identity = Identity.of(with_text_names(table), file.signs[:2])
         if isinstance(table, Dataset):
             pipeline |= {"target": "y", "name": table.name}
@@ -350,8 +351,11 @@ class Work:
         work.check()
         rehearse(work)
         work.look()
+        if keyed and isinstance(table, Table):
+            identity = work.looked[1]
+        if own is None and keyed:
+            own = joined(identity)
         if own is not None:
-            identity = work.looked[1] if isinstance(table, Table) else identity
             found = account(path_of, identity, ledger, own, other_people=made.other_people)
             if out is not None:  # the account may be that of another table
                 _held(*places(out, secret), found.path)

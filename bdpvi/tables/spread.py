@@ -10,6 +10,7 @@ from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.identity import Identity
 from bdpvi.datasets.looks import beyond, tell_of_clamped, tell_of_labels
 from bdpvi.datasets.records import Records, Spread
+from bdpvi.datasets.stored import without_pattern
 from bdpvi.datasets.table import LEFT_OUT, ODD, Table
 from bdpvi.datasets.units import Persons, RowLimit
 from bdpvi.tables.encoded import WITHOUT, usable
@@ -107,18 +108,4 @@ def name_of(table: Table) -> str:
     """Return the name of the data in reports."""
     from pathlib import Path
 
-    return Path(place_of(table.path)).stem if table.path else "data"
-
-
-def place_of(path: str) -> str:
-    """Return the path of a table without the pattern of a glob.
-
-    >>> place_of("claims/2024-*.parquet"), place_of("claims/a.csv")
-    ('claims', 'claims/a.csv')
-    """
-    from glob import has_magic
-    from os.path import dirname, exists
-
-    while has_magic(path) and not exists(path):
-        path = dirname(path) or "."
-    return path
+    return Path(without_pattern(table.path)).stem if table.path else "data"

@@ -28,11 +28,11 @@ from bdpvi.cli import main
 from bdpvi.datasets.dataset import People
 from bdpvi.guides import MeanField
 from bdpvi.privacy import Charge
+from bdpvi.privacy.accounts import beside
 from bdpvi.privacy.book import Entry, TemperatureOrigin
 from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.perturbed_objective import profile
 from bdpvi.tables import files
-from bdpvi.tables.accounts import beside
 
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0)
 DELTA = 1e-5

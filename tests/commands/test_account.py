@@ -16,6 +16,7 @@ from test_cli import run
 import bdpvi
 from bdpvi.bayesian import storage
 from bdpvi.noise.keys import Key
+from bdpvi.privacy.accounts import beside
 from bdpvi.privacy.book import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
@@ -23,7 +24,6 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.note import Note
 from bdpvi.releases.account import Account
 from bdpvi.releases.transaction import Plan, Transaction
-from bdpvi.tables.accounts import beside
 
 pytestmark = pytest.mark.filterwarnings("ignore:column 'age'")
 

@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "private": (*BOTH, "--positive", "yes", "--quiet"),
     "synthesize": (*BOTH, "--quiet"),
     "check": (*BOTH, "--positive", "yes", "--json"),
-    "schema": (),
+    "table": (),
     "predict": ("--id", "dose", "--quiet"),
 }
 FILES = {"private": "release.json", "synthesize": "synthetic.csv"}
@@ -53,14 +53,14 @@ def result(
 ) -> tuple[str, bytes]:
     """Return what a command shows, without paths, and the file that it writes."""
     out = turn / "out"
-    given: tuple[object, ...] = ("--data", table) if name not in ("check", "schema") else (table,)
+    given: tuple[object, ...] = ("--data", table) if name not in ("check", "table") else (table,)
     if name == "predict":
         given = (folder / "release.json", *given)
     if name in FILES:
         given = (*given, "--ledger", turn / "book.jsonl")
     if name != "check":
-        out = out.with_suffix(".csv") if name == "predict" else out
-        given = (*given, "--out", out)
+        out = {"predict": turn / "out.csv", "table": turn / "out.json"}.get(name, out)
+        given = (*given, "--table" if name == "table" else "--out", out)
     turn.mkdir()
     capsys.readouterr()
     with same_secrets():
@@ -87,13 +87,13 @@ def test_a_table_at_a_url_and_by_dask_has_the_result_of_the_folder(
     pytest.importorskip("fsspec")
     here = result(name, folder, tmp_path / "here", folder / "parts", capsys)
     url = f"file://{folder}/parts/*.parquet"
-    ways = [(url, ()), (url, ("--dask", dask))] if name != "schema" else [(url, ())]
+    ways = [(url, ()), (url, ("--dask", dask))] if name != "table" else [(url, ())]
     for at, (table, more) in enumerate(ways):
         assert result(name, folder, tmp_path / str(at), table, capsys, *more) == here
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [one for one in COMMANDS if one != "schema"])
+@pytest.mark.parametrize("name", [one for one in COMMANDS if one != "table"])
 def test_a_table_at_a_url_by_processes_has_the_result_of_the_folder(
     name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def made(table: Any, **more: Any) -> Synthetic:
     given: dict[str, Any] = {"epsilon": 2.0, "target": "sick", "one_row_per_person": True}
+    given["ledger"] = Ledger()
     settings = Counts(categorical=("mixed",), also=(("sex", "ward", "sick"),))
     if not isinstance(table, pd.DataFrame):
         given["progress"] = False

@@ -190,7 +190,7 @@ def test_a_person_with_several_rows_is_charged_for_all() -> None:
         ({"settings": Counts(also=(("a", "b", "z"),))}, "also names 'z'"),
         ({"settings": Counts(unit="who")}, "unit='who' must be a column"),
         ({"seed": -1}, "seed must be"),
-        ({"table": [[1]]}, "frame must be a pandas DataFrame"),
+        ({"table": [[1]]}, "schema: its column 'a' must be in the table once"),
     ],
 )
 def test_bad_input_costs_nothing(changed: dict[str, object], said: str) -> None:

@@ -18,9 +18,10 @@ from test_cli import run
 import bdpvi
 from bdpvi import Budget, BudgetExceededError, Ledger, PrivacyUtilityWarning
 from bdpvi.datasets.identity import Identity
+from bdpvi.privacy import accounts
+from bdpvi.privacy.accounts import account, beside
 from bdpvi.releases.persons import OTHER_PEOPLE
-from bdpvi.tables import accounts, files
-from bdpvi.tables.accounts import account, beside
+from bdpvi.tables import files
 
 ASKED: dict[str, Any] = {
     "target": "sick",
@@ -182,10 +183,23 @@ def test_without_a_ledger_nothing_is_refused(data: Path) -> None:
         bdpvi.private(frame[fold * 100 :], epsilon=1.0, **some)
 
 
+def test_the_rows_in_memory_join_the_account_in_use(data: Path) -> None:
+    private(data / "p.csv")
+    frame = pd.read_csv(data / "p.csv")
+    asked: dict[str, Any] = {key: one for key, one in ASKED.items() if key != "budget"}
+    for table in (frame[::-1], bdpvi.Table.of(frame)):
+        with pytest.raises(BudgetExceededError, match="already spent"):
+            bdpvi.private(table, epsilon=1.0, **asked)
+    bdpvi.private(frame[:1500], epsilon=1.0, **asked)  # a fold
+    before = spent(beside(data / "p.csv"))
+    bdpvi.synthesize(frame, epsilon=1.0, delta=1e-5)
+    assert spent(beside(data / "p.csv")) > before
+
+
 def test_one_account_is_opened_by_processes_at_once(data: Path) -> None:
     program = (
         "import sys, pandas as pd\nfrom bdpvi.datasets.identity import Identity\n"
-        "from bdpvi.tables.accounts import account\n"
+        "from bdpvi.privacy.accounts import account\n"
         "identity = Identity.of(pd.read_csv(sys.argv[1], dtype=str))\n"
         "input()\nprint(account(sys.argv[1], identity).path)"
     )
@@ -250,3 +264,18 @@ def test_two_accounts_of_the_same_rows_need_a_choice(data: Path) -> None:
     with pytest.raises(ValueError, match=r"a\.jsonl"):
         account(data / "p.csv", identity)
     assert account(data / "p.csv", identity, data / "b.jsonl").path == data / "b.jsonl"
+
+
+def test_synthesis_in_python_has_the_account_and_the_public_file_of_its_table(data: Path) -> None:
+    (data / "p.csv.table.json").write_text(
+        '{"one_row_per_person": true, "account": "all.jsonl", "budget": {"epsilon": 2.5}}', "utf-8"
+    )
+    made = bdpvi.synthesize(data / "p.csv", epsilon=1.0, delta=1e-5, progress=False)
+    assert made.receipt.declared["table file"] == "used"
+    bdpvi.private(data / "p.csv", target="sick", positive="yes", epsilon=2.5, progress=False)
+    shutil.copy(data / "p.csv", data / "copy.csv")
+    with pytest.raises(BudgetExceededError):
+        bdpvi.synthesize(
+            data / "copy.csv", epsilon=1.0, delta=1e-5, one_row_per_person=True, progress=False
+        )
+    assert len({one.of for one in Ledger.at(data / "all.jsonl").book().charges}) == 2

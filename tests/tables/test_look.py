@@ -190,7 +190,7 @@ def test_spellings_of_the_target_are_counted() -> None:
     assert found.costly
     (one,) = found.findings
     assert "not 'yes': 'no' (20), 'Yes' (10), 'YES' (10)" in one.words
-    entry = json.loads(one.option.partition("with ")[2])["sick"]
+    entry = json.loads(one.option.partition("declare ")[2])["columns"]["sick"]
     assert entry == {"kind": "category", "spellings": {"yes": ["Yes", "YES"]}}
     good = types("sick", kind="category", spellings={"yes": ("Yes", "YES")})
     found = looked(frame, target="sick", positive="yes", types=good)

@@ -16,6 +16,7 @@ from test_cli import run
 import bdpvi
 from bdpvi.datasets import bought
 from bdpvi.privacy import left
+from bdpvi.privacy.accounts import beside
 from bdpvi.privacy.book import Book, Priced
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance
@@ -23,7 +24,6 @@ from bdpvi.regression import ObjectivePerturbation
 from bdpvi.releases.persons import check_said
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before
-from bdpvi.tables.accounts import beside
 
 COLUMNS = ("--target", "sick", "--positive", "yes", "--epsilon", 2, "--no-scores", "--quiet")
 NUMBERS = ("--numeric", "age", "--rows", 3000)

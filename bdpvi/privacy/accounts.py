@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -21,9 +21,8 @@ from bdpvi._ground import store, validate
 from bdpvi._ground.chain import Head, head_of
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
 from bdpvi.datasets.identity import Identity, Sealed
-from bdpvi.datasets.stored import files_of
+from bdpvi.datasets.stored import files_of, without_pattern
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.tables import spread
 
 _LEDGER, _IDENTITY = ".ledger.jsonl", ".identity"
 _KEPT = 100
@@ -51,7 +50,7 @@ def beside(table: str | os.PathLike[str]) -> Path:
             f"ledger: none can be kept beside the URL {path!r}; give a local file, "
             "ledger=FILE (--ledger FILE)"
         )
-    files, places = _files(path), [Path(spread.place_of(path)).resolve()]
+    files, places = _files(path), [Path(without_pattern(path)).resolve()]
     if len(files) == 1:
         folder = files[0].parent
         places = [*places, *files, *[folder] * (_files(str(folder)) == files)]
@@ -130,6 +129,19 @@ def account(
         return found
 
 
+def in_use() -> bool:
+    """Return whether this process has used an account, so that a table in memory may be one's."""
+    return bool(_used)
+
+
+def joined(identity: Identity | None) -> Path | None:
+    """Return the account in use that has the rows of a table in memory, and tell its owner."""
+    same = [] if identity is None else _alike(_used, identity)[0]
+    if same:
+        _tell(f"this table has the rows of {same[0]}, and is charged there")
+    return same[0] if same else None
+
+
 def _files(path: str) -> list[Path]:
     """Return a table's files, links resolved; none if there are none, or they are at a URL."""
     try:
@@ -144,6 +156,11 @@ def _others(own: Path, files: Sequence[Path], identity: Identity) -> tuple[list[
     named = {one for folder in folders for one in folder.glob(f"*{_IDENTITY}")}
     named |= {one.with_name(f"{one.name}{_LEDGER}{_IDENTITY}") for one in folders}
     found = {*_used, *(one.with_name(one.name.removesuffix(_IDENTITY)) for one in named)} - {own}
+    return _alike(found, identity)
+
+
+def _alike(found: Iterable[Path], identity: Identity) -> tuple[list[Path], list[Path]]:
+    """Return which ledgers have a table with the same rows, and which one with many of them."""
     same, alike = [], []
     for one in sorted(found):
         mine, tables = identity.sealed(_key(one)), _tables(one)

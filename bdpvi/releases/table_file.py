@@ -22,10 +22,10 @@ from bdpvi.datasets.identity import Identity
 from bdpvi.datasets.origin import DECLARED, declared
 from bdpvi.datasets.schema import Schema, of_content
 from bdpvi.datasets.split import noted
+from bdpvi.datasets.stored import without_pattern
+from bdpvi.privacy.accounts import account, beside
 from bdpvi.privacy.book import ROW, Unsaid
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.tables import spread
-from bdpvi.tables.accounts import account, beside
 
 SUFFIX = ".table.json"
 FROM_DATA = "from_data"
@@ -97,7 +97,7 @@ class TableFile:
         if path is None or (given is None and not path.is_file()):
             return cls()
         if given is None and hasattr(os, "getuid"):
-            data = Path(spread.place_of(os.fspath(table)))
+            data = Path(without_pattern(os.fspath(table)))
             trusted = {0, os.getuid(), *([data.stat().st_uid] if data.exists() else [])}
             if path.stat().st_uid not in trusted:
                 raise ValueError(
@@ -271,7 +271,7 @@ def place_of(table: object) -> Path | None:
     """
     if not isinstance(table, str | os.PathLike) or "://" in os.fspath(table):
         return None
-    path = Path(spread.place_of(os.fspath(table))).resolve()
+    path = Path(without_pattern(os.fspath(table))).resolve()
     return path.with_name(f"{path.name}{SUFFIX}")
 
 
