@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.cells import Cells, places_of, read_cells
-from bdpvi.datasets.spelling import spell
+from bdpvi.datasets.cells import Cells, places_of, read_cell, read_cells
 from bdpvi.datasets.types import ColumnType
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ FARTHEST = 1e12
 """Numbers are clipped at this many standard deviations, far beyond any model's limit."""
 
 _MOST_BUCKETS = 2**16
+_NAME = ColumnType(kind="category", blank=())
 
 
 def label(value: object) -> str:
@@ -55,29 +55,38 @@ def known(
     >>> known(OneHot("smokes", ("none", "some")), pd.Series(["none", 7, "NA"]))[0].tolist()
     [[1.0, 0.0], [nan, nan], [nan, nan]]
     """
-    names: tuple[str, ...] = getattr(column, "categories", ())
-    if column.kind == Numeric.kind and values.dtype.kind == "b":
-        values = values.astype(float)
-    cells = read_cells(values, column.type or guess, declared=frozenset(names))
-    if isinstance(column, Hashed):
-        found = column.encode_cells(cells)[:, :-1]
-        found[cells.blank] = np.nan
-        return found, cells.blank
-    numbers = _places(names, cells, column.type) if names else cells.numbers
+    if isinstance(column, OneHot | Ordinal):
+        numbers, blank = _places(column.categories, values, column.type, guess)
+    else:
+        values = values.astype(float) if values.dtype.kind == "b" else values
+        cells = read_cells(values, column.type or guess)
+        numbers, blank = cells.numbers, cells.blank
+        if isinstance(column, Hashed):
+            found = column.encode_cells(cells)[:, :-1]
+            found[blank] = np.nan
+            return found, blank
     if isinstance(column, OneHot):
-        found = np.eye(len(names))[np.nan_to_num(numbers).astype(np.int64)]
+        found = np.eye(len(column.categories))[np.nan_to_num(numbers).astype(np.int64)]
         found[np.isnan(numbers)] = np.nan
-        return found, cells.blank
+        return found, blank
     with np.errstate(over="ignore"):
         found = ((numbers - column.mean) / column.sd)[:, None]
-    return np.where(np.isfinite(found), found, np.nan), cells.blank
+    return np.where(np.isfinite(found), found, np.nan), blank
 
 
-def _places(names: tuple[str, ...], cells: Cells, type: ColumnType | None) -> Floats:
-    """Return the index of each cell among names of categories, (N,), NaN if it is none of them."""
+def _places(
+    names: tuple[str, ...],
+    values: pd.Series[Any],
+    type: ColumnType | None = None,
+    guess: ColumnType | None = None,
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return each cell's index among names of categories, NaN if it is none, and the blanks."""
+    if type is None and len({read_cell(one, declared=names)[1] for one in names}) < len(names):
+        type = ColumnType(kind="category")  # 7 and 07 would be one number
+    cells = read_cells(values, type or guess, declared=frozenset(names))
     places = {_common(one, type): at for one, at in places_of(names, type, names).items()}
     each = (places.get(_common(one, type), np.nan) for one in cells.names)
-    return np.array([*each, np.nan], dtype=np.float64)[cells.codes]
+    return np.array([*each, np.nan], dtype=np.float64)[cells.codes], cells.blank
 
 
 def _common(name: str, type: ColumnType | None) -> str:
@@ -177,8 +186,7 @@ class Ordinal(Numeric):
         import pandas as pd
 
         name, categories = str(values.name), categories or categories_of(values)
-        cells = read_cells(values, declared=frozenset(categories))
-        codes = Numeric.measured(pd.Series(_places(categories, cells, None), name=name))
+        codes = Numeric.measured(pd.Series(_places(categories, values)[0], name=name))
         return cls(name, codes.mean, codes.sd, categories)
 
 
@@ -261,8 +269,7 @@ Column = Numeric | Ordinal | OneHot | Hashed
 
 def categories_of(values: pd.Series[Any]) -> tuple[str, ...]:
     """Return the names of the values that occur, sorted as text; what looks blank is one too."""
-    there = values.dropna()
-    return read_cells(there, declared=frozenset(spell(one) or "" for one in there.unique())).names
+    return read_cells(values.dropna(), _NAME).names
 
 
 def no_numbers(values: pd.Series[Any], bad: NDArray[np.bool_]) -> str:

@@ -6,7 +6,6 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -162,22 +161,15 @@ def tell_of_unclear(found: Unclear, encoding: Encoding, stacklevel: int = 4) -> 
         _tell(f"cells of these rows: {each}. {how}", stacklevel)
 
 
-def tell_of_target(values: pd.Series[Any], type: ColumnType | None, positive: str) -> None:
-    """Warn the owner about several spellings of a yes/no target that count as not positive.
+def tell_of_labels(target: str, counts: Mapping[str, int], positive: str) -> None:
+    """Warn the owner about several labels of a yes/no target that count as not positive.
 
     >>> with warnings.catch_warnings(record=True) as said:
     ...     warnings.simplefilter("always")
-    ...     tell_of_target(pd.Series(["yes", "Yes", "no", "no"], name="sick"), None, "yes")
+    ...     tell_of_labels("sick", {"yes": 1, "Yes": 1, "no": 2}, "yes")
     >>> str(said[0].message)[20:78]
     "target 'sick': counted as not 'yes': 'no' (2), 'Yes' (1). "
     """
-    tell_of_labels(str(values.name), read_cells(values, type).counts, positive, 5)
-
-
-def tell_of_labels(
-    target: str, counts: Mapping[str, int], positive: str, stacklevel: int = 4
-) -> None:
-    """Do :func:`tell_of_target` for the counts of the target's labels."""
     pairs = sorted(counts.items(), key=lambda pair: -pair[1])
     others = [(name, count) for name, count in pairs if name != positive]
     like = any(name.casefold() == positive.casefold() for name, _ in others)
@@ -187,8 +179,7 @@ def tell_of_labels(
     _tell(
         f"target {target!r}: counted as not {positive!r}: {listed}"
         f"{', …' if len(others) > _SHOWN else ''}. If one of them means {positive!r}, declare its "
-        "spellings in types (`bdpvi table`)",
-        stacklevel,
+        "spellings in types (`bdpvi table`)"
     )
 
 

@@ -273,7 +273,7 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
         return _by_constants(frame, target, chosen, chosen.constants.typed(types))
     named = [name for name in used if name in types and types[name].kind in NAMES]
     typed = {name: series_of(frame[name], types.get(name)) for name in (*used, target)}
-    frame = pd.DataFrame({name: whole(one) for name, one in typed.items()})
+    raw, frame = frame, pd.DataFrame({name: whole(one) for name, one in typed.items()})
     rows = np.arange(len(frame))
     if chosen.missing == "drop":
         rows = np.flatnonzero(frame.notna().all(axis=1))
@@ -292,8 +292,8 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
             unknown=chosen.unknown or "refuse",
         )
         if not problems:
-            x, counts = encoding.counted(frame)
             encoding = encoding.typed(types)
+            x, counts = encoding.counted(raw.iloc[rows])
     if problems:
         raise ValueError("\n".join(problems))
     if counts:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground.outputs import several
-from bdpvi._ground.types import TooFewRecordsError, tell_owner
+from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Cells, Columns, LazyColumns, read_cell, read_cells
 from bdpvi.datasets.encoding import Encoding, with_text_names
@@ -38,13 +38,6 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 WITHOUT = "a target or an exposure is blank or outside the range of the model"
 """Why a row is not used."""
-
-
-def read_rows(frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
-    """Return the rows with a target; tell the owner how many rows have none."""
-    rows, left_out = usable(frame, pipeline)
-    tell_owner(left_out, "row", WITHOUT)
-    return rows
 
 
 def rows_of(frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
