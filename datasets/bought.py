@@ -90,12 +90,7 @@ class Purchase:
             ("target", [target]), ("drop", drop), ("categorical", categorical),
             ("numeric", numeric), ("constants", listed),
         ):  # fmt: skip
-            for name in some:
-                if names.count(name) != 1:
-                    raise ValueError(
-                        f"{argument}={name!r} must be a column of the table once, there are "
-                        f"{names.count(name)}"
-                    )
+            validate.columns(argument, some, names)
         for argument, some in (("drop", drop), ("constants", listed)):
             if target in some:
                 raise ValueError(f"{argument} names the target {target!r}")

@@ -197,20 +197,40 @@ def from_csv(
     given = {one.name: options.pop(one.name) for one in fields(FileFormat) if one.name in options}
     file = replace(file or FileFormat(), **given)
     constants = options.get("constants") is not None  # each value is then read by itself
-    table, types = Table.of(path, file=file), options.get("types")
-    header = list(table.header)
-    if constants or types is not None:
-        types = in_file(types, header, file)
+    categorical = options.get("categorical", ())
+    named = (options.get("unit"), options.get("key"), *categorical)
+    frame, types = read_file(path, file, constants, options.get("types"), named)
     if not constants:
-        types = _named(types, [one for one in options.get("categorical", ()) if one in header])
-    written = {options.get("unit"), options.get("key"), *(() if types is None else types.read_by)}
-    frame = table.frame(text=constants, least=1 - constants, written=written)
+        types = _named(types, [one for one in categorical if one in frame])
     options = {"name": Path(path).stem, **options, "types": types}
     split = from_frame(frame, target, **options)
     if file.declared:
         said = {**split.train.preprocessing[DECLARED], **declared(**file.declared)}
         split = noted(split, DECLARED, said)
     return noted(split, MULTILINE) if file.multiline else split
+
+
+def read_file(
+    path: str | os.PathLike[str],
+    file: FileFormat,
+    text: bool,
+    types: Schema | None,
+    named: Sequence[str | None],
+) -> tuple[pd.DataFrame, Schema | None]:
+    """Return the rows of a file, and the types of its columns with the file's signs.
+
+    Args:
+        path: the file.
+        file: how it is written.
+        text: whether each value is read by itself, so that all are returned as written.
+        types: declared types of columns.
+        named: columns of names, which are returned as written, as those with a type are.
+    """
+    table = Table.of(path, file=file)
+    if text or types is not None:
+        types = in_file(types, list(table.header), file)
+    written = {*named, *(() if types is None else types.read_by)}
+    return table.frame(text=text, least=0 if text else 1, written=written), types
 
 
 def _named(types: Schema | None, categorical: Sequence[str]) -> Schema | None:

@@ -44,8 +44,7 @@ def without_unit(header: Sequence[str], unit: str) -> list[str]:
     Raises:
         ValueError: unless there is exactly one such column.
     """
-    if (found := list(header).count(unit)) != 1:
-        raise ValueError(f"unit={unit!r} must be a column of the table once, there are {found}")
+    validate.columns("unit", [unit], header)
     return [name for name in header if name != unit]
 
 

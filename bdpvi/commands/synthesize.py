@@ -14,7 +14,7 @@ from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
 from bdpvi.commands.check import Yes, look_first
-from bdpvi.commands.counted import begun, counted_bytes, digest_of
+from bdpvi.commands.counted import begun, counted_bytes
 from bdpvi.commands.engine import Dask, Workers, engine
 from bdpvi.commands.options import (
     BudgetOption,
@@ -186,7 +186,7 @@ def synthesize(
             shown = None if track is progress.silent else track
             rows_ = blocks.records(executor, track=shown, what="pass")
             identity = look(rows_, order, file.signs[:2])  # before there is a ledger
-        digest = digest_of(blocks or data, executor)
+        digest = whole.fingerprint(executor)
         limit = known_of.limit(None if budget is None else bdpvi.Budget(budget, delta))
         people = known_of.opened(data, identity, ledger, other_people)
         Places.of(out=out, secret=folder, ledger=people.path, shared=out, output=output)

@@ -37,7 +37,7 @@ from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.records import Held, Records
 from bdpvi.datasets.schema import in_file
 from bdpvi.datasets.table import Table, in_blocks
-from bdpvi.datasets.tables import dataset_from_frame
+from bdpvi.datasets.tables import dataset_from_frame, read_file
 from bdpvi.datasets.units import RowLimit, at_most, persons_of, without_unit
 from bdpvi.privacy.accounts import account, in_use, joined
 from bdpvi.privacy.book import ROW, checked
@@ -320,7 +320,7 @@ class Work:
             pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
             named = (unit, *pipeline.get("categorical", ()))
-            table, types = _read(table, file, raw, pipeline.get("types"), named)
+            table, types = read_file(table, file, raw, pipeline.get("types"), named)
             pipeline["types"] = types
         keyed = own is not None or (in_use() and not isinstance(table, Dataset))
         if keyed and not isinstance(table, Dataset | Table):
@@ -691,21 +691,6 @@ def _declared(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         "budget": known.limit(given["budget"]),
         **known.people(given["unit"], given["rows_per_unit"], given["one_row_per_person"]),
     }
-
-
-def _read(
-    table: str | os.PathLike[str],
-    file: FileFormat,
-    raw: bool,
-    types: Schema | None,
-    named: Sequence[str],
-) -> tuple[pd.DataFrame, Schema | None]:
-    """Return the rows of a file, columns of names as written, and the types of its columns."""
-    read = Table.of(table, file=file)
-    if raw or types is not None:
-        types = in_file(types, list(read.header), file)
-    written = {*named, *(() if types is None else types.read_by)}
-    return read.frame(text=raw, least=0 if raw else 1, written=written), types
 
 
 def _of_persons(table: pd.DataFrame, limit: RowLimit) -> pd.DataFrame:
