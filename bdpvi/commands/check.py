@@ -14,6 +14,7 @@ from bdpvi._ground import outputs, store
 from bdpvi.commands.engine import Dask, Workers, engine
 from bdpvi.commands.options import (
     Categorical,
+    Data,
     Delta,
     Drop,
     Json,
@@ -32,13 +33,7 @@ Yes = Annotated[
 
 
 def check(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of "
-            "one kind, which need not fit in memory."
-        ),
-    ],
+    data: Data,
     target: Annotated[str, typer.Option(help="Column to predict.")] = "",
     positive: Annotated[str, typer.Option(help="Value of the target that counts as 1.")] = "",
     table: TableOption = None,

@@ -34,6 +34,13 @@ TABLES = (
 HELP = {"help_option_names": ["-h", "--help"]}
 """Settings of every program, inherited by its commands."""
 
+Data = Annotated[
+    str,
+    typer.Argument(
+        help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of one "
+        "kind."
+    ),
+]
 TableOption = Annotated[
     Path | None,
     typer.Option(

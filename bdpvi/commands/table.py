@@ -10,20 +10,14 @@ import typer
 
 from bdpvi._ground import outputs, store
 from bdpvi._ground.outputs import several
-from bdpvi.commands.options import OneRowPerPerson, RowsPerUnit, TableOption, Unit
+from bdpvi.commands.options import Data, OneRowPerPerson, RowsPerUnit, TableOption, Unit
 
 if TYPE_CHECKING:
     from bdpvi.tables.draft import Draft
 
 
 def table(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of "
-            "one kind, whose first 200,000 rows are read."
-        ),
-    ],
+    data: Data,
     sheet: Annotated[str, typer.Option(help="Sheet of an Excel workbook that has several.")] = "",
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
@@ -45,6 +39,7 @@ def table(
 
     The file is TABLE.table.json beside the table, and all other commands find it there. What it
     declares already stays; what it lacks is drafted from the rows and marked "from_data": true.
+    Of a folder, a glob or a URL the first 200,000 rows are read.
     Marks are refused by every release: write what is known without the rows, and delete them. Keep
     the file secret until then. Each entry was tried on the cells. For the owner only.
 
