@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.cells import Cells, places_of, read_cell, read_cells
-from bdpvi.datasets.types import BLANK, ColumnType
+from bdpvi.datasets.types import ColumnType
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,14 +57,13 @@ def known(
     """
     if isinstance(column, OneHot | Ordinal):
         numbers, blank = _places(column.categories, values, column.type, guess)
-    elif isinstance(column, Hashed):
+    else:
         cells = read_cells(values, column.type or guess)
-        found = column.encode_cells(cells)[:, :-1]
-        found[cells.blank] = np.nan
-        return found, cells.blank
-    else:  # Booleans among numbers are 1 and 0, whatever the dtype
-        cells = read_cells(values, column.type or replace(guess or ColumnType(), kind="number"))
-        numbers, blank = cells.numbers, cells.blank if column.type else cells.status == BLANK
+        numbers, blank = cells.numbers, cells.blank
+        if isinstance(column, Hashed):
+            found = column.encode_cells(cells)[:, :-1]
+            found[blank] = np.nan
+            return found, blank
     if isinstance(column, OneHot):
         found = np.eye(len(column.categories))[np.nan_to_num(numbers).astype(np.int64)]
         found[np.isnan(numbers)] = np.nan
