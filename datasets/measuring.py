@@ -1,4 +1,4 @@
-"""Constants computed from a table's rows, and columns that must not become features."""
+"""Constants and targets computed from a table's rows; columns that must not become features."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.columns import Column, Numeric, OneHot, Ordinal, categories_of
+from bdpvi.datasets.columns import Column, Numeric, OneHot, Ordinal, categories_of, label
 from bdpvi.datasets.encoding import MEASURED, Encoding
 from bdpvi.datasets.origin import Origin
 
@@ -234,3 +236,26 @@ def _written(values: pd.Series[Any]) -> Objection | None:
             "; make it numeric, or list it in categorical (--categorical)",
         )
     return None
+
+
+def outcome(values: pd.Series[Any], positive: object) -> tuple[NDArray[np.float64], dict[str, str]]:
+    """Return y, (N,), and the target's values for 1 and 0."""
+    labels = values.map(label)
+    numbers = pd.to_numeric(labels, errors="coerce")
+    found = [str(v) for v in labels.unique()]
+    # Sort numbers as numbers, so that 1 is the positive of -1 and 1, and 10 of 9 and 10.
+    found.sort(key=(lambda v: (float(v), v)) if numbers.notna().all() else (lambda v: (0.0, v)))
+    if len(found) != 2:
+        some = ", ".join(map(repr, found[:8])) + (", …" if len(found) > 8 else "")
+        raise ValueError(
+            f"target={values.name!r} must have two different values, it has {len(found)}: {some}"
+        )
+    chosen = found[1] if positive is None else label(positive)
+    if chosen not in found:
+        raise ValueError(
+            f"positive={positive!r} is not a value of target {values.name!r}: {found[0]!r}, "
+            f"{found[1]!r}"
+        )
+    other = found[0] if chosen == found[1] else found[1]
+    meaning = {"column": str(values.name), "positive": chosen, "negative": other}
+    return np.asarray(labels == chosen, dtype=np.float64), meaning

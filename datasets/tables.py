@@ -23,9 +23,8 @@ from bdpvi.datasets.dataset import Dataset, People, Split
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import Misread
-from bdpvi.datasets.measuring import measured, whole
+from bdpvi.datasets.measuring import measured, outcome, whole
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
-from bdpvi.datasets.outcome import outcome
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
 from bdpvi.datasets.table import Table
