@@ -146,20 +146,22 @@ def buy(
     for name in kinds:
         type_ = (types or {}).get(name, ColumnType())
         if name in ranges:
-            found = ranges[name].found(finer.get(name))
+            made[name] = _between(type_, ranges[name].found(finer.get(name)))
         else:
             key_of_it = key.child("levels", name)
             levels = _levels(names[name], 1 / each, delta / len(named), key_of_it, rows, type_)
-            found = replace(NOTHING[CATEGORY], levels=levels or (OTHER,))
-        made[name] = _completed(type_, found)
+            made[name] = _named(type_, levels or (OTHER,))
     return made
 
 
-def _completed(type: ColumnType, found: ColumnType) -> ColumnType:
-    """Return a declared type with the levels or bounds that were found; no outcome is refused."""
-    if found.levels is not None:
-        spellings = {one: more for one, more in type.spellings.items() if one in found.levels}
-        return replace(type, levels=found.levels, spellings=spellings, origin=ESTIMATED)
+def _named(type: ColumnType, levels: tuple[str, ...]) -> ColumnType:
+    """Return a declared type with the levels that were found."""
+    spellings = {one: more for one, more in type.spellings.items() if one in levels}
+    return replace(type, levels=levels, spellings=spellings, origin=ESTIMATED)
+
+
+def _between(type: ColumnType, found: ColumnType) -> ColumnType:
+    """Return a declared type with the bounds that were found; no outcome is refused."""
     low, high = found.bounds or (0.0, 0.0)
     whole = found.whole
     if type.integer:

@@ -30,6 +30,7 @@ def _clean() -> Iterator[None]:
     accounts._used.clear()
     threads = torch.get_num_threads()
     yield
+    accounts._used.clear()
     assert torch.get_num_threads() == threads
     assert not dict(pyro.get_param_store().items()), "a call left parameters in Pyro's store"
 

@@ -17,12 +17,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bdpvi._ground.outputs import several
 
 T = TypeVar("T")
+_hints = cache(get_type_hints)
 _LARGEST = 1e300
 _MOST_BITS = 1000
 _LONGEST = 200
@@ -161,7 +163,7 @@ def _object(kind: Any, content: Any, name: str, partial: bool) -> Any:
     known = {one.name: one for one in _fields(kind)}
     if unknown := sorted(given.keys() - known.keys()):
         raise ValueError(f"{inside}{unknown[0]} is not known; there are {sorted(known)}")
-    hints, arguments = get_type_hints(kind), {}
+    hints, arguments = _hints(kind), {}
     for one in known.values():
         path = f"{inside}{one.name}"
         if one.name in given:

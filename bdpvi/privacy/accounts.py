@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
@@ -110,7 +111,7 @@ def account(
     with ExitStack() as stack:
         with suppress(OSError):  # a folder that cannot be written to
             place = files[0].parent if files else own.parent
-            stack.enter_context(FileLock(place / ".accounts.lock", mode=0o600))
+            stack.enter_context(FileLock(place / "accounts.lock", mode=0o600))
         known = identity is None or any(map(identity.sealed(_key(own)).equals, _tables(own)))
         if identity is not None and not (known or other_people):
             same, alike = _others(own, files, identity)
@@ -123,9 +124,12 @@ def account(
                 _tell(f"this table has the rows of {own}, and is charged there")
             elif same or alike:
                 raise ValueError(_refused(table, [*same, *alike]))
+        new = store.nothing_at(own)
         found = ledger if isinstance(ledger, Ledger) else opened(own, budget)
-        if identity is not None:
+        if identity is not None and (new or known):
             _keep(own, identity)
+        elif identity is not None:  # a refused table is not this account's
+            found.before_charge = partial(_keep, own, identity)
         return found
 
 
