@@ -342,7 +342,7 @@ class Synthesis:
         measured = order.plan(complete)
         coded = table.map(_coded, complete)
         unfit, exact = coded.sum(_first, measured.sizes)
-        said = {column: str(one) for column, one in unfit.items()}
+        said = {column: grid.said(one) for column, one in unfit.items()}
         nothing = [(one.levels, one.bounds) for one in NOTHING.values()]
         for column in order.kinds:
             found = complete.columns[column]
