@@ -179,24 +179,12 @@ def numbers_of(queries: float) -> int:
     return int(queries / 3.25 if queries >= 13 else max(queries - 1, 0) / 3)
 
 
-@dataclass(frozen=True)
-class Counted:
-    """The first stage of preprocessing, which decides whether the second is carried out.
-
-    Attributes:
-        records: noisy number of records.
-        purchase: the second stage, with the kinds of all columns.
-        distance, rounding: its cost μ, and the total variation distance due to rounding.
-    """
-
-    records: float
-    purchase: Purchase
-    distance: float
-    rounding: float
-
-
-def count(table: Records[Columns], purchase: Purchase, *, distance: float, key: Key) -> Counted:
+def count(
+    table: Records[Columns], purchase: Purchase, *, distance: float, key: Key
+) -> tuple[float, Purchase]:
     """Estimate N and the undeclared kinds of columns privately, with half of μ² each.
+
+    It is the first stage, which decides whether the second is carried out; that has all kinds.
 
     A column is numeric if the noisy count of its numbers exceeds that of its other cells.
 
@@ -217,8 +205,7 @@ def count(table: Records[Columns], purchase: Purchase, *, distance: float, key: 
         for name in open_ones:
             one = float(exact.count_noise(1, deviation, key.child("kind", name))[0])
             kinds[name] = NUMBER if more[name] + one > 0 else CATEGORY
-    found = replace(purchase, kinds=tuple(kinds[name] for name in purchase.names))
-    return Counted(records, found, distance, count_rounding(purchase, distance))
+    return records, replace(purchase, kinds=tuple(kinds[name] for name in purchase.names))
 
 
 def _sizes(table: Columns, names: Sequence[str]) -> tuple[int, dict[str, int]]:

@@ -120,7 +120,7 @@ class CountCells:
         rounding = bought.count_rounding(self.purchase, self.distance)
         return _plan(_gaussian(self.distance, rounding))
 
-    def draw(self, plan: Plan[None], key: Key) -> bought.Counted:
+    def draw(self, plan: Plan[None], key: Key) -> tuple[float, bought.Purchase]:
         """Count."""
         cells = self.rows.map(columns_of)
         return bought.count(cells, self.purchase, distance=self.distance, key=key)
@@ -203,24 +203,25 @@ def encode(
     distance = mine * math.sqrt(bought.COUNTS)
     if feasible:
         check(pipeline, purchase, left)
-    first = perform(CountCells(rows, purchase, distance))
+    records, first = perform(CountCells(rows, purchase, distance))
     price: dict[str, Any] = {
         "distance": mine * math.sqrt(1 - bought.COUNTS),
         "delta": bought.NAMES * pipeline.delta,
         "rows": left.rows,
     }
-    wanted = first.purchase
+    wanted = first
     if pipeline.hashed is None:
-        wanted = bought.hashed_if_few(wanted, first.records, **price)
-    need = first.purchase.need(left.distance)
+        wanted = bought.hashed_if_few(wanted, records, **price)
+    need = first.need(left.distance)
     if feasible:
-        spent = gaussian_guarantee(first.distance**2, pipeline.delta, first.rounding)
+        rounding = bought.count_rounding(purchase, distance)
+        spent = gaussian_guarantee(distance**2, pipeline.delta, rounding)
         assert spent is not None
         paid_for = f"counting the records spent {spent.epsilon:.2g} of ε"
-        _refuse_few(pipeline, wanted, first.records, need, left, paid_for)
+        _refuse_few(pipeline, wanted, records, need, left, paid_for)
     second = perform(EstimateConstants(rows, purchase, wanted, price, pipeline.types_used))
     paid = (distance, price["distance"]) if purchase.queries else (distance,)
-    return Encoded(second, paid, first.records, need)
+    return Encoded(second, paid, records, need)
 
 
 def _plan(*events: Priced) -> Plan[None]:
