@@ -301,26 +301,12 @@ def _refuse_few(
     spent: str,
 ) -> None:
     """Raise TooFewRecordsError if preprocessing or intervals need more records."""
-    if records < bought.TOO_FEW * need:
-        raise TooFewRecordsError(_too_few(pipeline, purchase, records, need, left, spent))
-    rows = pipeline.expected_rows or min(max(records, FEWEST), MOST)
-    share = 0.0 if purchase.empty else bought.SHARE
-    known = replace(pipeline, expected_rows=rows)
-    promising(known, purchase.fewest_features, share, left, len(purchase.names))
-
-
-def _gaussian(distance: float, rounding: float) -> SampledGaussian:
-    return SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
-
-
-def _too_few(
-    pipeline: Pipeline,
-    purchase: bought.Purchase,
-    records: float,
-    need: int,
-    left: Remaining,
-    spent: str,
-) -> str:
+    if records >= bought.TOO_FEW * need:
+        rows = pipeline.expected_rows or min(max(records, FEWEST), MOST)
+        share = 0.0 if purchase.empty else bought.SHARE
+        known = replace(pipeline, expected_rows=rows)
+        promising(known, purchase.fewest_features, share, left, len(purchase.names))
+        return
     ways = [
         "public bounds and categories for these columns, which cost nothing (constants=, "
         "--constants FILE)"
@@ -334,8 +320,12 @@ def _too_few(
         epsilon = gaussian_epsilon(variance, (1 - bought.NAMES) * pipeline.delta)
     if epsilon < (math.inf if left.budget is None else left.budget.epsilon):
         ways.append(f"epsilon={epsilon:.2g} (--epsilon), if the ledger's budget allows it")
-    return (
+    raise TooFewRecordsError(
         f"about {max(records, 0):.0f} records are too few: ε = {pipeline.epsilon:g} needs about "
         f"{need} to estimate bounds and categories of {several(len(purchase.bought), 'column')} "
         f"privately. Options: {'; or '.join(ways)}. Nothing was fitted: {spent}"
     )
+
+
+def _gaussian(distance: float, rounding: float) -> SampledGaussian:
+    return SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
