@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from bdpvi._ground import outputs
+from bdpvi._ground import outputs, validate
 
 if TYPE_CHECKING:
     from bdpvi._ground.types import Budget
@@ -374,8 +374,7 @@ def remaining(header: Sequence[str], drop: Sequence[str] | None) -> list[str]:
     Raises:
         ValueError: naming one that it lacks.
     """
-    if unknown := [one for one in drop or () if one not in header]:
-        raise ValueError(f"drop={unknown[0]!r} must be a column of the table")
+    validate.columns("drop", drop or (), header)
     return [one for one in header if one not in (drop or ())]
 
 

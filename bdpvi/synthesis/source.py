@@ -18,7 +18,7 @@ from bdpvi.datasets.records import Held, Records, Spread
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.table import LEFT_OUT, ODD, Table, in_blocks
 from bdpvi.datasets.types import ColumnType
-from bdpvi.datasets.units import Persons, RowLimit, check_dtype
+from bdpvi.datasets.units import RowLimit, check_dtype
 from bdpvi.releases import persons
 from bdpvi.synthesis.order import Order
 
@@ -103,6 +103,6 @@ def _facts(
 ) -> tuple[Any, ...]:
     """Return the number of lines left out of a block, what is misread, the persons, and whose
     rows they are."""
-    persons = Persons() if limit is None else limit.persons(frame)
+    persons: Persons = ([], 0) if limit is None else limit.persons(frame)
     whose = (Identity.of(frame, signs),) if signs else ()
     return int(frame.attrs.get(LEFT_OUT, 0)), Misread.of(frame, types, names), persons, *whose

@@ -91,9 +91,8 @@ def _facts(
 ) -> tuple[int, int, int, dict[str, int], int, Persons, Identity | None]:
     """Return rows in use, others of them, lines left out, counts of the target's labels, targets
     beyond their public bound, the persons, and whose rows they are."""
-    frame, persons = whole, Persons()
-    if limit is not None:
-        frame, persons = limit.of(whole), limit.persons(whole)
+    frame = whole if limit is None else limit.of(whole)
+    persons: Persons = ([], 0) if limit is None else limit.persons(whole)
     rows, left_out = usable(frame, pipeline)
     labels: dict[str, int] = {}
     if pipeline.model is None:
