@@ -18,7 +18,7 @@ from bdpvi.datasets.records import Held, Records, Spread
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.table import LEFT_OUT, ODD, Table, in_blocks
 from bdpvi.datasets.types import ColumnType
-from bdpvi.datasets.units import RowLimit, check_dtype
+from bdpvi.datasets.units import Persons, RowLimit, check_dtype
 from bdpvi.releases import persons
 from bdpvi.synthesis.order import Order
 
