@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,6 @@ from bdpvi.datasets.cells import Columns, places_of, read_cells
 from bdpvi.datasets.columns import Numeric, OneHot, Ordinal
 from bdpvi.datasets.encoding import Encoding, said
 from bdpvi.datasets.origin import target_bounds
-from bdpvi.datasets.records import added
 from bdpvi.datasets.spelling import number_of
 from bdpvi.datasets.types import BLANK, UNFIT, UNUSED, ColumnType
 
@@ -31,83 +29,60 @@ class ReadingWarning(PrivacyUtilityWarning):
     """For the owner: something in a table is read otherwise than it seems meant."""
 
 
-@dataclass(frozen=True)
-class Misread:
-    """Cells that may be read otherwise than meant; of a table in blocks, the sum over them.
+Misread = tuple[int, dict[str, int], dict[str, tuple[int, int, int]], int]
+"""Cells that may be read otherwise than meant: the number of rows; by column with a type, how many
+do not fit it; by column without one, its texts, numbers with a comma as decimal sign, and numbers
+with commas between thousands; and cells with characters that are not of the file's character set.
+Of a table in blocks, the sum over them."""
 
-    Attributes:
-        cells: the number of rows.
-        unfit: by column, how many cells do not fit its declared type, and the type's kind.
-        texts: texts by column without a type: their number, numbers with a comma as decimal sign,
-            and numbers with commas between thousands.
-        lost: cells with characters that are not of the file's character set.
-    """
 
-    cells: int
-    unfit: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    texts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    lost: int = 0
-
-    @classmethod
-    def of(
-        cls, frame: pd.DataFrame, types: Mapping[str, ColumnType], texts: Sequence[str] = ()
-    ) -> Misread:
-        """Return what is misread of a table's columns with types, and of others as texts."""
-        found, lost = {}, 0
-        for name in texts:
-            values = frame[name]
-            if values.dtype.kind not in "biuf":
-                values = values[[isinstance(one, str) for one in values.tolist()]]
-            else:
-                values = values[:0]
-            counts = Counter(one.strip() for one in values.tolist())
-            lost += sum(n for one, n in counts.items() if "\ufffd" in one)
-            if name in types:
-                continue
+def misread(
+    frame: pd.DataFrame, types: Mapping[str, ColumnType], texts: Sequence[str] = ()
+) -> Misread:
+    """Return what is misread of a table's columns with types, and of others as texts."""
+    found, lost = {}, 0
+    for name in texts:
+        cells = [] if frame[name].dtype.kind in "biuf" else frame[name].tolist()
+        counts = Counter(one.strip() for one in cells if isinstance(one, str))
+        lost += sum(n for one, n in counts.items() if "\ufffd" in one)
+        if name not in types:
             groups = sum(n for one, n in counts.items() if _with_comma(one, ".", ","))
             comma = sum(n for one, n in counts.items() if _with_comma(one, ",", "."))
-            found[name] = (len(values), comma - groups, groups)
-        read = {name: one for name, one in types.items() if one.kind not in UNUSED}
-        not_fit = {
-            n: (read_cells(frame[n], one).count(UNFIT), one.kind)
-            for n, one in read.items()
-            if n in frame
-        }
-        return cls(len(frame), not_fit, found, lost)
+            found[name] = (sum(counts.values()), comma - groups, groups)
+    there = {n: one for n, one in types.items() if one.kind not in UNUSED and n in frame}
+    unfit = {name: read_cells(frame[name], one).count(UNFIT) for name, one in there.items()}
+    return len(frame), unfit, found, lost
 
-    def __add__(self, other: Misread) -> Misread:
-        more = {name: added(one, other.texts[name]) for name, one in self.texts.items()}
-        not_fit = {n: (one[0] + other.unfit[n][0], one[1]) for n, one in self.unfit.items()}
-        return Misread(self.cells + other.cells, not_fit, more, self.lost + other.lost)
 
-    def tell(self) -> None:
-        """Warn the owner.
+def tell_of_misread(found: Misread, types: Mapping[str, ColumnType]) -> None:
+    """Warn the owner of the cells that :func:`misread` counts.
 
-        >>> with warnings.catch_warnings(record=True) as said:
-        ...     warnings.simplefilter("always")
-        ...     Misread.of(pd.DataFrame({"kg": ["70,5", "81,0"]}), {}, ["kg"]).tell()
-        >>> str(said[0].message)[20:75]
-        "column 'kg': 2 of 2 cells are numbers with a comma as d"
-        """
-        for name, (count, kind) in self.unfit.items():
-            if count:
-                _tell(
-                    f"column {name!r}: {several(count, 'cell')} of {self.cells}, not of kind "
-                    f"{kind}, counted as blank"
-                )
-        for name, (texts, comma, groups) in self.texts.items():
-            for count, sign in ((comma, "decimal"), (groups, "thousands")):
-                if 2 * count > texts:
-                    _tell(
-                        f"column {name!r}: {count} of {self.cells} cells are numbers with a comma "
-                        f"as {sign} sign, and are read as text; make them numbers by {sign}=',' "
-                        "(`bdpvi table` declares it)"
-                    )
-        if self.lost:
+    >>> with warnings.catch_warnings(record=True) as said:
+    ...     warnings.simplefilter("always")
+    ...     tell_of_misread(misread(pd.DataFrame({"kg": ["70,5", "81,0"]}), {}, ["kg"]), {})
+    >>> str(said[0].message)[20:75]
+    "column 'kg': 2 of 2 cells are numbers with a comma as d"
+    """
+    cells, unfit, columns, lost = found
+    for name, count in unfit.items():
+        if count:
             _tell(
-                f"{several(self.lost, 'cell')} with characters that are not of the file's "
-                "character set, such as latin-1 (charset=; `bdpvi table` finds it)"
+                f"column {name!r}: {several(count, 'cell')} of {cells}, not of kind "
+                f"{types[name].kind}, counted as blank"
             )
+    for name, (texts, comma, groups) in columns.items():
+        for count, sign in ((comma, "decimal"), (groups, "thousands")):
+            if 2 * count > texts:
+                _tell(
+                    f"column {name!r}: {count} of {cells} cells are numbers with a comma as {sign} "
+                    f"sign, and are read as text; make them numbers by {sign}=',' (`bdpvi table` "
+                    "declares it)"
+                )
+    if lost:
+        _tell(
+            f"{several(lost, 'cell')} with characters that are not of the file's character set, "
+            "such as latin-1 (charset=; `bdpvi table` finds it)"
+        )
 
 
 Unclear = dict[str, dict[str, int]]

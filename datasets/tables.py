@@ -22,7 +22,7 @@ from bdpvi.datasets.cells import read_cell, read_cells, series_of
 from bdpvi.datasets.dataset import Dataset, People, Split
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.looks import Misread
+from bdpvi.datasets.looks import misread, tell_of_misread
 from bdpvi.datasets.measuring import measured, outcome, whole
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.schema import Schema, in_file
@@ -284,7 +284,7 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     chosen = TableOptions(**options)
     frame = with_text_names(frame)
     types = {} if chosen.types is None else chosen.types.of_header(list(frame.columns))
-    Misread.of(frame, types).tell()
+    tell_of_misread(misread(frame, types), types)
     if target in types and chosen.positive is not None:
         chosen = replace(chosen, positive=read_cell(chosen.positive, types[target])[1])
     used = _used(frame, target, chosen)

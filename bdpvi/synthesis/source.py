@@ -12,7 +12,7 @@ from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.identity import Identity
-from bdpvi.datasets.looks import Misread
+from bdpvi.datasets.looks import misread, tell_of_misread
 from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.records import Held, Records, Spread
 from bdpvi.datasets.schema import Schema, in_file
@@ -84,13 +84,13 @@ def look(
     types = {name: one for name, one in types.items() if one is not None}
     limit = order.limit if isinstance(rows, Spread) else None
     facts = rows.sum(_facts, types, tuple(order.kinds), limit, signs)
-    odd, misread, persons = facts[:3]
+    odd, found, persons = facts[:3]
     if isinstance(rows, Spread):
         rows.check()
     if limit is not None:
         limit.check(persons)
     tell_owner(odd, "line", ODD)
-    misread.tell()
+    tell_of_misread(found, types)
     return facts[3] if signs else None
 
 
@@ -105,4 +105,4 @@ def _facts(
     rows they are."""
     persons: Persons = ([], 0) if limit is None else limit.persons(frame)
     whose = (Identity.of(frame, signs),) if signs else ()
-    return int(frame.attrs.get(LEFT_OUT, 0)), Misread.of(frame, types, names), persons, *whose
+    return int(frame.attrs.get(LEFT_OUT, 0)), misread(frame, types, names), persons, *whose

@@ -31,7 +31,7 @@ from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.identity import Identity
-from bdpvi.datasets.looks import Misread
+from bdpvi.datasets.looks import misread, tell_of_misread
 from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.records import Held, Records
@@ -372,7 +372,8 @@ class Work:
             return
         if not isinstance(self.table, Table) and not self.pipeline.from_data:
             used = [name for name in self.header if name not in self.pipeline.drop]
-            Misread.of(with_text_names(self.table), self.pipeline.types_used, used).tell()
+            types = self.pipeline.types_used
+            tell_of_misread(misread(with_text_names(self.table), types, used), types)
         assert self.looked  # the first pass, which tells what it finds
 
     @cached_property
