@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +25,9 @@ from bdpvi.commands.options import (
     Unit,
     declared,
 )
+
+if TYPE_CHECKING:
+    from bdpvi.datasets.formats import FileFormat
 
 Yes = Annotated[
     bool, typer.Option("--yes", help="Go on without a question, whatever the look has found.")
@@ -100,31 +102,30 @@ def _of_account(file: Path | None) -> str:
     )
 
 
-def look_first(data: Path, *, yes: bool, quiet: bool, **options: Any) -> None:
+def look_first(data: Path, file: FileFormat, *, yes: bool, quiet: bool, **options: Any) -> None:
     """Show the owner of a file in short what is read otherwise than it seems meant, and ask.
 
     The question is asked on a terminal, if something was found that costs the owner.
 
     Args:
         data: the file.
+        file: how it is written.
         yes: whether to go on without a question.
         quiet: whether to say nothing if nothing was found.
-        options: as for :func:`bdpvi.tables.look`, with all fields of the file's format.
+        options: further ones, as for :func:`bdpvi.tables.look`.
 
     Raises:
         typer.Abort: if the owner does not go on.
     """
-    from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.looks import ReadingWarning
     from bdpvi.datasets.table import Table
     from bdpvi.tables import look
 
-    file = FileFormat(**{one.name: options[one.name] for one in fields(FileFormat)})
     Table.of(data, file=file)  # refuses what is not readable
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of reading come when the command itself reads
-        found = look(data, **options)
+        found = look(data, **options, **vars(file))
     warnings.simplefilter("ignore", ReadingWarning)
     if found.findings or not quiet:
         outputs.say(*found.short, error=bool(found.findings))

@@ -249,7 +249,7 @@ def _look_first(table: WholeTable, given: dict[str, Any], *, yes: bool, quiet: b
     asked["epsilon"] = None if given["from_data"] else given["epsilon"]
     said = {name: given[name] for name in ("unit", "rows_per_unit", "one_row_per_person")}
     check_said(table.data, **said)  # refused by options alone
-    look_first(Path(table.data), yes=yes, quiet=quiet, **asked, **vars(table.file))
+    look_first(Path(table.data), table.file, yes=yes, quiet=quiet, **asked)
 
 
 def _carry_out(

@@ -163,9 +163,9 @@ def synthesize(
     identity: Identity | None = None
     if blocks is None:
         look_first(
-            Path(data), yes=yes, quiet=quiet or as_json, types=known, target=target, positive=None,
-            drop=[*(drop or ()), *out_of_it], categorical=categorical or (), numeric=numeric or (),
-            **protected, **vars(file),
+            Path(data), file, yes=yes, quiet=quiet or as_json, types=known, target=target,
+            positive=None, drop=[*(drop or ()), *out_of_it], categorical=categorical or (),
+            numeric=numeric or (), **protected,
         )  # fmt: skip
         frame = with_text_names(whole.frame(text=True, least=0))
         identity = Identity.of(frame, file.signs[:2])
