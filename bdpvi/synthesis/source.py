@@ -80,8 +80,8 @@ def look(
         ValueError: if rows of one person lie in several blocks, or a block has other rows when it
             is read again.
     """
-    types = {name: one.reading for name, one in order.declared.items()} | dict(order.types)
-    types = {name: one for name, one in types.items() if one is not None}
+    read_by = {name: one.reading for name, one in order.declared.items()} | dict(order.types)
+    types = {name: one for name, one in read_by.items() if one is not None}
     limit = order.limit if isinstance(rows, Spread) else None
     facts = rows.sum(_facts, types, tuple(order.kinds), limit, signs)
     odd, found, persons = facts[:3]
