@@ -33,7 +33,7 @@ from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.records import Held
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise.keys import Key
-from bdpvi.tables.encoded import Unpaid, encode, read_rows
+from bdpvi.tables.encoded import Unpaid, encode, rows_of
 from bdpvi.tables.metrics import auc, log_score
 from bdpvi.tables.pipeline import Pipeline
 from bdpvi.tables.private import Work
@@ -102,7 +102,7 @@ def ordered(frame: pd.DataFrame, target: str, positive: str, epsilon: float) -> 
 
 def shares(name: str, frame: pd.DataFrame, pipeline: Pipeline, repeats: int) -> None:
     """Print a row: the shares kept with public and with bought constants."""
-    exact, whole = public(frame, pipeline.target), read_rows(frame, pipeline)
+    exact, whole = public(frame, pipeline.target), rows_of(frame, pipeline)
     header = list(map(str, frame))
     need = pipeline.purchase(header).need(pipeline.distance)
     rows, kept = len(whole) * 3 // 4, []
@@ -154,7 +154,7 @@ def main() -> None:
         columns = [str(c) for c in frame if c != target]
         for epsilon in EPSILONS:
             pipeline = ordered(frame, target, positive, epsilon)
-            whole = read_rows(frame, pipeline)
+            whole = rows_of(frame, pipeline)
             header = [*columns, target]
             need = pipeline.purchase(header).need(pipeline.distance)
             for times in TIMES:

@@ -66,7 +66,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.releases import intent
 from bdpvi.releases.shared_file import release_bytes
 from bdpvi.synthesis import Counts, load, synthesize
-from bdpvi.tables.encoded import Unpaid, encode, read_rows
+from bdpvi.tables.encoded import Unpaid, encode, rows_of
 from bdpvi.tables.pipeline import Pipeline
 
 WRONG: tuple[Any, ...] = (
@@ -219,7 +219,7 @@ def readers(folder: Path) -> Iterator[Reader]:
         read = Table.of(path).frame(text=path.suffix == ".csv", least=0)
         if list(read) == list(frame):  # then nothing is refused, whatever the rows hold
             try:
-                rows = Held(read_rows(read, pipeline))
+                rows = Held(rows_of(read, pipeline))
                 encode(rows, list(map(str, read)), pipeline, Unpaid(Key.of_seed(0)), feasible=False)
             except ValueError as error:
                 raise AssertionError("refused by its rows") from error

@@ -15,13 +15,11 @@ if TYPE_CHECKING:
     from bdpvi.datasets import mnist as mnist
     from bdpvi.datasets import split as split
     from bdpvi.datasets.block_tables import from_blocks
-    from bdpvi.datasets.breast_cancer import load_breast_cancer
     from bdpvi.datasets.buckets import partition
     from bdpvi.datasets.constants import constants_of, read_constants
     from bdpvi.datasets.dataset import Split
     from bdpvi.datasets.encoding import Encoding
-    from bdpvi.datasets.fair import load_fair
-    from bdpvi.datasets.loaders import LOADERS
+    from bdpvi.datasets.loaders import LOADERS, load_breast_cancer, load_fair
     from bdpvi.datasets.schema import Schema
     from bdpvi.datasets.tables import dataset_from_frame, from_csv, from_frame
     from bdpvi.datasets.types import ColumnType
@@ -29,13 +27,11 @@ else:
     __getattr__ = lazy(
         __name__,
         {
-            "breast_cancer": ("load_breast_cancer",),
             "buckets": ("partition",),
             "constants": ("constants_of", "read_constants"),
             "dataset": ("Split",),
             "encoding": ("Encoding",),
-            "fair": ("load_fair",),
-            "loaders": ("LOADERS",),
+            "loaders": ("LOADERS", "load_breast_cancer", "load_fair"),
             "schema": ("Schema",),
             "block_tables": ("from_blocks",),
             "tables": ("dataset_from_frame", "from_csv", "from_frame"),

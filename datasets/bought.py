@@ -90,12 +90,7 @@ class Purchase:
             ("target", [target]), ("drop", drop), ("categorical", categorical),
             ("numeric", numeric), ("constants", listed),
         ):  # fmt: skip
-            for name in some:
-                if names.count(name) != 1:
-                    raise ValueError(
-                        f"{argument}={name!r} must be a column of the table once, there are "
-                        f"{names.count(name)}"
-                    )
+            validate.columns(argument, some, names)
         for argument, some in (("drop", drop), ("constants", listed)):
             if target in some:
                 raise ValueError(f"{argument} names the target {target!r}")
@@ -184,24 +179,12 @@ def numbers_of(queries: float) -> int:
     return int(queries / 3.25 if queries >= 13 else max(queries - 1, 0) / 3)
 
 
-@dataclass(frozen=True)
-class Counted:
-    """The first stage of preprocessing, which decides whether the second is carried out.
-
-    Attributes:
-        records: noisy number of records.
-        purchase: the second stage, with the kinds of all columns.
-        distance, rounding: its cost μ, and the total variation distance due to rounding.
-    """
-
-    records: float
-    purchase: Purchase
-    distance: float
-    rounding: float
-
-
-def count(table: Records[Columns], purchase: Purchase, *, distance: float, key: Key) -> Counted:
+def count(
+    table: Records[Columns], purchase: Purchase, *, distance: float, key: Key
+) -> tuple[float, Purchase]:
     """Estimate N and the undeclared kinds of columns privately, with half of μ² each.
+
+    It is the first stage, which decides whether the second is carried out; that has all kinds.
 
     A column is numeric if the noisy count of its numbers exceeds that of its other cells.
 
@@ -222,8 +205,7 @@ def count(table: Records[Columns], purchase: Purchase, *, distance: float, key: 
         for name in open_ones:
             one = float(exact.count_noise(1, deviation, key.child("kind", name))[0])
             kinds[name] = NUMBER if more[name] + one > 0 else CATEGORY
-    found = replace(purchase, kinds=tuple(kinds[name] for name in purchase.names))
-    return Counted(records, found, distance, count_rounding(purchase, distance))
+    return records, replace(purchase, kinds=tuple(kinds[name] for name in purchase.names))
 
 
 def _sizes(table: Columns, names: Sequence[str]) -> tuple[int, dict[str, int]]:
@@ -341,12 +323,7 @@ def rounding(purchase: Purchase, distance: float, rows: int = 1) -> float:
 
 def name_counts(table: Columns, names: Sequence[str]) -> dict[str, dict[str, int]]:
     """Return how often each name of these columns occurs, if it does."""
-    counts = {}
-    for name in names:
-        cells = table[name]
-        found = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names)).tolist()
-        counts[name] = {one: n for one, n in zip(cells.names, found, strict=True) if n}
-    return counts
+    return {name: table[name].counts for name in names}
 
 
 def _categories(

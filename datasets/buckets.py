@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bdpvi._ground import progress as shown
-from bdpvi._ground import store
+from bdpvi._ground import store, validate
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets import objects
 from bdpvi.datasets.cells import array_of, spell_array
@@ -89,8 +89,7 @@ def partition(
     (1, 3)
     """
     found = Table.of(table, file=file)
-    if by not in found.header:
-        raise ValueError(f"by={by!r} must be a column of the table")
+    validate.columns("by", [by], found.header)
     columns = _columns(found)
     types = in_file(types or found.schema, list(found.header), found.file)
     work = _Work(by, None if types is None else types.of_unit(by)[0], columns)

@@ -128,6 +128,12 @@ class Cells:
         """Return how many cells have a status. For the owner only."""
         return int(np.count_nonzero(self.status == status))
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many cells have each label, of those that occur."""
+        found = np.bincount(self.codes[~self.blank], minlength=len(self.names)).tolist()
+        return {name: count for name, count in zip(self.names, found, strict=True) if count}
+
     def select(self, rows: NDArray[Any]) -> Cells:
         """Return some of the cells."""
         status = None if self._status is None else self._status[rows]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.cells import Cells, places_of, read_cells
+from bdpvi.datasets.cells import Cells, places_of, read_cell, read_cells
 from bdpvi.datasets.types import ColumnType
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ FARTHEST = 1e12
 """Numbers are clipped at this many standard deviations, far beyond any model's limit."""
 
 _MOST_BUCKETS = 2**16
+_NAME = ColumnType(kind="category", blank=())
 
 
 def label(value: object) -> str:
@@ -37,86 +38,54 @@ def label(value: object) -> str:
     return str(value).strip()
 
 
-def _codes(values: pd.Series[Any], categories: tuple[str, ...]) -> Floats:
-    """Return the index of each value among the categories, (N,), NaN for other values."""
-    import pandas as pd
-
-    found, distinct = pd.factorize(values)  # a blank is -1, the last index
-    position = {category: float(code) for code, category in enumerate(categories)}
-    positions = [position.get(label(v), np.nan) for v in distinct]
-    return np.array([*positions, np.nan], dtype=np.float64)[found]
-
-
-def known(column: Column, values: pd.Series[Any]) -> Floats:
-    """Return a column's features, each from its own cell alone, NaN for cells it cannot encode.
-
-    Args:
-        column: the encoding, made from public knowledge.
-        values: (N,), of any types.
-
-    >>> import pandas as pd
-    >>> known(OneHot("smokes", ("none", "some")), pd.Series(["none", 7, "NA"])).tolist()
-    [[1.0, 0.0], [nan, nan], [nan, nan]]
-    """
-    if isinstance(column, Hashed):
-        return column.encode(values)
-    cells, places = _cells(column, values, column.type)
-    if not isinstance(column, OneHot | Ordinal):
-        with np.errstate(over="ignore"):
-            features = (cells.numbers - column.mean) / column.sd
-        return np.asarray(np.where(np.isfinite(features), features, np.nan))[:, None]
-    each = (places.get(_common(name, column.type), np.nan) for name in cells.names)
-    at = np.array([*each, np.nan])[cells.codes]
-    if isinstance(column, Ordinal):
-        return np.asarray((at - column.mean) / column.sd)[:, None]
-    found: Floats = np.eye(len(column.categories))[np.nan_to_num(at).astype(np.int64)]
-    found[np.isnan(at)] = np.nan
-    return found
-
-
-def as_named(
+def known(
     column: Column, values: pd.Series[Any], guess: ColumnType | None = None
-) -> pd.Series[Any]:
-    """Return a column of a file as its encoding takes it, each cell read by itself.
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return a column's features, each from its own cell alone, and which cells are blank.
 
     Args:
-        column: an encoding without a type.
+        column: the encoding.
         values: (N,), of any types.
-        guess: the type of kind ``any`` that has the file's signs; None for the usual ones.
+        guess: the type by which a column without one is read; None for the usual signs.
 
     Returns:
-        Numbers, categories as the encoding spells them, other cells as text; None for a blank.
+        Features, NaN for cells it cannot encode, blanks among them; and a mask of the blanks.
 
     >>> import pandas as pd
-    >>> as_named(OneHot("b", ("False", "True")), pd.Series(["TRUE", "x", "NA"])).tolist()
-    ['True', 'x', None]
+    >>> known(OneHot("smokes", ("none", "some")), pd.Series(["none", 7, "NA"]))[0].tolist()
+    [[1.0, 0.0], [nan, nan], [nan, nan]]
     """
-    import pandas as pd
+    if isinstance(column, OneHot | Ordinal):
+        numbers, blank = _places(column.categories, values, column.type, guess)
+    else:
+        cells = read_cells(values, column.type or guess)
+        numbers, blank = cells.numbers, cells.blank
+        if isinstance(column, Hashed):
+            found = column.encode_cells(cells)[:, :-1]
+            found[blank] = np.nan
+            return found, blank
+    if isinstance(column, OneHot):
+        found = np.eye(len(column.categories))[np.nan_to_num(numbers).astype(np.int64)]
+        found[np.isnan(numbers)] = np.nan
+        return found, blank
+    with np.errstate(over="ignore"):
+        found = ((numbers - column.mean) / column.sd)[:, None]
+    return np.where(np.isfinite(found), found, np.nan), blank
 
-    cells, places = _cells(column, values, guess)
-    made: dict[str, Any] = {"index": values.index, "name": values.name}
-    numbers = not isinstance(column, OneHot | Ordinal | Hashed)
-    good = ~np.isnan(cells.numbers)
-    if numbers and (good | cells.blank).all():
-        return pd.Series(cells.numbers, dtype=np.float64, **made)
-    categories: tuple[str, ...] = getattr(column, "categories", ())
-    at = [places.get(_common(one, None)) for one in cells.names]
-    pairs = zip(cells.names, at, strict=True)
-    names = [one if place is None else categories[int(place)] for one, place in pairs]
-    found = np.array([*names, None], dtype=object)[cells.codes]
-    if numbers:
-        found[good] = cells.numbers[good]
-    return pd.Series(found, dtype=object, **made)
 
-
-def _cells(
-    column: Column, values: pd.Series[Any], type: ColumnType | None
-) -> tuple[Cells, dict[str, float]]:
-    """Return a column's cells, and the place of each category by its common spelling."""
-    names: tuple[str, ...] = getattr(column, "categories", ())
-    each = places_of(names, column.type, names).items()
-    places = {_common(label, column.type): float(at) for label, at in each}
-    return read_cells(values, type, declared=frozenset(names)), places
+def _places(
+    names: tuple[str, ...],
+    values: pd.Series[Any],
+    type: ColumnType | None = None,
+    guess: ColumnType | None = None,
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return each cell's index among names of categories, NaN if it is none, and the blanks."""
+    if type is None and len({read_cell(one, declared=names)[1] for one in names}) < len(names):
+        type = ColumnType(kind="category")  # 7 and 07 would be one number
+    cells = read_cells(values, type or guess, declared=frozenset(names))
+    places = {_common(one, type): at for one, at in places_of(names, type, names).items()}
+    each = (places.get(_common(one, type), np.nan) for one in cells.names)
+    return np.array([*each, np.nan], dtype=np.float64)[cells.codes], cells.blank
 
 
 def _common(name: str, type: ColumnType | None) -> str:
@@ -173,8 +142,10 @@ class Numeric:
 
         Blanks are ignored.
         """
-        name = str(values.name)
-        numbers = numbers_of(values.dropna(), name)
+        name, values = str(values.name), values.dropna()
+        numbers = read_cells(values, ColumnType(kind="number")).numbers
+        if (bad := ~np.isfinite(numbers)).any():
+            raise ValueError(no_numbers(values, bad))
         mean, sd = float(numbers.mean()), float(numbers.std())
         if not (math.isfinite(mean) and math.isfinite(sd) and sd > 0):
             raise ValueError(f"column {name!r} cannot be standardised: mean {mean!r}, sd {sd!r}")
@@ -184,10 +155,6 @@ class Numeric:
     def features(self) -> tuple[str, ...]:
         """Names of the features it makes."""
         return (self.name,)
-
-    def encode(self, values: pd.Series[Any]) -> Floats:
-        """Return the features, (N, 1), NaN where the value is blank."""
-        return ((numbers_of(values, self.name) - self.mean) / self.sd)[:, None]
 
     def encode_cells(self, cells: Cells) -> Floats:
         """Return the features, (N, 2): the number or 0, and whether it is missing."""
@@ -218,14 +185,8 @@ class Ordinal(Numeric):
         import pandas as pd
 
         name, categories = str(values.name), categories or categories_of(values)
-        codes = Numeric.measured(pd.Series(_codes(values, categories), name=name))
+        codes = Numeric.measured(pd.Series(_places(categories, values)[0], name=name))
         return cls(name, codes.mean, codes.sd, categories)
-
-    def encode(self, values: pd.Series[Any]) -> Floats:
-        """Return the features, (N, 1), NaN where the value is not among the categories."""
-        import pandas as pd
-
-        return super().encode(pd.Series(_codes(values, self.categories)))
 
 
 @dataclass(frozen=True)
@@ -256,13 +217,6 @@ class OneHot:
     def features(self) -> tuple[str, ...]:
         """Names of the features it makes."""
         return tuple(f"{self.name}={category}" for category in self.categories)
-
-    def encode(self, values: pd.Series[Any]) -> Floats:
-        """Return the features, (N, categories), NaN where the value is not among them."""
-        codes = _codes(values, self.categories)[:, None]
-        features = np.asarray(codes == np.arange(len(self.categories)), dtype=np.float64)
-        features[np.isnan(codes[:, 0])] = np.nan
-        return features
 
     def encode_cells(self, cells: Cells) -> Floats:
         """Return the features, (N, categories + 2): also ``other``, and whether it is a blank."""
@@ -298,13 +252,6 @@ class Hashed:
         """Names of the features it makes."""
         return tuple(f"{self.name}#{place}" for place in range(self.buckets))
 
-    def encode(self, values: pd.Series[Any]) -> Floats:
-        """Return the features, (N, buckets), NaN where the value is blank."""
-        cells = read_cells(values, self.type)
-        features = self.encode_cells(cells)[:, :-1]
-        features[cells.blank] = np.nan
-        return features
-
     def encode_cells(self, cells: Cells) -> Floats:
         """Return the features, (N, buckets + 1), the last of which is for a blank."""
         table = np.zeros((len(cells.names) + 1, self.buckets + 1))
@@ -320,22 +267,17 @@ Column = Numeric | Ordinal | OneHot | Hashed
 
 
 def categories_of(values: pd.Series[Any]) -> tuple[str, ...]:
-    """Return the names of the values that occur, sorted as text."""
-    return tuple(sorted({label(v) for v in values.dropna().unique()}))
+    """Return the names of the values that occur, sorted as text; what looks blank is one too."""
+    return read_cells(values.dropna(), _NAME).names
 
 
-def numbers_of(values: pd.Series[Any], name: str) -> Floats:
-    """Return numbers, (N,), NaN for a blank; raise ValueError if one is not a finite number."""
-    import pandas as pd
-
-    numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    bad = np.flatnonzero(~np.isfinite(numbers) & values.notna().to_numpy())
-    if len(bad):
-        raise ValueError(
-            f"column {name!r} has {several(len(bad), 'value')} no finite number, "
-            f"the first is {label(values.iloc[bad[0]])!r} in row {values.index[bad[0]]}"
-        )
-    return np.asarray(numbers, dtype=np.float64)
+def no_numbers(values: pd.Series[Any], bad: NDArray[np.bool_]) -> str:
+    """Return how many of a column's values are no numbers, and the first, in words."""
+    at = int(bad.argmax())
+    return (
+        f"column {values.name!r} has {several(int(bad.sum()), 'value')} no finite number, "
+        f"the first is {label(values.iloc[at])!r} in row {values.index[at]}"
+    )
 
 
 def truth(name: str, missing: object) -> None:

@@ -22,15 +22,17 @@ from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import from_json, to_json
-from bdpvi.datasets.cells import Columns, read_cells, read_columns, series_of
+from bdpvi.datasets.cells import Columns, read_columns
 from bdpvi.datasets.columns import (
     Column,
     Hashed,
+    Numeric,
     OneHot,
     Ordinal,
     distinct,
     known,
     label,
+    no_numbers,
     some,
     told_apart,
 )
@@ -47,6 +49,7 @@ OTHER, MISSING = "other", "missing"
 
 MEASURED = "Computed from the rows of the data; treated as public."
 """Source of constants computed from the table itself."""
+_BASE = "unknown='base' (--unknown base) would make its features 0"
 _PURCHASE = re.compile("[0-9a-f]{64}")
 
 
@@ -225,8 +228,14 @@ class Encoding:
             warnings.warn(f"not known, features are 0: {said(counts)}", UserWarning, stacklevel=2)
         return features
 
-    def counted(self, frame: pd.DataFrame) -> tuple[Tensor, dict[str, int]]:
+    def counted(
+        self, frame: pd.DataFrame, guess: ColumnType | None = None
+    ) -> tuple[Tensor, dict[str, int]]:
         """Return the features of raw rows, and the number of unknown values in each column.
+
+        Args:
+            frame: the rows.
+            guess: the type by which columns without one are read; None for the usual signs.
 
         Raises:
             ValueError: with one line for each problem, naming the column: it occurs twice or has a
@@ -236,39 +245,26 @@ class Encoding:
         frame = with_text_names(frame)
         if self.unknown == "other":
             return self.whole(read_columns(frame, self.types)), {}
-        parts: list[NDArray[np.float64]] = []
-        counts: dict[str, int] = {}
-        problems, unknown = [], []
-        absent = tuple(c.name for c in self.columns if c.name not in frame.columns)
-        if absent:
-            unknown.append(f"the table has no column {some(absent)}")
+        features, blank, odd = self._each(frame, guess)
+        lines = (
+            [f"the table has no column {some(absent)}"] if (absent := self._absent(frame)) else []
+        )
+        problems = []
         for column in self.columns:
-            width = len(column.features)
-            if column.name in absent:
-                parts.append(np.zeros((len(frame), width + column.missing)))
-                counts[column.name] = len(frame)
+            if (name := column.name) in absent:
                 continue
-            values = series_of(frame[column.name], column.type)
-            try:
-                features = column.encode(values)
-            except ValueError as error:
-                problems.append(str(error))
-                continue
-            blank = values.isna().to_numpy()
-            odd = np.asarray(np.isnan(features[:, 0]))
-            features[odd] = 0.0
-            if column.missing:
-                features, odd = np.column_stack([features, blank]), odd & ~blank
-            parts.append(features)
-            if odd.any():
-                counts[column.name] = int(odd.sum())
-                unknown += _not_known(column, values, odd)
+            gone, strange = odd[name] & blank[name], odd[name] & ~blank[name]
+            if gone.any():
+                lines.append(blanks(frame[name], gone))
+            if strange.any() and column.kind == Numeric.kind:
+                problems.append(no_numbers(frame[name], strange))
+            elif strange.any():
+                lines.append(_not_known(column, frame[name], strange))
         if self.unknown == "refuse":
-            help_ = "unknown='base' (--unknown base) would make its features 0"
-            problems += [f"{line}; {help_}" for line in unknown]
+            problems += [f"{line}; {_BASE}" for line in lines]
         if problems:
             raise ValueError("\n".join(problems))
-        return torch.from_numpy(np.hstack(parts)), counts
+        return features, _counts(odd)
 
     def kept(self, frame: pd.DataFrame) -> tuple[Tensor, NDArray[np.bool_], dict[str, int]]:
         """Return features, (N, d), a mask of complete rows, (N,), and counts of values set to 0.
@@ -285,31 +281,40 @@ class Encoding:
         >>> encoding.kept(pd.DataFrame({"age": [50, "x"]}))[1].tolist()
         [True, False]
         """
-        frame = with_text_names(frame)
+        frame, all_of_them = with_text_names(frame), np.full(len(frame), True)
         if self.unknown == "other":
-            return self.whole(read_columns(frame, self.types)), np.full(len(frame), True), {}
-        absent = tuple(c.name for c in self.columns if c.name not in frame.columns)
-        if absent and self.unknown == "refuse":
-            help_ = "unknown='base' (--unknown base) would make its features 0"
-            raise ValueError(f"the table has no column {some(absent)}; {help_}")
-        good, parts, counts = np.full(len(frame), True), [], {}
+            return self.whole(read_columns(frame, self.types)), all_of_them, {}
+        if self.unknown == "base":
+            features, _, odd = self._each(frame)
+            return features, all_of_them, _counts(odd)
+        if absent := self._absent(frame):
+            raise ValueError(f"the table has no column {some(absent)}; {_BASE}")
+        features, _, odd = self._each(frame)
+        return features, ~np.any([*odd.values()], axis=0), {}
+
+    def _absent(self, table: Any) -> tuple[str, ...]:
+        return tuple(one.name for one in self.columns if one.name not in table)
+
+    def _each(
+        self, frame: pd.DataFrame, guess: ColumnType | None = None
+    ) -> tuple[Tensor, dict[str, NDArray[np.bool_]], dict[str, NDArray[np.bool_]]]:
+        """Return the features of rows, 0 for what is unknown; by column the blanks, and what is."""
+        parts: list[NDArray[np.float64]] = []
+        blank, odd = {}, {}
         for column in self.columns:
-            if column.name in absent:
-                parts.append(np.zeros((len(frame), len(column.features) + column.missing)))
-                counts[column.name] = len(frame)
-                continue
-            features = known(column, frame[column.name])
-            odd = np.asarray(np.isnan(features[:, 0]))
-            features[odd] = 0.0
+            name = column.name
+            if name in frame:
+                features, blank[name] = known(column, frame[name], guess)
+            else:
+                features = np.full((len(frame), len(column.features)), np.nan)
+                blank[name] = np.full(len(frame), False)
+            odd[name] = np.isnan(features[:, 0])
+            features[odd[name]] = 0.0
             if column.missing:
-                blank = read_cells(frame[column.name], column.type).blank & odd
-                features, odd = np.column_stack([features, blank]), odd & ~blank
+                features = np.column_stack([features, blank[name]])
+                odd[name] &= ~blank[name]
             parts.append(features)
-            if self.unknown == "refuse":
-                good &= ~odd
-            elif odd.any():
-                counts[column.name] = int(odd.sum())
-        return torch.from_numpy(np.hstack(parts)), good, counts
+        return torch.from_numpy(np.hstack(parts)), blank, odd
 
     @on_host
     def whole(self, table: Columns) -> Tensor:
@@ -318,8 +323,7 @@ class Encoding:
         Raises:
             ValueError: naming missing columns.
         """
-        absent = tuple(c.name for c in self.columns if c.name not in table)
-        if absent:
+        if absent := self._absent(table):
             raise ValueError(f"the table has no column {some(absent)}")
         parts = [column.encode_cells(table[column.name]) for column in self.columns]
         return torch.from_numpy(np.hstack(parts))
@@ -358,18 +362,17 @@ def blanks(values: pd.Series[Any], blank: NDArray[np.bool_]) -> str:
     )
 
 
-def _not_known(column: Column, values: pd.Series[Any], odd: NDArray[np.bool_]) -> list[str]:
-    """Return the blanks and categories of a column that are unknown to its encoding."""
-    blank = odd & values.isna().to_numpy()
-    lines = [blanks(values, blank)] if blank.any() else []
-    strange = odd & ~blank
-    if strange.any() and isinstance(column, OneHot | Ordinal):
-        row = int(strange.argmax())
-        others = values[strange].nunique() - 1
-        lines.append(
-            f"column {column.name!r} has the value {label(values.iloc[row])!r} in row "
-            f"{values.index[row]}, which "
-            f"is not among its categories {some(column.categories)}"
-            + (f", and {several(others, 'further value')}" if others else "")
-        )
-    return lines
+def _counts(odd: Mapping[str, NDArray[np.bool_]]) -> dict[str, int]:
+    return {name: int(one.sum()) for name, one in odd.items() if one.any()}
+
+
+def _not_known(column: Column, values: pd.Series[Any], strange: NDArray[np.bool_]) -> str:
+    """Return the values of a column that are unknown to its encoding, in words."""
+    at = int(strange.argmax())
+    others = values[strange].nunique() - 1
+    return (
+        f"column {column.name!r} has the value {label(values.iloc[at])!r} in row "
+        f"{values.index[at]}, which is not among its categories "
+        f"{some(getattr(column, 'categories', ()))}"
+        + (f", and {several(others, 'further value')}" if others else "")
+    )

@@ -19,7 +19,7 @@ from bdpvi.noise.whole_normals import LAW, WORDS, of_words
 
 Floats = NDArray[np.float64]
 PRICE = 1.59576
-"""c/μ for a quantile of distance μ; see :func:`median`."""
+"""c/μ for a quantile of distance μ; see :func:`median_of`."""
 ATOM = 2**36
 """Weight of the candidate 0, in float32 numbers: many columns are 0 for most people."""
 ROUNDING = 2.0**-120
@@ -158,15 +158,6 @@ def _reach(t: float) -> int:
     return math.ceil(_DROPPED / -math.log2(t)) if t > 0 else 0
 
 
-def median(values: Floats, distance: float, key: Key, *, positive: bool = False) -> float:
-    """Return a private median of n finite numbers; see :func:`median_of`.
-
-    >>> median(np.arange(1000.0), 1e3, Key.of_seed(0)) // 1
-    499.0
-    """
-    return median_of(Tally.of(keys(values)), distance, key, positive=positive)
-
-
 def median_of(tally: Tally, distance: float, key: Key, *, positive: bool = False) -> float:
     """Return a private median: the exponential mechanism over all float32 numbers.
 
@@ -184,6 +175,9 @@ def median_of(tally: Tally, distance: float, key: Key, *, positive: bool = False
         distance: the cost μ > 0.
         key: key of this draw only.
         positive: whether to restrict candidates to numbers from 0.
+
+    >>> median_of(Tally.of(keys(np.arange(1000.0))), 1e3, Key.of_seed(0)) // 1
+    499.0
     """
     tally = tally.merged()
     edges, width = candidates(tally, positive=positive)
@@ -232,28 +226,24 @@ def _below(bound: int, key: Key) -> int:
     raise AssertionError
 
 
-def means(values: Floats, reach: float, distance: float, key: Key) -> tuple[float, float]:
+def means_of(
+    sums: NDArray[np.int64], reach: float, distance: float, key: Key
+) -> tuple[float, float]:
     """Return private means of z and |z|, for numbers z clipped at ± ``reach``.
 
     Gaussian noise is added to the three sums of :func:`part_sums`. It is the noise of counts,
     because the sums are integers.
 
     Args:
-        values: numbers, possibly infinite; may be empty.
+        sums: those of the numbers, which may be infinite.
         reach: an even number.
         distance: the cost μ > 0.
         key: key of this draw only.
 
-    >>> [round(one, 2) for one in means(np.array([-0.5, 1.5, 1e300]), 2.0, 1e6, Key.of_seed(0))]
+    >>> sums = part_sums(np.array([-0.5, 1.5, 1e300]), 2.0)
+    >>> [round(one, 2) for one in means_of(sums, 2.0, 1e6, Key.of_seed(0))]
     [1.0, 1.33]
     """
-    return means_of(part_sums(values, reach), reach, distance, key)
-
-
-def means_of(
-    sums: NDArray[np.int64], reach: float, distance: float, key: Key
-) -> tuple[float, float]:
-    """Do :func:`means` for sums of :func:`part_sums`."""
     noise = count_noise(3, means_deviation(reach, distance), key)
     above, below, half = sums + noise
     number = max(2 * half / reach, _UNITS)

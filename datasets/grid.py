@@ -9,7 +9,6 @@ then one for blanks and one for :data:`OTHER`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from functools import lru_cache
@@ -32,47 +31,25 @@ _MOST_VALUES, _UNIFORM, _A_DECADE, _DECADES = 256, 64, 6, 4
 _MOST_CLAMPED = 0.05
 
 
-@dataclass(frozen=True)
-class Unfit:
-    """How many of a column's cells do not fit its domain, for the owner only; their sum is too.
+Unfit = dict[str, Any]
+"""How many cells of a column do not fit its type, for the owner only: ``cells``, all of them;
+``clamped``, numbers out of range; ``unread``, no numbers; ``unknown``, no levels, by the first."""
 
-    Attributes:
-        cells: number of all cells.
-        clamped: numbers out of range.
-        unread: cells that are no number.
-        unknown: cells that are no level.
-        first: the first unknown level by the alphabet, "" if there is none.
 
-    >>> str(Unfit(50, clamped=1) + Unfit(10, clamped=3))
+def said(unfit: Unfit) -> str:
+    """Return how many cells do not fit, in words.
+
+    >>> said({"cells": 60, "clamped": 4})
     '4 values out of range and clamped, more than 5 %: are the bounds right?'
     """
-
-    cells: int
-    clamped: int = 0
-    unread: int = 0
-    unknown: int = 0
-    first: str = ""
-
-    def __add__(self, other: Unfit) -> Unfit:
-        names = [one.first for one in (self, other) if one.unknown]
-        return Unfit(
-            self.cells + other.cells,
-            self.clamped + other.clamped,
-            self.unread + other.unread,
-            self.unknown + other.unknown,
-            min(names, default=""),
-        )
-
-    def __str__(self) -> str:
-        many = ", more than 5 %: are the bounds right?" * (
-            self.clamped > _MOST_CLAMPED * self.cells
-        )
-        said = {
-            f"out of range and clamped{many}": self.clamped,
-            "no number": self.unread,
-            f"no level, such as {self.first!r}": self.unknown,
-        }
-        return "; ".join(f"{several(n, 'value')} {what}" for what, n in said.items() if n)
+    clamped, unknown = unfit.get("clamped", 0), unfit.get("unknown", {})
+    many = ", more than 5 %: are the bounds right?" * (clamped > _MOST_CLAMPED * unfit["cells"])
+    each = {
+        f"out of range and clamped{many}": clamped,
+        "no number": unfit.get("unread", 0),
+        f"no level, such as {min(unknown, default='')!r}": sum(unknown.values()),
+    }
+    return "; ".join(f"{several(n, 'value')} {what}" for what, n in each.items() if n)
 
 
 @lru_cache
@@ -150,7 +127,7 @@ def encode(column: ColumnType, values: pd.Series[Any]) -> tuple[Codes, Unfit]:
         codes = np.where(blank, last, places[found.codes]).astype(np.int64)
         unseen = sorted({found.names[c] for c in found.codes[codes == last + 1]})
         count = int((codes == last + 1).sum())
-        return codes, Unfit(len(codes), unknown=count, first=unseen[0] if count else "")
+        return codes, {"cells": len(codes), "unknown": {unseen[0]: count} if count else {}}
     low, high = column.bounds or (0.0, 0.0)
     near = np.clip(np.nan_to_num(numbers), low, high)
     near = np.round(near) if column.integer else near
@@ -158,7 +135,8 @@ def encode(column: ColumnType, values: pd.Series[Any]) -> tuple[Codes, Unfit]:
     codes = np.where(np.isnan(numbers), last + 1, codes)
     codes = np.where(blank, last, codes).astype(np.int64)
     clamped = int(((numbers < low) | (numbers > high)).sum())
-    return codes, Unfit(len(codes), clamped, unread=int((codes == last + 1).sum()))
+    unread = int((codes == last + 1).sum())
+    return codes, {"cells": len(codes), "clamped": clamped, "unread": unread}
 
 
 def decode(column: ColumnType, codes: Codes, random: np.random.Generator) -> pd.Series[Any]:

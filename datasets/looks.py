@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,7 +16,6 @@ from bdpvi.datasets.cells import Columns, places_of, read_cells
 from bdpvi.datasets.columns import Numeric, OneHot, Ordinal
 from bdpvi.datasets.encoding import Encoding, said
 from bdpvi.datasets.origin import target_bounds
-from bdpvi.datasets.records import added
 from bdpvi.datasets.spelling import number_of
 from bdpvi.datasets.types import BLANK, UNFIT, UNUSED, ColumnType
 
@@ -32,83 +29,60 @@ class ReadingWarning(PrivacyUtilityWarning):
     """For the owner: something in a table is read otherwise than it seems meant."""
 
 
-@dataclass(frozen=True)
-class Misread:
-    """Cells that may be read otherwise than meant; of a table in blocks, the sum over them.
+Misread = tuple[int, dict[str, int], dict[str, tuple[int, int, int]], int]
+"""Cells that may be read otherwise than meant: the number of rows; by column with a type, how many
+do not fit it; by column without one, its texts, numbers with a comma as decimal sign, and numbers
+with commas between thousands; and cells with characters that are not of the file's character set.
+Of a table in blocks, the sum over them."""
 
-    Attributes:
-        cells: the number of rows.
-        unfit: by column, how many cells do not fit its declared type, and the type's kind.
-        texts: texts by column without a type: their number, numbers with a comma as decimal sign,
-            and numbers with commas between thousands.
-        lost: cells with characters that are not of the file's character set.
-    """
 
-    cells: int
-    unfit: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    texts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
-    lost: int = 0
-
-    @classmethod
-    def of(
-        cls, frame: pd.DataFrame, types: Mapping[str, ColumnType], texts: Sequence[str] = ()
-    ) -> Misread:
-        """Return what is misread of a table's columns with types, and of others as texts."""
-        found, lost = {}, 0
-        for name in texts:
-            values = frame[name]
-            if values.dtype.kind not in "biuf":
-                values = values[[isinstance(one, str) for one in values.tolist()]]
-            else:
-                values = values[:0]
-            counts = Counter(one.strip() for one in values.tolist())
-            lost += sum(n for one, n in counts.items() if "\ufffd" in one)
-            if name in types:
-                continue
+def misread(
+    frame: pd.DataFrame, types: Mapping[str, ColumnType], texts: Sequence[str] = ()
+) -> Misread:
+    """Return what is misread of a table's columns with types, and of others as texts."""
+    found, lost = {}, 0
+    for name in texts:
+        cells = [] if frame[name].dtype.kind in "biuf" else frame[name].tolist()
+        counts = Counter(one.strip() for one in cells if isinstance(one, str))
+        lost += sum(n for one, n in counts.items() if "\ufffd" in one)
+        if name not in types:
             groups = sum(n for one, n in counts.items() if _with_comma(one, ".", ","))
             comma = sum(n for one, n in counts.items() if _with_comma(one, ",", "."))
-            found[name] = (len(values), comma - groups, groups)
-        read = {name: one for name, one in types.items() if one.kind not in UNUSED}
-        not_fit = {
-            n: (read_cells(frame[n], one).count(UNFIT), one.kind)
-            for n, one in read.items()
-            if n in frame
-        }
-        return cls(len(frame), not_fit, found, lost)
+            found[name] = (sum(counts.values()), comma - groups, groups)
+    there = {n: one for n, one in types.items() if one.kind not in UNUSED and n in frame}
+    unfit = {name: read_cells(frame[name], one).count(UNFIT) for name, one in there.items()}
+    return len(frame), unfit, found, lost
 
-    def __add__(self, other: Misread) -> Misread:
-        more = {name: added(one, other.texts[name]) for name, one in self.texts.items()}
-        not_fit = {n: (one[0] + other.unfit[n][0], one[1]) for n, one in self.unfit.items()}
-        return Misread(self.cells + other.cells, not_fit, more, self.lost + other.lost)
 
-    def tell(self) -> None:
-        """Warn the owner.
+def tell_of_misread(found: Misread, types: Mapping[str, ColumnType]) -> None:
+    """Warn the owner of the cells that :func:`misread` counts.
 
-        >>> with warnings.catch_warnings(record=True) as said:
-        ...     warnings.simplefilter("always")
-        ...     Misread.of(pd.DataFrame({"kg": ["70,5", "81,0"]}), {}, ["kg"]).tell()
-        >>> str(said[0].message)[20:75]
-        "column 'kg': 2 of 2 cells are numbers with a comma as d"
-        """
-        for name, (count, kind) in self.unfit.items():
-            if count:
-                _tell(
-                    f"column {name!r}: {several(count, 'cell')} of {self.cells}, not of kind "
-                    f"{kind}, counted as blank"
-                )
-        for name, (texts, comma, groups) in self.texts.items():
-            for count, sign in ((comma, "decimal"), (groups, "thousands")):
-                if 2 * count > texts:
-                    _tell(
-                        f"column {name!r}: {count} of {self.cells} cells are numbers with a comma "
-                        f"as {sign} sign, and are read as text; make them numbers by {sign}=',' "
-                        "(`bdpvi table` declares it)"
-                    )
-        if self.lost:
+    >>> with warnings.catch_warnings(record=True) as said:
+    ...     warnings.simplefilter("always")
+    ...     tell_of_misread(misread(pd.DataFrame({"kg": ["70,5", "81,0"]}), {}, ["kg"]), {})
+    >>> str(said[0].message)[20:75]
+    "column 'kg': 2 of 2 cells are numbers with a comma as d"
+    """
+    cells, unfit, columns, lost = found
+    for name, count in unfit.items():
+        if count:
             _tell(
-                f"{several(self.lost, 'cell')} with characters that are not of the file's "
-                "character set, such as latin-1 (charset=; `bdpvi table` finds it)"
+                f"column {name!r}: {several(count, 'cell')} of {cells}, not of kind "
+                f"{types[name].kind}, counted as blank"
             )
+    for name, (texts, comma, groups) in columns.items():
+        for count, sign in ((comma, "decimal"), (groups, "thousands")):
+            if 2 * count > texts:
+                _tell(
+                    f"column {name!r}: {count} of {cells} cells are numbers with a comma as {sign} "
+                    f"sign, and are read as text; make them numbers by {sign}=',' (`bdpvi table` "
+                    "declares it)"
+                )
+    if lost:
+        _tell(
+            f"{several(lost, 'cell')} with characters that are not of the file's character set, "
+            "such as latin-1 (charset=; `bdpvi table` finds it)"
+        )
 
 
 Unclear = dict[str, dict[str, int]]
@@ -162,26 +136,17 @@ def tell_of_unclear(found: Unclear, encoding: Encoding, stacklevel: int = 4) -> 
         _tell(f"cells of these rows: {each}. {how}", stacklevel)
 
 
-def tell_of_target(values: pd.Series[Any], type: ColumnType | None, positive: str) -> None:
-    """Warn the owner about several spellings of a yes/no target that count as not positive.
+def tell_of_labels(target: str, counts: Mapping[str, int], positive: str) -> None:
+    """Warn the owner about several labels of a yes/no target that count as not positive.
 
     >>> with warnings.catch_warnings(record=True) as said:
     ...     warnings.simplefilter("always")
-    ...     tell_of_target(pd.Series(["yes", "Yes", "no", "no"], name="sick"), None, "yes")
+    ...     tell_of_labels("sick", {"yes": 1, "Yes": 1, "no": 2}, "yes")
     >>> str(said[0].message)[20:78]
     "target 'sick': counted as not 'yes': 'no' (2), 'Yes' (1). "
     """
-    cells = read_cells(values, type)
-    counts = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names)).tolist()
-    tell_of_labels(str(values.name), dict(zip(cells.names, counts, strict=True)), positive, 5)
-
-
-def tell_of_labels(
-    target: str, counts: Mapping[str, int], positive: str, stacklevel: int = 4
-) -> None:
-    """Do :func:`tell_of_target` for the counts of the target's labels."""
     pairs = sorted(counts.items(), key=lambda pair: -pair[1])
-    others = [(name, count) for name, count in pairs if name != positive and count]
+    others = [(name, count) for name, count in pairs if name != positive]
     like = any(name.casefold() == positive.casefold() for name, _ in others)
     if len(others) < 2 and not like:
         return
@@ -189,8 +154,7 @@ def tell_of_labels(
     _tell(
         f"target {target!r}: counted as not {positive!r}: {listed}"
         f"{', …' if len(others) > _SHOWN else ''}. If one of them means {positive!r}, declare its "
-        "spellings in types (`bdpvi table`)",
-        stacklevel,
+        "spellings in types (`bdpvi table`)"
     )
 
 

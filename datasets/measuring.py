@@ -1,4 +1,4 @@
-"""Constants computed from a table's rows, and columns that must not become features."""
+"""Constants and targets computed from a table's rows; columns that must not become features."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import shlex
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.columns import Column, Numeric, OneHot, Ordinal, categories_of
+from bdpvi.datasets.columns import Column, Numeric, OneHot, Ordinal, categories_of, label
 from bdpvi.datasets.encoding import MEASURED, Encoding
 from bdpvi.datasets.origin import Origin
 
@@ -55,7 +57,7 @@ def measured(
         except TypeError:  # lists and dictionaries are not hashable
             problems.append(
                 f"column {name!r} has values that are neither numbers nor texts, such as "
-                f"{values.dropna().iloc[0]!r:.40}. {_leave_out([values])}"
+                f"{values.dropna().iloc[0]!r:.40}. {_leave_out(values)}"
             )
         else:
             columns.append(replace(column, missing=bool(level and values.hasnans)))
@@ -83,65 +85,46 @@ def whole(values: pd.Series[Any]) -> pd.Series[Any]:
     return values
 
 
-class Objection(NamedTuple):
-    """The reason why a column must not become features.
+def objection(values: pd.Series[Any], categorical: bool = False) -> str:
+    """Return why a column's values must not become features or be published, and a remedy.
 
-    Attributes:
-        reason: the reason, in words.
-        remedy: the remedy, as the rest of the sentence.
-    """
-
-    reason: str
-    remedy: str
-
-
-def objection(
-    values: pd.Series[Any], categorical: bool = False, most: int = MOST_CATEGORIES
-) -> Objection | None:
-    """Return the reason, if any, why a column's values must not become features or be published.
-
-    Reasons are identifiers, free text, dates, and numbers written as text.
+    Reasons are identifiers, free text, dates, and numbers written as text; "" if there is none.
 
     Args:
         values: values that are not blank.
         categorical: whether they are declared to be names of categories.
-        most: largest number of distinct names.
 
-    >>> objection(pd.Series([f"P{one}" for one in range(20)], name="patient")).reason[:56]
+    >>> objection(pd.Series([f"P{one}" for one in range(20)], name="patient"))[:56]
     "column 'patient' has 20 different values in 20 rows, whi"
     """
-    out, named = _leave_out([values]), f"column {values.name!r}"
+    out, named = _leave_out(values), f"column {values.name!r}"
     if values.dtype.kind in "mMc":
-        return Objection(
-            f"{named} has values of type {values.dtype}", f". {out}, or make it a number"
-        )
+        return f"{named} has values of type {values.dtype}. {out}, or make it a number"
     if _measures(values, categorical):
         if not _numbers_rows(values):
-            return None
-        return Objection(
+            return ""
+        return (
             f"{named} has {values.nunique()} different integers in {several(len(values), 'row')} "
-            "that look like identifiers",
-            f". {out}, or, if it measures something, make it floating point or say its bounds in "
-            "constants (--constants)",
+            f"that look like identifiers. {out}, or, if it measures something, make it floating "
+            "point or say its bounds in constants (--constants)"
         )
     boolean = pd.api.types.is_bool_dtype(values.dtype)
     if not (boolean or categorical) and (written := _written(values)):
         return written
-    categories = categories_of(values)
-    if len(categories) > _FEW and 2 * len(categories) >= len(values) and not categorical:
-        return Objection(
-            f"{named} has {len(categories)} different values in {several(len(values), 'row')}, "
-            "which would be published as names of categories: is it an identifier?",
-            f" {out}"
-            + ", or list it in categorical (--categorical) if harmless" * (len(categories) <= most),
+    number = len(categories_of(values))
+    if number > _FEW and 2 * number >= len(values) and not categorical:
+        harmless = ", or list it in categorical (--categorical) if harmless"
+        out += harmless * (number <= MOST_CATEGORIES)
+        return (
+            f"{named} has {number} different values in {several(len(values), 'row')}, which would "
+            f"be published as names of categories: is it an identifier? {out}"
         )
-    if len(categories) > most:
-        return Objection(
-            f"{named} has {len(categories)} different values, more than {most}: an identifier or "
-            "free text?",
-            f" {out}, or group it",
+    if number > MOST_CATEGORIES:
+        return (
+            f"{named} has {number} different values, more than {MOST_CATEGORIES}: an identifier "
+            f"or free text? {out}, or group it"
         )
-    return None
+    return ""
 
 
 def _measures(values: pd.Series[Any], categorical: bool) -> bool:
@@ -151,21 +134,20 @@ def _measures(values: pd.Series[Any], categorical: bool) -> bool:
 
 def _column(values: pd.Series[Any], encoding: str, categorical: bool) -> Column:
     if found := objection(values, categorical):
-        raise ValueError(found.reason + found.remedy)
+        raise ValueError(found)
     if _measures(values, categorical):
         try:
             return Numeric.measured(values)
         except ValueError as error:
-            raise ValueError(f"{error}. {_leave_out([values])}, or correct it") from error
+            raise ValueError(f"{error}. {_leave_out(values)}, or correct it") from error
     if encoding == "ordinal":
         return Ordinal.measured(values, categories_of(values))
     return OneHot.measured(values)
 
 
-def _leave_out(columns: Sequence[pd.Series[Any]]) -> str:
-    names = [str(values.name) for values in columns]
-    flags = " ".join(f"--drop {shlex.quote(name)}" for name in names)
-    return f"Leave {'it' if len(names) == 1 else 'them'} out with drop={names} ({flags})"
+def _leave_out(values: pd.Series[Any]) -> str:
+    name = str(values.name)
+    return f"Leave it out with drop={[name]} (--drop {shlex.quote(name)})"
 
 
 def _numbers_rows(values: pd.Series[Any]) -> bool:
@@ -215,22 +197,40 @@ _WRITTEN = {
 }
 
 
-def _written(values: pd.Series[Any]) -> Objection | None:
+def _written(values: pd.Series[Any]) -> str:
     """Object to text that is mostly numbers: one stray entry would turn them into categories."""
     distinct = pd.Series(categories_of(values))
+    named, listed = f"column {values.name!r} is", "list it in categorical (--categorical)"
     for pattern, what in _WRITTEN.items():
         found = distinct.astype(str).str.fullmatch(pattern)
         if 2 * found.sum() > len(distinct):
-            return Objection(
-                f"column {values.name!r} is {what} (here {distinct[found].iloc[0]!r})",
-                ", or list it in categorical (--categorical)",
-            )
+            return f"{named} {what} (here {distinct[found].iloc[0]!r}), or {listed}"
     parsed = pd.to_numeric(distinct, errors="coerce").notna()
     if 2 * parsed.sum() > len(distinct):
         odd = "" if parsed.all() else f", but also {distinct[~parsed].iloc[0]!r}"
-        return Objection(
-            f"column {values.name!r} is text with "
-            f"{several(int(parsed.sum()), 'different number')}{odd}",
-            "; make it numeric, or list it in categorical (--categorical)",
+        count = several(int(parsed.sum()), "different number")
+        return f"{named} text with {count}{odd}; make it numeric, or {listed}"
+    return ""
+
+
+def outcome(values: pd.Series[Any], positive: object) -> tuple[NDArray[np.float64], dict[str, str]]:
+    """Return y, (N,), and the target's values for 1 and 0."""
+    labels = values.map(label)
+    numbers = pd.to_numeric(labels, errors="coerce")
+    found = [str(v) for v in labels.unique()]
+    # Sort numbers as numbers, so that 1 is the positive of -1 and 1, and 10 of 9 and 10.
+    found.sort(key=(lambda v: (float(v), v)) if numbers.notna().all() else (lambda v: (0.0, v)))
+    if len(found) != 2:
+        some = ", ".join(map(repr, found[:8])) + (", …" if len(found) > 8 else "")
+        raise ValueError(
+            f"target={values.name!r} must have two different values, it has {len(found)}: {some}"
         )
-    return None
+    chosen = found[1] if positive is None else label(positive)
+    if chosen not in found:
+        raise ValueError(
+            f"positive={positive!r} is not a value of target {values.name!r}: {found[0]!r}, "
+            f"{found[1]!r}"
+        )
+    other = found[0] if chosen == found[1] else found[1]
+    meaning = {"column": str(values.name), "positive": chosen, "negative": other}
+    return np.asarray(labels == chosen, dtype=np.float64), meaning

@@ -27,9 +27,6 @@ from bdpvi.datasets.types import (
     ColumnType,
 )
 
-_CODE, _TRUTH = ColumnType(kind="code"), ColumnType(kind="boolean")
-_NAMES = ColumnType(kind="category")
-
 
 @dataclass(frozen=True)
 class Schema:

@@ -12,9 +12,7 @@ neighbour has one row more or less.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -83,7 +81,7 @@ def first_rows(data: Dataset, test_fraction: float = 0.2) -> Split:
         )
     rows = torch.arange(len(data), device=data.ids.device)
     note = f"the first {1 - test_fraction:.15g} of the rows, in file order, are for training"
-    data = _noted(data, note)
+    data = _noted(data, "split", note)
     return Split(data.select(rows[:cut]), data.select(rows[cut:]))
 
 
@@ -101,7 +99,7 @@ def shuffled(data: Dataset, test_fraction: float = 0.2, seed: int = 0) -> Split:
     split = first_rows(data.select(permutation(len(data), seed).to(data.ids.device)), test_fraction)
     share = f"{1 - test_fraction:.15g} of the rows"
     note = f"{share}, permuted with seed {seed}, are for training"
-    return Split(_noted(split.train, note), _noted(split.test, note))
+    return noted(split, "split", note)
 
 
 def experiment(split: Split) -> Split:
@@ -112,10 +110,7 @@ def experiment(split: Split) -> Split:
 def noted(split: Split, key: str, what: object = True) -> Split:
     """Return the split with a note on both of its parts."""
 
-    def marked(data: Dataset) -> Dataset:
-        return replace(data, preprocessing={**data.preprocessing, key: what})
-
-    return Split(marked(split.train), marked(split.test))
+    return Split(_noted(split.train, key, what), _noted(split.test, key, what))
 
 
 def folds(data: Dataset, count: int = 5, seed: int = 0) -> list[Split]:
@@ -140,13 +135,12 @@ def folds(data: Dataset, count: int = 5, seed: int = 0) -> list[Split]:
         note = f"fold {number + 1} of {count} of the rows, permuted with seed {seed}"
         splits.append(
             Split(
-                _noted(data.select(rest), f"all but {note}, are for training"),
-                _noted(data.select(test), f"{note}, is held out"),
+                _noted(data.select(rest), "split", f"all but {note}, are for training"),
+                _noted(data.select(test), "split", f"{note}, is held out"),
             )
         )
     return splits
 
 
-def _noted(data: Dataset, sentence: str) -> Dataset:
-    preprocessing: Mapping[str, Any] = {**data.preprocessing, "split": sentence}
-    return replace(data, preprocessing=preprocessing)
+def _noted(data: Dataset, key: str, what: object) -> Dataset:
+    return replace(data, preprocessing={**data.preprocessing, key: what})

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bdpvi._ground import validate
@@ -21,10 +22,9 @@ from bdpvi.datasets.cells import read_cell, read_cells, series_of
 from bdpvi.datasets.dataset import Dataset, People, Split
 from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.looks import Misread
-from bdpvi.datasets.measuring import measured, whole
+from bdpvi.datasets.looks import misread, tell_of_misread
+from bdpvi.datasets.measuring import measured, outcome, whole
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
-from bdpvi.datasets.outcome import outcome
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
 from bdpvi.datasets.table import Table
@@ -196,20 +196,40 @@ def from_csv(
     given = {one.name: options.pop(one.name) for one in fields(FileFormat) if one.name in options}
     file = replace(file or FileFormat(), **given)
     constants = options.get("constants") is not None  # each value is then read by itself
-    table, types = Table.of(path, file=file), options.get("types")
-    header = list(table.header)
-    if constants or types is not None:
-        types = in_file(types, header, file)
+    categorical = options.get("categorical", ())
+    named = (options.get("unit"), options.get("key"), *categorical)
+    frame, types = read_file(path, file, constants, options.get("types"), named)
     if not constants:
-        types = _named(types, [one for one in options.get("categorical", ()) if one in header])
-    written = {options.get("unit"), options.get("key"), *(() if types is None else types.read_by)}
-    frame = table.frame(text=constants, least=1 - constants, written=written)
+        types = _named(types, [one for one in categorical if one in frame])
     options = {"name": Path(path).stem, **options, "types": types}
     split = from_frame(frame, target, **options)
     if file.declared:
         said = {**split.train.preprocessing[DECLARED], **declared(**file.declared)}
         split = noted(split, DECLARED, said)
     return noted(split, MULTILINE) if file.multiline else split
+
+
+def read_file(
+    path: str | os.PathLike[str],
+    file: FileFormat,
+    text: bool,
+    types: Schema | None,
+    named: Sequence[str | None],
+) -> tuple[pd.DataFrame, Schema | None]:
+    """Return the rows of a file, and the types of its columns with the file's signs.
+
+    Args:
+        path: the file.
+        file: how it is written.
+        text: whether each value is read by itself, so that all are returned as written.
+        types: declared types of columns.
+        named: columns of names, which are returned as written, as those with a type are.
+    """
+    table = Table.of(path, file=file)
+    if text or types is not None:
+        types = in_file(types, list(table.header), file)
+    written = {*named, *(() if types is None else types.read_by)}
+    return table.frame(text=text, least=0 if text else 1, written=written), types
 
 
 def _named(types: Schema | None, categorical: Sequence[str]) -> Schema | None:
@@ -264,7 +284,7 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
     chosen = TableOptions(**options)
     frame = with_text_names(frame)
     types = {} if chosen.types is None else chosen.types.of_header(list(frame.columns))
-    Misread.of(frame, types).tell()
+    tell_of_misread(misread(frame, types), types)
     if target in types and chosen.positive is not None:
         chosen = replace(chosen, positive=read_cell(chosen.positive, types[target])[1])
     used = _used(frame, target, chosen)
@@ -272,7 +292,7 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
         return _by_constants(frame, target, chosen, chosen.constants.typed(types))
     named = [name for name in used if name in types and types[name].kind in NAMES]
     typed = {name: series_of(frame[name], types.get(name)) for name in (*used, target)}
-    frame = pd.DataFrame({name: whole(one) for name, one in typed.items()})
+    raw, frame = frame, pd.DataFrame({name: whole(one) for name, one in typed.items()})
     rows = np.arange(len(frame))
     if chosen.missing == "drop":
         rows = np.flatnonzero(frame.notna().all(axis=1))
@@ -291,12 +311,23 @@ def dataset_from_frame(frame: pd.DataFrame, target: str, **options: Any) -> Data
             unknown=chosen.unknown or "refuse",
         )
         if not problems:
-            x, counts = encoding.counted(frame)
             encoding = encoding.typed(types)
+            x, counts = encoding.counted(raw.iloc[rows])
     if problems:
         raise ValueError("\n".join(problems))
     if counts:
         warnings.warn(f"not known, features are 0: {said(counts)}", UserWarning, stacklevel=2)
+    return _made(x, y, rows, encoding, meaning, chosen)
+
+
+def _made(
+    x: Tensor,
+    y: NDArray[np.float64],
+    rows: NDArray[np.int64],
+    encoding: Encoding,
+    meaning: dict[str, str],
+    chosen: TableOptions,
+) -> Dataset:
     return Dataset(
         x,
         torch.from_numpy(y),
@@ -342,18 +373,7 @@ def _by_constants(
         warnings.warn(why, UserWarning, stacklevel=3)
     rows = np.flatnonzero(good)
     meaning = {"column": target, "positive": positive, "negative": f"not {positive}"}
-    return Dataset(
-        x[rows],
-        torch.from_numpy(names[cells.codes][rows]),
-        ids=torch.from_numpy(rows),
-        feature_names=encoding.feature_names,
-        name=chosen.name,
-        preprocessing={
-            "encoding": encoding.to_dict(),
-            "target": meaning,
-            DECLARED: chosen.declared,
-        },
-    )
+    return _made(x[rows], names[cells.codes][rows], rows, encoding, meaning, chosen)
 
 
 def _used(frame: pd.DataFrame, target: str, chosen: TableOptions) -> list[str]:

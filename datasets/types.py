@@ -218,11 +218,6 @@ class ColumnType:
                 raise ValueError(f"{name} has {both[0]!r}, which is a level or its spelling")
 
     @property
-    def numeric(self) -> bool:
-        """Whether the column is one of numbers."""
-        return self.kind in NUMBERS
-
-    @property
     def integer(self) -> bool:
         """Whether all numbers are whole."""
         return self.whole or self.kind in ("integer", "date")

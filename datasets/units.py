@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,8 +44,7 @@ def without_unit(header: Sequence[str], unit: str) -> list[str]:
     Raises:
         ValueError: unless there is exactly one such column.
     """
-    if (found := list(header).count(unit)) != 1:
-        raise ValueError(f"unit={unit!r} must be a column of the table once, there are {found}")
+    validate.columns("unit", [unit], header)
     return [name for name in header if name != unit]
 
 
@@ -123,27 +122,9 @@ def _tell(count: int, unit: str, rows: int) -> None:
     tell_owner(count, "row", why, stacklevel=4)
 
 
-@dataclass(frozen=True, eq=False)
-class Persons:
-    """The persons of some parts of a table; a sum is those of both.
-
-    Attributes:
-        hashes: of the persons of every part, once for each part.
-        left_out: number of rows that are not used.
-    """
-
-    hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
-    left_out: int = 0
-
-    def __add__(self, other: Persons) -> Persons:
-        hashes = np.concatenate([self.hashes, other.hashes])
-        return Persons(hashes, self.left_out + other.left_out)
-
-    @property
-    def apart(self) -> bool:
-        """Whether no person is in two parts."""
-        ordered = np.sort(self.hashes)
-        return not (ordered[1:] == ordered[:-1]).any()
+Persons = tuple[list[NDArray[np.uint64]], int]
+"""Hashes of the persons of parts of a table, once for each part; and the number of rows that are
+not used. A sum is those of both."""
 
 
 @dataclass(frozen=True)
@@ -173,13 +154,15 @@ class RowLimit:
         Raises:
             ValueError: naming the unit. It is for the owner: it says something of the rows.
         """
-        if not persons.apart:
+        hashes, left_out = persons
+        ordered = np.sort(np.concatenate(hashes))
+        if (ordered[1:] == ordered[:-1]).any():
             raise ValueError(
                 f"unit={self.unit!r}: rows of one person lie in several blocks; "
                 f"`bdpvi partition TABLE --by {self.unit} --out FOLDER` writes a table in which "
                 "they do not"
             )
-        _tell(persons.left_out, self.unit, self.rows)
+        _tell(left_out, self.unit, self.rows)
 
     def persons(self, frame: pd.DataFrame) -> Persons:
         """Return the persons in some rows.
@@ -190,7 +173,7 @@ class RowLimit:
         check_dtype(frame, self.unit)
         names = persons_of(frame[self.unit], self.type)
         left_out = len(names) - int(_first(names, self.rows).sum())
-        return Persons(np.unique(hashes_of(names[names != ""])), left_out)
+        return [np.unique(hashes_of(names[names != ""]))], left_out
 
 
 def hashes_of(persons: pd.Series[Any]) -> NDArray[np.uint64]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Sequence, Sized
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bdpvi._ground.outputs import several
@@ -138,6 +138,15 @@ def probability(name: str, value: float) -> float:
     if not 0 < _real(name, value) < 1:
         raise ValueError(f"{name} must lie strictly between 0 and 1, got {value!r}")
     return float(value)
+
+
+def columns(argument: str, names: Iterable[str], header: Sequence[str]) -> None:
+    """Raise ValueError unless each of these names is that of one column."""
+    for name in names:
+        if (found := header.count(name)) != 1:
+            raise ValueError(
+                f"{argument}={name!r} must be a column of the table once, there are {found}"
+            )
 
 
 def why(error: Exception) -> str:

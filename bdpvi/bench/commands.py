@@ -36,8 +36,7 @@ Methods = Annotated[str, typer.Option(help=f"Comma-separated, of {', '.join(METH
 Settings = Annotated[
     Path | None,
     typer.Option(
-        help="File of hyper-parameters, such as `bdpvi tune` writes; by default no search.",
-        show_default=False,
+        help="File of hyper-parameters, such as `bdpvi tune` writes; by default no search."
     ),
 ]
 
@@ -58,8 +57,7 @@ def demo(
     data: Annotated[
         str | None,
         typer.Option(
-            help=f"One of {', '.join(DEMONSTRATED)}; by default fair, where statsmodels is there.",
-            show_default=False,
+            help=f"One of {', '.join(DEMONSTRATED)}; by default fair, where statsmodels is there."
         ),
     ] = None,
     device: Device = "auto",

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +13,7 @@ from bdpvi._ground import outputs, store
 from bdpvi.commands.engine import Dask, Workers, engine
 from bdpvi.commands.options import (
     Categorical,
+    Data,
     Delta,
     Drop,
     Json,
@@ -26,37 +26,32 @@ from bdpvi.commands.options import (
     declared,
 )
 
+if TYPE_CHECKING:
+    from bdpvi.datasets.formats import FileFormat
+
 Yes = Annotated[
     bool, typer.Option("--yes", help="Go on without a question, whatever the look has found.")
 ]
 
 
 def check(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of "
-            "one kind, which need not fit in memory."
-        ),
-    ],
-    target: Annotated[str, typer.Option(help="Column to predict.", show_default=False)] = "",
-    positive: Annotated[
-        str, typer.Option(help="Value of the target that counts as 1.", show_default=False)
-    ] = "",
+    data: Data,
+    target: Annotated[str, typer.Option(help="Column to predict.")] = "",
+    positive: Annotated[str, typer.Option(help="Value of the target that counts as 1.")] = "",
     table: TableOption = None,
     drop: Drop = None,
     categorical: Categorical = None,
     numeric: Numeric = None,
     constants: Annotated[
         Path | None,
-        typer.Option(help="JSON file of public bounds and categories.", show_default=False),
+        typer.Option(help="JSON file of public bounds and categories."),
     ] = None,
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
     one_row_per_person: OneRowPerPerson = False,
     epsilon: Annotated[
         float | None,
-        typer.Option(help="ε of all outputs, to see what it pays for.", show_default=False),
+        typer.Option(help="ε of all outputs, to see what it pays for."),
     ] = None,
     delta: Delta = 1e-5,
     ledger: LedgerFile = None,
@@ -107,31 +102,30 @@ def _of_account(file: Path | None) -> str:
     )
 
 
-def look_first(data: Path, *, yes: bool, quiet: bool, **options: Any) -> None:
+def look_first(data: Path, file: FileFormat, *, yes: bool, quiet: bool, **options: Any) -> None:
     """Show the owner of a file in short what is read otherwise than it seems meant, and ask.
 
     The question is asked on a terminal, if something was found that costs the owner.
 
     Args:
         data: the file.
+        file: how it is written.
         yes: whether to go on without a question.
         quiet: whether to say nothing if nothing was found.
-        options: as for :func:`bdpvi.tables.look`, with all fields of the file's format.
+        options: further ones, as for :func:`bdpvi.tables.look`.
 
     Raises:
         typer.Abort: if the owner does not go on.
     """
-    from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.looks import ReadingWarning
     from bdpvi.datasets.table import Table
     from bdpvi.tables import look
 
-    file = FileFormat(**{one.name: options[one.name] for one in fields(FileFormat)})
     Table.of(data, file=file)  # refuses what is not readable
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of reading come when the command itself reads
-        found = look(data, **options)
+        found = look(data, **options, **vars(file))
     warnings.simplefilter("ignore", ReadingWarning)
     if found.findings or not quiet:
         outputs.say(*found.short, error=bool(found.findings))

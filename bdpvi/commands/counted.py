@@ -13,13 +13,10 @@ from bdpvi._ground import store
 from bdpvi.commands import quality
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     import pandas as pd
 
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.records import Records, Spread
-    from bdpvi.datasets.table import Table
     from bdpvi.privacy.ledger import Ledger
     from bdpvi.releases.intent import Begun
     from bdpvi.releases.transaction import Transaction
@@ -65,13 +62,6 @@ def counted_bytes(
     key = work.charge(Synthesis(Held(both[0]), order))[1]  # charged already, not again
     quality.keep(folder, *(counted(one, settings, key, person=order.person) for one in both))
     return made.to_bytes()
-
-
-def digest_of(table: str | Table, executor: Executor | None) -> str:
-    """Return the digest of a table's content."""
-    if isinstance(table, str):
-        return hashlib.sha256(Path(table).read_bytes()).hexdigest()
-    return table.fingerprint(executor)
 
 
 @contextmanager

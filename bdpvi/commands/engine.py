@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Read the table in blocks, which need not fit in memory, by this many processes.",
-        show_default=False,
+        help="Read the table in blocks, which need not fit in memory, by this many processes."
     ),
 ]
 Dask = Annotated[
@@ -31,7 +30,6 @@ Dask = Annotated[
         help="Read the table in blocks by the workers of a Dask scheduler, such as "
         "tcp://scheduler:8786; they must have this library and see the table's files. Workers see "
         "rows, never keys or noise.",
-        show_default=False,
     ),
 ]
 _SECONDS = 10

@@ -47,20 +47,18 @@ Epsilon = Annotated[
 Records = Annotated[
     int | None,
     typer.Option(
-        help="Number of records that the accounting leaves out one by one; all by default.",
-        show_default=False,
+        help="Number of records that the accounting leaves out one by one; all by default."
     ),
 ]
 Guide = Annotated[
     str,
-    typer.Option(help=f"One of {', '.join(GUIDES)}. {FROM_SETTINGS}", show_default=False),
+    typer.Option(help=f"One of {', '.join(GUIDES)}. {FROM_SETTINGS}"),
 ]
 Clip = Annotated[
     float | None,
     typer.Option(
         help="Norm bound C of a record's score, public. Sensible: 0.05 to 1; smaller is more "
-        f"private. {FROM_SETTINGS}",
-        show_default=False,
+        f"private. {FROM_SETTINGS}"
     ),
 ]
 WeightNorm = Annotated[
@@ -69,27 +67,22 @@ WeightNorm = Annotated[
         help="Weigh records by their features so that every score has norm at most this public "
         "C, instead of clipping: estimates are then consistent. With d columns ½√(d + 4) is "
         "sensible. The prior's precision follows, 4C times the length of the longest "
-        "record, unless --prior-scale says otherwise.",
-        show_default=False,
+        "record, unless --prior-scale says otherwise."
     ),
 ]
 PriorScale = Annotated[
     float | None,
     typer.Option(
         help="Standard deviation of the prior, public. Sensible: 0.05 to 1; the noise that ε "
-        f"costs grows with its square. {FROM_SETTINGS}",
-        show_default=False,
+        f"costs grows with its square. {FROM_SETTINGS}"
     ),
 ]
-Intercept = Annotated[
-    bool | None, typer.Option(help=f"Add a constant feature. {FROM_SETTINGS}", show_default=False)
-]
+Intercept = Annotated[bool | None, typer.Option(help=f"Add a constant feature. {FROM_SETTINGS}")]
 Limit = Annotated[
     float | None,
     typer.Option(
         help="Clamp standardised features to ± this public bound. Sensible: 1 to 3. "
-        f"{FROM_SETTINGS}",
-        show_default=False,
+        f"{FROM_SETTINGS}"
     ),
 ]
 NoLimit = Annotated[bool, typer.Option("--no-limit", help="Do not clamp features.")]
@@ -102,59 +95,47 @@ NoNoiseScale = Annotated[
 ]
 Correlation = Annotated[
     float | None,
-    typer.Option(
-        help=f"Assumed correlation of features within a group; public. {FROM_SETTINGS}",
-        show_default=False,
-    ),
+    typer.Option(help=f"Assumed correlation of features within a group; public. {FROM_SETTINGS}"),
 ]
 Group = Annotated[
     list[str] | None,
     typer.Option(
         help="Features of one group, comma-separated; once for every group. By default all "
-        "features are one group.",
-        show_default=False,
+        "features are one group."
     ),
 ]
 NoiseScale = Annotated[
     float | None,
     typer.Option(
         help="Release samples with this public standard deviation instead of the guide's "
-        f"covariance. Any value works if the temperature is calibrated to ε. {FROM_SETTINGS}",
-        show_default=False,
+        f"covariance. Any value works if the temperature is calibrated to ε. {FROM_SETTINGS}"
     ),
 ]
 Steps = Annotated[
     int | None,
-    typer.Option(help="Steps of SVI; 1000 if not given.", show_default=False),
+    typer.Option(help="Steps of SVI; 1000 if not given."),
 ]
 Rate = Annotated[
     float | None,
-    typer.Option(
-        help="Poisson sampling rate of SVI's batches; 0.1 if not given.", show_default=False
-    ),
+    typer.Option(help="Poisson sampling rate of SVI's batches; 0.1 if not given."),
 ]
 Route = Annotated[
     str,
     typer.Option(
         help="How the leave-one-out fits are computed: optimum, the exact maximiser of the ELBO, "
         "with proven errors; coupled, by SVI alongside the fit. By default coupled if "
-        "--steps or --rate is given, else optimum.",
-        show_default=False,
+        "--steps or --rate is given, else optimum."
     ),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Processes that train the neighbours of the coupled method; by default this one does.",
-        show_default=False,
+        help="Processes that train the neighbours of the coupled method; by default this one does."
     ),
 ]
 Budget = Annotated[
     float | None,
-    typer.Option(
-        help="Limit on the total ε spent on the table; kept in its ledger.",
-        show_default=False,
-    ),
+    typer.Option(help="Limit on the total ε spent on the table; kept in its ledger."),
 ]
 
 

@@ -29,11 +29,11 @@ def account(
     ],
     html: Annotated[
         Path | None,
-        typer.Option(help="New file for a page with the same content.", show_default=False),
+        typer.Option(help="New file for a page with the same content."),
     ] = None,
     delta: Annotated[
         float | None,
-        typer.Option(help="δ of every ε; by default the budget's.", show_default=False),
+        typer.Option(help="δ of every ε; by default the budget's."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -62,8 +62,7 @@ def repair(
         typer.Option(
             help="DRAWS,TEMPERATURE of a release, in place of the ledger lines that cannot be "
             "verified; once for every release. It is treated as one at a temperature chosen "
-            "from the data, which is conservative.",
-            show_default=False,
+            "from the data, which is conservative."
         ),
     ] = None,
     as_json: Json = False,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from bdpvi._ground import outputs
+from bdpvi._ground import outputs, validate
 
 if TYPE_CHECKING:
     from bdpvi._ground.types import Budget
@@ -34,6 +34,13 @@ TABLES = (
 HELP = {"help_option_names": ["-h", "--help"]}
 """Settings of every program, inherited by its commands."""
 
+Data = Annotated[
+    str,
+    typer.Argument(
+        help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of one "
+        "kind."
+    ),
+]
 TableOption = Annotated[
     Path | None,
     typer.Option(
@@ -41,22 +48,17 @@ TableOption = Annotated[
         help="Public file of the table: how it is read, kinds, bounds and levels of its columns, "
         "whom ε protects, account and budget. By default TABLE.table.json beside it, as `bdpvi "
         "table` writes it, if there is one. Options override it.",
-        show_default=False,
     ),
 ]
 Drop = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Column to leave out, such as an identifier; once for every column.",
-        show_default=False,
-    ),
+    typer.Option(help="Column to leave out, such as an identifier; once for every column."),
 ]
 Categorical = Annotated[
     list[str] | None,
     typer.Option(
         help="Categorical column, though it holds numbers or many different values; once for "
-        "every column.",
-        show_default=False,
+        "every column."
     ),
 ]
 _UNKNOWN = (
@@ -75,14 +77,13 @@ _CONSTANTS = (
     '["F", "M"]}.'
 )
 _CONSENT = "With --from-data only; without it each becomes a level of its own."
-Unknown = Annotated[str, typer.Option(help=_UNKNOWN, show_default=False)]
+Unknown = Annotated[str, typer.Option(help=_UNKNOWN)]
 Settings = Annotated[
     str,
     typer.Option(
         metavar="FILE[:METHOD]",
         help="Settings from `bdpvi tune`, for the method bdp-vi-mean-field or another release of "
         "this library. By default settings that follow from ε alone.",
-        show_default=False,
     ),
 ]
 Folder = Annotated[Path, typer.Argument(help="Folder of `bdpvi fit`, or OUT.secret. It is secret.")]
@@ -98,16 +99,14 @@ Seed = Annotated[
     int | None,
     typer.Option(
         help="Seed of split, batches and base noise, for an experiment: nothing may be released "
-        "from it. Without it they are secret.",
-        show_default=False,
+        "from it. Without it they are secret."
     ),
 ]
 BaseRate = Annotated[
     float | None,
     typer.Option(
         help="Public guess of the fraction of class 1, where one class is rare. Never take it from "
-        "the table.",
-        show_default=False,
+        "the table."
     ),
 ]
 RowCount = Annotated[
@@ -116,7 +115,6 @@ RowCount = Annotated[
         "--rows",
         help="Public number of rows of the table, within a factor of 3, such as 1e4. It is "
         "published, rounded. By default the number is estimated privately.",
-        show_default=False,
     ),
 ]
 LedgerFile = Annotated[
@@ -126,7 +124,6 @@ LedgerFile = Annotated[
         help="Ledger file of everything spent on this table; created if missing. By default "
         "TABLE.ledger.jsonl beside the table's file, or the one of a table with the same rows. "
         "Give it for a newer table of the same people. Keep it secret.",
-        show_default=False,
     ),
 ]
 Unit = Annotated[
@@ -162,24 +159,20 @@ RowsPerUnit = Annotated[
 Secret = Annotated[
     Path | None,
     typer.Option(
-        help="New folder for the work and its key; OUT.secret if not given. Never share it.",
-        show_default=False,
+        help="New folder for the work and its key; OUT.secret if not given. Never share it."
     ),
 ]
 BudgetOption = Annotated[
     float | None,
     typer.Option(
-        "--budget",
-        help="Limit on the total ε spent on the table; the first --epsilon by default.",
-        show_default=False,
+        "--budget", help="Limit on the total ε spent on the table; the first --epsilon by default."
     ),
 ]
 Numeric = Annotated[
     list[str] | None,
     typer.Option(
         help="Numeric column; once for every column. A kind given neither by this nor by "
-        "--categorical is estimated privately too.",
-        show_default=False,
+        "--categorical is estimated privately too."
     ),
 ]
 Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]
@@ -208,9 +201,7 @@ class TableArguments:
     categorical: Categorical = None
     constants: Annotated[
         Path | None,
-        typer.Option(
-            help=f"{_CONSTANTS} Columns that it does not name are not used.", show_default=False
-        ),
+        typer.Option(help=f"{_CONSTANTS} Columns that it does not name are not used."),
     ] = None
     encoding: Annotated[str, typer.Option(help=_ENCODING)] = "onehot"
 
@@ -332,12 +323,11 @@ class WholeTable(TableArguments):
         str, typer.Option(help="Target column of a file; yes/no, unless --model.")
     ] = ""
     missing: Annotated[str, typer.Option(help=f"{_CONSENT} {_MISSING}")] = "refuse"
-    unknown: Annotated[str, typer.Option(help=f"{_CONSENT} {_UNKNOWN}", show_default=False)] = ""
+    unknown: Annotated[str, typer.Option(help=f"{_CONSENT} {_UNKNOWN}")] = ""
     constants: Annotated[
         Path | None,
         typer.Option(
-            help=f"{_CONSTANTS} Bounds and categories of other columns are estimated privately.",
-            show_default=False,
+            help=f"{_CONSTANTS} Bounds and categories of other columns are estimated privately."
         ),
     ] = None
     encoding: Annotated[str, typer.Option(help=f"With --from-data only. {_ENCODING}")] = "onehot"
@@ -384,8 +374,7 @@ def remaining(header: Sequence[str], drop: Sequence[str] | None) -> list[str]:
     Raises:
         ValueError: naming one that it lacks.
     """
-    if unknown := [one for one in drop or () if one not in header]:
-        raise ValueError(f"drop={unknown[0]!r} must be a column of the table")
+    validate.columns("drop", drop or (), header)
     return [one for one in header if one not in (drop or ())]
 
 

@@ -9,16 +9,11 @@ import typer
 
 from bdpvi._ground import outputs
 from bdpvi._ground.outputs import several
-from bdpvi.commands.options import Quiet, TableOption, declared
+from bdpvi.commands.options import Data, Quiet, TableOption, declared
 
 
 def partition(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="A file of any kind that private takes; a folder, a glob or a URL of such files."
-        ),
-    ],
+    data: Data,
     by: Annotated[str, typer.Option(help="Column that identifies persons.")],
     out: Annotated[Path, typer.Option(help="New folder for the Parquet files. It is secret.")],
     table: TableOption = None,

@@ -28,7 +28,6 @@ def predict(
             "--id",
             help="Column that the predictions begin with, as it is in the file; once for every "
             "column.",
-            show_default=False,
         ),
     ] = None,
     unknown: Unknown = "",

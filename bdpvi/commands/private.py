@@ -70,8 +70,7 @@ Categories = Annotated[
         help="Encoding of categories without public levels: counted, one feature for each "
         "sufficiently frequent name; hashed, at no cost and without names. By default "
         "hashed if a name would need more than a tenth of the records, by their noisy "
-        "number.",
-        show_default=False,
+        "number."
     ),
 ]
 FromData = Annotated[
@@ -102,27 +101,24 @@ Model = Annotated[
 TargetBounds = Annotated[
     tuple[float, float] | None,
     typer.Option(
-        help="Public lower and upper bound of a linear model's target; values beyond are clamped.",
-        show_default=False,
+        help="Public lower and upper bound of a linear model's target; values beyond are clamped."
     ),
 ]
 Largest = Annotated[
     int | None,
-    typer.Option(help="Public bound of counts; larger ones are clamped.", show_default=False),
+    typer.Option(help="Public bound of counts; larger ones are clamped."),
 ]
 Classes = Annotated[
     list[str] | None,
     typer.Option(
         help="A class, as a public value of the target; once for each class, in order for an "
-        "ordinal model.",
-        show_default=False,
+        "ordinal model."
     ),
 ]
 Exposure = Annotated[
     str,
     typer.Option(
-        help="Column with the exposure of each row, such as years at risk, for a model of counts.",
-        show_default=False,
+        help="Column with the exposure of each row, such as years at risk, for a model of counts."
     ),
 ]
 Plan = Annotated[
@@ -253,7 +249,7 @@ def _look_first(table: WholeTable, given: dict[str, Any], *, yes: bool, quiet: b
     asked["epsilon"] = None if given["from_data"] else given["epsilon"]
     said = {name: given[name] for name in ("unit", "rows_per_unit", "one_row_per_person")}
     check_said(table.data, **said)  # refused by options alone
-    look_first(Path(table.data), yes=yes, quiet=quiet, **asked, **vars(table.file))
+    look_first(Path(table.data), table.file, yes=yes, quiet=quiet, **asked)
 
 
 def _carry_out(

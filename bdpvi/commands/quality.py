@@ -27,10 +27,7 @@ NoReport = Annotated[
 TestFraction = Annotated[float, typer.Option(help="Fraction of the rows held out for the report.")]
 Groups = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Column for whose values the report scores apart; once for every column.",
-        show_default=False,
-    ),
+    typer.Option(help="Column for whose values the report scores apart; once for every column."),
 ]
 
 

@@ -35,8 +35,7 @@ Temperature = Annotated[
     float | None,
     typer.Option(
         help="Temperature of the noise, chosen without looking at the data. By default "
-        "calibrated to --epsilon. Four times the temperature halves ε.",
-        show_default=False,
+        "calibrated to --epsilon. Four times the temperature halves ε."
     ),
 ]
 Guarantee = Annotated[
@@ -44,8 +43,7 @@ Guarantee = Annotated[
     typer.Option(
         help=f"Kind of guarantee: {', '.join(GUARANTEES)}. By default worst-case if the fit "
         "supports it (the optimum of a clipped model with a noise scale); else bayesian if "
-        "it is certified; else typical, a statement about most records only.",
-        show_default=False,
+        "it is certified; else typical, a statement about most records only."
     ),
 ]
 LargeDelta = Annotated[
@@ -59,24 +57,21 @@ Conversion = Annotated[
     str,
     typer.Option(
         help=f"Conversion of the cost to a Bayesian ε: {', '.join(CONVERSIONS)}. By default the "
-        "conversion of the fit.",
-        show_default=False,
+        "conversion of the fit."
     ),
 ]
 Draws = Annotated[
     int | None,
     typer.Option(
         help="Number of posterior samples; k of them cost as much as one at 1/k of the "
-        "temperature. By default from the settings, or 1.",
-        show_default=False,
+        "temperature. By default from the settings, or 1."
     ),
 ]
 Epsilon = Annotated[
     float | None,
     typer.Option(
         help="Limit on the total ε spent on the table. 0.1 is strong, 1 is usual, above 3 is "
-        "weak. By default no limit.",
-        show_default=False,
+        "weak. By default no limit."
     ),
 ]
 GROUPS = "every group of at least this share of the population, such as 0.1"
@@ -84,16 +79,14 @@ GroupShares = Annotated[
     list[float] | None,
     typer.Option(
         help=f"Also the ε of {GROUPS}; once for every share. By default only of the mean over "
-        "everybody.",
-        show_default=False,
+        "everybody."
     ),
 ]
 GroupShare = Annotated[
     float | None,
     typer.Option(
         help=f"The guarantee is for {GROUPS}: a Bayesian one, but for each group and not only for "
-        "the mean over everybody.",
-        show_default=False,
+        "the mean over everybody."
     ),
 ]
 

@@ -22,12 +22,11 @@ def summary(
         typer.Option(
             metavar="COLUMN=LEVEL",
             help="Level that the others of a category are compared with; once for every column.",
-            show_default=False,
         ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="File for a forest plot, such as forest.png.", show_default=False),
+        typer.Option(help="File for a forest plot, such as forest.png."),
     ] = None,
     as_json: Json = False,
 ) -> None:

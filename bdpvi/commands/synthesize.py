@@ -14,7 +14,7 @@ from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
 from bdpvi.commands.check import Yes, look_first
-from bdpvi.commands.counted import begun, counted_bytes, digest_of
+from bdpvi.commands.counted import begun, counted_bytes
 from bdpvi.commands.engine import Dask, Workers, engine
 from bdpvi.commands.options import (
     BudgetOption,
@@ -59,7 +59,7 @@ Data = Annotated[
 Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]
 Number = Annotated[
     int | None,
-    typer.Option("--rows", help="Rows; by default as many as are estimated.", show_default=False),
+    typer.Option("--rows", help="Rows; by default as many as are estimated."),
 ]
 Tables = Annotated[
     int, typer.Option(help="Number of tables, which vary like tables from other samples and noise.")
@@ -71,13 +71,11 @@ def synthesize(
     epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")],
     out: Out,
     table: TableOption = None,
-    target: Annotated[
-        str, typer.Option(help="Most important column, such as a label.", show_default=False)
-    ] = "",
+    target: Annotated[str, typer.Option(help="Most important column, such as a label.")] = "",
     delta: Delta = 1e-6,
     also: Annotated[
         list[str] | None,
-        typer.Option(help="Columns a,b,c that are counted together too.", show_default=False),
+        typer.Option(help="Columns a,b,c that are counted together too."),
     ] = None,
     from_data: Annotated[
         bool,
@@ -165,9 +163,9 @@ def synthesize(
     identity: Identity | None = None
     if blocks is None:
         look_first(
-            Path(data), yes=yes, quiet=quiet or as_json, types=known, target=target, positive=None,
-            drop=[*(drop or ()), *out_of_it], categorical=categorical or (), numeric=numeric or (),
-            **protected, **vars(file),
+            Path(data), file, yes=yes, quiet=quiet or as_json, types=known, target=target,
+            positive=None, drop=[*(drop or ()), *out_of_it], categorical=categorical or (),
+            numeric=numeric or (), **protected,
         )  # fmt: skip
         frame = with_text_names(whole.frame(text=True, least=0))
         identity = Identity.of(frame, file.signs[:2])
@@ -188,7 +186,7 @@ def synthesize(
             shown = None if track is progress.silent else track
             rows_ = blocks.records(executor, track=shown, what="pass")
             identity = look(rows_, order, file.signs[:2])  # before there is a ledger
-        digest = digest_of(blocks or data, executor)
+        digest = whole.fingerprint(executor)
         limit = known_of.limit(None if budget is None else bdpvi.Budget(budget, delta))
         people = known_of.opened(data, identity, ledger, other_people)
         Places.of(out=out, secret=folder, ledger=people.path, shared=out, output=output)

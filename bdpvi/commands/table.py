@@ -10,36 +10,27 @@ import typer
 
 from bdpvi._ground import outputs, store
 from bdpvi._ground.outputs import several
-from bdpvi.commands.options import OneRowPerPerson, RowsPerUnit, TableOption, Unit
+from bdpvi.commands.options import Data, OneRowPerPerson, RowsPerUnit, TableOption, Unit
 
 if TYPE_CHECKING:
     from bdpvi.tables.draft import Draft
 
 
 def table(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of "
-            "one kind, whose first 200,000 rows are read."
-        ),
-    ],
-    sheet: Annotated[
-        str, typer.Option(help="Sheet of an Excel workbook that has several.", show_default=False)
-    ] = "",
+    data: Data,
+    sheet: Annotated[str, typer.Option(help="Sheet of an Excel workbook that has several.")] = "",
     unit: Unit = "",
     rows_per_unit: RowsPerUnit = 1,
     one_row_per_person: OneRowPerPerson = False,
     account: Annotated[
         str,
         typer.Option(
-            help="Name of the ledger beside it, where tables of the same people have one.",
-            show_default=False,
+            help="Name of the ledger beside it, where tables of the same people have one."
         ),
     ] = "",
     budget: Annotated[
         float | None,
-        typer.Option(help="Limit on the total ε spent on the table.", show_default=False),
+        typer.Option(help="Limit on the total ε spent on the table."),
     ] = None,
     delta: Annotated[float, typer.Option(help="δ of that limit.")] = 1e-5,
     declared_in: TableOption = None,
@@ -48,6 +39,7 @@ def table(
 
     The file is TABLE.table.json beside the table, and all other commands find it there. What it
     declares already stays; what it lacks is drafted from the rows and marked "from_data": true.
+    Of a folder, a glob or a URL the first 200,000 rows are read.
     Marks are refused by every release: write what is known without the rows, and delete them. Keep
     the file secret until then. Each entry was tried on the cells. For the owner only.
 

@@ -136,8 +136,7 @@ class Order:
         types = {n: one for n, one in (schema.columns if schema else {}).items() if n not in known}
         out |= {name for name, one in types.items() if one.kind in UNUSED}
         if (unit := settings.unit) != ROW:
-            if (found := list(header).count(unit)) != 1:
-                raise ValueError(f"unit={unit!r} must be a column once, there are {found}")
+            validate.columns("unit", [unit], header)
             out.add(unit)
         if out & set(known):
             raise ValueError(

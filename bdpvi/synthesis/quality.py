@@ -277,5 +277,5 @@ def _made(released: Synthetic, train: pd.DataFrame) -> tuple[Made, ...]:
         pooled = tuple(one for one, crowd in levels if crowd)
         of = tuple(names[one] for one in parents[at])
         size = released.counts.sizes[at]
-        found.append(Made(name, grid.size(column), size, pooled, of, str(unfit[name])))
+        found.append(Made(name, grid.size(column), size, pooled, of, grid.said(unfit[name])))
     return tuple(found)

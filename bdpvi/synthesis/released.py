@@ -41,7 +41,7 @@ from bdpvi.synthesis.content import File, Receipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts, count, count_columns
 from bdpvi.synthesis.network import Network, network, redrawn
 from bdpvi.synthesis.order import Order, for_persons
-from bdpvi.synthesis.source import Source, look
+from bdpvi.synthesis.source import look, opened
 
 _MOST_ROWS = 10**8
 _AT_ONCE = 14
@@ -228,13 +228,14 @@ def synthesize(
     said = known.people(settings.unit, settings.rows_per_unit, one_row_per_person)
     settings = replace(settings, unit=said["unit"], rows_per_unit=said["rows_per_unit"])
     file = file if known.path is None else known.format({} if file is None else vars(file))
-    source = Source.of(table, **said, file=file, executor=executor, progress=progress)
-    schema = source.schema(schema or known.schema)
-    order = Order.of(source.header, schema, target, epsilon, delta, settings)
-    rehearse(order, source.file)
+    header, rows, file, schema = opened(
+        table, schema or known.schema, **said, file=file, executor=executor, progress=progress
+    )
+    order = Order.of(header, schema, target, epsilon, delta, settings)
+    rehearse(order, file)
     own = None if work is not None else known.ledger(path, ledger)
     keyed = work is None and (own is not None or in_use())
-    identity = look(source.rows, order, source.file.signs[:2] if keyed else None)
+    identity = look(rows, order, file.signs[:2] if keyed else None)
     if keyed and own is None:
         own = joined(identity)
     if work is None:
@@ -243,12 +244,12 @@ def synthesize(
         kept: Ledger | None = None
         if own is not None:
             kept = account(path, identity, ledger, own, other_people=other_people, budget=budget)
-        people, name = for_persons(kept, settings, source.rows), Key.fresh().work
+        people, name = for_persons(kept, settings, rows), Key.fresh().work
         work = Transaction(people, secret, name=name, alone=True, what="synthesize")
     facts = {
         "people": OTHER_PEOPLE if other_people else None, "table_file": known.described or None
     }  # fmt: skip
-    made = as_read(work.perform(Synthesis(source.rows, order)), source.file, **facts)
+    made = as_read(work.perform(Synthesis(rows, order)), file, **facts)
     receipt = made.receipt.assuming(*work.ledger.assumptions)
     together = together_of(work.ledger, order.delta)
     return replace(made, receipt=replace(receipt, together=together))
@@ -341,7 +342,7 @@ class Synthesis:
         measured = order.plan(complete)
         coded = table.map(_coded, complete)
         unfit, exact = coded.sum(_first, measured.sizes)
-        said = {column: str(one) for column, one in unfit.items()}
+        said = {column: grid.said(one) for column, one in unfit.items()}
         nothing = [(one.levels, one.bounds) for one in NOTHING.values()]
         for column in order.kinds:
             found = complete.columns[column]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.progress import bar
@@ -13,7 +12,7 @@ from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.identity import Identity
-from bdpvi.datasets.looks import Misread
+from bdpvi.datasets.looks import misread, tell_of_misread
 from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.records import Held, Records, Spread
 from bdpvi.datasets.schema import Schema, in_file
@@ -27,60 +26,41 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
-    """A table.
+def opened(
+    table: pd.DataFrame | Table | str | os.PathLike[str],
+    schema: Schema | None,
+    *,
+    unit: str,
+    rows_per_unit: int,
+    one_row_per_person: bool,
+    file: FileFormat | None,
+    executor: Executor | None,
+    progress: bool,
+) -> tuple[list[str], Records[pd.DataFrame], FileFormat, Schema | None]:
+    """Return a table's header and rows, how it is written, and its schema with its file's signs.
 
-    Attributes:
-        header: the names of its columns.
-        rows: the rows.
-        file: how it is written, if it is in files.
-        declared: declared types of its columns, if it has any.
+    Arguments as for :func:`bdpvi.synthesize`.
+
+    Raises:
+        ValueError: naming the argument at fault.
     """
-
-    header: list[str]
-    rows: Records[pd.DataFrame]
-    file: FileFormat = field(default_factory=FileFormat)
-    declared: Schema | None = None
-
-    @classmethod
-    def of(
-        cls,
-        table: pd.DataFrame | Table | str | os.PathLike[str],
-        unit: str,
-        rows_per_unit: int,
-        one_row_per_person: bool,
-        file: FileFormat | None,
-        executor: Executor | None,
-        progress: bool,
-    ) -> Source:
-        """Return the table; arguments as for :func:`bdpvi.synthesize`.
-
-        Raises:
-            ValueError: naming the argument at fault.
-        """
-        table = in_memory(table)
-        path = table.path or table if isinstance(table, Table) else table
-        persons.check_said(
-            path, unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person
-        )
-        if isinstance(table, str | os.PathLike | Table) or in_blocks(table):
-            blocks = Table.of(table, file=file)
-            track = bar if progress else None
-            rows = blocks.records(executor, track=track, what="pass")
-            return cls(list(blocks.header), rows, blocks.file, blocks.schema)
-        if executor is not None:
-            raise ValueError("executor: a table in memory needs no workers; leave it out")
-        if file is not None:
-            raise ValueError("file: a table in memory is not read from a file; leave it out")
-        frame = with_text_names(table)
-        check_dtype(frame, unit)
-        return cls(list(frame.columns), Held(frame))
-
-    def schema(self, given: Schema | None) -> Schema | None:
-        """Return a schema with the file's signs."""
-        given = given or self.declared
-        return given if isinstance(self.rows, Held) else in_file(given, self.header, self.file)
+    table = in_memory(table)
+    path = table.path or table if isinstance(table, Table) else table
+    persons.check_said(
+        path, unit=unit, rows_per_unit=rows_per_unit, one_row_per_person=one_row_per_person
+    )
+    if isinstance(table, str | os.PathLike | Table) or in_blocks(table):
+        blocks = Table.of(table, file=file)
+        rows = blocks.records(executor, track=bar if progress else None, what="pass")
+        header = list(blocks.header)
+        return header, rows, blocks.file, in_file(schema or blocks.schema, header, blocks.file)
+    if executor is not None:
+        raise ValueError("executor: a table in memory needs no workers; leave it out")
+    if file is not None:
+        raise ValueError("file: a table in memory is not read from a file; leave it out")
+    frame = with_text_names(table)
+    check_dtype(frame, unit)
+    return list(frame.columns), Held(frame), FileFormat(), schema
 
 
 def look(
@@ -100,17 +80,17 @@ def look(
         ValueError: if rows of one person lie in several blocks, or a block has other rows when it
             is read again.
     """
-    types = {name: one.reading for name, one in order.declared.items()} | dict(order.types)
-    types = {name: one for name, one in types.items() if one is not None}
+    read_by = {name: one.reading for name, one in order.declared.items()} | dict(order.types)
+    types = {name: one for name, one in read_by.items() if one is not None}
     limit = order.limit if isinstance(rows, Spread) else None
     facts = rows.sum(_facts, types, tuple(order.kinds), limit, signs)
-    odd, misread, persons = facts[:3]
+    odd, found, persons = facts[:3]
     if isinstance(rows, Spread):
         rows.check()
     if limit is not None:
         limit.check(persons)
     tell_owner(odd, "line", ODD)
-    misread.tell()
+    tell_of_misread(found, types)
     return facts[3] if signs else None
 
 
@@ -123,6 +103,6 @@ def _facts(
 ) -> tuple[Any, ...]:
     """Return the number of lines left out of a block, what is misread, the persons, and whose
     rows they are."""
-    persons = Persons() if limit is None else limit.persons(frame)
+    persons: Persons = ([], 0) if limit is None else limit.persons(frame)
     whose = (Identity.of(frame, signs),) if signs else ()
-    return int(frame.attrs.get(LEFT_OUT, 0)), Misread.of(frame, types, names), persons, *whose
+    return int(frame.attrs.get(LEFT_OUT, 0)), misread(frame, types, names), persons, *whose

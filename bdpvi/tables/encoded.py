@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground.outputs import several
-from bdpvi._ground.types import TooFewRecordsError, tell_owner
+from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.datasets import bought
 from bdpvi.datasets.cells import Cells, Columns, LazyColumns, read_cell, read_cells
 from bdpvi.datasets.encoding import Encoding, with_text_names
@@ -38,13 +38,6 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 WITHOUT = "a target or an exposure is blank or outside the range of the model"
 """Why a row is not used."""
-
-
-def read_rows(frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
-    """Return the rows with a target; tell the owner how many rows have none."""
-    rows, left_out = usable(frame, pipeline)
-    tell_owner(left_out, "row", WITHOUT)
-    return rows
 
 
 def rows_of(frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
@@ -127,7 +120,7 @@ class CountCells:
         rounding = bought.count_rounding(self.purchase, self.distance)
         return _plan(_gaussian(self.distance, rounding))
 
-    def draw(self, plan: Plan[None], key: Key) -> bought.Counted:
+    def draw(self, plan: Plan[None], key: Key) -> tuple[float, bought.Purchase]:
         """Count."""
         cells = self.rows.map(columns_of)
         return bought.count(cells, self.purchase, distance=self.distance, key=key)
@@ -210,24 +203,25 @@ def encode(
     distance = mine * math.sqrt(bought.COUNTS)
     if feasible:
         check(pipeline, purchase, left)
-    first = perform(CountCells(rows, purchase, distance))
+    records, first = perform(CountCells(rows, purchase, distance))
     price: dict[str, Any] = {
         "distance": mine * math.sqrt(1 - bought.COUNTS),
         "delta": bought.NAMES * pipeline.delta,
         "rows": left.rows,
     }
-    wanted = first.purchase
+    wanted = first
     if pipeline.hashed is None:
-        wanted = bought.hashed_if_few(wanted, first.records, **price)
-    need = first.purchase.need(left.distance)
+        wanted = bought.hashed_if_few(wanted, records, **price)
+    need = first.need(left.distance)
     if feasible:
-        spent = gaussian_guarantee(first.distance**2, pipeline.delta, first.rounding)
+        rounding = bought.count_rounding(purchase, distance)
+        spent = gaussian_guarantee(distance**2, pipeline.delta, rounding)
         assert spent is not None
         paid_for = f"counting the records spent {spent.epsilon:.2g} of ε"
-        _refuse_few(pipeline, wanted, first.records, need, left, paid_for)
+        _refuse_few(pipeline, wanted, records, need, left, paid_for)
     second = perform(EstimateConstants(rows, purchase, wanted, price, pipeline.types_used))
     paid = (distance, price["distance"]) if purchase.queries else (distance,)
-    return Encoded(second, paid, first.records, need)
+    return Encoded(second, paid, records, need)
 
 
 def _plan(*events: Priced) -> Plan[None]:
@@ -307,26 +301,12 @@ def _refuse_few(
     spent: str,
 ) -> None:
     """Raise TooFewRecordsError if preprocessing or intervals need more records."""
-    if records < bought.TOO_FEW * need:
-        raise TooFewRecordsError(_too_few(pipeline, purchase, records, need, left, spent))
-    rows = pipeline.expected_rows or min(max(records, FEWEST), MOST)
-    share = 0.0 if purchase.empty else bought.SHARE
-    known = replace(pipeline, expected_rows=rows)
-    promising(known, purchase.fewest_features, share, left, len(purchase.names))
-
-
-def _gaussian(distance: float, rounding: float) -> SampledGaussian:
-    return SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
-
-
-def _too_few(
-    pipeline: Pipeline,
-    purchase: bought.Purchase,
-    records: float,
-    need: int,
-    left: Remaining,
-    spent: str,
-) -> str:
+    if records >= bought.TOO_FEW * need:
+        rows = pipeline.expected_rows or min(max(records, FEWEST), MOST)
+        share = 0.0 if purchase.empty else bought.SHARE
+        known = replace(pipeline, expected_rows=rows)
+        promising(known, purchase.fewest_features, share, left, len(purchase.names))
+        return
     ways = [
         "public bounds and categories for these columns, which cost nothing (constants=, "
         "--constants FILE)"
@@ -340,8 +320,12 @@ def _too_few(
         epsilon = gaussian_epsilon(variance, (1 - bought.NAMES) * pipeline.delta)
     if epsilon < (math.inf if left.budget is None else left.budget.epsilon):
         ways.append(f"epsilon={epsilon:.2g} (--epsilon), if the ledger's budget allows it")
-    return (
+    raise TooFewRecordsError(
         f"about {max(records, 0):.0f} records are too few: ε = {pipeline.epsilon:g} needs about "
         f"{need} to estimate bounds and categories of {several(len(purchase.bought), 'column')} "
         f"privately. Options: {'; or '.join(ways)}. Nothing was fitted: {spent}"
     )
+
+
+def _gaussian(distance: float, rounding: float) -> SampledGaussian:
+    return SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)

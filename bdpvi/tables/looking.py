@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import TooFewRecordsError, tell_owner
@@ -174,16 +175,12 @@ def seen(
 
 def _check(header: Sequence[str], asked: Asked) -> None:
     """Refuse options that name no column."""
-    for name, columns in (
+    for argument, names in (
         ("target", [asked.target] if asked.target else []), ("drop", asked.drop),
         ("categorical", asked.categorical), ("numeric", asked.numeric),
         ("unit", [] if asked.unit == ROW else [asked.unit]),
     ):  # fmt: skip
-        for one in columns:
-            if (count := header.count(one)) != 1:
-                raise ValueError(
-                    f"{name}={one!r} must be a column of the table once, there are {count}"
-                )
+        validate.columns(argument, names, header)
 
 
 def _types(header: Sequence[str], asked: Asked, file: FileFormat) -> dict[str, ColumnType]:

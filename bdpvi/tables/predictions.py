@@ -21,7 +21,7 @@ from bdpvi._ground.progress import bar
 from bdpvi._ground.store import claimed
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cell, read_columns
-from bdpvi.datasets.columns import as_named, label
+from bdpvi.datasets.columns import label
 from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import Unclear, tell_of_unclear, unclear
@@ -209,13 +209,7 @@ class Predictions:
         if encoding.unknown == "other":  # each cell is read by itself anyway
             features = encoding.whole(table)
         else:
-            there = [one for one in self.encoding.columns if one.name in frame]
-            read = {
-                one.name: as_named(one, frame[one.name], self.guess)
-                for one in there
-                if one.type is None
-            }
-            features, _ = self.encoding.counted(frame.assign(**read))
+            features, _ = self.encoding.counted(frame, self.guess)
         found = unclear(encoding, table)
         blank = features.new_zeros(len(features), dtype=torch.bool)
         if (place := getattr(self.release.model, "exposure", None)) is not None:

@@ -31,13 +31,13 @@ from bdpvi.datasets.dataset import BlockData, Data, Dataset, People
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.identity import Identity
-from bdpvi.datasets.looks import Misread, beyond, tell_of_clamped, tell_of_target
+from bdpvi.datasets.looks import misread, tell_of_misread
 from bdpvi.datasets.objects import in_memory
 from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.records import Held, Records
 from bdpvi.datasets.schema import in_file
 from bdpvi.datasets.table import Table, in_blocks
-from bdpvi.datasets.tables import dataset_from_frame
+from bdpvi.datasets.tables import dataset_from_frame, read_file
 from bdpvi.datasets.units import RowLimit, at_most, persons_of, without_unit
 from bdpvi.privacy.accounts import account, in_use, joined
 from bdpvi.privacy.book import ROW, checked
@@ -49,7 +49,7 @@ from bdpvi.releases.received import release_of
 from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import encoded, files, spread
-from bdpvi.tables.encoded import encode, encoded_of, read_rows, rows_of
+from bdpvi.tables.encoded import encode, encoded_of, rows_of
 from bdpvi.tables.pipeline import Pipeline, Remaining
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.rehearsal import rehearse
@@ -320,7 +320,7 @@ class Work:
             pipeline = {"name": Path(table).stem, **pipeline}
             raw = not pipeline.get("from_data")
             named = (unit, *pipeline.get("categorical", ()))
-            table, types = _read(table, file, raw, pipeline.get("types"), named)
+            table, types = read_file(table, file, raw, pipeline.get("types"), named)
             pipeline["types"] = types
         keyed = own is not None or (in_use() and not isinstance(table, Dataset))
         if keyed and not isinstance(table, Dataset | Table):
@@ -338,12 +338,16 @@ class Work:
             people = table.people
         elif isinstance(table, Table):
             spread.check(Pipeline(**pipeline))
-            if unit != ROW:
-                limit, pipeline["types"] = _first_rows(table, pipeline.get("types"), people)
         elif unit == ROW:
             persons.warn_of_repeats(table, unit, 4)
-        else:
-            table, pipeline["types"] = _of_persons(table, pipeline.get("types"), people)
+        if unit != ROW and not isinstance(table, Dataset):
+            types = pipeline.get("types")
+            type_, pipeline["types"] = (None, None) if types is None else types.of_unit(unit)
+            limit = RowLimit(unit, rows_per_unit, type_)
+            if isinstance(table, Table):
+                without_unit(table.header, unit)
+            else:
+                table, limit = _of_persons(table, limit), None
         made = Pipeline(**pipeline)
         work = cls(
             table, made, people, budget, progress, file, where, executor, there, limit, known
@@ -366,26 +370,17 @@ class Work:
         """Show the owner what may be read otherwise than meant, before anything is charged."""
         if isinstance(self.table, Dataset):
             return
-        if isinstance(self.table, Table):
-            assert self.looked  # the first pass, which tells what it finds
-            return
-        frame, pipeline = with_text_names(self.table), self.pipeline
-        types = pipeline.types_used
-        if not pipeline.from_data:
-            used = [name for name in self.header if name not in pipeline.drop]
-            Misread.of(frame, types, used).tell()
-        if pipeline.model is None:
-            type_, positive = pipeline.target_type, pipeline.positive_label
-            tell_of_target(frame[pipeline.target], type_, positive)
-        elif hasattr(pipeline.model, "largest"):
-            clamped = beyond(self.rows.y, pipeline.model)
-            tell_of_clamped(clamped, len(self.rows), pipeline.model)
+        if not isinstance(self.table, Table) and not self.pipeline.from_data:
+            used = [name for name in self.header if name not in self.pipeline.drop]
+            types = self.pipeline.types_used
+            tell_of_misread(misread(with_text_names(self.table), types, used), types)
+        assert self.looked  # the first pass, which tells what it finds
 
     @cached_property
     def rows(self) -> Rows:
         """The raw rows that have a target, in memory."""
         assert not isinstance(self.table, Dataset | Table)
-        return read_rows(self.table, self.pipeline)
+        return rows_of(self.table, self.pipeline)
 
     @property
     def spread(self) -> Records[pd.DataFrame] | None:
@@ -401,10 +396,12 @@ class Work:
         return self.table.records(self.executor, track=track, what="pass")
 
     @cached_property
-    def looked(self) -> tuple[int, Identity]:
-        """The number of rows of a table in blocks that have a target, and whose rows it has."""
-        assert self._all_rows is not None
-        return spread.look(self._all_rows, self.pipeline, self.limit, self.file.signs[:2])
+    def looked(self) -> tuple[int, Identity | None]:
+        """The number of rows that have a target, and, of a table in blocks, whose rows it has."""
+        if (rows := self._all_rows) is not None:
+            return spread.look(rows, self.pipeline, self.limit, self.file.signs[:2])
+        assert not isinstance(self.table, Dataset | Table)
+        return spread.look(Held(self.table), self.pipeline)
 
     @property
     def header(self) -> list[str]:
@@ -697,38 +694,11 @@ def _declared(table: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read(
-    table: str | os.PathLike[str],
-    file: FileFormat,
-    raw: bool,
-    types: Schema | None,
-    named: Sequence[str],
-) -> tuple[pd.DataFrame, Schema | None]:
-    """Return the rows of a file, columns of names as written, and the types of its columns."""
-    read = Table.of(table, file=file)
-    if raw or types is not None:
-        types = in_file(types, list(read.header), file)
-    written = {*named, *(() if types is None else types.read_by)}
-    return read.frame(text=raw, least=0 if raw else 1, written=written), types
-
-
-def _first_rows(
-    table: Table, types: Schema | None, people: People
-) -> tuple[RowLimit, Schema | None]:
-    """Return the rows used of each person of a table in blocks, and the other columns' types."""
-    without_unit(table.header, people.unit)
-    type_, rest = (None, None) if types is None else types.of_unit(people.unit)
-    return RowLimit(people.unit, people.rows_per_unit, type_), rest
-
-
-def _of_persons(
-    table: pd.DataFrame, types: Schema | None, people: People
-) -> tuple[pd.DataFrame, Schema | None]:
-    """Return the first rows of every person without their names, and the other columns' types."""
-    type_, rest = (None, None) if types is None else types.of_unit(people.unit)
-    kept = at_most(with_text_names(table), people.unit, people.rows_per_unit, type=type_)
-    numbered = kept.groupby(persons_of(kept[people.unit], type_)).ngroup()
-    return kept.drop(columns=people.unit).set_index(numbered.rename(PERSON)), rest
+def _of_persons(table: pd.DataFrame, limit: RowLimit) -> pd.DataFrame:
+    """Return the first rows of every person, numbered instead of named."""
+    kept = at_most(with_text_names(table), limit.unit, limit.rows, type=limit.type)
+    numbered = kept.groupby(persons_of(kept[limit.unit], limit.type)).ngroup()
+    return kept.drop(columns=limit.unit).set_index(numbered.rename(PERSON))
 
 
 def _held(file: Path, secret: Path, ledger: Path | None) -> Places:

@@ -11,20 +11,21 @@ from typing import Any
 
 import pandas as pd
 
-from bdpvi.datasets.cells import read, read_cell
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, date_formats, shapes
 from bdpvi.datasets.measuring import MOST_CATEGORIES, objection
 from bdpvi.datasets.schema import Schema, in_file
+from bdpvi.datasets.spelling import spell
 from bdpvi.datasets.table import LEFT_OUT
-from bdpvi.datasets.types import ANY, BLANK, BOOLEAN, NUMBERS, ColumnType, types_of
+from bdpvi.datasets.types import ANY, BLANK, BOOLEAN, NUMBERS, UNFIT, ColumnType, types_of
 from bdpvi.privacy.book import ROW
 from bdpvi.tables.looks import ColumnLook
 
 FEW = 10
 """A column with at most this number of values names nobody."""
 _NEARLY_ALL = 0.95
+_ANY = ColumnType()
 _LABELS = 1000
 """Most labels of a block that are counted."""
 READ = ("numbers", "names", "blank", "unread")
@@ -188,11 +189,11 @@ def _each(
 ) -> Iterator[tuple[object, int, float, str, str]]:
     """Yield each value, its number of cells, its number and its label, and how it is read."""
     for value, count in _tally(values).items():
-        one, label, blank = read_cell(value, type)
-        status, finite = read(value, type)[1], math.isfinite(one)
+        one, label, status = (type or _ANY).of_text(spell(value))
+        finite = math.isfinite(one)
         if status == BLANK:
             how = "blank"
-        elif blank or (number and not finite):
+        elif status == UNFIT or (number and not finite):
             how = "unread"
         else:
             how = "numbers" if finite else "names"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.datasets.cells import read_cells
@@ -54,8 +52,8 @@ def look(
     frames: Records[pd.DataFrame],
     pipeline: Pipeline,
     limit: RowLimit | None = None,
-    signs: tuple[str, str] = (".", ""),
-) -> tuple[int, Identity]:
+    signs: tuple[str, str] | None = None,
+) -> tuple[int, Identity | None]:
     """Return the number of rows that are used, and whose all rows are.
 
     The owner is told about the others and the target.
@@ -66,7 +64,7 @@ def look(
         frames: all rows.
         pipeline: the steps and their settings.
         limit: the rows used of each person; None for all.
-        signs: as for :meth:`bdpvi.datasets.identity.Identity.of`.
+        signs: as for :meth:`bdpvi.datasets.identity.Identity.of`; None if it is not wanted.
 
     Raises:
         ValueError: if rows of one person lie in two parts, each of which would keep some. It is for
@@ -89,23 +87,21 @@ def look(
 
 
 def _facts(
-    whole: pd.DataFrame, pipeline: Pipeline, limit: RowLimit | None, signs: tuple[str, str]
-) -> tuple[int, int, int, dict[str, int], int, Persons, Identity]:
+    whole: pd.DataFrame, pipeline: Pipeline, limit: RowLimit | None, signs: tuple[str, str] | None
+) -> tuple[int, int, int, dict[str, int], int, Persons, Identity | None]:
     """Return rows in use, others of them, lines left out, counts of the target's labels, targets
     beyond their public bound, the persons, and whose rows they are."""
-    frame, persons = whole, Persons()
-    if limit is not None:
-        frame, persons = limit.of(whole), limit.persons(whole)
+    frame = whole if limit is None else limit.of(whole)
+    persons: Persons = ([], 0) if limit is None else limit.persons(whole)
     rows, left_out = usable(frame, pipeline)
     labels: dict[str, int] = {}
     if pipeline.model is None:
-        cells = read_cells(frame[pipeline.target], pipeline.target_type)
-        counts = np.bincount(cells.codes[~cells.blank], minlength=len(cells.names)).tolist()
-        most = sorted(zip(counts, cells.names, strict=True), reverse=True)[:_SHOWN]
-        labels = {name: count for count, name in most if count}
+        counts = read_cells(frame[pipeline.target], pipeline.target_type).counts
+        labels = dict(sorted(counts.items(), key=lambda one: one[::-1], reverse=True)[:_SHOWN])
     odd = int(whole.attrs.get(LEFT_OUT, 0))
     clamped = beyond(rows.y, pipeline.model)
-    return len(rows), left_out, odd, labels, clamped, persons, Identity.of(whole, signs)
+    whose = Identity.of(whole, signs) if signs else None
+    return len(rows), left_out, odd, labels, clamped, persons, whose
 
 
 def name_of(table: Table) -> str:

@@ -198,7 +198,7 @@ def test_new_fields_are_in_a_file_and_values_are_written(tmp_path: Path) -> None
     codes, odd = grid.encode(seen, pd.Series(["1970-01-01 02:00", "x", None]))
     rows = grid.decode(seen, codes[:1], np.random.default_rng(0))
     assert str(rows.dt.tz) == "Europe/Berlin"
-    assert odd.unread == 0
+    assert odd["unread"] == 0
     for given_, said in (
         ({"kind": "number", "symbol": "5"}, "symbol='5' must be a sign"),
         ({"kind": "datetime", "zone": "Mars"}, "zone='Mars' must be a name"),

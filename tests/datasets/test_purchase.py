@@ -132,9 +132,9 @@ def test_the_number_of_rows_is_as_noisy_as_its_price() -> None:
     purchase = bought.Purchase.of(["age", "t"], target="t", numeric=["age"])
     found = np.array(
         [
-            bought.count(
-                Held(numbers(ROWS)), purchase, distance=0.5, key=Key.of_seed(1).child(i)
-            ).records
+            bought.count(Held(numbers(ROWS)), purchase, distance=0.5, key=Key.of_seed(1).child(i))[
+                0
+            ]
             for i in range(20_000)
         ]
     )
@@ -149,8 +149,7 @@ def test_any_table_is_answered() -> None:
                 ["age", "t"], target="t", numeric=numeric, categorical=categorical
             )
             table: Held[Columns] = Held(numbers(values))
-            counted = bought.count(table, purchase, distance=0.1, key=Key.of_seed(0))
-            wanted = counted.purchase
+            _, wanted = bought.count(table, purchase, distance=0.1, key=Key.of_seed(0))
             made = bought.buy(table, wanted, distance=0.1, delta=1e-6, key=Key.of_seed(1))
             x = made.whole(numbers(values))
             assert len(x) == len(values)
