@@ -120,7 +120,8 @@ def test_intervals_know_of_the_noise() -> None:
         assert release.guide is not None
         law = release.guide.distribution
         scores.append((law.mean[:2] - truth) / law.stddev[:2])
-    assert 0.4 < float(torch.stack(scores).square().mean().sqrt()) < 2.0
+    # 12 scores of deviation 0.6 to 0.8 have a mean square below 0.25 ** 2 in a run of 1,000.
+    assert 0.25 < float(torch.stack(scores).square().mean().sqrt()) < 2.0
 
 
 def test_intervals_of_rare_columns_cover_or_are_not_given(monkeypatch: Any) -> None:
