@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bdpvi._ground import validate
 from bdpvi.datasets.spelling import check_date_format, check_signs
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 CHARSETS = {"utf-8": "utf-8-sig", "utf-16": "utf-16", "latin-1": "latin-1", "cp1252": "cp1252"}
 
@@ -68,24 +64,3 @@ class FileFormat:
     def plain(self) -> bool:
         """Whether numbers are written as Python writes them."""
         return self.signs[:2] == (".", "")
-
-
-def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with its column names as text, without control characters.
-
-    Raises:
-        ValueError: if it is not a table, or a name occurs twice.
-    """
-    import pandas as pd
-
-    if not isinstance(frame, pd.DataFrame):
-        raise ValueError(
-            f"frame must be a pandas DataFrame, got {type(frame).__name__}; for arrays of numbers "
-            "there is Dataset.of"
-        )
-    names = ["".join(c if c.isprintable() else "\ufffd" for c in str(n)) for n in frame.columns]
-    frame = frame.set_axis([name.strip() for name in names], axis=1)
-    if not frame.columns.is_unique:
-        name = frame.columns[frame.columns.duplicated()][0]
-        raise ValueError(f"the column name {name!r} occurs more than once")
-    return frame

@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 
 from bdpvi._ground.outputs import GUARDED
-from bdpvi.datasets.formats import CHARSETS, FileFormat, with_text_names
+from bdpvi.datasets.columns import with_text_names
+from bdpvi.datasets.formats import CHARSETS, FileFormat
 from bdpvi.datasets.stored import Stored, unpacked
 
 if TYPE_CHECKING:
