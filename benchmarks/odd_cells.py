@@ -191,6 +191,8 @@ def polars(cells: Sequence[Any], _: Path) -> Carried:
     import polars as pl
 
     try:
+        if any(isinstance(one, int) and one.bit_length() > 63 for one in cells):
+            raise OverflowError
         column = pl.Series("c", cells)
         column.to_list()
     except BaseException:  # of cells of several types, and Polars' own panics
@@ -294,24 +296,28 @@ def column_of(chance: random.Random) -> list[Any]:
     return [chance.choice(few)() for _ in range(chance.choice((3, 40, 3000)))]
 
 
+def wrong(carrier: str, cells: Sequence[Any], name: str, folder: Path) -> list[Any]:
+    """Return the cells that are not read as the law does: what each is, is read as, and should."""
+    source, own = CARRIERS[carrier](cells, folder)
+    rows = next(Table.of(source).records().rows())
+    found = each(read_columns(rows, {rows.columns[1]: TYPES[name]})[rows.columns[1]])
+    right = [alone(one, TYPES[name]) for one in own]
+    return [(repr(own[at]), found[at], right[at]) for at in differ(found, right)]
+
+
 def fuzzed(carrier: str, cells: int, chance: random.Random, folder: Path) -> Counts:
     """Read so many odd cells, or a few more, from a carrier."""
     counts = Counts()
     while counts.cells < cells:
         made, name = column_of(chance), chance.choice([*TYPES])
         try:
-            source, own = CARRIERS[carrier](made, folder)
-            rows = pd.concat([*Table.of(source).records().rows()][:1])
-            found = each(read_columns(rows, {rows.columns[1]: TYPES[name]})[rows.columns[1]])
-            right = [alone(one, TYPES[name]) for one in own]
-            wrong = [*differ(found, right)]
+            found = wrong(carrier, made, name, folder)
+            counts.differences += len(found)
+            counts.examples += [(name, *one) for one in found[:3]]
         except Exception as error:  # counted
             counts.exceptions += 1
             counts.examples.append((name, made[:3], repr(error)[:300]))
-            wrong = []
         counts.cells += len(made)
-        counts.differences += len(wrong)
-        counts.examples += [(name, repr(own[at]), found[at], right[at]) for at in wrong[:3]]
     return counts
 
 

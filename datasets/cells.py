@@ -97,7 +97,7 @@ class Cells:
         import pyarrow
 
         source = pyarrow.array(self.numbers) if self._source is None else self._source
-        found = _one_by_one(*_distinct(source), self.type or _ANY)
+        found = _one_by_one(source, self.type or _ANY)
         return found.names, found.codes
 
     @property
@@ -182,7 +182,7 @@ def read_array(
             found = _of_numbers(numbers, array, chosen)
         elif _is_text(array.type) and not (declared or chosen.symbol):
             found = _of_texts(array, chosen)
-    found = found or _one_by_one(*_distinct(array), chosen, declared)
+    found = found or _one_by_one(array, chosen, declared)
     found.type = type
     return found
 
@@ -260,11 +260,6 @@ def coded(array: Any) -> tuple[Any, NDArray[np.integer[Any]]]:
     return compute.utf8_trim(levels, SPACE), at.to_numpy()
 
 
-def _distinct(array: Any) -> tuple[list[str | None], NDArray[np.integer[Any]]]:
-    texts, at = coded(array)
-    return texts.to_pylist(), at
-
-
 def _cells(array: Any) -> list[Any]:
     def one(scalar: Any) -> object:
         try:
@@ -278,14 +273,10 @@ def _cells(array: Any) -> list[Any]:
         return list(map(one, array))
 
 
-def _one_by_one(
-    texts: list[str | None],
-    at: NDArray[np.integer[Any]],
-    chosen: ColumnType,
-    declared: Collection[str] = frozenset(),
-) -> Cells:
-    """Read each of some texts once; the last is a blank, for the index -1."""
-    each = [chosen.of_text(one, declared) for one in (*texts, None)]
+def _one_by_one(array: Any, chosen: ColumnType, declared: Collection[str] = frozenset()) -> Cells:
+    """Read each text of an array once, and at last a blank, for the index -1."""
+    texts, at = coded(array)
+    each = [chosen.of_text(one, declared) for one in (*texts.to_pylist(), None)]
     names = tuple(sorted({label for _, label, status in each if status in (OK, UNKNOWN)}))
     places = {name: place for place, name in enumerate(names)} | {"": -1}
     codes = np.array([places[one[1]] for one in each], dtype=np.int64)[at]
@@ -322,7 +313,7 @@ def _of_texts(array: Any, chosen: ColumnType) -> Cells | None:
     numbers[rest] = np.nan
     found = _of_numbers(numbers, array, chosen)
     if found is not None and len(rest):
-        others = _one_by_one(*_distinct(array.take(rest)), chosen)
+        others = _one_by_one(array.take(rest), chosen)
         status = found.status.copy()
         numbers[rest], status[rest] = others.numbers, others.status
         return Cells(numbers, status=status, source=array)

@@ -292,3 +292,24 @@ def distinct(name: str, values: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be texts, got {values!r:.80}")
     if not values or len(set(values)) != len(values):
         raise ValueError(f"{name} must have at least one entry and none twice, got {some(values)}")
+
+
+def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with its column names as text, without control characters.
+
+    Raises:
+        ValueError: if it is not a table, or a name occurs twice.
+    """
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        raise ValueError(
+            f"frame must be a pandas DataFrame, got {type(frame).__name__}; for arrays of numbers "
+            "there is Dataset.of"
+        )
+    names = ["".join(c if c.isprintable() else "\ufffd" for c in str(n)) for n in frame.columns]
+    frame = frame.set_axis([name.strip() for name in names], axis=1)
+    if not frame.columns.is_unique:
+        name = frame.columns[frame.columns.duplicated()][0]
+        raise ValueError(f"the column name {name!r} occurs more than once")
+    return frame

@@ -36,7 +36,7 @@ from bdpvi.datasets.columns import (
     some,
     told_apart,
 )
-from bdpvi.datasets.lines import with_text_names as with_text_names
+from bdpvi.datasets.columns import with_text_names as with_text_names
 from bdpvi.datasets.origin import Origin
 from bdpvi.datasets.types import ColumnType
 

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from bdpvi._ground.outputs import GUARDED
+from bdpvi.datasets.columns import with_text_names
 from bdpvi.datasets.formats import CHARSETS, FileFormat
 from bdpvi.datasets.stored import Stored, unpacked
 
@@ -180,25 +181,6 @@ def names_of(names: Any) -> list[str]:
     """
     shown = [str(one).strip() or f"Unnamed: {at}" for at, one in enumerate(names)]
     return list(with_text_names(pd.DataFrame(columns=shown)).columns)
-
-
-def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the table with its column names as text, without control characters.
-
-    Raises:
-        ValueError: if it is not a table, or a name occurs twice.
-    """
-    if not isinstance(frame, pd.DataFrame):
-        raise ValueError(
-            f"frame must be a pandas DataFrame, got {type(frame).__name__}; for arrays of numbers "
-            "there is Dataset.of"
-        )
-    names = ["".join(c if c.isprintable() else "\ufffd" for c in str(n)) for n in frame.columns]
-    frame = frame.set_axis([name.strip() for name in names], axis=1)
-    if not frame.columns.is_unique:
-        name = frame.columns[frame.columns.duplicated()][0]
-        raise ValueError(f"the column name {name!r} occurs more than once")
-    return frame
 
 
 def _values(line: str, separator: str) -> list[str] | None:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from bdpvi.datasets import objects
+from bdpvi.datasets.columns import with_text_names
 from bdpvi.datasets.digests import of_bytes, of_rows
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.lines import Text, chunks, names_of, parsed, with_text_names
+from bdpvi.datasets.lines import Text, chunks, names_of, parsed
 from bdpvi.datasets.objects import cleaned, frame_of, sliced
 from bdpvi.datasets.records import Block
 from bdpvi.datasets.sheets import READERS, Observations, Sheet

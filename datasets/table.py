@@ -20,8 +20,9 @@ import pandas as pd
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cells
+from bdpvi.datasets.columns import with_text_names
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.lines import guessed, separator_of, with_text_names
+from bdpvi.datasets.lines import guessed, separator_of
 from bdpvi.datasets.objects import LEFT_OUT as LEFT_OUT
 from bdpvi.datasets.objects import frame_of, in_memory
 from bdpvi.datasets.openers import BYTES as BYTES

@@ -239,3 +239,5 @@ def test_a_fuzz_of_cells(carrier: str, tmp_path: Path) -> None:
         pytest.importorskip("polars")
     counts = odd_cells.fuzzed(carrier, 1000, random.Random(0), tmp_path)
     assert (counts.differences, counts.exceptions) == (0, 0), counts.examples
+    for cells in (ODD, ODD[::-7], ["\ud800", "x"], [None, None], [1, 10**5000], [np.array([1.5])]):
+        assert not odd_cells.wrong(carrier, cells, "none", tmp_path)

@@ -291,6 +291,8 @@ def test_objects_in_memory_are_tables() -> None:
         assert cells_of(in_memory(one)) == cells_of(FRAME)
     for one in [arrow, frame]:
         assert Table.of(one).records().sum(len) == 3
+    coded = pa.DictionaryArray.from_arrays([0, 1, 2, None], ["F", "F", None])
+    assert cells_of(in_memory(pa.table({"sex": coded}))) == [["sex"], ["F", "F", None, None]]
     once = arrow.to_reader()
     assert len(in_memory(once)) == 3
     with pytest.raises(ValueError, match="a stream gives them once, so open it again"):
