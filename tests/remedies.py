@@ -65,20 +65,20 @@ def remedies() -> set[str]:
 
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
-    "commands/test_table_files.py::test_an_excel_export_needs_one_command_and_one_edit": (
+    "commands/test_table_command.py::test_an_excel_export_needs_one_command_and_one_edit": (
         'commands/table: say in "source"',
         "releases/table_file: write what is known",
     ),
-    "commands/test_table_files.py::test_lines_above_the_names_and_a_second_sheet_are_named": (
+    "commands/test_table_command.py::test_lines_above_the_names_and_a_second_sheet_are_named": (
         "datasets/sheets: choose one",
         "tables/looking: delete the lines above",
     ),
-    "commands/test_table_files.py::test_it_finds_how_a_file_is_written": (
+    "commands/test_table_command.py::test_it_finds_how_a_file_is_written": (
         "commands/table: declare it, or --drop it",
         "datasets/lines: `bdpvi table` finds it",
         "datasets/looks: `bdpvi table` finds it",
     ),
-    "commands/test_table_files.py::test_what_a_file_says_is_refused_with_a_remedy": (
+    "commands/test_table_command.py::test_what_a_file_says_is_refused_with_a_remedy": (
         "commands/table: give --table FILE",
         "releases/table_file: declare account",
         "releases/table_file: declare one of them",

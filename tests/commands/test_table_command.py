@@ -123,8 +123,8 @@ def test_it_finds_how_a_file_is_written(case: str, tmp_path: Path) -> None:
     frame = frame.rename(columns={"hba1c": "größe"} if case == "latin-1" else {})
     separator = "," if case == "cells" else ";"
     frame.to_csv(path, sep=separator, index=False, encoding=charset)
-    made = ("synthesize", "--data", path, "--epsilon", 3, "--one-row-per-person", "--no-report")
-    made = (*made, "--drop", "empty", "--quiet", "--budget", 9, "--out")
+    made: tuple[object, ...] = ("synthesize", "--data", path, "--epsilon", 3, "--no-report")
+    made = (*made, "--one-row-per-person", "--drop", "empty", "--budget", 9, "--quiet", "--out")
     if case == "cells":
         given: dict[str, Any] = {"target": "sick", "positive": "no", "epsilon": 3.0}
         given |= {"one_row_per_person": True, "drop": ["empty"], "ledger": bdpvi.Ledger()}
