@@ -131,7 +131,7 @@ def as_objects(cells: Sequence[Any]) -> pd.Series[Any]:
     return pd.Series(held, dtype=object)
 
 
-def guessed(cells: list[Any], dtype: Any) -> pd.Series[Any]:
+def guessed(cells: Sequence[Any], dtype: Any) -> pd.Series[Any]:
     """Return a column as pandas makes it where a dtype cannot hold the cells."""
     for kind in (dtype, None):
         try:
@@ -300,8 +300,9 @@ def wrong(carrier: str, cells: Sequence[Any], name: str, folder: Path) -> list[A
     """Return the cells that are not read as the law does: what each is, is read as, and should."""
     source, own = CARRIERS[carrier](cells, folder)
     rows = next(Table.of(source).records().rows())
-    found = each(read_columns(rows, {rows.columns[1]: TYPES[name]})[rows.columns[1]])
-    right = [alone(one, TYPES[name]) for one in own]
+    type_, column = TYPES[name], rows.columns[1]
+    found = each(read_columns(rows, {} if type_ is None else {column: type_})[column])
+    right = [alone(one, type_) for one in own]
     return [(repr(own[at]), found[at], right[at]) for at in differ(found, right)]
 
 

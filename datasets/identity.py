@@ -278,7 +278,7 @@ def _all_numbers(array: Any) -> Any:
     text = types.is_string(array.type) or types.is_large_string(array.type)
     if not text or compute.count_distinct(probe).as_py() < _NAMES * len(probe):
         return None
-    found = None
+    found: Any = None
     try:
         for some in (probe, array):  # other texts take long
             texts = compute.utf8_trim(some, SPACE)

@@ -80,7 +80,7 @@ TARGETS: dict[str, Any] = {
 def coefficients(X: Any, y: Any, **given: Any) -> list[float]:
     """Return those of an experiment."""
     model = PrivateLogisticRegression(**{**CLASSES, **given}).fit(X, y)
-    return [*model.coef_[0], *model.intercept_]  # type: ignore[no-any-return]
+    return [*model.coef_[0], *model.intercept_]
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_a_table_is_one_whatever_carries_it(kind: str, expected: list[float]) ->
     model = PrivateLogisticRegression(**CLASSES).fit(X, Y)
     assert [*model.coef_[0], *model.intercept_] == expected
     assert model.encoding_ is None
-    bought = {"random_state": 0, "classes": (0, 1), "expected_rows": N}
+    bought: Any = {"random_state": 0, "classes": (0, 1), "expected_rows": N}
     made = [PrivateLogisticRegression(**bought).fit(one, Y) for one in (X, NUMBERS)]
     assert made[0].coef_.tolist() == made[1].coef_.tolist()
     assert made[0].center_.tolist() == made[1].center_.tolist()
@@ -180,7 +180,8 @@ def test_what_is_no_table_of_declared_types_is_refused_before_a_charge(
     model = PrivateLogisticRegression(classes=(0, 1), ledger=str(tmp_path / "people.jsonl"))
     with pytest.raises(ValueError, match=message):
         model.fit(X, Y)
-    for y in (NUMBERS, Y.to_numpy().reshape(2, -1, 1), 7, None):
+    wrong: tuple[Any, ...] = (NUMBERS, Y.to_numpy().reshape(2, -1, 1), 7, None)
+    for y in wrong:
         with pytest.raises(ValueError, match=r"y|1d|shape"):
             model.fit(NUMBERS, y)
     with pytest.raises(ValueError, match=r"unit.* has dtype float64, which names nobody exactly"):
@@ -230,6 +231,6 @@ def test_predictions_count_the_cells_that_say_nothing() -> None:
     np.testing.assert_allclose(found, numbers.predict_proba(centre), rtol=1e-12)
     ward = NUMBERS.assign(ward=pd.Categorical(WARD, dtype=TOWN))
     model = PrivateLogisticRegression(**CLASSES).fit(ward, Y)
-    new = [{"age": 30, "dose": "x", "ward": "W"}, {"age": 30, "dose": None, "ward": "N"}, 7]
+    new: Any = [{"age": 30, "dose": "x", "ward": "W"}, {"age": 30, "dose": None, "ward": "N"}, 7]
     with pytest.warns(ReadingWarning, match="unfit: 1 of 'dose'; unlisted level: 1 of 'ward'"):
         assert model.predict(new).shape == (3,)
