@@ -201,7 +201,10 @@ def array_of(values: pd.Series[Any]) -> Any:
         if isinstance(kind, np.dtype) and kind.kind in "biufMm":
             return pyarrow.array(values.to_numpy())
         if isinstance(kind, np.dtype) and kind.kind == "O":
-            return pyarrow.array(values.to_numpy(), pyarrow.large_string(), from_pandas=True)
+            cells = values.to_numpy()
+            if {*map(type, cells)} - {type(None)} in ({int}, {float}):
+                return pyarrow.array(cells)
+            return pyarrow.array(cells, pyarrow.large_string(), from_pandas=True)
         known = isinstance(kind, pd.StringDtype | pd.ArrowDtype | pd.DatetimeTZDtype)
         if known or type(values.array).__name__ in _MASKED:
             return _whole(pyarrow.array(values.array))
