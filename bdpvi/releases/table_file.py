@@ -173,7 +173,7 @@ class TableFile:
         """What a receipt says of it: that it was used, and its source."""
         if self.path is None:
             return ""
-        return "used" if self.schema is None else self.schema.source or "used"
+        return "used" if self.schema is None else self.schema.source.rstrip(".") or "used"
 
     def noting(self, split: Split) -> Split:
         """Return records whose receipts say that the file was used."""
