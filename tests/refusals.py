@@ -752,10 +752,6 @@ CASES: dict[str, Case] = {
         lambda: sampled(t, "--out", t / "a"),
         lambda: sampled(t, "--out", t / "a", "--rows", 1),
     ),
-    "datasets/measuring: Leave {} out": lambda t: (
-        lambda: measured(pd.date_range("2020-01-01", periods=2000)),
-        lambda: measured(NAMES, drop=["c"]),
-    ),
     "datasets/measuring: list it in categorical (--categorical) if": lambda t: (
         lambda: measured(NAMES[:90]),
         lambda: measured(NAMES[:90], categorical=["c"]),

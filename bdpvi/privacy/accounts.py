@@ -140,12 +140,17 @@ def in_use() -> bool:
     return bool(_used)
 
 
-def joined(identity: Identity | None) -> Path | None:
-    """Return the account in use that has the rows of a table in memory, and tell its owner."""
-    same = [] if identity is None else _alike(_used, identity)[0]
-    if same:
-        _tell(f"this table has the rows of {same[0]}, and is charged there")
-    return same[0] if same else None
+def joined(identity: Identity | None, unit: str, rows_per_unit: int) -> Path | None:
+    """Return the account in use that has the rows of a table in memory, and tell its owner.
+
+    An account with another unit of privacy cannot be charged: without a ledger nothing is refused.
+    """
+    for one in () if identity is None else _alike(_used, identity)[0]:
+        book = Ledger(one).book()
+        if (book.unit, book.rows) == (unit, rows_per_unit):
+            _tell(f"this table has the rows of {one}, and is charged there")
+            return one
+    return None
 
 
 def _files(path: str) -> list[Path]:

@@ -237,7 +237,7 @@ def synthesize(
     keyed = work is None and (own is not None or in_use())
     identity = look(rows, order, file.signs[:2] if keyed else None)
     if keyed and own is None:
-        own = joined(identity)
+        own = joined(identity, settings.unit, settings.rows_per_unit)
     if work is None:
         secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
         budget = known.limit(None)

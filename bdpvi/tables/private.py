@@ -358,7 +358,7 @@ class Work:
         if keyed and isinstance(table, Table):
             identity = work.looked[1]
         if own is None and keyed:
-            own = joined(identity)
+            own = joined(identity, unit, rows_per_unit)
         if own is not None:
             found = account(path_of, identity, ledger, own, other_people=made.other_people)
             if out is not None:  # the account may be that of another table
