@@ -52,7 +52,7 @@ LIMITS = {"private": (300.0, 1536), "synthesize": (600.0, 1536), "fit": (360.0, 
 FULL, SPEED_UP = 2e7, 1.7
 """Rows of the limits, and the least gain of two workers over one."""
 LEVELS = list("abcde")
-KEY = Key.of_seed(0)
+KEY = Key(bytes(range(32)))
 _FEW = 20_000
 
 
