@@ -113,7 +113,7 @@ def account(
         with suppress(OSError):  # a folder that cannot be written to
             place = files[0].parent if files else own.parent
             stack.enter_context(FileLock(place / "accounts.lock", mode=0o600))
-        known = identity is None or any(map(identity.sealed(_key(own)).equals, _tables(own)))
+        known = identity is None or own in _alike([own], identity)[0]
         if identity is not None and not (known or other_people):
             places = [own, *files, *[Path(without_pattern(given)).resolve()] * bool(files)]
             same, alike = _others(own, {one.parent for one in places}, identity)
@@ -131,7 +131,7 @@ def account(
         if identity is not None and (new or known):
             _keep(own, identity)
         elif identity is not None:  # a refused table is not this account's
-            found.before_charge = partial(_keep, own, identity)
+            found.before_charge.append(partial(_keep, own, identity))
         return found
 
 
@@ -173,7 +173,9 @@ def _alike(found: Iterable[Path], identity: Identity) -> tuple[list[Path], list[
     """Return which ledgers have a table with the same rows, and which one with many of them."""
     same, alike = [], []
     for one in sorted(found):
-        mine, tables = identity.sealed(_key(one)), _tables(one)
+        if (key := _key(one)) is None:
+            continue
+        mine, tables = identity.sealed(key), _tables(one)
         if any(map(mine.equals, tables)):
             same.append(one)
         elif any(map(mine.shares, tables)):
@@ -181,12 +183,12 @@ def _alike(found: Iterable[Path], identity: Identity) -> tuple[list[Path], list[
     return same, alike
 
 
-def _key(ledger: Path) -> bytes:
-    """Return the key of a ledger's identities, from its random id."""
-    with suppress(OSError, ValueError, KeyError), ledger.open("rb") as file:
+def _key(ledger: Path) -> bytes | None:
+    """Return the key of a ledger's identities, from its random id; None if there is none."""
+    with suppress(OSError, ValueError, KeyError, TypeError), ledger.open("rb") as file:
         name = str(json.loads(file.readline())["id"])
         return hashlib.blake2b(name.encode(), digest_size=32, person=b"bdpvi identity").digest()
-    return bytes(32)  # there is none
+    return None
 
 
 def _tables(ledger: Path) -> list[Sealed]:
@@ -206,7 +208,9 @@ def _tables(ledger: Path) -> list[Sealed]:
 
 def _keep(ledger: Path, identity: Identity) -> None:
     """Keep the identity of a ledger's table beside it."""
-    tables, mine = _tables(ledger), identity.sealed(_key(ledger))
+    if (key := _key(ledger)) is None:
+        return  # a damaged ledger is refused at its charge
+    tables, mine = _tables(ledger), identity.sealed(key)
     if not any(map(mine.equals, tables)):
         content = json.dumps([asdict(one) for one in [*tables, mine][-_KEPT:]])
         store.write(ledger.with_name(f"{ledger.name}{_IDENTITY}"), content.encode())

@@ -94,7 +94,7 @@ class Ledger:
         self._content = b""
         self._state: tuple[int, int, int] | None = None
         self._heads: tuple[Path, ...] = ()
-        self.before_charge: Callable[[], None] | None = None
+        self.before_charge: list[Callable[[], None]] = []
         self.losses: dict[str, Any] = {}  # see bdpvi.bayesian.accounting.kept
         self.process: Account | None = None
         self.limits_all = False  # whether the budget is for all of the process too
@@ -103,7 +103,7 @@ class Ledger:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in memory may not be charged: the original would not see its charges.
-        return {**self.__dict__, "_owner": None, "_threads": None, "before_charge": None}
+        return {**self.__dict__, "_owner": None, "_threads": None, "before_charge": []}
 
     @classmethod
     def at(
@@ -211,9 +211,9 @@ class Ledger:
             ValueError: if the file is damaged, or if this is a copy of a ledger in memory, such as
                 in a forked process, whose charges would be lost.
         """
-        if self.before_charge is not None:
-            self.before_charge()
-            self.before_charge = None
+        while self.before_charge:
+            self.before_charge[0]()
+            del self.before_charge[0]
         self._write({"charge": replace(entry, note=entry.note or Note.now()).to_dict()})
 
     def mark(self, of: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from bdpvi import Budget, BudgetExceededError, Ledger, PrivacyUtilityWarning
 from bdpvi.datasets.identity import Identity
 from bdpvi.privacy import accounts
 from bdpvi.privacy.accounts import account, beside
+from bdpvi.privacy.book import Entry
 from bdpvi.releases.persons import OTHER_PEOPLE
 from bdpvi.tables import files
 
@@ -188,6 +192,30 @@ def test_a_given_ledger_is_taken_and_the_owner_told_once(data: Path) -> None:
         private(frame, 1.0, ledger=data.parent / "data" / "third.jsonl")
 
 
+def test_each_table_of_a_ledger_is_kept_at_its_charge(data: Path) -> None:
+    ledger = Ledger.at(data / "all.jsonl")
+    kept = data / "all.jsonl.identity"
+    frame = pd.read_csv(data / "p.csv")
+    frames = [frame.assign(age=frame["age"] + more) for more in (1, 2)]
+    for frame in frames:  # two works at once
+        account(data / "p.csv", Identity.of(frame), ledger)
+    assert not kept.exists()
+    ledger.charge(Entry(kind="release"))
+    assert len(json.loads(kept.read_text("utf-8"))) == 2
+
+
+def test_an_account_without_an_id_keeps_no_rows(data: Path) -> None:
+    own, identity = data / "p.csv.ledger.jsonl", Identity.of(pd.read_csv(data / "p.csv"))
+    ledger = Ledger.at(own)
+    for content in (b"[]\n", b"\xff\n", b"{}\n", b""):
+        own.write_bytes(content)
+        with suppress(ValueError):
+            account(data / "p.csv", identity, ledger)
+        with pytest.raises(ValueError, match=re.escape(own.name)):
+            ledger.charge(Entry(kind="release"))
+        assert not own.with_name(f"{own.name}.identity").exists()
+
+
 def test_without_a_ledger_nothing_is_refused(data: Path) -> None:
     frame = pd.read_csv(data / "p.csv")
     for fold in range(3):  # as in cross-validation
@@ -237,7 +265,9 @@ def test_what_is_kept_is_the_owner_s_alone(data: Path) -> None:
         assert kept.stat().st_mode & 0o077 == 0
     text = kept.read_text()
     frame = pd.read_csv(data / "p.csv")
-    mine = Identity.of(frame).sealed(accounts._key(data / "p.csv.ledger.jsonl"))
+    key = accounts._key(data / "p.csv.ledger.jsonl")
+    assert key is not None
+    mine = Identity.of(frame).sealed(key)
     assert mine.digest in text
     public = b"".join(one.read_bytes() for one in (data.parent / "out").iterdir())
     ledger = (data / "p.csv.ledger.jsonl").read_bytes()
