@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from bdpvi.datasets.cells import array_of, coded, numbers_of
@@ -325,12 +326,17 @@ def _overlap(one: Counts, other: Counts) -> bool:
 
 
 def _alike(one: Counts, other: Counts) -> bool:
-    """Return whether two tables with equal rows agree more than those of other people do.
+    """Return whether two tables with equal rows agree more than those of other people do."""
+    first, second = _pair(one, other)
+    pairs = [(first.get(k, 0), second.get(k, 0)) for k in {**first, **second}]
+    return len(pairs) > 0 and chance(np.array(pairs, float)) < _CHANCE
+
+
+def chance(pairs: NDArray[np.float64]) -> float:
+    """Return the chance that counts in two tables of other people, (m, 2), agree as much.
 
     For independent samples of one size from one population, sum (a - b)^2 / (a + b) over m kinds of
     rows is nearly chi-squared with m degrees of freedom (Pearson 1900).
     """
-    first, second = _pair(one, other)
-    pairs = np.array([(first.get(k, 0), second.get(k, 0)) for k in {**first, **second}], float)
-    distance = float(((pairs[:, 0] - pairs[:, 1]) ** 2 / pairs.sum(1)).sum()) if len(pairs) else 0.0
-    return len(pairs) > 0 and float(special.gammainc(len(pairs) / 2, distance / 2)) < _CHANCE
+    distance = ((pairs[:, 0] - pairs[:, 1]) ** 2 / pairs.sum(1)).sum()
+    return float(special.gammainc(len(pairs) / 2, distance / 2))

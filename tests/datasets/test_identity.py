@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pyarrow import feather, orc
+from scipy import stats
 
 from bdpvi.datasets import identity as identities
 from bdpvi.datasets.formats import FileFormat
@@ -186,6 +187,19 @@ def test_other_people_of_the_same_population_are_others(seed: int) -> None:
         first, other = (Identity.of(each).sealed(KEY) for each in frames)
         assert not first.equals(other)
         assert not first.shares(other)
+
+
+def test_the_chance_of_agreement_is_that_of_pearson() -> None:
+    random = np.random.default_rng(1)
+    kinds, found = random.dirichlet(np.full(30, 5.0)), []
+    for at in range(2000):
+        pairs = random.poisson(3000 * kinds, (2, 30)).T.astype(float)
+        found.append(identities.chance(pairs))
+        if at < 20:  # of equal totals it is the statistic of a contingency table
+            pairs[0] += np.maximum(pairs.sum(0)[::-1] - pairs.sum(0), 0)
+            right = stats.chi2_contingency(pairs.T, correction=False).statistic
+            assert identities.chance(pairs) == pytest.approx(stats.chi2.cdf(right, 30), rel=1e-9)
+    assert stats.kstest(found, "uniform").pvalue > 1e-3
 
 
 def test_half_of_the_rows_are_too_few() -> None:
