@@ -213,7 +213,8 @@ def _of_rows(rows: Sequence[Any]) -> pd.DataFrame:
         some = [rows[place] for place in at]
         kept = [one.tolist() if hasattr(one, "tolist") else list(one) for one in some]
     else:
-        names = list(next(one for one in rows if _form(one) == form))
+        orders = Counter(tuple(one) for one in rows if _form(one) == form)
+        names = list(orders.most_common(1)[0][0])
         at = [place for place, one in enumerate(rows) if isinstance(one, Mapping)]
         kept = [[rows[place].get(name) for name in names] for place in at]
     tell_owner(len(rows) - len(kept), "row", "it has not as many values as most, or is no row")

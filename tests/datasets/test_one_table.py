@@ -180,6 +180,13 @@ def test_what_has_no_rows_left_is_refused_by_name(name: str) -> None:
         Table.of(source)
 
 
+def test_names_have_the_order_of_most_rows() -> None:
+    rows = [{"sick": "no", "age": 7}, *RECORDS[1:]]
+    found = Table.of(rows).first()[0]
+    assert [*found] == ["age", "sick"]
+    assert found.iloc[0].tolist() == [7, "no"]
+
+
 def test_a_generator_that_has_begun_is_refused() -> None:
     source = ONCE["generator"]()
     next(source)
