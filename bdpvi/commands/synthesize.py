@@ -131,10 +131,10 @@ def synthesize(
     from bdpvi.synthesis.source import look
     from bdpvi.tables.private import places
 
-    known_of = declared(data, table, release=False).public(from_data)
-    protected = known_of.people(unit, rows_per_unit, one_row_per_person)
+    table_file = declared(data, table, release=False).public(from_data)
+    protected = table_file.people(unit, rows_per_unit, one_row_per_person)
     persons.check_said(data, **protected)
-    file, known = known_of.file, known_of.schema
+    file, known = table_file.file, table_file.schema
     blocks, whole = None, Table.of(data, file=file)
     if in_blocks(data) or workers is not None or dask:
         quality.check_in_memory(groups or ())
@@ -154,7 +154,7 @@ def synthesize(
         ),
     }
     folder = places(out, secret)[1]
-    path = known_of.ledger(data, ledger)
+    path = table_file.ledger(data, ledger)
     output = output_of(folder / NAME)
     where = Places.of(out=out, secret=folder, ledger=path, shared=out, output=output)
     _check(rows, tables)
@@ -181,14 +181,14 @@ def synthesize(
     options = repr(kept)
     price = {"epsilon": epsilon, "delta": delta}
     with engine(workers, dask) as executor, ExitStack() as stack:
-        rows_: Any = used
+        records: Any = used
         if blocks is not None:
             shown = None if track is progress.silent else track
-            rows_ = blocks.records(executor, track=shown, what="pass")
-            identity = look(rows_, order, file.signs[:2])  # before there is a ledger
+            records = blocks.records(executor, track=shown, what="pass")
+            identity = look(records, order, file.signs[:2])  # before there is a ledger
         digest = whole.fingerprint(executor)
-        limit = known_of.limit(None if budget is None else bdpvi.Budget(budget, delta))
-        people = known_of.opened(data, identity, ledger, other_people)
+        limit = table_file.limit(None if budget is None else bdpvi.Budget(budget, delta))
+        people = table_file.opened(data, identity, ledger, other_people)
         Places.of(out=out, secret=folder, ledger=people.path, shared=out, output=output)
         if limit is None and people.budget is None and not people.entries():
             limit = bdpvi.Budget(epsilon, delta)
@@ -206,9 +206,9 @@ def synthesize(
             more = {
                 "columns_dropped": len(drop or ()) or None,
                 "people": whose,
-                "table_file": known_of.described or None,
+                "table_file": table_file.described or None,
             }
-            return counted_bytes(rows_, order, work, file, more, held)
+            return counted_bytes(records, order, work, file, more, held)
 
         finished = not store.nothing_at(where.out)
         put = _same if finished else store.write

@@ -108,15 +108,16 @@ class Draft:
         frame, labels = _rows(data, file)
         columns = dict(content.get("columns", {}))
         left = {*columns, *content.get("left_out", {}), known.unit}
-        made = {str(n): drafted(frame[n], file, labels.get(str(n), ({}, ()))) for n in frame}
-        new_ones = {n: one for n, one in made.items() if n not in left and one is not None}
+        rest = [name for name in map(str, frame) if name not in left]
+        made = {name: drafted(frame[name], file, labels.get(name, ({}, ()))) for name in rest}
+        new_ones = {name: one for name, one in made.items() if one is not None}
         if new_ones:
             columns |= {n: one.entry | {FROM_DATA: True} for n, one in new_ones.items()}
             source = content.get("source", "Write here where these declarations are from.")
             content |= {"source": source, "columns": columns}
         known = TableFile.of(content, path)
         asked = Asked(types=known.schema, **known.people(ROW, 1, False))
-        unread = tuple(n for n in made if n not in left and n not in new_ones)
+        unread = tuple(name for name, one in made.items() if one is None)
         found = seen(frame, asked, file)
         return cls(content, tuple(new_ones.values()), unread, found, len(known.drafted))
 

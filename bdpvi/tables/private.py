@@ -174,9 +174,10 @@ def private(
             holds a copy of the output, and the fit if draws are from a guide, or the result of a
             training on a table in blocks.
         ledger: the table's ledger, or its file, which is created if missing. By default it lies
-            beside the table's file, so that another ``out`` still uses the same ledger; for a data
-            frame it lies in the secret folder, and receipts add what else this process spent on the
-            same rows.
+            beside the table's file, so that another ``out`` still uses the same ledger. A data
+            frame with the rows of an account that this process has used is charged there; for
+            any other it lies in the secret folder, and receipts add what else this process spent on
+            the same rows.
         budget: the total that may be spent on the table; by default ε and δ of the first call. Give
             a larger one if later calls need more.
         unit: the column that names persons, if the guarantee is for all rows of a person; it is not
@@ -374,7 +375,7 @@ class Work:
             used = [name for name in self.header if name not in self.pipeline.drop]
             types = self.pipeline.types_used
             tell_of_misread(misread(with_text_names(self.table), types, used), types)
-        assert self.looked  # the first pass, which tells what it finds
+        _ = self.looked  # the first pass, which tells what it finds
 
     @cached_property
     def rows(self) -> Rows:

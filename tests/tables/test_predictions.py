@@ -153,6 +153,11 @@ def test_a_file_without_a_column_is_refused_by_name(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["new", "release.json"]
 
 
+def test_an_option_that_a_release_cannot_follow_is_refused(release: Release) -> None:
+    with pytest.raises(ValueError, match="unknown='base': the release has other features"):
+        Predictions.of(release, pd.DataFrame({"age": [40]}), unknown="base", progress=False)
+
+
 def strict(release: Release, unknown: str) -> Release:
     """Return the release with an encoding that refuses a cell it does not know, or guesses it."""
     columns = (*constants_of(CONSTANTS).columns, OneHot("vip", ("False", "True")))
