@@ -11,7 +11,7 @@ from bdpvi.bayesian.accounting.estimators import Estimator
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.privacy import process
 from bdpvi.privacy.cost import Bound, Cost
-from bdpvi.privacy.events import Event
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.evidence import Evidence
 
 

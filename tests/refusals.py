@@ -58,8 +58,9 @@ from bdpvi.federated.federated_vi import fit_federated
 from bdpvi.federated.rounds import OTHER_CLIENT, SERVER_OF_SUMS, Rounds
 from bdpvi.networks import DPSGDSettings
 from bdpvi.privacy.book import Entry
-from bdpvi.privacy.events import NormCounts, PerturbedObjective, SampledGaussian
-from bdpvi.privacy.perturbed_objective import calibrate
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
+from bdpvi.privacy.perturbed_objective import PerturbedObjective, calibrate
 from bdpvi.privacy.repair import repair
 from bdpvi.regression import ObjectivePerturbation
 from bdpvi.releases.noisy_sum import NoisySum

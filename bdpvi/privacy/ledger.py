@@ -30,16 +30,14 @@ from bdpvi.privacy.book import (
     Book,
     Charge,
     Entry,
-    Priced,
     TemperatureOrigin,
     checked,
     follow,
-    for_unit,
     read_line,
     tally,
 )
 from bdpvi.privacy.cost import Assumption, Bound
-from bdpvi.privacy.distances import common_neighbours
+from bdpvi.privacy.event import Event, for_unit, neighbours_of
 from bdpvi.privacy.left import together
 from bdpvi.privacy.note import Note
 
@@ -295,7 +293,7 @@ class Ledger:
     def worst_case(
         self,
         delta: float,
-        planned: Sequence[Priced] | Mapping[Priced, int] | None = (),
+        planned: Sequence[Event] | Mapping[Event, int] | None = (),
         without: str | None = None,
     ) -> Bound | None:
         """Return the worst case of all charges together with ``planned``.
@@ -319,7 +317,7 @@ class Ledger:
     def altogether(
         self,
         delta: float,
-        planned: Sequence[Priced] | Mapping[Priced, int] | None = (),
+        planned: Sequence[Event] | Mapping[Event, int] | None = (),
         without: str | None = None,
     ) -> Bound | None:
         """Return :meth:`worst_case` with all that other ledgers of the same rows hold.
@@ -390,7 +388,7 @@ class Ledger:
                 f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; {self.said()}"
             )
 
-    def affordable(self, event: Priced, most: int) -> int:
+    def affordable(self, event: Event, most: int) -> int:
         """Return how many more of an event the budget allows, at most ``most``; it may be 0.
 
         Raises:
@@ -410,10 +408,10 @@ class Ledger:
 
         return most if not over(most) else bisect_left(range(1, most), True, key=over)
 
-    def check(self, event: Priced) -> None:
+    def check(self, event: Event) -> None:
         """Raise ValueError unless all charges and this event have a total."""
         book = self.book()
-        common_neighbours((*(book.events or ()), *for_unit({event: 1}, book.rows)))
+        neighbours_of((*(book.events or ()), *for_unit({event: 1}, book.rows)))
 
     def said(self, without: str | None = None) -> str:
         """Return the earlier charges in words."""

@@ -41,8 +41,8 @@ from bdpvi.models.parameters import Holder, TrainedModel, modules_of, typed
 from bdpvi.models.traces import check_without_targets
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Priced
 from bdpvi.privacy.dominating import steps_within
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.programs.arguments import Arguments
@@ -101,7 +101,7 @@ class DPVIPlan:
     together: int = 1
 
     @property
-    def events(self) -> tuple[Priced, ...]:
+    def events(self) -> tuple[Event, ...]:
         """The charged events."""
         return (self.event, Threshold(self.spare)) if self.spare else (self.event,)
 

@@ -22,7 +22,8 @@ from torch import Tensor
 from bdpvi.datasets.records import Held, Records
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import sum_rounding
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.privacy.solve import root
 from bdpvi.regression.score_families import ROBUST, Family, Linear
 from bdpvi.regression.score_posterior import (

@@ -17,7 +17,8 @@ from bdpvi.noise import secure
 from bdpvi.noise.batches import BatchPlan, Coins
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Assumption
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 
 Multiplier = TypeVar("Multiplier", float, Tensor)
 

@@ -10,8 +10,8 @@ from typing import Any
 from bdpvi._ground import validate
 from bdpvi._ground.types import BudgetExceededError
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Priced
 from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.transaction import Before, Plan, Transaction
@@ -51,7 +51,7 @@ class Steps:
     def __init__(
         self,
         ledger: Ledger,
-        event: Priced,
+        event: Event,
         *,
         kind: str,
         of: str,
@@ -65,7 +65,7 @@ class Steps:
         self._room, self._seen = 0, -1
         ledger.check(event)
 
-    def next(self, event: Priced, most: int | None) -> Steps:
+    def next(self, event: Event, most: int | None) -> Steps:
         """Return further steps at another price, of the same kind, with a name of their own."""
         name = secrets.token_hex(8)
         return Steps(self.ledger, event, kind=self.kind, of=name, block=self.block, most=most)

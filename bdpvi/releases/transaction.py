@@ -23,8 +23,9 @@ import torch
 
 from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import ENDED, RESERVED, Book, Charge, Entry, Priced
+from bdpvi.privacy.book import ENDED, RESERVED, Book, Charge, Entry
 from bdpvi.privacy.cost import Assumption, Bound
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import gaussian, together
 from bdpvi.privacy.note import Note
@@ -60,7 +61,7 @@ class Plan(Generic[S]):
 
     kind: str
     what: str
-    events: tuple[Priced, ...] | None
+    events: tuple[Event, ...] | None
     settings: S
     count: int = 1
     charge: Charge | None = None

@@ -31,9 +31,10 @@ from bdpvi.models.contract import Model, fitting
 from bdpvi.noise.keys import EXPERIMENT, Key
 from bdpvi.privacy.conversions import TESTS, least_failure
 from bdpvi.privacy.cost import ADD_OR_REMOVE, Assumption, Bound, Cost, Kind, sentences
-from bdpvi.privacy.events import PerturbedObjective, SampledGaussian, Threshold
+from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.evidence import Diagnostics, Evidence
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.releases import basis, transaction
 from bdpvi.releases.account import OTHERS, told
 from bdpvi.releases.estimate import Drawn, Processed, Trained

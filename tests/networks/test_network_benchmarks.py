@@ -13,8 +13,9 @@ import torch
 from accounts import bayes, worst_of
 from torch import Tensor
 
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant, calibrate
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

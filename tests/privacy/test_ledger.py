@@ -28,7 +28,8 @@ from bdpvi._ground import chain
 from bdpvi._ground.chain import Head, chained, head_of, proven, save
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
-from bdpvi.privacy.book import Charge, Entry, Priced, TemperatureOrigin, follow
+from bdpvi.privacy.book import Charge, Entry, TemperatureOrigin, follow
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
@@ -402,7 +403,7 @@ def test_other_formats_are_told_to_fit_again(file: Path) -> None:
 
 
 def gaussian(distance: float, count: int = 1, delta: float = 0.0) -> Entry:
-    events: tuple[Priced, ...] = (SampledGaussian(noise_multiplier=1 / distance),)
+    events: tuple[Event, ...] = (SampledGaussian(noise_multiplier=1 / distance),)
     if delta:
         events += (Threshold(delta),)
     return Entry(kind="steps", events=events, count=count)

@@ -33,7 +33,10 @@ from bdpvi.guides import FullRank, Laplace
 from bdpvi.privacy import mode_draws
 from bdpvi.privacy.book import Charge, Entry, TemperatureOrigin
 from bdpvi.privacy.conceivable import Influence
-from bdpvi.privacy.events import ModeDraws, PerturbedObjective, Priced, SampledGaussian, Threshold
+from bdpvi.privacy.event import Event
+from bdpvi.privacy.events import SampledGaussian, Threshold
+from bdpvi.privacy.mode_draws import ModeDraws
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.worst_case import epsilon
 
@@ -48,7 +51,7 @@ def event(columns: int = 6, **given: Any) -> ModeDraws:
     return ModeDraws(influence=influence, **given)
 
 
-def worst(*events: Priced, delta: float = DELTA) -> float:
+def worst(*events: Event, delta: float = DELTA) -> float:
     """Return ε in the worst case."""
     found = epsilon(events, delta)
     assert found is not None
@@ -231,7 +234,7 @@ SOLVED = PerturbedObjective(noise_multiplier=5.0, curvature=0.5)
 
 
 @pytest.mark.parametrize("others", [(RUN,), (RUN, NOISE), (SOLVED,), (SOLVED, RUN, NOISE)])
-def test_with_what_has_no_moments_by_basic_composition(others: tuple[Priced, ...]) -> None:
+def test_with_what_has_no_moments_by_basic_composition(others: tuple[Event, ...]) -> None:
     half = DELTA / 2
     parts = worst(event(), delta=half) + worst(*others, delta=half)
     assert worst(*others, event()) == pytest.approx(parts, rel=1e-9)

@@ -21,8 +21,8 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.privacy import worst_case
-from bdpvi.privacy.distances import variance_of
-from bdpvi.privacy.events import Event, ExponentialMechanism, Priced, SampledGaussian, Threshold
+from bdpvi.privacy.event import Event
+from bdpvi.privacy.events import ExponentialMechanism, SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance, worst
 from bdpvi.privacy.loss_distribution import deltas_together, loss_interval
 from bdpvi.privacy.sampled_steps import (
@@ -214,7 +214,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     )
 
 
-def epsilon_of(*events: Event | Priced, delta: float = 1e-5) -> float:
+def epsilon_of(*events: Event, delta: float = 1e-5) -> float:
     found = worst_case.epsilon(events, delta)
     assert found is not None
     assert found.delta == delta
@@ -228,7 +228,7 @@ def draws(largest: float | None = 0.04, count: int = 1, **options: object) -> Po
 
 
 def test_gaussian_events_are_one_gaussian_whatever_their_order() -> None:
-    events: list[Event | Priced] = [
+    events: list[Event] = [
         SampledGaussian(noise_multiplier=10.0, steps=30),
         draws(count=5, temperature=2.0),
         ExponentialMechanism(0.2),
@@ -243,7 +243,7 @@ def test_gaussian_events_are_one_gaussian_whatever_their_order() -> None:
 @pytest.mark.parametrize("loss", [1e-3, 0.1, 1.0, 3.0, 10.0])
 def test_a_gaussian_gives_away_more_than_any_loss_in_an_interval(loss: float) -> None:
     """Two outcomes with losses t and t − η are the worst there are, at any 0 ≤ t ≤ η."""
-    distance = math.sqrt(variance_of(ExponentialMechanism(loss)) or 0.0)
+    distance = math.sqrt(ExponentialMechanism(loss).squared_distance)
     t = np.linspace(0, loss, 20_001)
     chance = np.expm1(loss - t) / np.expm1(loss) * np.exp(t)  # of the first: E_Q e^L = 1
     for epsilon in np.linspace(0, 0.999 * loss, 40):
@@ -282,7 +282,7 @@ def test_with_a_threshold_a_total_is_no_gaussian_mechanism() -> None:
 def test_sampled_and_plain_sums_compose_as_dp_accounting_says() -> None:
     from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
-    events: list[Event | Priced] = [
+    events: list[Event] = [
         SampledGaussian(noise_multiplier=1.0, rate=0.01, steps=300),
         SampledGaussian(noise_multiplier=8.0, steps=4),
         draws(),

@@ -23,8 +23,9 @@ from bdpvi.datasets.records import Held
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import LAW
-from bdpvi.privacy.book import Entry, for_unit, tally
+from bdpvi.privacy.book import Entry, tally
 from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.event import for_unit
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.releases.transaction import Transaction

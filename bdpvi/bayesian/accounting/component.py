@@ -24,7 +24,9 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.cost import Assumption, Bound, Cost
-from bdpvi.privacy.events import WITH, WITHOUT, NormCounts, SampledGaussian
+from bdpvi.privacy.event import WITH, WITHOUT
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 
 KINDS = ("remove", "add")
 _ROUNDING = 1e-9

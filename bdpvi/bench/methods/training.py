@@ -17,7 +17,6 @@ from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import summarise
 from bdpvi.bayesian.accounting.panel import Panel
-from bdpvi.bayesian.accounting.record_costs import event_cost
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.guarantees import BAYESIAN
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser, run_svi
@@ -33,6 +32,7 @@ from bdpvi.noise import secure
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.privacy.conversions import Orders
 from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.privacy.event import Event
 
 ORDERS = Orders(torch.logspace(-1, 3, 97, dtype=torch.float64))
 """λ from 0.1 to 1,000, at which the costs of all steps are summed."""
@@ -129,32 +129,36 @@ class TrainingRelease:
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
+class SummedDraws(Event):
     """Many draws, with costs summed record by record at fixed orders.
 
     Attributes:
         ids: the records, (m,).
-        orders: λ, (K,), the only orders at which the cost is known.
+        known_at: λ, (K,), the only orders at which the cost is known.
         totals: for each direction the sum of the costs, (K, m).
         rounding: rounding error of all draws together.
     """
 
     ids: Tensor
-    orders: Orders
+    known_at: Orders
     totals: Mapping[str, Tensor]
     rounding: float = 0.0
 
-    from_data: ClassVar[bool] = True
+    from_data: bool = True
+
+    @property
+    def orders(self) -> Orders:
+        """The only orders at which the cost is known."""
+        return self.known_at
 
     @property
     def records(self) -> Mapping[str, Tensor]:
         """The records, for every direction with costs."""
         return dict.fromkeys(self.totals, self.ids)
 
-
-@event_cost.register
-def _(event: Tally, direction: str, order: Tensor) -> Tensor:
-    return event.totals[direction][event.orders.index(order)]
+    def cost(self, direction: str, order: Tensor) -> Tensor:
+        """Return each record's cost over all draws."""
+        return self.totals[direction][self.known_at.index(order)]
 
 
 class TemperedCosts:
@@ -176,9 +180,9 @@ class TemperedCosts:
         for tau, totals in self._totals.items():
             event = PosteriorDraws((panel,), temperature=tau)
             for name in event.records:
-                totals[name] = totals.get(name, 0.0) + event_cost(event, name, ORDERS.values)
+                totals[name] = totals.get(name, 0.0) + event.cost(name, ORDERS.values)
 
-    def at(self, temperature: float) -> Tally:
+    def at(self, temperature: float) -> SummedDraws:
         """Return all draws as one event."""
         both, covariances = self._totals.values()
         totals = {}
@@ -187,7 +191,7 @@ class TemperedCosts:
             totals[name] = torch.where(floor.isfinite(), floor + means / temperature, floor)
         # Lattice and noise grow with √τ, the lattice in octaves; the means' term does not.
         rounding = 2 * max(1.0, temperature**-0.5) * self._rounding
-        return Tally(self._ids, ORDERS, totals, rounding)
+        return SummedDraws(self._ids, ORDERS, totals, rounding)
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,8 @@ from bdpvi.datasets.dataset import People
 from bdpvi.privacy.book import Charge
 from bdpvi.privacy.conversions import EPSILONS, TESTS, least_failure
 from bdpvi.privacy.cost import Assumption, Bound, Kind
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.releases.refitted import Refitted
 from bdpvi.releases.shared_file import load_release, save_release
 
