@@ -582,23 +582,6 @@ def test_a_step_is_charged_once_from_one_secret_at_one_price() -> None:
     assert len({key, *(found for _, found, _ in others)}) == 6
 
 
-def test_sampled_steps_compose_with_sums() -> None:
-    # dp_accounting composes the same events by privacy loss distributions of its own.
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.pld import PLDAccountant
-
-    ledger = Ledger()
-    steps = SampledGaussian(noise_multiplier=2.0, rate=0.05, steps=100)
-    ledger.charge(Entry(kind="steps", events=(steps,)))
-    ledger.charge(gaussian(0.2))
-    found = ledger.worst_case(1e-5)
-    theirs = PLDAccountant(value_discretization_interval=1e-4)
-    theirs.compose(PoissonSampledDpEvent(0.05, GaussianDpEvent(2.0)), 100)
-    theirs.compose(GaussianDpEvent(5.0))
-    assert found is not None
-    assert found.epsilon == pytest.approx(theirs.get_epsilon(1e-5), rel=5e-3)
-
-
 def test_k_rows_of_one_unit_cost_k_distances() -> None:
     # Between N(0, 1) and N(kμ, 1) by definition; Dong, Roth and Su (2022), Theorem 2.14.
     ledger = Ledger(unit="who", rows_per_unit=3)
