@@ -264,7 +264,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"guide": AutoLaplaceApproximation},
         {"guide": AutoMultivariateNormal},
     ),
-    "programs/runs: write it so that it runs": (
+    "programs/failures: write it so that it runs": (
         {"model": W + seen("x @ w if x[0, 0] > 0 else -x @ w")},
         {},
     ),
@@ -300,7 +300,7 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"model": W.replace("3", "3 + next(COUNT)") + seen("x[:, 0] * w[0]")},
         {"model": W + seen("x[:, 0] * w[0]")},
     ),
-    "programs/runs: give guide and model tensors": (
+    "programs/failures: give guide and model tensors": (
         {"guide": GUIDE.replace("zeros(3)", "zeros(2)")},
         {"guide": GUIDE},
     ),
@@ -312,11 +312,11 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"model": W.replace("3", "len(x)") + seen("x[:, 0] * w[0]")},
         {"model": LOCAL, "guide": ENCODER},
     ),
-    "programs/runs: let the guide's draws": (
+    "programs/failures: let the guide's draws": (
         {"guide": GUIDE.replace("zeros(3))", "zeros(3)).detach()")},
         {"guide": GUIDE},
     ),
-    "programs/runs: write it out of place": (
+    "programs/failures: write it out of place": (
         {"model": W + "w[0] = 0.0\n" + seen()},
         {"model": W + "w = torch.cat([torch.zeros(1), w[1:]])\n" + seen()},
     ),

@@ -104,7 +104,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "programs/recording: use {}()",
     ),
     "programs/test_pyro_features.py::test_indices_in_an_array_are_refused_with_the_remedy": (
-        "programs/runs: hand indices over",
+        "programs/failures: hand indices over",
     ),
     "bayesian/test_one_ledger.py::test_a_cut_or_an_old_ledger_is_noticed": (
         "_ground/chain: Restore the newest",

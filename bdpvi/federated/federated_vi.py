@@ -30,6 +30,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.descent import Clip, clipped_sum, move, unchanged
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
-from bdpvi.programs.sources import Batch
+from bdpvi.programs.sources import Batch, at
 from bdpvi.releases import basis
 from bdpvi.releases.steps import Steps
 
@@ -119,7 +120,7 @@ class Client:
         clip = Clip(bound=rounds.record_clip or _LONGEST)
         with isolated(x, self._plan.noise_seed(round)):
             draw = Draw(onto(point.to(x.dtype), x.device), {}, x.new_zeros(()))
-            batch = Batch(self._program.arguments.rows, chosen)
+            batch = Batch(partial(at, self._program.arguments.tables), chosen)
             slopes, ignored = clipped_sum(self._program, draw, batch, clip, clip.bound)
         tell_owner(ignored, "record", "a score is not finite")
         total = -clip.bound * slopes

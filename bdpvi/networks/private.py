@@ -286,8 +286,7 @@ class Private:
             ValueError: before the first step, or if no finite ε can be promised.
         """
         self._require_steps()
-        found = self._charged.worst_case(self.mechanism, delta)
-        return found if self.mechanism.seed is None else found.seeded()
+        return self._charged.worst_case(self.mechanism, delta)
 
     def cost(self, delta: float) -> Cost:
         """Return the cost of these steps: the worst-case ε, and with a panel the path's cost.

@@ -8,6 +8,7 @@ with Adaptive Clipping", NeurIPS 2021.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy, deepcopy
@@ -22,6 +23,8 @@ from torch import Tensor
 from bdpvi._ground.checkpoint import sealed, unsealed
 from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import HOST, all_finite, drawing
+from bdpvi._ground.outputs import several
+from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.optimisers import fresh, together
 from bdpvi.noise.streams import stir
 from bdpvi.programs.program import Draw, Program
@@ -182,6 +185,18 @@ def unchanged(program: Program) -> Iterator[None]:
                 value.grad = None
 
 
+def tell_ignored(ignored: int, stacklevel: int) -> None:
+    """Warn the owner about gradients that count as zero, if there are any."""
+    if ignored:
+        warnings.warn(
+            "for the owner only: not finite or failed, and set to zero: "
+            f"{several(ignored, 'gradient')} of records; look for NaN, infinities and values "
+            "outside the support",
+            PrivacyUtilityWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
 class Descent:
     """A program in training. Its steps are charged elsewhere, before they are taken.
 
@@ -212,7 +227,7 @@ class Descent:
             ValueError: naming what failed.
         """
         program = replace(self.program, arguments=self.program.arguments.made_up)
-        (batch,) = program.arguments.every()
+        (batch,) = program.arguments.source.every()
         tried, written = copy(self), BytesIO()
         tried.program, tried.optim = program, fresh(self.optim)
         with unchanged(program), drawing(HOST, 0):
@@ -249,7 +264,7 @@ class Descent:
             if program.records_draw:
                 # The parameters may reveal the draw, and with it other draws from the same seed.
                 stir(mechanism.key_of("records", number))
-            clip, batch = self.clip, program.arguments.batch(mechanism, number)
+            clip, batch = self.clip, program.arguments.source.batch(mechanism, number)
             total, ignored = clipped_sum(program, draw, batch, clip, self.bound)
             (noisy,) = mechanism.noisy([total], mechanism.key_of(number))
             gradient = noisy[: program.size] * (self.bound / clip.rest / mechanism.rate)

@@ -13,7 +13,7 @@ from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoGuide
 from torch import Tensor, nn
-from torch.distributions import Independent, biject_to, constraints
+from torch.distributions import biject_to, constraints
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bdpvi._ground.host import HOST, drawing
@@ -24,10 +24,11 @@ from bdpvi.models.misfits import LastSite, Misfit, MisfitError, left_over, split
 from bdpvi.models.parameters import Holder, modules_of
 from bdpvi.models.reachable import check_values
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.effects import is_normal
+from bdpvi.programs.effects import base, is_normal
+from bdpvi.programs.failures import failed, named
 from bdpvi.programs.program import Draw, Program, in_plate
 from bdpvi.programs.recording import RECORDED
-from bdpvi.programs.runs import Runs, failed, named
+from bdpvi.programs.runs import Runs
 
 LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, *RECORDED)
 _OBSERVE = 'hand the targets over, inside the plate: pyro.sample("y", ..., obs=y)'
@@ -75,7 +76,7 @@ def _read(
     runs = Runs(model, guide, arguments, found)
     modelled, guided, parameters = runs.first()
     starts = ((f"start of parameter {name!r}", value) for name, value in runs.begun().items())
-    check_values(arguments.records, starts, arguments.length)
+    check_values(arguments.source.holds, starts, arguments.length)
     _observed(modelled)
     owned = {id(value) for value in holder.parameters()}
     free = {name: value for name, value in parameters.items() if id(value) not in owned}
@@ -217,13 +218,11 @@ def _in_guide(
     guided: poutine.Trace, guide: Any, plate: str, modelled: poutine.Trace
 ) -> Iterator[Misfit]:
     for site in split(guided)[0]:
-        fn = site["fn"]
         if site["name"] not in modelled.nodes and not site["infer"].get("is_auxiliary"):
             remedy = "give it the name of a latent of the model, or take it out"
             yield Misfit(f"{named(site)} of the guide", "is not in the model", remedy)
             continue
-        while isinstance(fn, Independent):
-            fn = fn.base_dist
+        fn = base(site["fn"])
         local, kind = in_plate(site, plate), type(fn).__name__
         if local and isinstance(guide, AutoGuide):
             yield Misfit(

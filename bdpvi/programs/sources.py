@@ -8,10 +8,10 @@ many as fit in a public amount of memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -55,9 +55,70 @@ def latents_like(data: Data) -> Tensor:
     return next(found, torch.empty(0, device=data.like[0].device))
 
 
-def source_of(data: BlockData, like: Rows, steps: int | None = None) -> Items | Windows:
+class Source(Protocol):
+    """Records, and the batches of a training.
+
+    Attributes:
+        length: N.
+        holds: what holds the records.
+        place: two calls with the same records have the same.
+        some: returns records by which they are known again: all in memory, or the first few.
+        in_memory: whether nothing is read.
+        names: by which a model gets the tensors of a record; () by position.
+    """
+
+    length: int
+    holds: tuple[Any, ...]
+    place: object
+    some: Callable[[], Sequence[Tensor]]
+    in_memory: bool
+    names: tuple[str, ...]
+
+    def batch(self, mechanism: NoisySum, step: int) -> Batch:
+        """Return the Poisson batch of a step."""
+
+    def every(self) -> Iterator[Batch]:
+        """Yield all records, a few at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class ByPosition:
+    """Records that are read by position: a :class:`Source` of tensors in memory, or of items."""
+
+    read: Callable[[Tensor], Rows]
+    length: int
+    holds: tuple[Any, ...]
+    place: object
+    some: Callable[[], Rows]
+    in_memory: bool = False
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Rows) -> ByPosition:
+        """Return records in memory."""
+        place = [(one.data_ptr(), one.shape) for one in rows]
+        return cls(partial(at, rows), len(rows[0]), rows, place, lambda: rows, True)
+
+    @classmethod
+    def of_items(cls, items: Items) -> ByPosition:
+        """Return records by index."""
+        place, names = id(items.source), items.names if items.by_name else ()
+        return cls(items.rows, len(items), (items,), place, items.some, names=names)
+
+    def batch(self, mechanism: NoisySum, step: int) -> Batch:
+        """Return the Poisson batch of a step."""
+        return Batch(self.read, mechanism.batch(step))
+
+    def every(self) -> Iterator[Batch]:
+        """Yield all records."""
+        yield Batch(self.read, torch.arange(self.length))
+
+
+def source_of(data: BlockData, like: Rows, steps: int | None = None) -> Source:
     """Return what reads these records, as ``like`` in type and place, for a number of steps."""
-    return Windows(data, like, steps) if data.items is None else replace(data.items, like=like)
+    if data.items is None:
+        return Windows(data, like, steps)
+    return ByPosition.of_items(replace(data.items, like=like))
 
 
 @dataclass(eq=False)
@@ -74,6 +135,11 @@ class Windows:
     like: Rows
     steps: int | None = None
     _held: dict[int, list[Rows]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.length, self.place = len(self.data), id(self.data.parts)
+        self.holds: tuple[Any, ...] = (self,)
+        self.some, self.in_memory, self.names = self.data.some, False, ()
 
     def batch(self, mechanism: NoisySum, step: int) -> Batch:
         """Return the batch of a step, after a pass over the blocks unless it is in memory.

@@ -684,7 +684,10 @@ def test_logistic_gradients_in_closed_form_are_those_of_the_traced_model(model: 
         guide.setup(x, y)
         program = read(model, guide, Trace_ELBO(), Arguments.of((x, y), {}))
         point = torch.randn(program.dim, generator=generator, dtype=torch.float64)
-        draw, rows = Draw(point, {}, x.new_zeros(())), program.arguments.rows(torch.arange(7))
+        draw, rows = (
+            Draw(point, {}, x.new_zeros(())),
+            program.arguments.source.read(torch.arange(7)),
+        )
         closed = program.gradients(draw, rows)
         assert program._closed
         program.__dict__["_closed"] = False
