@@ -541,7 +541,7 @@ CASES: dict[str, Case] = {
         lambda: begun(t, "d"),
     ),
     "releases/steps: create the run again": lambda t: forked(trained()),
-    "networks/autocast: call step() outside": lambda t: after(
+    "networks/gradients: call step() outside": lambda t: after(
         network(nn.Sequential(nn.Linear(3, 2), Single())), autocast, lambda made: made.step()
     ),
     "networks/deep: give noise_multiplier": lambda t: (

@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_leaves
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.reachable import check_reach
-from bdpvi.networks.autocast import Autocast
 from bdpvi.networks.gradients import Batch, Loss, trainable
 from bdpvi.networks.preflight import make_gradients, without_gradient
 from bdpvi.networks.private import Private
@@ -187,8 +186,9 @@ def make_private(
     fixed = without_gradient(module, loss, batches)
     name = {"kind": "steps", "of": secrets.token_hex(8)}
     charged = Steps(ledger, mechanism.event(1), **name, block=BLOCK, most=settings.steps)
-    autocast = Autocast(module, gradients, batches[-1])
-    return Private(module, optimizer, gradients, held, counted, mechanism, charged, fixed, autocast)
+    return Private(
+        optimizer, gradients, held, counted, mechanism, charged, fixed=fixed, made_up=batches[-1]
+    )
 
 
 def nearest_power(records: int) -> int:

@@ -55,7 +55,7 @@ class IndexedRecords:
         """
         ids: Tensor | None = None
         of: object = None
-        kept: tuple[Any, Tensor] | Dataset[Any]
+        kept: Any = source
         if isinstance(source, TensorDataset):
             source = list(source.tensors)
         if isinstance(source, (tuple, list)):
@@ -73,7 +73,6 @@ class IndexedRecords:
                 validate.same_length(f"{name}: ids", ids, "x", y)
             kept = (x, y)
         elif isinstance(source, Dataset) and hasattr(source, "__len__"):
-            kept = source
             if isinstance(source, Subset):
                 ids, of = torch.as_tensor(list(source.indices)), source.dataset
         else:
@@ -81,10 +80,8 @@ class IndexedRecords:
                 f"{name} must be tensors (x, y) or a torch Dataset with a length, as N must be "
                 f"fixed; got {type(source).__name__}"
             )
-        size = _length(kept)
-        if ids is None:
-            ids = torch.arange(size)
-        if len(ids.unique()) != size:
+        ids = torch.arange(_length(kept)) if ids is None else ids
+        if len(ids.unique()) != _length(kept):
             raise ValueError(f"{name} has a record twice; its clip would count twice as well")
         return cls(kept, ids, of)
 
@@ -96,9 +93,8 @@ class IndexedRecords:
         found = _length(self.source)
         if found != len(self):
             raise ValueError(
-                f"{name} has {several(found, 'record')} and had {len(self)}; N must be "
-                "fixed, as the sum is "
-                "divided by rate · N"
+                f"{name} has {several(found, 'record')} and had {len(self)}; N must be fixed, as "
+                "the sum is divided by rate · N"
             )
 
     def some(self) -> list[Tensor]:
@@ -188,8 +184,7 @@ def check_panel_size(panel: IndexedRecords) -> None:
     if len(panel) < LEAST_PANEL:
         raise ValueError(
             f"panel has {several(len(panel), 'record')}; an estimate needs at least "
-            f"{LEAST_PANEL}, kept out "
-            "of the training data"
+            f"{LEAST_PANEL}, kept out of the training data"
         )
 
 
@@ -210,9 +205,8 @@ def check_panel(panel: IndexedRecords, data: IndexedRecords) -> None:
         both = panel.ids[torch.isin(panel.ids, data.ids)]
         if len(both):
             raise ValueError(
-                f"panel has {several(len(both), 'record')} of the training data, such as "
-                f"id {int(both[0])}; "
-                "the panel must not be trained on"
+                f"panel has {several(len(both), 'record')} of the training data, such as id "
+                f"{int(both[0])}; the panel must not be trained on"
             )
     elif isinstance(panel.source, tuple) and isinstance(data.source, tuple):
         known = set(_contents(data.source))

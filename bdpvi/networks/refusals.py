@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from bdpvi._ground.checkpoint import sealed, unsealed
 from bdpvi._ground.outputs import several
-from bdpvi.networks.gradients import Batch, Loss, call, trainable
-from bdpvi.networks.trial import TrialRun, entered, still
+from bdpvi.networks.gradients import Batch, Loss, call, entered, trainable
+from bdpvi.networks.trial import TrialRun, still
 
 INSTEAD = (
     "use GroupNorm or LayerNorm instead, or freeze its statistics: layer.eval(), if they come from "

@@ -26,7 +26,7 @@ from bdpvi._ground.host import HOST, all_finite, drawing
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.optimisers import fresh, together
-from bdpvi.noise.streams import stir
+from bdpvi.noise.secure import stir
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.recording import recorded
 from bdpvi.programs.sources import Batch

@@ -24,7 +24,8 @@ from bdpvi.bench.methods.runs import Run
 from bdpvi.bench.methods.variational import DPVISettings, train
 from bdpvi.datasets.dataset import People
 from bdpvi.federated.federated import Federation, Message, Released
-from bdpvi.federated.federated_vi import Client, FederatedFit, Server, blank, fit_federated, seed_of
+from bdpvi.federated.federated_vi import FederatedFit, fit_federated, seed_of
+from bdpvi.federated.parties import Client, Server, blank
 from bdpvi.federated.rounds import SERVER_OF_UPDATES, Rounds
 from bdpvi.guides import FullRank, LowRank, MeanField
 from bdpvi.releases.clipping import MARGIN

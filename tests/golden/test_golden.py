@@ -19,7 +19,7 @@ import torch
 import bdpvi
 from bdpvi import Ledger, load_release
 from bdpvi._ground.chain import link, save
-from bdpvi.synthesis.released import load
+from bdpvi.synthesis.synthetic import load
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected.json"

@@ -38,7 +38,7 @@ from bdpvi._ground.isolation import isolated
 from bdpvi.models.misfits import MisfitError
 from bdpvi.models.parameters import modules_of
 from bdpvi.noise.keys import Key
-from bdpvi.noise.streams import stir
+from bdpvi.noise.secure import stir
 from bdpvi.programs import descent
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.descent import Clip, Descent

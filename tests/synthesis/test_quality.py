@@ -146,7 +146,7 @@ def test_a_target_of_numbers(high: int) -> None:
 def test_levels_that_share_a_bin_are_named() -> None:
     rare = Schema({"a": ColumnType(levels=("x", "y", "p", "q"))}, "law")
     frame = pd.DataFrame({"a": ["x"] * 900 + ["y"] * 900 + ["p", "q"]})
-    (made,) = evaluate(shared(frame, rare, None), train=frame, held_out=frame[:0]).made
+    (made,) = evaluate(shared(frame, rare, None), train=frame, held_out=frame[:0]).columns
     assert made.pooled == ("p", "q")
     assert (made.codes, made.bins) == (6, 3)
 
@@ -176,7 +176,7 @@ def test_what_became_of_each_column() -> None:
     frame["sex"] = frame["sex"].mask(frame.index < 3, "X").mask(frame.index == 9, None)
     with pytest.warns(UserWarning, match="secret"):
         made = shared(frame)
-    found = {one.name: one for one in evaluate(made, train=frame, held_out=HELD_OUT).made}
+    found = {one.name: one for one in evaluate(made, train=frame, held_out=HELD_OUT).columns}
     assert "7 values out of range and clamped" in found["age"].unfit
     assert "3 values no level, such as 'X'" in found["sex"].unfit
     assert found["age"].codes == 113

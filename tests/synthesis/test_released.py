@@ -15,7 +15,7 @@ import bdpvi
 from bdpvi.datasets import ColumnType, Schema
 from bdpvi.privacy.cost import Assumption
 from bdpvi.synthesis import Counts, Synthetic, load
-from bdpvi.synthesis.released import of_bytes
+from bdpvi.synthesis.synthetic import of_bytes
 
 ROWS = 1234
 SCHEMA = Schema(
