@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from accounts import bayes, worst_of
-from torch import Tensor
 
-from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee
-from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant, calibrate
+from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 DELTA = 1e-5
-
-
-@pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    import mnist_runs
-
-    return mnist_runs
 
 
 @pytest.fixture
@@ -35,57 +23,6 @@ def last(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import last_layer
 
     return last_layer
-
-
-def images(n: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(n)
-    x = torch.randn(n, 1, 28, 28, generator=generator)
-    return x, torch.randint(10, (n,), generator=generator)
-
-
-def test_finished_runs_are_kept_and_not_repeated(
-    runs: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    small = replace(
-        runs.PLANS["levels"], noises=(1.0, 4.0), batch=20, held=110, panel=100, seeds=(0, 1)
-    )
-    monkeypatch.setitem(runs.PLANS, "levels", small)
-    monkeypatch.setattr(runs.datasets.mnist, "load_mnist", lambda _: (images(300), images(50)))
-    out = tmp_path / "runs.jsonl"
-    asked = ["levels", "--out", str(out), "--steps", "2"]
-    runs.main([*asked, "--seeds", "0"])
-    first = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(row["noise"], row["seed"]) for row in first] == [(1.0, 0), (4.0, 0)]
-    runs.main(asked)
-    both = [json.loads(line) for line in out.read_text().splitlines()]
-    assert both[:2] == first
-    assert [(row["noise"], row["seed"]) for row in both[2:]] == [(1.0, 1), (4.0, 1)]
-    for row in both:
-        assert all(a <= b for a, b in zip(row["bayesian"], row["worst"], strict=True))
-    capsys.readouterr()
-    runs.main(asked)
-    assert len(out.read_text().splitlines()) == 4
-    printed = capsys.readouterr().out
-    assert "| 4 | 1e-05 | 2 |" in printed
-    assert runs.guess(both[0]["worst"][0]) in printed
-
-
-def test_panel_mean_of_records_at_the_clip_is_that_of_the_largest(runs: ModuleType) -> None:
-    steps, counts = 100, torch.zeros(120, 64, dtype=torch.int64)
-    counts[:30, -1] = counts[30:, 0] = steps  # the rest is at 1/64 of the clip
-    norms = NormCounts(torch.arange(120), counts)
-    event = SampledGaussian(noise_multiplier=1.0, rate=0.01, steps=steps, norms=norms)
-    quarter = PrivacyLossAccountant().epsilon(1.0, 0.01, steps, 4 * DELTA)
-    assert runs.plain_mean(event, DELTA) == pytest.approx(quarter, rel=0.01)
-    assert runs.plain_mean(event, DELTA) <= runs.certified(event, DELTA)
-
-
-def test_guess_is_the_published_column(runs: ModuleType) -> None:
-    assert runs.guess(0.62) == "0.620, 0.650"
-    assert runs.guess(0.95) == "0.950, 0.721"
 
 
 def test_features_are_clipped_to_the_public_norm(

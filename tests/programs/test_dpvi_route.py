@@ -18,7 +18,6 @@ import torch
 from pyro import poutine
 from pyro.infer import Predictive, Trace_ELBO, TraceEnum_ELBO, config_enumerate
 from pyro.infer.autoguide import (
-    AutoDelta,
     AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
     AutoNormal,
@@ -29,7 +28,7 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal, constraints
 
 import bdpvi
-from bdpvi import DPVI, Budget, BudgetExceededError, Dataset, Ledger, PrivacyUtilityWarning, guides
+from bdpvi import DPVI, Dataset, Ledger, PrivacyUtilityWarning, guides
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.course import Course, curvatures, left_in_average, slopes
@@ -95,17 +94,6 @@ def test_a_release_of_any_model_is_one_like_all_others(tmp_path: Path) -> None:
         again.predict_mean(x[:3].double()).float(), release.predict_mean(x[:3])
     )
     assert not pyro.get_param_store().keys()
-
-
-def test_it_learns_and_its_covariance_knows_of_the_noise() -> None:
-    x, y = table(3000)
-    release = bdpvi.fit_private(
-        model, (x.double(), y.double()), epsilon=1.0, route=DPVI(rows=3000, steps=400, batch=300)
-    )
-    assert release.guide is not None
-    mean, spread = torch.tensor(release.guide.mean), torch.tensor(release.guide.variances).sqrt()
-    assert bool(((mean[:2] - torch.tensor([1.0, 0.0])).abs() < 5 * spread[:2]).all())
-    assert float(spread[0]) > 1 / math.sqrt(3000)
 
 
 def test_intervals_know_of_the_noise() -> None:
@@ -318,24 +306,6 @@ def test_what_is_charged_is_what_runs(monkeypatch: Any) -> None:
     assert len(used) == event.steps
 
 
-def test_more_records_and_a_larger_epsilon_are_nearer_to_the_truth() -> None:
-    def error(records: int, epsilon: float) -> float:
-        route, found = DPVI(rows=records, steps=100, draws=1), []
-        for seed in range(4):
-            generator = torch.Generator().manual_seed(seed)
-            x = torch.randn(records, 2, generator=generator, dtype=torch.float64)
-            y = x @ torch.tensor([0.5, -0.3]).double()
-            y += torch.randn(records, generator=generator, dtype=torch.float64)
-            release = bdpvi.fit_private(model, (x, y), epsilon=epsilon, route=route)
-            assert release.guide is not None
-            found += [release.guide.mean[0] - 0.5, release.guide.mean[1] + 0.3]
-        return math.sqrt(sum(one**2 for one in found) / len(found))
-
-    few = error(1000, 0.1)
-    assert error(10_000, 0.1) < few
-    assert error(1000, 1.0) < few
-
-
 class Sums:
     """What NoisySum would add noise to, instead of adding it."""
 
@@ -349,27 +319,6 @@ class Sums:
         return [one.clone() for one in totals]
 
 
-def test_one_row_more_moves_the_first_sum_by_1_at_most_and_nothing_else(monkeypatch: Any) -> None:
-    x, y = table(2001)
-    y[-1] = 1e6  # an outlier, and NaN next time
-    runs = []
-    for rows, last in ((2000, 0.0), (2001, 1e6), (2001, math.nan)):
-        sums = Sums(monkeypatch)
-        y[-1] = last
-        # NaN is refused in a Dataset; here it is let through
-        data = Dataset(x[:rows], torch.nan_to_num(y[:rows], 0.0))
-        object.__setattr__(data, "y", y[:rows])
-        route = DPVI(rows=2000, steps=1, batch=2000, draws=1)
-        if math.isnan(last):
-            with pytest.warns(PrivacyUtilityWarning, match="for the owner only: .* 1 gradient of"):
-                bdpvi.fit_private(model, data, epsilon=1.0, route=route)
-        else:
-            bdpvi.fit_private(model, data, epsilon=1.0, route=route)
-        runs.append(sums.found[0])
-    assert 0.5 < float((runs[1] - runs[0]).norm()) <= 1 + 1e-9
-    torch.testing.assert_close(runs[2], runs[0], rtol=1e-12, atol=0)  # other sums, other last bits
-
-
 def test_the_size_of_the_table_is_bought_or_declared() -> None:
     release = bdpvi.fit_private(model, table(), epsilon=1.0, route=DPVI(steps=20, draws=2))
     worst = release.cost.worst_case
@@ -377,17 +326,6 @@ def test_the_size_of_the_table_is_bought_or_declared() -> None:
     assert 0.98 < worst.epsilon <= 1.0
     with pytest.warns(PrivacyUtilityWarning, match="about 30 records are few for 4 coordinates"):
         bdpvi.fit_private(model, table(30), epsilon=0.1, route=DPVI(rows=30, steps=20, draws=2))
-
-
-def test_budgets_and_earlier_spending_count() -> None:
-    data = Dataset(*table())
-    data.people.share(Ledger(), Budget(1.0, 1e-5))
-    bdpvi.fit_private(model, data, epsilon=0.6, route=QUICK)
-    second = bdpvi.fit_private(model, data, epsilon=1.0, route=QUICK)
-    assert second.cost.worst_case is not None
-    assert second.cost.worst_case.epsilon <= 1.0
-    with pytest.raises((BudgetExceededError, ValueError)):
-        bdpvi.fit_private(model, data, epsilon=1.5, route=QUICK)
 
 
 class Stopped(Exception):
@@ -826,27 +764,6 @@ def test_a_preview_is_no_part_of_a_release(tmp_path: Path) -> None:
         prepared.preview(1, epsilon=1.0, delta=1e-5, key=Key.fresh())
     moved = prepared.release(epsilon=1.0).parameters["held.0.weight"]
     assert float((moved - start).abs().max()) <= 1.1e-3  # one step from the start, not four
-
-
-@pytest.mark.parametrize("known", ["moments", "prior_deviations"])
-def test_what_a_posterior_needs_is_tried_before_a_charge(
-    known: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(_: object) -> None:
-        raise ValueError("no such thing here")
-
-    monkeypatch.setattr(f"bdpvi.programs.training.{known}", fails)
-    ledger = bdpvi.Ledger()
-    with pytest.raises(ValueError, match="no such thing here"):
-        bdpvi.fit_private(model, table(2000), epsilon=1.0, route=QUICK, ledger=ledger)
-    assert not ledger.entries()
-
-
-def test_guides_without_a_covariance_are_refused_before_a_charge() -> None:
-    data = Dataset(*table())
-    with pytest.raises(ValueError, match="its latents are not Gaussian"):
-        bdpvi.fit_private(model, data, epsilon=1.0, guide=AutoDelta(model), route=QUICK)
-    assert not data.ledger.entries()
 
 
 def _without_default(x: Tensor, y: Tensor) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyro import poutine
 from pyro.infer import (
     RenyiELBO,
@@ -36,7 +33,6 @@ import bdpvi
 from bdpvi import guides
 from bdpvi._ground.isolation import isolated
 from bdpvi.models.misfits import MisfitError
-from bdpvi.models.parameters import modules_of
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import stir
 from bdpvi.programs import descent
@@ -501,90 +497,6 @@ def test_the_plate_is_asked_for_where_several_could_be_it() -> None:
     pyro.clear_param_store()
     made = read(two_plates, AutoNormal(two_plates), Trace_ELBO(), argued(*table()), "records")
     assert made.plate == "records"
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.floats(0, 1e6), min_size=1, max_size=6),
-    st.floats(1e-3, 1e3),
-    st.floats(0, 0.5),
-    st.floats(0, 1),
-)
-def test_no_record_moves_a_sum_by_more_than_1(
-    norms: list[float], bound: float, share: float, longer: float
-) -> None:
-    clip = Clip(bound=bound, share=share, longer=longer)
-    directions = torch.nn.functional.normalize(torch.randn(len(norms), 4), dim=1)
-    each = torch.tensor(norms).unsqueeze(1) * directions
-    whole = clip.parts(each, bound)
-    for i in range(len(norms)):
-        rest = clip.parts(torch.cat([each[:i], each[i + 1 :]]), bound)
-        assert float((whole - rest).norm()) <= 1 + 1e-9
-
-
-def test_the_clip_follows_the_quantile_it_is_told() -> None:
-    clip = Clip(bound=50.0, share=0.1, longer=0.2, batch=500.0)
-    norms = torch.rand(500, 1).sqrt() * 3  # a fifth is beyond 3 √0.8
-    bound = clip.bound
-    for number in range(200):
-        bound = clip.next(bound, float(clip.parts(norms, bound)[-1]), number)
-    assert bound == pytest.approx(3 * math.sqrt(0.8), rel=0.03)
-
-
-def test_gradients_that_are_not_finite_count_as_zero() -> None:
-    x, y = table()
-    y[3] = math.nan
-    y[4] = math.inf
-    program: Program = read(plain, AutoNormal(plain), Trace_ELBO(), argued(x, y))
-    found = program.gradients(program.draw(), (x, y))
-    clip = Clip(bound=1.0)
-    good = torch.ones(N, dtype=torch.bool)
-    good[3:5] = False
-    torch.testing.assert_close(clip.parts(found, 1.0), clip.parts(found[good], 1.0))
-
-
-def test_misfits_come_together() -> None:
-    def both(x: Tensor, y: Tensor | None = None) -> None:
-        k = pyro.sample("k", dist.Bernoulli(0.5))
-        j = pyro.sample("j", dist.Bernoulli(0.5))
-        with pyro.plate("records", len(x)):
-            pyro.sample("y", dist.Normal(k + j, 1.0), obs=y)
-
-    with pytest.raises(MisfitError) as found:
-        read(both, lambda x, y: None, Trace_ELBO(), argued(*table()))
-    assert len(found.value.misfits) == 2
-
-
-DECODER = nn.Linear(1, 2)
-
-
-def by_name(x: Tensor) -> Tensor:
-    found: Tensor = DECODER(x)
-    return found
-
-
-class Holding:
-    """A class of a user's own that holds a module."""
-
-    def __init__(self) -> None:
-        self.net = nn.Linear(1, 1)
-
-    def model(self, x: Tensor) -> Tensor:
-        return self.net(x)  # type: ignore[no-any-return]
-
-
-def test_modules_are_found_where_scripts_keep_them() -> None:
-    own, holding = nn.Linear(1, 1), Holding()
-
-    def closing(x: Tensor) -> Tensor:
-        return own(by_name(x))  # type: ignore[no-any-return]
-
-    assert modules_of(by_name) == [DECODER]
-    assert modules_of(closing) == [own]
-    assert modules_of(poutine.block(config_enumerate(by_name), hide=["z"])) == [DECODER]
-    assert modules_of(partial(closing, torch.ones(1)), own) == [own]
-    assert modules_of(holding.model) == [holding.net]
-    assert modules_of(own.forward) == [own]
 
 
 def components(x: Tensor, y: Tensor | None = None) -> None:

@@ -31,14 +31,12 @@ from bdpvi import (
     PrivateSVI,
     datasets,
 )
-from bdpvi.bayesian.guarantees import BayesianDP
 from bdpvi.datasets import constants_of
 from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.records import Spread
 from bdpvi.noise.keys import Key
 from bdpvi.programs import sources
 from bdpvi.programs.sources import Windows
-from bdpvi.regression import NoisyScores
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.transaction import Transaction
 
@@ -138,18 +136,6 @@ def test_training_on_blocks_is_that_in_memory_to_the_bit(
         parts = replace(blocks.parts, executor=pool)
         spread = replace(blocks, parts=parts, people=People())
         assert torch.equal(trained(spread), expected)
-
-
-@pytest.mark.filterwarnings("ignore:for the owner only")
-@pytest.mark.usefixtures("once")
-def test_a_number_of_rows_is_bought_as_in_memory(rows: pd.DataFrame, tmp_path: Path) -> None:
-    blocks, route = on_disk(rows, tmp_path / "table", 3), replace(QUICK, rows=None)
-    found = [
-        bdpvi.fit_private(model, data, epsilon=1.0, route=route, guide=guide)
-        for data in (blocks, in_memory(rows))
-    ]
-    assert torch.equal(found[0].samples, found[1].samples)
-    assert len([one for one in blocks.ledger.entries() if one.events]) == 3
 
 
 @pytest.mark.filterwarnings("ignore:for the owner only")
@@ -436,31 +422,6 @@ def test_a_table_that_changes_during_training_is_named(rows: pd.DataFrame, tmp_p
     long = replace(few, parts=seven.parts, people=People())
     with pytest.raises(ValueError, match=r"'few' had 5 records, and has 7 now; a table must"):
         bdpvi.fit_private(model, long, epsilon=1.0, route=QUICK, guide=guide)
-
-
-def test_what_is_refused_is_refused_before_any_charge(rows: pd.DataFrame, tmp_path: Path) -> None:
-    data, ledger = on_disk(rows, tmp_path / "table", 1), Ledger(unit="patient", rows_per_unit=3)
-    with pytest.raises(ValueError, match="unit"):
-        bdpvi.fit_private(model, data, epsilon=1.0, route=QUICK, guide=guide, ledger=ledger)
-    with pytest.raises(ValueError, match="unit='age' names persons, and is the target or in const"):
-        on_disk(rows, tmp_path / "other", 1, unit="age", rows_per_unit=2)
-    x, y = torch.ones(20, 2), torch.ones(20)
-    with pytest.raises(ValueError, match=r"records of the shapes \(2,\); make each a pair"):
-        bdpvi.fit_private(model, TensorDataset(x), epsilon=1.0, route=QUICK)
-    with pytest.raises(ValueError, match="data has 0 records"):
-        bdpvi.fit_private(model, TensorDataset(x[:0], y[:0]), epsilon=1.0, route=QUICK)
-    with pytest.raises(ValueError, match="data must be a Dataset, records in blocks or a pair"):
-        bdpvi.fit_private(model, [x, y], epsilon=1.0, route=QUICK)
-    with pytest.raises(ValueError, match="data=TensorDataset is read by index, and a guarantee"):
-        bdpvi.fit_private(
-            BayesianLogisticRegression(), TensorDataset(x, y), epsilon=1.0, guarantee=BayesianDP()
-        )
-    few = NoisyScores(rows=20)
-    wrong = bdpvi.BayesianLinearRegression(largest=1.0, levels=((0, 5),))
-    with pytest.raises(ValueError, match="levels"):
-        bdpvi.fit_private(wrong, TensorDataset(x, y), epsilon=1.0, route=few)
-    assert not ledger.entries()
-    assert not data.ledger.entries()
 
 
 class Made(Whole[tuple[Tensor, Tensor]]):

@@ -60,40 +60,6 @@ def test_rows_are_as_the_schema_says() -> None:
     assert 0.2 < (rows["pay"] == 0).mean() < 0.4
 
 
-def test_dependence_is_kept() -> None:
-    rows = made(people(20_000)).sample(20_000)
-    share = (rows["sick"] == "yes").groupby(rows["age"] // 28).mean()
-    assert share.iloc[-1] - share.iloc[0] > 0.6
-
-
-@pytest.mark.parametrize("target", ["sick", None])
-@pytest.mark.parametrize("rows", [0, 1, 3])
-def test_few_rows_are_enough(rows: int, target: str | None) -> None:
-    shared = made(people().head(rows), target=target)
-    assert shared.sample(7).shape == (7, 4)
-    assert shared.sample().shape == (shared.rows, 4)
-
-
-@pytest.mark.parametrize("target", ["a", None])
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("levels", [("x",), ("x", "y")])
-def test_few_columns_and_levels_are_enough(
-    levels: tuple[str, ...], size: int, target: str | None
-) -> None:
-    schema = Schema({name: ColumnType(levels=levels) for name in "ab"[:size]}, "few")
-    frame = pd.DataFrame({name: [None, "x"] * 500 for name in "ab"[:size]})
-    rows = made(frame, schema, target=target).sample(4000)
-    assert rows.shape == (4000, size)
-    assert 0.3 < rows["a"].isna().mean() < 0.7
-
-
-def test_blanks_only_are_blanks() -> None:
-    frame = people().assign(pay="", sex=None)
-    rows = made(frame).sample(1000)
-    assert rows["pay"].isna().mean() > 0.9
-    assert rows["sex"].isna().mean() > 0.9
-
-
 def test_what_does_not_fit_is_told_to_the_owner_and_refuses_nothing() -> None:
     frame = people().astype(object)
     frame.loc[:99, "age"] = 200
