@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from test_cli import run
 
 import bdpvi
 from bdpvi import Ledger
