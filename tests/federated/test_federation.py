@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from accounts import path_of, worst_of
-from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
@@ -190,21 +189,6 @@ def test_an_oversized_update_is_clipped_and_named(size: float) -> None:
 
 
 finite = st.floats(-1e6, 1e6, allow_nan=False)
-vectors = st.lists(finite, min_size=SIZE, max_size=SIZE).map(lambda v: torch.tensor(v, dtype=F64))
-
-
-@given(vectors, vectors)
-def test_clipping_is_a_projection_that_moves_no_two_points_apart(a: Tensor, b: Tensor) -> None:
-    made = rounds()
-    one, two = made.clip_update(a), made.clip_update(b)
-    assert float((one - two).norm()) <= float((a - b).norm()) * (1 + 1e-9) + 1e-9
-    for before, after in ((a, one), (b, two)):
-        assert float(after.norm()) <= C
-        if float(before.norm()) < CLIPPED * (1 - 1e-9):
-            assert torch.equal(before, after)
-        else:
-            direction = before / before.norm()
-            torch.testing.assert_close(after, CLIPPED * direction, rtol=1e-9, atol=1e-9)
 
 
 def test_coins_are_poisson_secret_and_fresh_in_every_round() -> None:

@@ -179,27 +179,6 @@ def test_the_state_of_a_secret_run_holds_no_seed() -> None:
     assert run(seed=None).state_dict()["mechanism"]["seed"] is None
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rate": 0.2}, "state was made with rate=0.1, and not"),
-        ({"noise_multiplier": 1.0}, "state was made with noise_multiplier=2.0, and not"),
-        ({"seed": 1}, "state was made with seed=0, and not"),
-        ({"panel": (*simulated(100, seed=1), torch.arange(100) + 7)}, "another panel"),
-        ({"module": nn.Linear(5, 2)}, "another module"),
-    ],
-)
-def test_a_state_of_another_run_is_refused(change: dict[str, Any], message: str) -> None:
-    private = run()
-    private.step()
-    other = run(**change)
-    before = weights(other)
-    with pytest.raises(ValueError, match=message):
-        other.load_state_dict(private.state_dict())
-    assert torch.equal(weights(other), before)
-    assert other.steps == 0
-
-
 def test_empty_batches_release_noise_and_are_charged() -> None:
     private = run(rate=1e-9)
     before = weights(private)
@@ -351,36 +330,6 @@ def test_without_a_panel_there_is_the_worst_case_alone() -> None:
     again = run(panel=None, ledger=Ledger())
     again.load_state_dict(private.state_dict())
     assert again.worst_case(1e-5) == private.worst_case(1e-5)
-
-
-class TwoInputs(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(5, 2), nn.Linear(3, 2)
-
-    def forward(self, x: Tensor, z: Tensor) -> dict[str, Tensor]:
-        return {"logits": self.one(x) + self.two(z), "extra": x}
-
-
-def test_several_inputs_and_outputs_by_name() -> None:
-    x, y = simulated(400)
-    z = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
-    private = run(
-        TwoInputs(), data=((x, z), y), panel=None, rate=0.3,
-        loss=lambda out, y: F.cross_entropy(out["logits"], y),
-    )  # fmt: skip
-    joined = nn.Linear(8, 2)
-    some = torch.cat([x, z], 1)[:7], y[:7]
-    gradients = make_gradients(joined, F.cross_entropy, None, [some])
-    with torch.no_grad():
-        layers: list[Any] = [*private.module.children()]
-        joined.weight.copy_(torch.cat([layer.weight for layer in layers], 1))
-        joined.bias.copy_(layers[0].bias + layers[1].bias)
-    found = private._gradients.norms(((x, z), y))
-    expected = gradients.norms((torch.cat([x, z], 1), y))
-    # The joined layer has one bias, where the two have one each.
-    assert bool((found > expected).all())
-    private.step()
 
 
 class Recurrent(nn.Module):
@@ -579,14 +528,6 @@ TIED = simulated(400)
 def test_bad_input_names_the_argument(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(**options)
-
-
-def test_an_optimiser_of_other_weights_is_refused() -> None:
-    module = behind(nn.Tanh())
-    with pytest.raises(ValueError, match="optimizer has 2 weights, 2 of the 4"):
-        run(module, torch.optim.SGD(module[0].parameters(), lr=0.1))
-    with pytest.raises(ValueError, match="optimizer=LBFGS"):
-        run(module, torch.optim.LBFGS(module.parameters()))
 
 
 def test_frozen_statistics_stay_frozen_in_training() -> None:

@@ -239,14 +239,6 @@ def test_gradients_are_those_of_autograd_or_the_layer_is_named() -> None:
     assert told > 0
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_gradients_of_many_networks() -> None:
-    trained, told = holds(range(1000, 1600))
-    assert trained > 400
-    assert told > 5
-
-
 # --------------------------------------------------------------------------- known faults
 
 

@@ -10,21 +10,16 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro import poutine
 from pyro.infer import (
     RenyiELBO,
     Trace_ELBO,
-    TraceEnum_ELBO,
     TraceMeanField_ELBO,
-    config_enumerate,
 )
 from pyro.infer.autoguide import (
-    AutoDelta,
-    AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
     AutoNormal,
 )
-from pyro.nn import PyroModule, PyroParam, PyroSample
+from pyro.nn import PyroModule
 from pyro.optim import Adam
 from torch import Tensor, nn
 from torch.distributions import constraints
@@ -69,46 +64,6 @@ def plain(x: Tensor, y: Tensor | None = None) -> None:
         pyro.sample("y", dist.Normal(x[:, :2] @ w, s), obs=y)
 
 
-def groups(x: Tensor, y: Tensor | None = None) -> None:
-    spread = pyro.sample("spread", dist.HalfNormal(1.0))
-    with pyro.plate("groups", 4):
-        effect = pyro.sample("effect", dist.Normal(0.0, spread))
-    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Normal(effect[x[:, 2].long()] + x[:, 0] * weights[0], 1.0), obs=y)
-
-
-def several(x: Tensor, y: Tensor | None = None) -> None:
-    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-    with pyro.plate("records", len(x)):
-        pyro.sample("count", dist.Poisson((x[:, 0] * w[0]).exp()), obs=x[:, 2])
-        with poutine.mask(mask=x[:, 1] > 0):
-            mean = torch.stack([x[:, 0] * w[0], x[:, 1] * w[1]], -1)
-            seen = None if y is None else torch.stack([y, -y], -1)
-            pyro.sample("pair", dist.Normal(mean, 1.0).to_event(1), obs=seen)
-
-
-class Network(PyroModule):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = PyroModule[nn.Linear](2, 3)
-        self.first.weight = PyroSample(dist.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
-        self.last = PyroModule[nn.Linear](3, 1)
-        self.sigma = PyroParam(torch.tensor(0.7), constraint=constraints.positive)
-
-    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
-        mean = self.last(torch.tanh(self.first(x[:, :2]))).squeeze(-1)
-        with pyro.plate("records", len(x)):
-            pyro.sample("y", dist.Normal(mean, self.sigma), obs=y)
-
-
-def with_parameter(x: Tensor, y: Tensor | None = None) -> None:
-    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-    s = pyro.param("s", torch.tensor(0.5), constraint=constraints.positive)
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Normal(x[:, :2] @ w, s), obs=y)
-
-
 def by_hand(x: Tensor, y: Tensor | None = None) -> None:
     loc = pyro.param("loc", torch.zeros(2))
     scale = pyro.param("scale", torch.full((2,), 0.3), constraint=constraints.positive)
@@ -118,44 +73,6 @@ def by_hand(x: Tensor, y: Tensor | None = None) -> None:
 
 def argued(*args: Any) -> Arguments:
     return Arguments.of(args, {})
-
-
-PAIRS: list[tuple[Any, Callable[[Any], Any]]] = [
-    (plain, AutoNormal),
-    (plain, AutoMultivariateNormal),
-    (plain, lambda model: AutoLowRankMultivariateNormal(model, rank=1)),
-    (plain, AutoDelta),
-    (plain, guides.MeanField),
-    (plain, guides.FullRank),
-    (plain, lambda _: by_hand),
-    (groups, AutoNormal),
-    (groups, AutoMultivariateNormal),
-    (several, AutoNormal),
-    (Network, AutoNormal),
-    (with_parameter, AutoNormal),
-]
-
-
-@pytest.mark.parametrize(("model", "guide"), PAIRS)
-def test_sums_of_single_records_are_the_gradient_of_pyros_elbo(model: Any, guide: Any) -> None:
-    model = model() if isinstance(model, type) else model
-    guide = guide(model)
-    x, y = table()
-    program = read(model, guide, Trace_ELBO(), argued(x, y))
-    torch.manual_seed(5)
-    draw = program.draw()
-    total = program.gradients(draw, (x, y)).sum(0)
-    program.backward(draw, total)
-    found = {name: value.grad.clone() for name, value in program.parameters.items()}  # type: ignore[union-attr]
-    torch.manual_seed(5)
-    loss = Trace_ELBO().differentiable_loss(model, guide, x, y)
-    values = list(program.parameters.values())
-    expected = torch.autograd.grad(loss, values, allow_unused=True)
-    for name, one in zip(program.parameters, expected, strict=True):
-        wanted = torch.zeros_like(found[name]) if one is None else one
-        torch.testing.assert_close(found[name], wanted, rtol=1e-8, atol=1e-8)
-    each = program.record_losses(draw, (x, y)).sum() + draw.public
-    torch.testing.assert_close(each, loss.detach(), rtol=1e-10, atol=1e-8)
 
 
 def by_size(x: Tensor, y: Tensor) -> None:
@@ -189,44 +106,6 @@ def test_a_plates_size_has_no_part_in_a_record(model: Any) -> None:
     draw = program.draw()
     expected = -(y - x[:, :2] @ draw.latents.detach())[:, None] * x[:, :2]
     torch.testing.assert_close(program.gradients(draw, (x, y)), expected)
-
-
-@config_enumerate  # type: ignore[untyped-decorator]
-def mixture(x: Tensor, y: Tensor | None = None) -> None:
-    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
-    with pyro.plate("parts", 3):
-        loc = pyro.sample("loc", dist.Normal(0.0, 2.0))
-    with pyro.plate("records", len(x)):
-        which = pyro.sample("which", dist.Categorical(weights))
-        pyro.sample("y", dist.Normal(loc[which], 1.0), obs=y)
-
-
-@config_enumerate  # type: ignore[untyped-decorator]
-def classes(x: Tensor, y: Tensor | None = None) -> None:
-    with pyro.plate("parts", 2):
-        loc = pyro.sample("loc", dist.Normal(torch.zeros(3), 2.0).to_event(1))
-    with pyro.plate("records", len(x), dim=-2):
-        which = pyro.sample("which", dist.Categorical(torch.tensor([0.3, 0.7])))
-        with pyro.plate("items", 3, dim=-1):
-            at = torch.arange(3)
-            seen = None if y is None else y[:, None] + x
-            pyro.sample("y", dist.Normal(loc[which, at], 1.0), obs=seen)
-
-
-@pytest.mark.parametrize("model", [mixture, classes])
-def test_enumerated_latents_are_summed_out_as_by_pyro(model: Any) -> None:
-    x, y = table()
-    guide = AutoNormal(poutine.block(model, hide=["which"]))
-    program = read(model, guide, TraceEnum_ELBO(), argued(x, y))
-    torch.manual_seed(5)
-    draw = program.draw()
-    program.backward(draw, program.gradients(draw, (x, y)).sum(0))
-    torch.manual_seed(5)
-    nesting = 2 if model is classes else 1
-    loss = TraceEnum_ELBO(max_plate_nesting=nesting).differentiable_loss(model, guide, x, y)
-    values = list(program.parameters.values())
-    for value, one in zip(values, torch.autograd.grad(loss, values), strict=True):
-        torch.testing.assert_close(value.grad, one, rtol=1e-8, atol=1e-8)
 
 
 class Factor(nn.Module):

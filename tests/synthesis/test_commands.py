@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
-import signal
 import stat
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +14,7 @@ import pytest
 from test_cli import run as main
 from typer.testing import CliRunner
 
-from bdpvi import Budget
 from bdpvi.cli import app
-from bdpvi.privacy.book import Entry
-from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import intent
 from bdpvi.synthesis import load
@@ -112,24 +105,6 @@ def test_what_is_wrong_leaves_nothing_behind(people: Path, option: list[str], sa
     assert not (folder / "shared").exists()
     ledger = folder / "people.csv.ledger.jsonl"
     assert not ledger.exists() or not Ledger(ledger).entries()
-
-
-@pytest.mark.parametrize("budget", [Budget(5.0, 3e-5), None])
-def test_what_was_spent_at_a_larger_delta_is_shown(people: Path, budget: Budget | None) -> None:
-    folder = people.parent
-    content = {"source": "law", "columns": COLUMNS}
-    (folder / "s.json").write_text(json.dumps(content), encoding="utf-8")
-    ledger = Ledger.at(folder / "people.csv.ledger.jsonl")
-    ledger.settle(budget=budget)
-    earlier = (SampledGaussian(noise_multiplier=5.0), Threshold(2e-6))  # above synthesize's δ
-    ledger.charge(Entry(kind="release", of="earlier", events=earlier))
-    said = run("synthesize", "--one-row-per-person",
-               "--data", people, "--table", folder / "s.json", "--epsilon", "1",
-               "--out", folder / "shared", "--drop", "name", "--no-report")  # fmt: skip
-    assert ledger.worst_case(1e-6) is None
-    delta = 1e-5 if budget is None else budget.delta
-    assert f"everything spent on this table: {ledger.worst_case(delta)}\n" in said
-    assert f"at δ = {delta:g}" in said
 
 
 def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
@@ -226,65 +201,3 @@ def test_an_identifier_with_repeats_is_said_also_if_it_is_dropped(people: Path) 
             "--ledger", f"{out}.jsonl", *option)  # fmt: skip
         assert "column 'patient_id' has 500 different values in 2000 rows: 4 each" in said
         assert "--unit patient_id --rows-per-unit 4" in said
-
-
-def ending(how: str, folder: Path) -> None:
-    """End this process, or what it does."""
-    if how == "full disk":
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-    if how == "Ctrl-C":
-        raise KeyboardInterrupt
-    os.kill(os.getpid(), signal.SIGKILL if how == "kill -9" else signal.SIGTERM)
-    time.sleep(10)
-
-
-def killed(*arguments: object) -> None:
-    """Run the command line in a process that is killed."""
-    if not (pid := os.fork()):
-        try:
-            main(*arguments)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-
-
-def test_what_is_charged_counts_before_its_head_is_written(people: Path) -> None:
-    """A head that is behind its ledger is of a process that died in between."""
-    folder = people.parent
-    ledger = folder / "people.csv.ledger.jsonl"
-    given = ["synthesize", "--one-row-per-person", "--data", people, "--drop", "name", "--quiet"]
-    run(*given, "--epsilon", "0.5", "--budget", "1", "--out", folder / "one")
-    old = (folder / "people.csv.ledger.jsonl.head").read_bytes()
-    run(*given, "--epsilon", "0.5", "--out", folder / "two")
-    (folder / "people.csv.ledger.jsonl.head").write_bytes(old)
-    assert len(Ledger(ledger).entries()) == 2
-
-
-def test_a_report_that_was_killed_leaves_nothing_in_the_secret_folder(
-    people: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = people.parent
-    given = ["synthesize", "--one-row-per-person",
-             "--data", people, "--epsilon", "1", "--drop", "name",
-             "--out", folder / "shared"]  # fmt: skip
-    replace = os.replace
-
-    def dying(source: Path, target: Path) -> None:
-        if target.name == "report.html":
-            ending("kill -9", folder)
-        replace(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", dying)
-        killed(*given)
-    assert list((folder / "shared.secret").glob(".report.html.bdpvi-*"))
-    assert (folder / "shared" / "synthetic.csv").exists()
-    shared = contents(folder / "shared")
-    run(*given)
-    assert (folder / "shared.secret" / "report.html").exists()
-    assert contents(folder / "shared") == shared
-    assert not list(folder.rglob("*bdpvi-*"))
-    (folder / "shared" / "synthetic.csv").write_text("age,sick\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="exists already"):
-        run(*given)
-    assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 1

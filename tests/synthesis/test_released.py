@@ -14,8 +14,7 @@ import pytest
 import bdpvi
 from bdpvi.datasets import ColumnType, Schema
 from bdpvi.privacy.cost import Assumption
-from bdpvi.synthesis import Counts, Synthetic, load
-from bdpvi.synthesis.synthetic import of_bytes
+from bdpvi.synthesis import Synthetic, load
 
 ROWS = 1234
 SCHEMA = Schema(
@@ -171,25 +170,6 @@ def test_bounds_that_are_not_public_are_named_in_the_receipt() -> None:
     assert receipt.from_data == ("age",)
     assert Assumption.CONSTANTS_FROM_TABLE in receipt.worst_case.assumptions
     assert Assumption.PUBLIC_CONSTANTS in made().receipt.worst_case.assumptions
-
-
-def test_tables_vary_as_other_samples_with_other_noise_would() -> None:
-    """The sd of P(sick) over bootstrap tables, beside that over fresh tables and noise."""
-    random, schema = np.random.default_rng(1), Schema(dict(list(SCHEMA.columns.items())[2:]), "")
-
-    def frame() -> pd.DataFrame:
-        sick = random.random(2000) < 0.3
-        return pd.DataFrame({"pay": random.random(2000), "sick": np.where(sick, "yes", "no")})
-
-    def share(one: pd.DataFrame) -> float:
-        return float((one["sick"] == "yes").mean())
-
-    tables = made(frame(), schema, epsilon=0.3).tables(40, 40_000)
-    fresh = [made(frame(), schema, epsilon=0.3).sample(40_000) for _ in range(40)]
-    ratio = np.std([share(one) for one in tables]) / np.std([share(one) for one in fresh])
-    assert 0.55 < ratio < 1.8  # 40 of each: a standard error of 0.16
-    settings = Counts(also=(("age", "sex", "pay"),))
-    assert (0, 1, 2) in of_bytes(made(settings=settings).to_bytes()).counts.joint
 
 
 @pytest.mark.parametrize("name", ["sample", "tables"])
