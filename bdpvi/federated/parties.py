@@ -31,10 +31,10 @@ from bdpvi.models.reachable import check_reach
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import Clip, clipped_sum, move, unchanged
+from bdpvi.programs.descent import GradientClip, clipped_sum, move, unchanged
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
-from bdpvi.programs.sources import Batch, at
+from bdpvi.programs.sources import RecordBatch, at
 
 _LONGEST = 1e100
 """Bound on a score where none is asked for: a sum of scores stays finite."""
@@ -88,10 +88,10 @@ class Client:
         if point.shape != (rounds.size,):
             raise ValueError(f"point must have shape ({rounds.size},), got {tuple(point.shape)}")
         chosen = self._plan.batch(round, self._ids).nonzero()[:, 0]
-        clip = Clip(bound=rounds.record_clip or _LONGEST)
+        clip = GradientClip(bound=rounds.record_clip or _LONGEST)
         with isolated(x, self._plan.noise_seed(round)):
             draw = Draw(onto(point.to(x.dtype), x.device), {}, x.new_zeros(()))
-            batch = Batch(partial(at, self._program.arguments.tables), chosen)
+            batch = RecordBatch(partial(at, self._program.arguments.tables), chosen)
             slopes, ignored = clipped_sum(self._program, draw, batch, clip, clip.bound)
         tell_owner(ignored, "record", "a score is not finite")
         total = -clip.bound * slopes

@@ -13,7 +13,7 @@ import secrets
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
@@ -163,7 +163,7 @@ def make_private(
         length=len(held),
         seed=settings.seed,
         assumptions=(
-            *basis.given(whose, **_arrays(held)),
+            *basis.given(whose, **held.tensors),
             *(Assumption.ROUNDED_SIZE,) * (settings.records is None),
         ),
     )
@@ -178,7 +178,7 @@ def make_private(
     check_optimizer(optimizer, module)
     batches = _made_up(held, module, settings)
     check_rehearsed(optimizer, module)
-    tables = tree_leaves(held.source) if isinstance(held.source, tuple) else [held.source]
+    tables = [*held.tensors.values()] or [held.source]
     check_reach(tables, len(held), module=module, loss=loss, optimizer=optimizer)
     check_module(module, batches[-1])
     check_loss(loss, module, batches[-1])
@@ -198,16 +198,6 @@ def nearest_power(records: int) -> int:
     [1, 1, 1024, 2048]
     """
     return 1 << round(math.log2(max(records, 1)))
-
-
-def _arrays(held: IndexedRecords) -> dict[str, Tensor]:
-    """Return the tensors of records in memory, by names for their owner."""
-    if not isinstance(held.source, tuple):
-        return {}
-    x, y = held.source
-    leaves = tree_leaves(x)
-    names = ["x"] if len(leaves) == 1 else [f"x[{at}]" for at in range(len(leaves))]
-    return {**dict(zip(names, leaves, strict=True)), "y": y}
 
 
 def _made_up(held: IndexedRecords, module: nn.Module, settings: DPSGDSettings) -> list[Batch]:

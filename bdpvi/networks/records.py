@@ -88,6 +88,16 @@ class IndexedRecords:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of records in memory, by names for their owner; none if they are read."""
+        if not isinstance(self.source, tuple):
+            return {}
+        x, y = self.source
+        leaves = tree_leaves(x)
+        names = ["x"] if len(leaves) == 1 else [f"x[{at}]" for at in range(len(leaves))]
+        return {**dict(zip(names, leaves, strict=True)), "y": y}
+
     def check_length(self, name: str) -> None:
         """Raise ValueError if the length of the source has changed."""
         found = _length(self.source)
@@ -102,10 +112,8 @@ class IndexedRecords:
 
         Those that cannot be read, or have other shapes than record 0, are left out.
         """
-        if isinstance(self.source, tuple):
-            return tree_leaves(self.source)
-        if not len(self):
-            return []
+        if self.tensors or not len(self):
+            return [*self.tensors.values()]
         shapes = [one.shape[1:] for one in tree_leaves(self._first())]
 
         def read(positions: Tensor) -> list[Tensor]:
@@ -208,9 +216,9 @@ def check_panel(panel: IndexedRecords, data: IndexedRecords) -> None:
                 f"panel has {several(len(both), 'record')} of the training data, such as id "
                 f"{int(both[0])}; the panel must not be trained on"
             )
-    elif isinstance(panel.source, tuple) and isinstance(data.source, tuple):
-        known = set(_contents(data.source))
-        found = sum(one in known for one in _contents(panel.source))
+    elif panel.tensors and data.tensors:
+        known = set(_contents(data))
+        found = sum(one in known for one in _contents(panel))
         if 2 * found > len(panel):
             raise ValueError(
                 f"panel has {several(found, 'record')} of {len(panel)} in the training data, "
@@ -218,8 +226,8 @@ def check_panel(panel: IndexedRecords, data: IndexedRecords) -> None:
             )
 
 
-def _contents(source: tuple[Any, Tensor]) -> list[int]:
-    parts = [one.detach().cpu().numpy() for one in tree_leaves(source)]
+def _contents(records: IndexedRecords) -> list[int]:
+    parts = [one.detach().cpu().numpy() for one in records.tensors.values()]
     return [hash(tuple(one.tobytes() for one in row)) for row in zip(*parts, strict=True)]
 
 

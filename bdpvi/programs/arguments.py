@@ -13,8 +13,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
+from bdpvi.datasets.dataset import BlockData, Data
 from bdpvi.datasets.items import Items, by_index
-from bdpvi.programs.sources import ByPosition, Rows, Source
+from bdpvi.programs.sources import ByPosition, RecordSource, Rows, source_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +42,7 @@ class Arguments:
     leaves: tuple[Any, ...]
     form: Any
     sampled: tuple[bool, ...]
-    source: Source
+    source: RecordSource
 
     @classmethod
     def of(cls, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
@@ -71,7 +72,18 @@ class Arguments:
         return cls(tuple(leaves), form, sampled, ByPosition.of(sized))
 
     @classmethod
-    def of_source(cls, source: Source, like: Rows) -> Arguments:
+    def of_data(
+        cls, data: Data, kind: torch.dtype | None = None, steps: int | None = None
+    ) -> Arguments:
+        """Return x and y, or what they are in blocks, with numbers in this type."""
+        given = data.like if isinstance(data, BlockData) else (data.x, data.y)
+        rows = tuple(one.to(kind or one.dtype) if one.is_floating_point() else one for one in given)
+        if isinstance(data, BlockData):
+            return cls.of_source(source_of(data, rows, steps), rows)
+        return cls.of(rows, {})
+
+    @classmethod
+    def of_source(cls, source: RecordSource, like: Rows) -> Arguments:
         """Return the arguments of records that are not in memory, like a record of ones."""
         named = dict(zip(source.names, like, strict=False))
         leaves, form = tree_flatten(((), named) if named else (like, named))

@@ -29,7 +29,7 @@ from bdpvi.bayesian.inference.optimisers import fresh, together
 from bdpvi.noise.secure import stir
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.recording import recorded
-from bdpvi.programs.sources import Batch
+from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases import clipping
 from bdpvi.releases.noisy_sum import NoisySum
 
@@ -41,7 +41,7 @@ _FIRST, _LATER = 0.2, 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clip:
+class GradientClip:
     """A bound C on the norm of each record's gradient in (u, θ).
 
     With ``share`` 0 the bound is fixed. Otherwise a step's sum has one more coordinate, a count of
@@ -84,7 +84,7 @@ class Clip:
             gradients: (B, D), float64. One that is not finite counts as zero.
             bound: the current C.
 
-        >>> clip = Clip(bound=1.0, longer=0.25, share=0.6)
+        >>> clip = GradientClip(bound=1.0, longer=0.25, share=0.6)
         >>> each = torch.tensor([[3.0, 4.0], [0.0, 0.5], [math.inf, 0.0]]).double()
         >>> clip.parts(each, 1.0).round(decimals=6)  # 0.8 of each, then 0.6 · (0.75 − 0.25)
         tensor([0.4800, 1.0400, 0.3000], dtype=torch.float64)
@@ -103,7 +103,7 @@ class Clip:
         so that it gets from a far start to the quantile and then averages out noise, but never by
         less than ``pace``, so that it goes on with norms that change.
 
-        >>> clip = Clip(bound=1.0, share=0.1, batch=50.0, pace=0.02)
+        >>> clip = GradientClip(bound=1.0, share=0.1, batch=50.0, pace=0.02)
         >>> round(clip.next(2.0, 2.5, 0), 4)  # 25 records of 50 too many: 2 e^(0.2 · 25/50)
         2.2103
         >>> round(clip.next(2.0, 2.5, 49), 4), round(clip.next(2.0, 2.5, 999), 4)  # 0.1, 0.02
@@ -116,9 +116,9 @@ class Clip:
 
 
 def clipped_sum(
-    program: Program, draw: Draw, batch: Batch, clip: Clip, bound: float
+    program: Program, draw: Draw, batch: RecordBatch, clip: GradientClip, bound: float
 ) -> tuple[Tensor, int]:
-    """Return the sum of :meth:`Clip.parts` of these records, and how many gradients were ignored.
+    """Return the sum of :meth:`GradientClip.parts`, and how many gradients were ignored.
 
     A gradient that is not finite or cannot be computed counts as zero.
 
@@ -210,7 +210,9 @@ class Descent:
             count as zero, because a record must not stop a run that was charged. Secret.
     """
 
-    def __init__(self, program: Program, optim: PyroOptim, mechanism: NoisySum, clip: Clip) -> None:
+    def __init__(
+        self, program: Program, optim: PyroOptim, mechanism: NoisySum, clip: GradientClip
+    ) -> None:
         records = program.arguments.length
         expected = mechanism.rate * records
         most = min(records, math.ceil(expected + 3 * math.sqrt(expected)), _rows_at_once(program))

@@ -12,7 +12,7 @@ from bdpvi.privacy.book import Priced
 from bdpvi.privacy.dominating import steps_within
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
-from bdpvi.programs.descent import Clip
+from bdpvi.programs.descent import GradientClip
 from bdpvi.programs.dpvi import DPVI
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class DPVIPlan:
     """
 
     event: SampledGaussian
-    clip: Clip
+    clip: GradientClip
     size: int
     run: SampledGaussian | None = None
     spare: float = 0.0
@@ -61,7 +61,7 @@ class DPVIPlan:
         follows = settings.clip is None
         longer = min(0.5, _LONGER * math.sqrt(size) / (distance * settings.rows))
         noise = rate * math.sqrt(settings.steps) / distance
-        clip = Clip(
+        clip = GradientClip(
             bound=math.sqrt(size) if settings.clip is None else settings.clip,
             longer=longer,
             share=_SHARE * follows,

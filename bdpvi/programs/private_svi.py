@@ -25,10 +25,10 @@ from bdpvi.models.reachable import check_reach
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import Clip, Descent, tell_ignored
+from bdpvi.programs.descent import Descent, GradientClip, tell_ignored
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
-from bdpvi.programs.sources import Batch, source_of
+from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases import basis
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.steps import Steps
@@ -113,7 +113,7 @@ class PrivateSVI:
             )
         self.model, self.guide, self.optim, self.loss = model, guide, optim, loss
         self.plate, self._ledger = plate, ledger
-        self._clip = Clip(bound=validate.positive("clip", clip))
+        self._clip = GradientClip(bound=validate.positive("clip", clip))
         self._mechanism = NoisySum(
             rate=validate.rate("rate", rate),
             clip=1.0,
@@ -260,12 +260,7 @@ class PrivateSVI:
         given = source if isinstance(source, Dataset | BlockData) else None
         if given is not None:
             ledger = given.ledger if ledger is None else ledger
-        if isinstance(given, Dataset):
-            args = (given.x, given.y)
-        if isinstance(given, BlockData):
-            arguments = Arguments.of_source(source_of(given, given.like), given.like)
-        else:
-            arguments = Arguments.of(args, kwargs)
+        arguments = Arguments.of(args, kwargs) if given is None else Arguments.of_data(given)
         if self._descent is not None and self._charged is not None:
             self._descent.program.arguments.check_same(arguments)
             return self._descent, self._charged
@@ -298,5 +293,5 @@ class PrivateSVI:
         return f"PrivateSVI({several(self.steps, 'step')}{kind})"
 
 
-def _losses(program: Program, draw: Draw, batch: Batch, positions: Tensor) -> Tensor:
+def _losses(program: Program, draw: Draw, batch: RecordBatch, positions: Tensor) -> Tensor:
     return program.record_losses(draw, batch.read(positions))

@@ -32,7 +32,7 @@ _AHEAD = 4
 """Most blocks from workers that are in memory."""
 
 
-class Batch(NamedTuple):
+class RecordBatch(NamedTuple):
     """Records that are read when they are needed.
 
     Attributes:
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
     positions: Tensor
 
     @classmethod
-    def of(cls, rows: Rows) -> Batch:
+    def of(cls, rows: Rows) -> RecordBatch:
         """Return the batch of these records."""
         return cls(partial(at, rows), torch.arange(len(rows[0])))
 
@@ -55,7 +55,7 @@ def latents_like(data: Data) -> Tensor:
     return next(found, torch.empty(0, device=data.like[0].device))
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """Records, and the batches of a training.
 
     Attributes:
@@ -74,16 +74,16 @@ class Source(Protocol):
     in_memory: bool
     names: tuple[str, ...]
 
-    def batch(self, mechanism: NoisySum, step: int) -> Batch:
+    def batch(self, mechanism: NoisySum, step: int) -> RecordBatch:
         """Return the Poisson batch of a step."""
 
-    def every(self) -> Iterator[Batch]:
+    def every(self) -> Iterator[RecordBatch]:
         """Yield all records, a few at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class ByPosition:
-    """Records that are read by position: a :class:`Source` of tensors in memory, or of items."""
+    """Records that are read by position: tensors in memory, or items."""
 
     read: Callable[[Tensor], Rows]
     length: int
@@ -105,16 +105,16 @@ class ByPosition:
         place, names = id(items.source), items.names if items.by_name else ()
         return cls(items.rows, len(items), (items,), place, items.some, names=names)
 
-    def batch(self, mechanism: NoisySum, step: int) -> Batch:
+    def batch(self, mechanism: NoisySum, step: int) -> RecordBatch:
         """Return the Poisson batch of a step."""
-        return Batch(self.read, mechanism.batch(step))
+        return RecordBatch(self.read, mechanism.batch(step))
 
-    def every(self) -> Iterator[Batch]:
+    def every(self) -> Iterator[RecordBatch]:
         """Yield all records."""
-        yield Batch(self.read, torch.arange(self.length))
+        yield RecordBatch(self.read, torch.arange(self.length))
 
 
-def source_of(data: BlockData, like: Rows, steps: int | None = None) -> Source:
+def source_of(data: BlockData, like: Rows, steps: int | None = None) -> RecordSource:
     """Return what reads these records, as ``like`` in type and place, for a number of steps."""
     if data.items is None:
         return Windows(data, like, steps)
@@ -141,7 +141,7 @@ class Windows:
         self.holds: tuple[Any, ...] = (self,)
         self.some, self.in_memory, self.names = self.data.some, False, ()
 
-    def batch(self, mechanism: NoisySum, step: int) -> Batch:
+    def batch(self, mechanism: NoisySum, step: int) -> RecordBatch:
         """Return the batch of a step, after a pass over the blocks unless it is in memory.
 
         Raises:
@@ -156,7 +156,7 @@ class Windows:
             last = end if self.steps is None else max(self.steps, step + 1)
             self._read(mechanism, range(step, min(end, last)))
         pieces = self._held.pop(step)
-        return Batch.of(tuple(map(torch.cat, zip(*pieces, strict=True))))
+        return RecordBatch.of(tuple(map(torch.cat, zip(*pieces, strict=True))))
 
     def _read(self, mechanism: NoisySum, steps: range) -> None:
         """Hold the batches of these steps."""
@@ -180,10 +180,12 @@ class Windows:
             )
         self._held = held
 
-    def every(self) -> Iterator[Batch]:
+    def every(self) -> Iterator[RecordBatch]:
         """Yield all records, a few at a time."""
         for part in self._parts():
-            yield Batch.of(tuple(one.to(like) for one, like in zip(part, self.like, strict=True)))
+            yield RecordBatch.of(
+                tuple(one.to(like) for one, like in zip(part, self.like, strict=True))
+            )
 
     def _parts(self) -> Iterator[Rows]:
         parts = self.data.parts

@@ -28,7 +28,7 @@ from bdpvi.bayesian.inference.fingerprint import described
 from bdpvi.bayesian.inference.guide import check_steps
 from bdpvi.bayesian.inference.optimisers import fused
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.datasets.dataset import BlockData, Data, shown
+from bdpvi.datasets.dataset import Data, shown
 from bdpvi.datasets.named import arguments_of
 from bdpvi.models.contract import Model
 from bdpvi.models.design import Design
@@ -46,7 +46,7 @@ from bdpvi.programs.plan import DPVIPlan
 from bdpvi.programs.program import Program, copied
 from bdpvi.programs.reading import read
 from bdpvi.programs.recording import recorded
-from bdpvi.programs.sources import latents_like, source_of
+from bdpvi.programs.sources import latents_like
 from bdpvi.regression.objective_plan import rows_said
 from bdpvi.releases.estimate import Gaussian, Trained
 from bdpvi.releases.noisy_sum import NoisySum
@@ -69,11 +69,15 @@ class SuitedDPVI(DPVI):
         guide: the given guide, or the default.
         size: D, number of coordinates of a record's gradient.
         start: the modules' weights before any training, by their names in a :class:`Holder`.
+        sites: shapes of the global latents.
+        amortised: whether the guide has latents of single records.
     """
 
     guide: Any = field(repr=False)
     size: int = field(repr=False)
     start: dict[str, Tensor] = field(repr=False)
+    sites: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    amortised: bool = field(default=False, repr=False)
 
     @classmethod
     def of(cls, settings: DPVI, model: Model, data: Data, guide: object) -> SuitedDPVI:
@@ -102,7 +106,8 @@ class SuitedDPVI(DPVI):
                 like = typed(latents_like(data), model)
             row = like.new_zeros(1, len(data.feature_names))
             check_without_targets(model, named, row, program.sites)
-            return replace(made, size=program.size)
+            sites = {site.name: tuple(site.shape) for site in program.sites}
+            return replace(made, size=program.size, sites=sites, amortised=program.local)
 
     @property
     def rehearsal(self) -> SuitedDPVI:
@@ -195,16 +200,8 @@ class SuitedDPVI(DPVI):
             mean, covariance, measured, settled = course.posterior()
             mean = near_listed(mean, measured, program, model, data)
             values = {f"of {name}": one for name, one in _values(program, model).items()}
-            sites = {f"site {s.name}": torch.tensor(s.shape).long() for s in program.sites}
-            return {
-                "mean": mean,
-                "covariance": covariance,
-                "measured": measured,
-                "settled": torch.tensor(settled),
-                "amortised": torch.tensor(program.local),
-                **values,
-                **sites,
-            }
+            own = {"mean": mean, "covariance": covariance, "measured": measured}
+            return {**own, "settled": torch.tensor(settled), **values}
 
     def _trained(
         self,
@@ -217,19 +214,14 @@ class SuitedDPVI(DPVI):
         mean, spread, kind = found["mean"], found["covariance"], data.like[0].dtype
         arguments = arguments_of(data)
         whole = spread.ndim == 2
-        sites = {
-            name.removeprefix("site "): tuple(shape.tolist())
-            for name, shape in found.items()
-            if name.startswith("site ")
-        }
         guide = Gaussian(
             mean=tuple(mean.tolist()),
             variances=tuple((spread.diagonal() if whole else spread).tolist()),
             covariance=tuple(map(tuple, ((spread + spread.mT) / 2).tolist())) if whole else (),
-            sites=sites,
+            sites=self.sites,
             measured=tuple(found["measured"].tolist()),
             settled=bool(found["settled"]),
-            amortised=bool(found["amortised"]),
+            amortised=self.amortised,
             features="" if kind.is_floating_point or arguments else str(kind).split(".")[1],
             arguments=arguments,
         )
@@ -237,15 +229,6 @@ class SuitedDPVI(DPVI):
         trained = TrainedModel(model, parameters) if parameters else model
         latents = guide.latents(trained, flat, len(data.feature_names))
         return Trained(trained, guide, parameters, flat, latents)
-
-    def _arguments(self, model: Model, data: Data) -> Arguments:
-        """Return x and y, in the type of the modules' weights if there are any."""
-        kind = typed(latents_like(data), model, self.guide).dtype
-        given = data.like if isinstance(data, BlockData) else (data.x, data.y)
-        every = tuple(one.to(kind) if one.is_floating_point() else one for one in given)
-        if isinstance(data, BlockData):
-            return Arguments.of_source(source_of(data, every, self.steps), every)
-        return Arguments.of(every, {})
 
     def _read(self, model: Model, data: Data) -> Program:
         """Return the program; with a copy of a Pyro guide, as each is trained once."""
@@ -257,7 +240,8 @@ class SuitedDPVI(DPVI):
                 fresh._init_scale = min(fresh._init_scale, _START / math.sqrt(self.rows))
             guide = fresh
         loss = self._usual_loss(model, data) if self.loss is None else self.loss
-        return read(model, guide, loss, self._arguments(model, data), self.plate)
+        kind = typed(latents_like(data), model, self.guide).dtype
+        return read(model, guide, loss, Arguments.of_data(data, kind, self.steps), self.plate)
 
     def _usual_loss(self, model: Model, data: Data) -> ELBO:
         """Return a loss that records steps where these are known to be alike, and it pays."""

@@ -32,7 +32,7 @@ from bdpvi import DPVI, Dataset, Ledger, PrivacyUtilityWarning, guides
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.course import Course, curvatures, left_in_average, slopes
-from bdpvi.programs.descent import Clip, Descent
+from bdpvi.programs.descent import Descent, GradientClip
 from bdpvi.programs.moments import prior_deviations
 from bdpvi.programs.reading import read
 from bdpvi.releases.estimate import BASE, Gaussian, Trained
@@ -448,7 +448,7 @@ def test_slopes_weigh_each_step_by_its_noise(monkeypatch: Any) -> None:
     program = read(model, AutoNormal(model), Trace_ELBO(), Arguments.of((x, y), {}))
     settings: Any = {"clip": 1.0, "noise_multiplier": 3.0, "records": 1, "length": 2000, "seed": 0}
     mechanism = NoisySum(rate=0.5, size=3, **settings)
-    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=2.0)), 4)
+    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=2.0)), 4)
     start, u, g = torch.tensor([[1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [5.0, -4.0, 0.5]]).double()
     monkeypatch.setattr(Descent, "step", lambda _, number: (u + start if number else start, g))
     course.run(range(4))
@@ -465,7 +465,7 @@ def test_a_resumed_training_counts_the_noise_of_all_its_steps(monkeypatch: Any) 
     def begun() -> Course:
         pyro.clear_param_store()
         program = read(model, AutoNormal(model), Trace_ELBO(), Arguments.of((x, y), {}))
-        return Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=2.0)), 4)
+        return Course(Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=2.0)), 4)
 
     monkeypatch.setattr(Descent, "step", lambda *_: torch.ones(2, 3).double())
     interrupted, resumed = begun(), begun()
@@ -487,7 +487,7 @@ def test_a_guide_is_widened_to_the_curvature_that_is_measured(whole: bool) -> No
     program = read(model, guide, Trace_ELBO(), Arguments.of((x, y), {}))
     settings: Any = {"clip": 1.0, "noise_multiplier": 1.0, "records": 1, "length": 2000, "seed": 0}
     mechanism = NoisySum(rate=0.5, size=3, **settings)
-    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=1.0)), 4)
+    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=1.0)), 4)
     course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
     slope, error = torch.tensor([10.0, 200.0, 2.5]).double(), 1.0
     one = torch.ones(3, dtype=torch.float64)
@@ -519,7 +519,7 @@ def test_one_coordinate_far_away_does_not_hide_among_many_that_are_settled() -> 
     program = read(many, AutoNormal(many, init_scale=0.1), Trace_ELBO(), Arguments.of(table, {}))
     settings: Any = {"clip": 1.0, "noise_multiplier": 1.0, "records": 1, "length": 9, "seed": 0}
     mechanism = NoisySum(rate=1.0, size=size, **settings)
-    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=0.1)), 4)
+    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=0.1)), 4)
     course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
     one = torch.ones(size, dtype=torch.float64)
     course.moments = torch.stack([one, 0 * one, 0 * one, one, 200 * one]).expand(2, 5, -1)
@@ -576,7 +576,7 @@ def test_a_latent_as_wide_as_its_prior_is_not_measured(scale: float, measured: b
     )
     settings: Any = {"clip": 1.0, "noise_multiplier": 1.0, "records": 1, "length": 2000, "seed": 0}
     mechanism = NoisySum(rate=0.5, size=3, **settings)
-    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=1.0)), 4)
+    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=1.0)), 4)
     course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
     one = torch.ones(3, dtype=torch.float64)
     course.moments = torch.stack([one, 0 * one, 0 * one, one, 200 * one]).expand(2, 5, -1)

@@ -32,7 +32,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import stir
 from bdpvi.programs import descent
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import Clip, Descent
+from bdpvi.programs.descent import Descent, GradientClip
 from bdpvi.programs.moments import moments
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
@@ -439,7 +439,7 @@ def test_what_records_draw_does_not_follow_from_what_latents_drew(
         mechanism = NoisySum(
             rate=0.5, clip=1.0, noise_multiplier=1.0, size=program.size, records=1, length=4
         )
-        made = Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=1.0))
+        made = Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=1.0))
         drawn.append(made.step(0)[0])
     assert torch.equal(drawn[0], drawn[1])
     assert followed[0] != followed[1]

@@ -29,11 +29,11 @@ from bdpvi import DPVI, Dataset, Ledger, PrivateSVI
 from bdpvi.bayesian.inference.optimisers import decay, together
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import Clip, Descent, clipped_sum
+from bdpvi.programs.descent import Descent, GradientClip, clipped_sum
 from bdpvi.programs.program import Program
 from bdpvi.programs.reading import read
 from bdpvi.programs.recording import recorded
-from bdpvi.programs.sources import Batch
+from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases.estimate import Trained
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before
@@ -193,10 +193,10 @@ def test_records_that_draw_as_they_are_read_have_fresh_randomness(
 def test_one_record_moves_a_recorded_sum_by_its_clip_at_most() -> None:
     x, y = table()
     _, made = programs(regression, 10 * x[:12], y[:12], rows=5)
-    draw, clip = made.draw(), Clip(bound=0.1)
+    draw, clip = made.draw(), GradientClip(bound=0.1)
 
     def summed(kept: list[int]) -> Tensor:
-        return clipped_sum(made, draw, Batch.of((10 * x[kept], y[kept])), clip, 0.1)[0]
+        return clipped_sum(made, draw, RecordBatch.of((10 * x[kept], y[kept])), clip, 0.1)[0]
 
     every = [*range(12)]
     moved = [summed(every) - summed([j for j in every if j != i]) for i in every]
@@ -230,8 +230,8 @@ def test_a_record_that_fails_or_is_not_finite_counts_as_zero_as_ever() -> None:
     x, y = torch.tensor([0, 1, 9, 3, 2, 1, 0]), torch.linspace(-2.0, 3.0, 7)
     y[4] = torch.inf
     plain, made = programs(lookup, x, y, rows=5)
-    draw, clip = made.draw(), Clip(bound=0.5)
-    batch = Batch.of((x, y))
+    draw, clip = made.draw(), GradientClip(bound=0.5)
+    batch = RecordBatch.of((x, y))
     wanted, ignored = clipped_sum(plain, draw, batch, clip, 0.5)
     found, also = clipped_sum(made, draw, batch, clip, 0.5)
     assert ignored == also == 2
