@@ -33,7 +33,7 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
+from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
 import bdpvi.federated.flower
@@ -264,19 +264,6 @@ def test_clients_that_moved_little_pay_less_on_the_path() -> None:
     plainly = BayesianFedAvg(FedAvg(), Federation(settings), watch=False)
     plainly.start(Many(small, 300), start, num_rounds=2)
     assert plainly.cost(1e-3).worst_case == spent.worst_case
-
-
-@pytest.mark.parametrize("kind", [FedAdam, FedProx])
-def test_other_strategies_see_the_noisy_mean_alone(kind: Any) -> None:
-    options = {"proximal_mu": 0.1} if kind is FedProx else {"eta": 0.1}
-    settings = rounds(noise_multiplier=0.05)
-    one = BayesianFedAvg(kind(**options), Federation(settings))
-    nodes = Nodes(client_app(settings))
-    result = one.start(nodes, first(), num_rounds=5)
-    assert fed.accuracy(result.arrays) > 0.5
-    config = nodes.sent[0][0].content["config"]
-    assert "server-round" in config
-    assert ("proximal-mu" in config) == (kind is FedProx)
 
 
 def test_the_budget_stops_it_and_leaves_the_weights() -> None:

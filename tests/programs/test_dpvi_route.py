@@ -176,44 +176,6 @@ def test_levels_are_compared_with_the_one_that_varies_least(monkeypatch: Any) ->
     assert abs(rows[5].mean - truth[base]) < 4 * (rows[5].sd or 0.0)
 
 
-def test_what_records_say_of_a_level_is_measured_with_the_intercept(monkeypatch: Any) -> None:
-    step, slopes_of = Descent.step, slopes
-    weights: list[float] = []
-    drawn: list[Tensor] = []
-    given: list[Tensor] = []
-
-    def stepping(self: Descent, number: int) -> tuple[Tensor, Tensor]:
-        weights.append(1 / self.deviation**2)
-        u, g = step(self, number)
-        drawn.append(torch.stack([u, g]))
-        return u, g
-
-    def measuring(moments: Tensor) -> tuple[Tensor, Tensor]:
-        given.append(moments)
-        return slopes_of(moments)
-
-    monkeypatch.setattr(Descent, "step", stepping)
-    monkeypatch.setattr("bdpvi.programs.course.slopes", measuring)
-    x, y = table()
-    x = torch.cat([x[:, :1], (x[:, 1:] > 0).double(), (x[:, 1:] <= 0).double()], dim=1).double()
-    levels = bdpvi.BayesianLinearRegression(largest=5.0, levels=((1, 2),))
-    bdpvi.fit_private(levels, (x, y.double()), epsilon=1.0, route=replace(QUICK, steps=20))
-    each = torch.tensor(weights).double().unsqueeze(1)
-    u, g = torch.stack(drawn).double().unbind(1)
-    intercept = u[:, 3]
-    seen = [u[:, 0], u[:, 1] + intercept, u[:, 2] + intercept]
-    seen += [intercept + (u[:, 1] + u[:, 2]) / 2, u[:, 4]]  # the last is the noise's scale
-    sums = torch.stack(seen, dim=1)
-    sums = sums - sums[0]  # the start
-    parts = (torch.ones_like(g), sums, g, sums * sums, sums * g)
-    # Sums of gradients nearly cancel: an error is judged by the size of what was added.
-    size = torch.stack([(each * part).abs().sum(0) for part in parts])
-    _, every, later = given  # the first is that through the start
-    for first, moments in ((0, every), (1, later)):  # one step in twenty is far from the optimum
-        expected = torch.stack([(each * part)[first:].sum(0) for part in parts])
-        torch.testing.assert_close(moments / size, expected / size, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize("kind", [AutoNormal, AutoMultivariateNormal, guides.FullRank])
 def test_guides_of_pyro_and_of_the_library(kind: Any) -> None:
     guide = kind(model)
@@ -304,19 +266,6 @@ def test_what_is_charged_is_what_runs(monkeypatch: Any) -> None:
     (event,) = entry.events
     assert set(used) == {(event.noise_multiplier, event.rate, 1.0, 4)}
     assert len(used) == event.steps
-
-
-class Sums:
-    """What NoisySum would add noise to, instead of adding it."""
-
-    def __init__(self, monkeypatch: Any) -> None:
-        self.found: list[Tensor] = []
-        monkeypatch.setattr(NoisySum, "noisy", self.noisy)
-        monkeypatch.setattr(Key, "fresh", classmethod(lambda cls: Key.of_seed(5)))
-
-    def noisy(self, totals: list[Tensor], key: Key) -> list[Tensor]:
-        self.found += totals
-        return [one.clone() for one in totals]
 
 
 def test_the_size_of_the_table_is_bought_or_declared() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -136,38 +135,6 @@ def test_training_on_blocks_is_that_in_memory_to_the_bit(
         parts = replace(blocks.parts, executor=pool)
         spread = replace(blocks, parts=parts, people=People())
         assert torch.equal(trained(spread), expected)
-
-
-@pytest.mark.filterwarnings("ignore:for the owner only")
-@pytest.mark.usefixtures("once")
-@pytest.mark.whole
-def test_persons_with_several_rows_are_trained_on_as_in_memory(
-    rows: pd.DataFrame, tmp_path: Path
-) -> None:
-    visits = rows.assign(who=np.random.default_rng(1).integers(0, 1000, len(rows)))
-    visits.to_csv(tmp_path / "visits.csv", index=False)
-    datasets.partition(tmp_path / "visits.csv", by="who", out=tmp_path / "table", progress=False)
-    given: dict[str, Any] = {"positive": "yes", "constants": PUBLIC}
-    blocks = datasets.from_blocks(
-        tmp_path / "table", "sick", unit="who", rows_per_unit=3, progress=False, **given
-    )
-    whole = pd.read_parquet(tmp_path / "table").rename(columns=str)
-    first = whole[whole.groupby("who").cumcount() < 3].drop(columns="who")
-    memory = datasets.dataset_from_frame(first, "sick", **given)
-    memory = memory.of_people(People(unit="who", rows_per_unit=3))
-    assert len(memory) == len(blocks) < len(first) < len(whole)
-    found = [
-        bdpvi.fit_private(model, data, epsilon=4.0, route=QUICK, guide=guide)
-        for data in (blocks, memory)
-    ]
-    assert torch.equal(found[0].samples, found[1].samples)
-    assert found[0].cost == found[1].cost
-    assert blocks.ledger.rows_per_unit == 3
-    one = on_disk(rows, tmp_path / "rows", 3)
-    alone = bdpvi.fit_private(model, one, epsilon=4.0, route=QUICK, guide=guide)
-    noises = [data.ledger.entries()[-1].events[0].noise_multiplier for data in (blocks, one)]
-    assert noises[0] > 2 * noises[1]
-    assert not torch.equal(alone.samples, found[0].samples)
 
 
 def test_a_person_in_two_blocks_is_refused_before_any_charge(
@@ -422,45 +389,6 @@ def test_a_table_that_changes_during_training_is_named(rows: pd.DataFrame, tmp_p
     long = replace(few, parts=seven.parts, people=People())
     with pytest.raises(ValueError, match=r"'few' had 5 records, and has 7 now; a table must"):
         bdpvi.fit_private(model, long, epsilon=1.0, route=QUICK, guide=guide)
-
-
-class Made(Whole[tuple[Tensor, Tensor]]):
-    """Records that are made when they are read."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __len__(self) -> int:
-        return self.number
-
-    def __getitem__(self, at: int) -> tuple[Tensor, Tensor]:
-        x = torch.tensor([math.sin(at), math.cos(3.0 * at)])
-        return x, (x[0] > 0).float()
-
-
-def test_memory_does_not_grow_with_the_records() -> None:
-    def peak(records: int) -> int:
-        pyro.clear_param_store()
-        svi = PrivateSVI(
-            model,
-            guide,
-            pyro.optim.Adam({"lr": 0.05}),
-            Trace_ELBO(),
-            clip=1.0,
-            noise_multiplier=1.0,
-            rate=200 / records,
-        )
-        data = Made(records)
-        tracemalloc.start()
-        for _ in range(3):
-            svi.step(data)
-        found = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        pyro.clear_param_store()
-        return found
-
-    peak(1000)  # imports
-    assert peak(1_000_000) < peak(1000) + 2_000_000  # a coin for each record would be 8 MB
 
 
 def test_no_batch_beyond_the_training_is_drawn(
