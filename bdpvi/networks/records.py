@@ -23,8 +23,6 @@ a module with several inputs x is a tuple of tensors, or a mapping by input name
 
 LEAST_PANEL = 100
 _FIRST = 64
-_TRIED = 8
-"""Number of records on which a module is tried."""
 
 
 @dataclass(frozen=True, eq=False)

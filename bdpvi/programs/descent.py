@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
-from io import BytesIO
 from typing import Any
 
 import torch
 from pyro.optim import PyroOptim
 from torch import Tensor
 
-from bdpvi._ground.checkpoint import sealed, unsealed
+from bdpvi._ground.checkpoint import reread
 from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import HOST, all_finite, drawing
 from bdpvi._ground.outputs import several
@@ -230,7 +229,7 @@ class Descent:
         """
         program = replace(self.program, arguments=self.program.arguments.made_up)
         (batch,) = program.arguments.source.every()
-        tried, written = copy(self), BytesIO()
+        tried = copy(self)
         tried.program, tried.optim = program, fresh(self.optim)
         with unchanged(program), drawing(HOST, 0):
             try:
@@ -238,10 +237,7 @@ class Descent:
                     draw = program.draw()
                     total, _ = clipped_sum(program, draw, batch, self.clip, self.bound)
                     move(program, tried.optim, draw, total[: program.size], number)
-                    written.seek(0)
-                    torch.save(sealed(tried.state_dict()), written)
-                    written.seek(0)
-                    tried.load_state_dict(unsealed(torch.load(written, weights_only=False)))
+                    tried.load_state_dict(reread(tried.state_dict()))
             except Exception as error:  # whatever an optimiser or a program of the user's raises
                 raise ValueError(
                     f"training fails on made-up records, by {type(error).__name__}: "

@@ -33,6 +33,8 @@ from bdpvi.programs.runs import Runs
 LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, *RECORDED)
 _OBSERVE = 'hand the targets over, inside the plate: pyro.sample("y", ..., obs=y)'
 _PLATE = "observe it inside the plate over the records"
+_STATISTICS = "use GroupNorm or LayerNorm, or layer.eval() if its statistics are public"
+_RECURRENT = "use nn.LSTM, which has one, or write the recurrence with nn.Linear"
 
 
 def read(
@@ -70,7 +72,7 @@ def _read(
     plate: str | None,
 ) -> Program:
     holder = Holder(modules_of(model, guide))
-    if early := [*_in_layers(holder)]:
+    if early := [*_in_layers(holder, _BatchNorm, "mixes records", _STATISTICS)]:
         raise MisfitError(early)
     found = plate or _found(model, guide, arguments)
     runs = Runs(model, guide, arguments, found)
@@ -166,25 +168,12 @@ def _plate(modelled: poutine.Trace) -> str:
     return common[0]
 
 
-def _in_layers(holder: Holder) -> Iterator[Misfit]:
+def _in_layers(holder: Holder, kinds: Any, wrong: str, remedy: str) -> Iterator[Misfit]:
+    """Yield the layers of these kinds, but for batch normalisations that are not training."""
     for name, layer in holder.named_modules():
-        if isinstance(layer, _BatchNorm) and layer.training:
-            yield Misfit(
-                f"layer {name.removeprefix('held.')!r} ({type(layer).__name__})",
-                "mixes records",
-                "use GroupNorm or LayerNorm, or layer.eval() if its statistics are public",
-            )
-
-
-def _recurrent(holder: Holder) -> Iterator[Misfit]:
-    """Yield the layers whose steps torch writes in place."""
-    for name, layer in holder.named_modules():
-        if isinstance(layer, (nn.RNN, nn.GRU, nn.RNNCellBase)):
-            yield Misfit(
-                f"layer {name.removeprefix('held.')!r} ({type(layer).__name__})",
-                "has no gradient of a single record in torch",
-                "use nn.LSTM, which has one, or write the recurrence with nn.Linear",
-            )
+        if isinstance(layer, kinds) and (layer.training or kinds is not _BatchNorm):
+            named = f"layer {name.removeprefix('held.')!r} ({type(layer).__name__})"
+            yield Misfit(named, wrong, remedy)
 
 
 def _in_model(
@@ -287,7 +276,9 @@ def _tried(made: Program) -> Program:
     except MisfitError:
         raise
     except Exception as error:  # whatever a program of the user's raises
-        if wrong := list(_recurrent(made.holder)):
+        in_place = nn.RNN, nn.GRU, nn.RNNCellBase  # torch writes their steps in place
+        alone = "has no gradient of a single record in torch"
+        if wrong := list(_in_layers(made.holder, in_place, alone, _RECURRENT)):
             raise MisfitError(wrong) from error
         raise failed("model", "the gradient of one record", last, error) from error
 

@@ -125,11 +125,10 @@ class Runs:
         with drawing(self.arguments.device), torch.no_grad():
             for _ in range(_REPEATS):
                 again = self._run("guide", self.guide, self.zeros)
-                if not set(_shapes(guided)) - set(_shapes(again)):
+                runs = {"guide": again}
+                if _shapes(guided).keys() <= _shapes(again).keys():
                     model = poutine.replay(self.model, again)
-                    runs = {"guide": again, "model": self._run("model", model, self.zeros)}
-                else:
-                    runs = {"guide": again}
+                    runs["model"] = self._run("model", model, self.zeros)
                 for name, run in runs.items():
                     if found := _changed(name, expected[name], _shapes(run)):
                         yield found

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from accounts import path_of, worst_of
-from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
@@ -188,7 +187,6 @@ def test_an_oversized_update_is_clipped_and_named(size: float) -> None:
     assert released.norms[asked[1]] == float(updates(asked)[asked[1]].norm()) / C
 
 
-finite = st.floats(-1e6, 1e6, allow_nan=False)
 
 
 def test_coins_are_poisson_secret_and_fresh_in_every_round() -> None:

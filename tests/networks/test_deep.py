@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import torch
 from accounts import path_of, worst_of
-from scipy.stats import beta, binom, chi2, kstest, norm
-from sklearn.datasets import load_digits
+from scipy.stats import binom, chi2, kstest
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
@@ -26,7 +25,6 @@ from bdpvi.networks.private import Private
 from bdpvi.networks.records import IndexedRecords
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.privacy.cost import Assumption, Bound
-from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from bdpvi.releases.noisy_sum import NoisySum
 
@@ -554,54 +552,5 @@ def test_dropout_is_a_records_own_draw() -> None:
     assert len(norms.counts.unique(dim=0)) > 1
 
 
-def digits(seed: int) -> tuple[tuple[Tensor, Tensor], ...]:
-    """Return scikit-learn's digits: 1,100 to train, a panel of 347, 350 to test."""
-    bunch = load_digits()
-    x = torch.tensor(bunch.data / 16 - 0.5, dtype=torch.float32)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    y = torch.tensor(bunch.target)[order]
-    return tuple(zip(x[order].split([1100, 347, 350]), y.split([1100, 347, 350]), strict=True))
-
-
 CANARIES, AUDITED = 600, 10
 """Canaries of an audit, each in the data or not by a coin, and steps of the audited run."""
-
-
-def audit(seed: int) -> tuple[float, float]:
-    """Return a lower bound on the ε of a run, and the ε that the run reports, at δ = 1e-5.
-
-    A logistic head on the digits. Every canary has a feature of its own, so that its gradients are
-    orthogonal to everybody else's. The attacker sees all weights, and adds up what each step moved
-    along a canary's clipped gradient. If the run is no worse than μ-Gaussian, a test for the canary
-    has error rates with μ ≥ Φ⁻¹(1 − false positives) − Φ⁻¹(false negatives) (Dong, Roth and Su
-    2022); Clopper and Pearson bound the rates, at 0.999 each.
-    """
-    (x, y), *_ = digits(0)
-    generator = torch.Generator().manual_seed(seed)
-    inside = torch.rand(CANARIES, generator=generator) < 0.5
-    canaries = torch.cat([torch.zeros(CANARIES, 64), 20 * torch.eye(CANARIES)], 1)
-    labels = torch.randint(10, (CANARIES,), generator=generator)
-    others = F.pad(x[:200], (0, CANARIES))
-    data = torch.cat([others, canaries[inside]]), torch.cat([y[:200], labels[inside]])
-    module = nn.Linear(64 + CANARIES, 10, bias=False)
-    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-    panel = F.pad(x[200:300], (0, CANARIES)), y[200:300]
-    noise = AUDITED**0.5  # μ = 1
-    private = run(
-        module, optimizer, data=data, panel=panel, rate=1.0, noise_multiplier=noise, seed=seed
-    )
-    score = torch.zeros(CANARIES)
-    for _ in range(AUDITED):
-        before = module.weight.detach().clone()
-        slopes = torch.softmax(canaries @ before.T, 1) - F.one_hot(labels, 10)  # each is clipped
-        private.step()
-        moved = (before - module.weight.detach()) * len(data[0])
-        score += ((slopes / slopes.norm(dim=1, keepdim=True)) * moved[:, 64:].T).sum(1)
-    guessed = score > AUDITED / 2
-    wrong = [int((guessed & ~inside).sum()), int((~guessed & inside).sum())]
-    among = [int((~inside).sum()), int(inside.sum())]
-    rates = [float(beta.ppf(0.999, k + 1, n - k)) for k, n in zip(wrong, among, strict=True)]
-    distance = max(float(norm.ppf(1 - rates[0]) - norm.ppf(rates[1])), 1e-3)
-    worst = private.cost(1e-5).worst_case
-    assert worst is not None
-    return gaussian_epsilon(distance**2, 1e-5), worst.epsilon
