@@ -187,8 +187,6 @@ def test_an_oversized_update_is_clipped_and_named(size: float) -> None:
     assert released.norms[asked[1]] == float(updates(asked)[asked[1]].norm()) / C
 
 
-
-
 def test_coins_are_poisson_secret_and_fresh_in_every_round() -> None:
     federation, other = Federation(rounds(seed=None)), Federation(rounds(seed=None))
     drawn = [federation.sampled(number) for number in range(1, 401)]

@@ -1,4 +1,4 @@
-"""DP-SGD: one source for sampler, noise and price; resumed runs; refusals; an audit."""
+"""DP-SGD: sampler, noise and price; resumed runs; refusals."""
 
 from __future__ import annotations
 
@@ -550,7 +550,3 @@ def test_dropout_is_a_records_own_draw() -> None:
     norms = private.event().norms
     assert norms is not None
     assert len(norms.counts.unique(dim=0)) > 1
-
-
-CANARIES, AUDITED = 600, 10
-"""Canaries of an audit, each in the data or not by a coin, and steps of the audited run."""
