@@ -1,4 +1,4 @@
-"""The faults beside this file: a patch says above its first line what goes wrong, and who sees it."""
+"""The faults beside this file: each patch says what goes wrong, and which tests must notice."""
 
 from __future__ import annotations
 
