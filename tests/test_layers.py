@@ -31,7 +31,7 @@ def test_the_package_shows_public_names_only() -> None:
 
 
 def test_a_checkout_finds_the_rooms_at_its_root(tmp_path: Path) -> None:
-    """Without an editable install: after ``pip install .`` the folder in which Python starts wins."""
+    """Without an editable install: after ``pip install .`` the folder where Python starts wins."""
     (tmp_path / "bdpvi").mkdir()
     (tmp_path / "bdpvi" / "__init__.py").write_text("raise ImportError('the installed one')")
     packages = os.pathsep.join(
@@ -40,7 +40,7 @@ def test_a_checkout_finds_the_rooms_at_its_root(tmp_path: Path) -> None:
     code = "import bdpvi.guides, bdpvi.datasets; print(bdpvi.guides.__file__); bdpvi.Table"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],  # -S: .pth files, which name an editable install
-        cwd=HOME, env={**os.environ, "PYTHONPATH": packages},
+        cwd=HOME, env={**os.environ, "PYTHONPATH": os.pathsep.join(packages)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert Path(done.stdout.strip()) == HOME / "guides" / "__init__.py"
