@@ -34,9 +34,7 @@ def test_a_checkout_finds_the_rooms_at_its_root(tmp_path: Path) -> None:
     """Without an editable install: after ``pip install .`` the folder where Python starts wins."""
     (tmp_path / "bdpvi").mkdir()
     (tmp_path / "bdpvi" / "__init__.py").write_text("raise ImportError('the installed one')")
-    packages = os.pathsep.join(
-        [str(tmp_path), *(one for one in sys.path if "site-packages" in one)]
-    )
+    packages = [str(tmp_path), *(path for path in sys.path if "site-packages" in path)]
     code = "import bdpvi.guides, bdpvi.datasets; print(bdpvi.guides.__file__); bdpvi.Table"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],  # -S: .pth files, which name an editable install
