@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from bdpvi.privacy.book import Entry
 from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.rounding import rounding_delta
+from bdpvi.releases.transaction import Transaction
 from bdpvi.synthesis import Counts, load
 from bdpvi.synthesis.order import Order
 
@@ -361,3 +363,26 @@ def test_noise_alone_makes_no_bound() -> None:
         made = bounds.buy(Held(cells), kinds, distance=0.1, delta=1e-6, key=Key.of_seed(seed))["a"]
         assert made.high is not None
         assert made.high <= 10
+
+
+def test_one_secret_at_two_prices_or_on_two_ledgers_has_noise_that_does_not_cancel(
+    tmp_path: Path,
+) -> None:
+    """Whoever has both outputs learns no more than the two cost together."""
+    frame, secret = people(500)[["sex"]], Key(bytes(range(32)))
+    ledger = Ledger.at(tmp_path / "one.jsonl")
+    for name in ("one.jsonl", "one.jsonl.head"):
+        shutil.copy(tmp_path / name, tmp_path / name.replace("one", "copy"))
+
+    def counts(ledger: Ledger, epsilon: float = 0.02, facts: str = "") -> Any:
+        work = Transaction(ledger, secret, facts, alone=True)
+        return made(frame, SEX, work=work, epsilon=epsilon).counts.single[0]
+
+    one, copy = counts(ledger), Ledger(tmp_path / "copy.jsonl")
+    assert copy.id == ledger.id
+    others = [counts(copy, 0.02002), counts(Ledger()), counts(Ledger(), facts="another table")]
+    for other in others:  # the same noise, scaled or not, would differ by 0.1 % or by nothing
+        assert np.abs(one - other).max() > 2
+    with pytest.raises(ValueError, match="charged under another key or at another cost"):
+        counts(ledger, 0.02002)
+    assert len(ledger.entries()) == 1
