@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -24,9 +25,33 @@ def test_the_drawing_is_the_contract() -> None:
     assert rooms == [re.findall(r"\w+", layer) for layer in layers if "__main__" not in layer]
 
 
+def test_the_page_for_newcomers_names_files_that_are_there() -> None:
+    page = HOME / "docs" / "explanation" / "how-a-release-is-made.md"
+    text = page.read_text(encoding="utf-8")
+    steps = re.findall(r"^\| (\d+)\. [^|]+ \| `([^`]+)` \|", text, re.MULTILINE)
+    assert [int(number) for number, _ in steps] == [*range(1, 11)]
+    named = {*re.findall(r"`((?:bdpvi|datasets)/\S+\.py)`", text)}
+    assert {file for _, file in steps} < named
+    assert not [file for file in sorted(named) if not (HOME / file).exists()]
+
+
 def test_the_package_shows_public_names_only() -> None:
     assert set(dir(bdpvi)) == set(bdpvi.__all__)
     assert not {name for name in bdpvi.__all__ if (HOME / "bdpvi" / f"{name}.py").exists()}
+
+
+def test_a_checkout_finds_the_rooms_at_its_root(tmp_path: Path) -> None:
+    """Without an editable install: after ``pip install .`` the folder where Python starts wins."""
+    (tmp_path / "bdpvi").mkdir()
+    (tmp_path / "bdpvi" / "__init__.py").write_text("raise ImportError('the installed one')")
+    packages = [str(tmp_path), *(path for path in sys.path if "site-packages" in path)]
+    code = "import bdpvi.guides, bdpvi.datasets; print(bdpvi.guides.__file__); bdpvi.Table"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],  # -S: .pth files, which name an editable install
+        cwd=HOME, env={**os.environ, "PYTHONPATH": os.pathsep.join(packages)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert Path(done.stdout.strip()) == HOME / "guides" / "__init__.py"
 
 
 def loaded(code: str) -> set[str]:
