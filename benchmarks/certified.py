@@ -51,7 +51,7 @@ from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.privacy import mode_draws
-from bdpvi.privacy.book import Charge
+from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.mode_draws import ModeDraws
 
 NAMES = (

@@ -124,7 +124,7 @@ def row(lever: Lever, train: Dataset, epsilon: float, folds: int) -> str:
         found.append(expected_accuracy(part, held_out, 1, temperature, repeats=300, seed=0))
     error = torch.tensor(found).std() / math.sqrt(len(found)) if len(found) > 1 else 0.0
     return (
-        f"{about}{temperature:.3g} | {bound.evidence.diagnostics.skewness:.1f} | "
+        f"{about}{temperature:.3g} | {bound.evidence.skewness:.1f} | "
         f"{'yes' if bound.reliable else 'no'} | {fmean(found):.4f} ± {error:.4f} |"
     )
 

@@ -33,8 +33,8 @@ from bdpvi.bayesian.pricing import (
 from bdpvi.models.kinds import weighing
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.weighing import weights_of
-from bdpvi.privacy.book import Charge, TemperatureOrigin
 from bdpvi.privacy.cost import Bound, Cost, Kind
+from bdpvi.privacy.entry import Charge, TemperatureOrigin
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.left import SPENT
 

@@ -19,9 +19,9 @@ from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.kinds import Known, weighing
-from bdpvi.privacy.book import Charge, Entry
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.cost import Bound, Cost, Kind
+from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.mode_draws import ModeDraws

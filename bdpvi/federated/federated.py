@@ -23,7 +23,8 @@ from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.accounting.accountant import cost_of
 from bdpvi.federated.rounds import PUBLIC, Observer, Rounds
-from bdpvi.privacy.cost import Assumption, Bound, Cost
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.norms import NormCounts

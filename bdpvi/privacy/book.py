@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bdpvi._ground import validate
 from bdpvi._ground.chain import Chain, chained, proven
-from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget
 from bdpvi.privacy.cost import RECORD
-from bdpvi.privacy.event import Event, for_unit, read_event
-from bdpvi.privacy.note import Note
+from bdpvi.privacy.entry import ENDED, RESERVED, Entry
+from bdpvi.privacy.event import Event, for_unit
 
 FORMAT = 3
 
@@ -30,145 +26,6 @@ class Unsaid(str):
 
 
 ROW = Unsaid("row")
-RESERVED, ENDED = "reserved", "ended"
-KINDS = ("draws", "constants", "release", "steps", "rounds", RESERVED, ENDED)
-_TEXT = {"purpose": re.compile("[a-z0-9 ]{0,80}"), "seal": re.compile("[0-9a-f]{0,64}")}
-
-
-class TemperatureOrigin(str, Enum):
-    """Where a temperature comes from.
-
-    Attributes:
-        OWNER: chosen without looking at the data.
-        CONSTANTS: computed from public numbers.
-        DATA: computed from the records; a release at it has no worst-case guarantee.
-    """
-
-    OWNER = "owner"
-    CONSTANTS = "constants"
-    DATA = "data"
-
-
-@dataclass(frozen=True)
-class Charge:
-    """``draws`` samples at ``temperature``, as :func:`bdpvi.bayesian.calibrate` returns them.
-
-    It is not a number and has no arithmetic, so that the origin of the temperature stays with it.
-
-    Attributes:
-        draws: number of samples.
-        temperature: τ of the draws.
-        origin: where τ comes from.
-        ledger: id of the ledger that τ was computed for; "" for any.
-
-    >>> Charge(10, 5.0).origin.value
-    'owner'
-    """
-
-    draws: int
-    temperature: float
-    origin: TemperatureOrigin = TemperatureOrigin.OWNER
-    ledger: str = field(default="", compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "draws", validate.positive_int("draws", self.draws))
-        object.__setattr__(self, "temperature", validate.positive("temperature", self.temperature))
-        validate.choice("origin", self.origin, [one.value for one in TemperatureOrigin])
-        object.__setattr__(self, "origin", TemperatureOrigin(self.origin))
-
-    @property
-    def from_data(self) -> bool:
-        """Whether the temperature was computed from the records."""
-        return self.origin is TemperatureOrigin.DATA
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One charge.
-
-    Attributes:
-        kind: one of :data:`KINDS`.
-        of: id of the work it belongs to: a fit, a network, a federation, a call.
-        charge: the draws, if it is a charge for draws.
-        events: the parts that the worst case needs; None if nothing bounds a record.
-        count: number of repetitions, each at this price.
-        purpose: the step of the work. After an interruption the same command repeats it from the
-            same key, at no further price.
-        seal: hash of the key that all its randomness follows from. A ledger never contains the key
-            itself.
-        note: when it was made and what for; two charges that differ in it alone are equal. None in
-            ledgers of earlier versions.
-    """
-
-    kind: str
-    of: str = ""
-    charge: Charge | None = None
-    events: tuple[Event, ...] | None = ()
-    count: int = 1
-    purpose: str = ""
-    seal: str = ""
-    note: Note | None = field(default=None, compare=False)
-
-    def __post_init__(self) -> None:
-        validate.choice("kind", self.kind, KINDS)
-        validate.positive_int("count", self.count)
-        for name, pattern in _TEXT.items():
-            if not isinstance(text := getattr(self, name), str) or not pattern.fullmatch(text):
-                raise ValueError(f"{name} must match {pattern.pattern}, got {text!r:.80}")
-
-    @property
-    def purchase(self) -> str:
-        """The public name of a charge for private preprocessing; "" for other charges."""
-        return digest_of(self.seal) if self.kind == "constants" and self.seal else ""
-
-    @property
-    def once(self) -> str:
-        """One of its ``count`` repetitions, in words."""
-        if self.charge is None:
-            return self.kind
-        found = ", found from the data" if self.charge.from_data else ""
-        return (
-            f"{several(self.charge.draws, 'draw')} at temperature "
-            f"{self.charge.temperature:.4g}{found}"
-        )
-
-    def __str__(self) -> str:
-        return self.once + (f" × {self.count}" if self.count > 1 else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON types, without the fields that are not set."""
-        content: dict[str, Any] = {"kind": self.kind, "of": self.of}
-        if self.charge is not None:
-            content["draws"] = self.charge.draws
-            content["temperature"] = self.charge.temperature
-            content["origin"] = self.charge.origin.value
-        content["events"] = self.events and [one.to_dict() for one in self.events]
-        content |= {"count": self.count, "purpose": self.purpose, "seal": self.seal}
-        return content | ({"note": self.note.to_dict()} if self.note else {})
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Entry:
-        """Read what :meth:`to_dict` returned.
-
-        Raises:
-            ValueError, KeyError, TypeError: if it is anything else.
-        """
-        rest = dict(content)
-        charge = None
-        if "draws" in rest:
-            charge = Charge(*(rest.pop(name) for name in ("draws", "temperature", "origin")))
-        events, note = rest.pop("events"), rest.pop("note", None)
-        return cls(
-            charge=charge,
-            events=None if events is None else tuple(map(read_event, events)),
-            note=None if note is None else Note(**note),
-            **rest,
-        )
-
-
-def digest_of(seal: str) -> str:
-    """Return a public name of a charge, which does not occur in the ledger."""
-    return hashlib.sha256(b"bdpvi purchase" + seal.encode()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.types import Relation
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.conversions import Orders
-from bdpvi.privacy.cost import Assumption
 
 if TYPE_CHECKING:
     from typing_extensions import Self

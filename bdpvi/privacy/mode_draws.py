@@ -24,9 +24,9 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.privacy import conversions
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.conversions import REAL_ORDERS
-from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.event import MOMENTS, WITH, WITHOUT, Event
 
 

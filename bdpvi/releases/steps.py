@@ -137,16 +137,16 @@ class Steps:
             elif of != self.of:
                 taken += self.taken
             if taken > self.charged:
-                self._charge(Block(self, taken - self.charged, anyway=True))
+                self._charge(StepsAtOnce(self, taken - self.charged, anyway=True))
             self.taken = max(self.taken, taken)
             self._ahead = min(self._ahead, self.charged - self.taken)
 
     def _pay(self) -> None:
         """Charge a block of steps, or all remaining steps if they are fewer."""
         wanted = self.block if self.most is None else min(self.block, self.most - self.taken)
-        self._ahead = self._charge(Block(self, wanted))
+        self._ahead = self._charge(StepsAtOnce(self, wanted))
 
-    def _charge(self, block: Block) -> int:
+    def _charge(self, block: StepsAtOnce) -> int:
         work = Transaction(self.ledger, self._secret, name=self.of, what="training")
         with self.ledger.locked():
             plan, _, _ = work.charge(block)
@@ -163,7 +163,7 @@ class Steps:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class StepsAtOnce:
     """Steps charged at once. Each draws with its own key, which nobody keeps.
 
     Attributes:

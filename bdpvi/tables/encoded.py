@@ -19,7 +19,8 @@ from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.types import ColumnType
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Book, digest_of
+from bdpvi.privacy.book import Book
+from bdpvi.privacy.entry import digest_of
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance

@@ -26,7 +26,7 @@ from bdpvi.audits.claims import Claim
 from bdpvi.audits.found import PAIRS, Audit, Door
 from bdpvi.audits.games import Rates
 from bdpvi.bayesian.accounting.gaussian_pairs import summarise
-from bdpvi.privacy.book import Entry
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon

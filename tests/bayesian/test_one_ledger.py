@@ -29,7 +29,7 @@ from bdpvi.datasets.dataset import People
 from bdpvi.guides import MeanField
 from bdpvi.privacy import Charge
 from bdpvi.privacy.accounts import beside
-from bdpvi.privacy.book import Entry, TemperatureOrigin
+from bdpvi.privacy.entry import Entry, TemperatureOrigin
 from bdpvi.privacy.perturbed_objective import PerturbedObjective, profile
 from bdpvi.tables import files
 

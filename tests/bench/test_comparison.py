@@ -44,6 +44,7 @@ from bdpvi.bench.headline import headline
 from bdpvi.bench.hyperparameters import build
 from bdpvi.bench.methods import METHODS, NONE, SENTENCES, BaseRate, Method
 from bdpvi.bench.methods.dp_gd import DPGD
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.posterior import MeanFieldRelease
 from bdpvi.bench.methods.scores import Batch, Clip, euclidean, scores
 from bdpvi.bench.methods.temperature import COLDEST, coldest, within
@@ -54,7 +55,7 @@ from bdpvi.bench.report import SECRET, Results, console_tables, overview, pictur
 from bdpvi.bench.summary import BEST, PAIRED, ratio_table, summarise
 from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.split import folds
-from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.gaussian_dp import worst
 from bdpvi.tables.metrics import MEASURES, calibration, expected_calibration_error, metrics
 

@@ -25,7 +25,7 @@ from bdpvi.bench.methods.runs import Run, Stream
 from bdpvi.bench.methods.scores import Batch, Clip, LogisticScores, TracedScores, euclidean
 from bdpvi.datasets.abalone import load_abalone
 from bdpvi.noise.secure import sum_step
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
 from bdpvi.releases.noisy_sum import deviation_for
 from bdpvi.tables.metrics import accuracy

@@ -25,11 +25,13 @@ from bdpvi.datasets.given import sign
 from bdpvi.datasets.public import public_table
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.rounds import Rounds
-from bdpvi.privacy.book import Book, Entry
-from bdpvi.privacy.cost import CONSTANTS, Assumption, Bound, Kind, facts
+from bdpvi.privacy.assumptions import CONSTANTS, Assumption, facts
+from bdpvi.privacy.book import Book
+from bdpvi.privacy.cost import Bound, Kind
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.programs.dpvi import DPVI
-from bdpvi.releases.account import Account
+from bdpvi.releases.account import Statement
 
 DOCS = Path(__file__).parents[2] / "docs"
 GIVEN = Assumption.GIVEN_FEATURES
@@ -376,7 +378,7 @@ def test_bounds_are_called_bounds_and_no_half_width() -> None:
 def test_one_epsilon_has_one_chance_on_every_page(epsilon: float, chance: str) -> None:
     bound = Bound(kind=Kind.WORST_CASE, epsilon=epsilon, delta=1e-6, by="")
     assert chance in bound.told("one record")
-    account = Account(Book("a"), 1e-6)
+    account = Statement(Book("a"), 1e-6)
     account.__dict__["total"] = bound
     assert bound.told("one record") in account.guarantee
 
@@ -403,7 +405,7 @@ def test_an_account_sends_its_reader_to_the_receipts() -> None:
     ledger = Ledger(budget=Budget(5.0))
     price = (SampledGaussian(noise_multiplier=5.0),)
     ledger.charge(Entry(kind="release", of="a", events=price))
-    assert "stands on the receipts" in Account(ledger.book(), DELTA).guarantee
+    assert "stands on the receipts" in Statement(ledger.book(), DELTA).guarantee
 
 
 assert {door.name for door in DOORS if of(door)} > {"PrivateSVI", "make_private", "federation"}

@@ -23,7 +23,7 @@ from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.models.kinds import weighing
 from bdpvi.models.losses import LogisticErrors, LossBound
 from bdpvi.models.own import OwnRegression
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
 
 TRIALS = 5
 

@@ -22,7 +22,8 @@ from scipy.stats import norm
 
 from bdpvi._ground.types import Budget, BudgetExceededError, Relation
 from bdpvi.privacy import Influence, worst_case
-from bdpvi.privacy.book import ROW, Book, Entry, merged
+from bdpvi.privacy.book import ROW, Book, merged
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.event import MODULES, Event, for_unit, read_event
 from bdpvi.privacy.events import ExponentialMechanism, SampledGaussian, Threshold
 from bdpvi.privacy.groups import group

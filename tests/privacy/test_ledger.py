@@ -28,7 +28,8 @@ from bdpvi._ground import chain
 from bdpvi._ground.chain import Head, chained, head_of, proven, save
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
-from bdpvi.privacy.book import Charge, Entry, TemperatureOrigin, follow
+from bdpvi.privacy.book import follow
+from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance

@@ -28,8 +28,8 @@ from bdpvi.datasets.dataset import People
 from bdpvi.datasets.records import Held
 from bdpvi.guides import FullRank, Laplace
 from bdpvi.privacy import mode_draws
-from bdpvi.privacy.book import Charge, Entry, TemperatureOrigin
 from bdpvi.privacy.conceivable import Influence
+from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.mode_draws import ModeDraws

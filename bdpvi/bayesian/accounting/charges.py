@@ -12,8 +12,8 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.losses import total_error
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.conversions import REAL_ORDERS, Orders
-from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.event import Event, check_same_records
 
 Charged = tuple[Event, int]

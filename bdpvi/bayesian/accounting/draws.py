@@ -11,7 +11,7 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.event import WITH, WITHOUT, Event
 
 

@@ -46,8 +46,9 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.typical import typical
 from bdpvi.privacy import worst_case
-from bdpvi.privacy.book import RESERVED, Charge, Entry, merged
+from bdpvi.privacy.book import merged
 from bdpvi.privacy.cost import Bound, Cost, Exposure
+from bdpvi.privacy.entry import RESERVED, Charge, Entry
 from bdpvi.privacy.event import Event, neighbours_of
 from bdpvi.privacy.gaussian_dp import worst
 from bdpvi.privacy.ledger import Ledger

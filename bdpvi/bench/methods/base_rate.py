@@ -11,8 +11,8 @@ import pyro.distributions as dist
 from torch import Tensor
 
 from bdpvi.bench.methods.method import NONE
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.privacy.cost import Outcome
 
 
 def constant(x: Tensor, y: Tensor | None = None) -> None:

@@ -13,7 +13,7 @@ from bdpvi.bench.methods.posterior import PreparedRelease
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import Laplace
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.book import TemperatureOrigin
+from bdpvi.privacy.entry import TemperatureOrigin
 
 
 @dataclass(frozen=True, kw_only=True)

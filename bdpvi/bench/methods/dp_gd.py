@@ -16,12 +16,14 @@ from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
 from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.noisy import NoisyTraining
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.pace import LIMIT, clip_of, pace
 from bdpvi.bench.methods.temperature import bayesian, coldest
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.secure import sum_rounding
-from bdpvi.privacy.cost import Assumption, Cost, Outcome
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.norms import NormCounts
 from bdpvi.privacy.sampled_steps import GaussianAccountant

@@ -11,9 +11,9 @@ from sklearn.linear_model import LogisticRegression as Fitted
 from torch import Tensor
 
 from bdpvi.bench.methods.method import NONE
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.cost import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)

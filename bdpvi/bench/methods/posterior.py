@@ -20,13 +20,14 @@ from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.pricing import table, worst_case
 from bdpvi.bayesian.releases import preview
 from bdpvi.bench.methods.method import CLIPS, MODEL_SPACE, PreparedMethod
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.pace import LIMIT
 from bdpvi.bench.methods.temperature import COLDEST, bayesian, reliable_from, within
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.book import Charge, TemperatureOrigin
-from bdpvi.privacy.cost import Bound, Cost, Outcome
+from bdpvi.privacy.cost import Bound, Cost
+from bdpvi.privacy.entry import Charge, TemperatureOrigin
 from bdpvi.regression.objective_plan import FEWEST
 from bdpvi.tables.recipe import NAMED, Recipe
 from bdpvi.tables.recommended import recommended

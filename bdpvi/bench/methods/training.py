@@ -24,6 +24,7 @@ from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
 from bdpvi.bayesian.neighbours.route import Remove
 from bdpvi.bayesian.neighbours.rows import train_rows
 from bdpvi.bench.methods.method import MODEL_SPACE
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.temperature import HOTTEST, bayesian, coldest
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import MeanField
@@ -31,7 +32,7 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise import secure
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.privacy.conversions import Orders
-from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.event import Event
 
 ORDERS = Orders(torch.logspace(-1, 3, 97, dtype=torch.float64))

@@ -19,8 +19,8 @@ from bdpvi.bayesian.accounting.kept import RecordLosses
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.table import TableCost, total
 from bdpvi.privacy import gaussian_dp, worst_case
-from bdpvi.privacy.book import Charge, Entry
 from bdpvi.privacy.conceivable import Influence
+from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import ExponentialMechanism, SampledGaussian, Threshold
 from bdpvi.privacy.ledger import Ledger
