@@ -14,7 +14,7 @@ else:
     __getattr__ = lazy(
         __name__,
         {
-            "book": ("Charge",),
+            "entry": ("Charge",),
             "conceivable": ("Influence",),
             "assumptions": ("Assumption",),
             "cost": ("Exposure",),

@@ -10,8 +10,7 @@ from typing import Any
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.store import json_value
-from bdpvi.privacy.assumptions import CONDITIONS, Assumption, facts, sentences
-from bdpvi.privacy.evidence import Evidence
+from bdpvi.privacy.assumptions import CONDITIONS, Assumption, Evidence, facts, sentences
 
 ADD_OR_REMOVE = "add or remove"
 REPLACE = "replace"

@@ -29,11 +29,10 @@ from bdpvi.datasets.dataset import Data, Dataset, in_arrays
 from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.models.contract import Model, fitting
 from bdpvi.noise.keys import EXPERIMENT, Key
-from bdpvi.privacy.assumptions import Assumption, sentences
+from bdpvi.privacy.assumptions import Assumption, Evidence, sentences
 from bdpvi.privacy.conversions import TESTS, least_failure
 from bdpvi.privacy.cost import ADD_OR_REMOVE, Bound, Cost, Kind
 from bdpvi.privacy.events import SampledGaussian, Threshold
-from bdpvi.privacy.evidence import Evidence
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.releases import basis, transaction
