@@ -122,12 +122,9 @@ def compare(
     Example: bdpvi compare --data abalone --out abalone-comparison
     """
     _need_extra()
-    import pandas as pd
-    from rich.console import Console
-
     from bdpvi._ground import progress
     from bdpvi._ground.host import device_of
-    from bdpvi.bench import comparison, headline, hyperparameters, report
+    from bdpvi.bench import comparison, hyperparameters
     from bdpvi.tables.files import DEFAULT
 
     there = device_of(device)
@@ -149,21 +146,31 @@ def compare(
             chosen={"data": chosen.data, **chosen.how},
             track=progress.silent if quiet else progress.bar,
         )
-        summary, ratios = (pd.read_csv(out / f"{name}.csv") for name in ("summary", "ratios"))
-        files, lines = [out / name for name in WRITTEN], headline.headline(summary, ratios)
-        if as_json:
-            rows = summary.astype(object).where(summary.notna(), None).to_dict("records")
-            said = {"out": out, "headline": lines, "summary": rows, "files": files}
-            outputs.say(store.json_text(said))
-            return
-        console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
-        console.print(f"ε is for the guarantee of each row, at δ = {delta:g}", COLUMNS, sep="\n")
-        console.print(report.EXPERIMENT)
-        for heading, shown in report.console_tables(summary).items():
-            console.print(heading, shown, sep="\n")
-        for line in lines:
-            console.print(f"- {line}")
-        outputs.say("Wrote " + ", ".join(map(str, files)))
+    _shown(out, delta, as_json)
+
+
+def _shown(out: Path, delta: float, as_json: bool) -> None:
+    """Print what a comparison wrote to its folder."""
+    import pandas as pd
+    from rich.console import Console
+
+    from bdpvi.bench import headline, report
+
+    summary, ratios = (pd.read_csv(out / f"{name}.csv") for name in ("summary", "ratios"))
+    files, lines = [out / name for name in WRITTEN], headline.headline(summary, ratios)
+    if as_json:
+        rows = summary.astype(object).where(summary.notna(), None).to_dict("records")
+        said = {"out": out, "headline": lines, "summary": rows, "files": files}
+        outputs.say(store.json_text(said))
+        return
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console.print(f"ε is for the guarantee of each row, at δ = {delta:g}", COLUMNS, sep="\n")
+    console.print(report.EXPERIMENT)
+    for heading, shown in report.console_tables(summary).items():
+        console.print(heading, shown, sep="\n")
+    for line in lines:
+        console.print(f"- {line}")
+    outputs.say("Wrote " + ", ".join(map(str, files)))
 
 
 @reads_table
@@ -210,16 +217,10 @@ def tune(
     from bdpvi.bench import hyperparameters, report, tuning
 
     search = tuning.Search(
-        configurations=configurations,
-        refinements=refinements,
-        objective=objective,
-        epsilons=tuple(_numbers("epsilons", epsilons)),
-        folds=folds,
-        repeats=repeats,
-        finalists=finalists,
-        seeds=seeds,
-        delta=delta,
-    )
+        configurations=configurations, refinements=refinements, objective=objective, folds=folds,
+        epsilons=tuple(_numbers("epsilons", epsilons)), repeats=repeats, finalists=finalists,
+        seeds=seeds, delta=delta,
+    )  # fmt: skip
     with options.resumable(tuning.trials_folder(out)):
         found = tuning.tune(
             table.split(options.PUBLIC_SEED).train,
