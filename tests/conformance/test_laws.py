@@ -179,7 +179,7 @@ DAMAGES = (emptied, missing, without_its_head, an_old_copy, cut_at_its_end)
 
 @pytest.mark.parametrize(
     ("door", "damage"),
-    zip(DOORS, cycle(DAMAGES)),
+    [*zip(DOORS, cycle(DAMAGES))],
     ids=lambda one: getattr(one, "name", None) or one.__name__,
 )
 def test_a_damaged_ledger_opens_no_door_and_its_repair_leaves_nothing(

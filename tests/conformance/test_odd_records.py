@@ -430,7 +430,7 @@ def every() -> Iterator[Any]:
             yield pytest.param(kind, call, every, id=f"{kind}, {door}, all", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize(("kind", "door", "odd"), every())
+@pytest.mark.parametrize(("kind", "door", "odd"), [*every()])
 def test_no_line_record_or_person_decides_anything(
     kind: str, door: Any, odd: Any, tmp_path: Path
 ) -> None:
