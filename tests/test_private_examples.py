@@ -11,12 +11,9 @@ import autoencoder
 import factors
 import gaussian_process
 import group_effects
-import hidden_classes
 import matplotlib.pyplot as plt
 import mixture
-import negative_binomial
 import numpy as np
-import ordinal
 import pyro
 import pytest
 import robust
@@ -35,8 +32,8 @@ from bdpvi import Dataset
 from bdpvi._ground.isolation import isolated
 
 EXAMPLES: list[Example] = [
-    group_effects, ordinal, negative_binomial, spline, robust, mixture, factors, autoencoder,
-    two_layers, gaussian_process, survival, hidden_classes,
+    group_effects, spline, robust, mixture, factors, autoencoder, two_layers, gaussian_process,
+    survival,
 ]  # fmt: skip
 every = pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.__name__)
 RECORDS = 2000
@@ -179,17 +176,6 @@ def test_densities_of_regressions_are_scipy_s() -> None:
     p = stats.logistic.cdf(x[:, :4] @ w + 0.3 + 0.7 * np.linspace(-1, 1, 12)[x[:, 4].astype(int)])
     assert found == pytest.approx(stats.bernoulli.logpmf(y, p))
 
-    cuts = np.array([-1.5, -0.5, 0.6, 1.9])
-    found, x, y = given(ordinal, {"w": w, "cuts": cuts})
-    ends = np.array([-np.inf, *cuts, np.inf])
-    at, level = x @ w, y.astype(int)
-    between = stats.logistic.cdf(ends[level + 1] - at) - stats.logistic.cdf(ends[level] - at)
-    assert found == pytest.approx(np.log(between))
-
-    found, x, y = given(negative_binomial, {"w": w, "intercept": 0.4, "size": 1.3})
-    mean = x[:, 4] * np.exp(0.4 + x[:, :4] @ w)
-    assert found == pytest.approx(stats.nbinom.logpmf(y, 1.3, 1.3 / (1.3 + mean)))
-
     five = np.array([*w, -0.2])
     found, x, y = given(robust, {"w": five, "intercept": 0.4, "scale": 0.6, "freedom": 3.5})
     assert found == pytest.approx(stats.t.logpdf(y, 3.5, 0.4 + x @ five, 0.6))
@@ -242,12 +228,6 @@ def test_densities_of_hidden_variables_are_sums_and_integrals() -> None:
     inside = stats.norm.pdf(y[:, None], locs, scales).prod(2)
     assert found == pytest.approx(np.log(inside @ shares))
 
-    yes = 0.05 + 0.9 * hidden_classes.YES.double().numpy()
-    found, _, y = given(hidden_classes, {"shares": shares, "yes": yes})
-    each = np.where(y[:, None] == 1, yes, np.where(y[:, None] == 0, 1 - yes, 1.0))
-    assert (y == -1).any()
-    assert found == pytest.approx(np.log(each.prod(2) @ shares))
-
     loadings, noise = factors.LOADINGS.T.double().numpy(), factors.NOISE.double().numpy()
     found, _, y = given(factors, {"loadings": loadings, "noise": noise})
     normal = stats.multivariate_normal(np.zeros(10), loadings.T @ loadings + np.diag(noise**2))
@@ -275,11 +255,10 @@ def test_importance_weights_of_factors_come_near_their_integral(
 
 def test_baselines_are_maxima_of_the_likelihood() -> None:
     """In closed form, or as scipy finds them."""
-    for example, parameters in ((group_effects, 1), (ordinal, 5)):
-        train, test = example.simulated(500, 0), example.simulated(300, 1)
-        shares = np.bincount(train.y.long(), minlength=max(2, parameters)) / 500
-        expected = float(np.log(shares)[test.y.long()].mean())
-        assert example.baseline(train, test) == pytest.approx(expected, rel=1e-4)
+    train, test = group_effects.simulated(500, 0), group_effects.simulated(300, 1)
+    shares = np.bincount(train.y.long(), minlength=2) / 500
+    expected = float(np.log(shares)[test.y.long()].mean())
+    assert group_effects.baseline(train, test) == pytest.approx(expected, rel=1e-4)
     for example in (spline, two_layers, gaussian_process):
         train, test = example.simulated(500, 0), example.simulated(300, 1)
         normal = stats.norm(*stats.norm.fit(train.y.numpy()))
@@ -337,7 +316,7 @@ def test_an_example_prints_its_share_and_draws_its_figure(
     monkeypatch.setattr(_example, "private", private)
     out = tmp_path / "figure.png"
     given = ["--records", "300", "--steps", "60", "--out", str(out)]
-    _example.main(negative_binomial, given)
+    _example.main(robust, given)
     printed = capsys.readouterr().out
     numbers = [float(one) for one in re.findall(r"(?:baseline|private) (-?[.\d]+)", printed)]
     least, found, most = numbers
