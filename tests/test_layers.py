@@ -69,7 +69,7 @@ def ours(modules: set[str]) -> set[str]:
 def test_settings_are_known_before_what_fits_is_loaded() -> None:
     own = ours(loaded("bdpvi.recommended(1.0)"))
     assert "bdpvi.tables.recommended" in own
-    assert len(own) <= 92
+    assert len(own) <= 93
     assert not own & {"bdpvi.bayesian.fit", "bdpvi.bayesian.accounting.accountant"}
 
 
