@@ -21,11 +21,11 @@ from torch.nn.functional import logsigmoid
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
+from bdpvi._ground.types import BELOW
 from bdpvi.models.contract import Model
 from bdpvi.models.family import LIMIT, Family, check_norm, disjoint, within
 from bdpvi.models.losses import LossBound, PredictorLoss, logistic_slopes
 from bdpvi.models.scores import Parts, ScoreParts
-from bdpvi.noise.secure import BELOW
 
 FREE = math.sqrt((11 + 5 * math.sqrt(5)) / 2)
 """A of noisy scores."""

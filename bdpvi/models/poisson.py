@@ -24,11 +24,11 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
+from bdpvi._ground.types import BELOW
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.family import Regression
 from bdpvi.models.losses import LossBound, PredictorLoss
 from bdpvi.models.scores import Parts, ScoreParts, row_weights
-from bdpvi.noise.secure import BELOW
 
 _REACH = 20.0
 """Log means are clipped at ± this."""

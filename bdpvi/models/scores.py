@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from bdpvi.noise.secure import BELOW
+from bdpvi._ground.types import BELOW
 
 _MIDDLE = 0.5
 ROBUST = math.hypot(1, _MIDDLE)

@@ -35,8 +35,6 @@ from bdpvi._ground.host import HOST, on_host, onto
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import BLOCK, LAW, WholeNormals
 
-BELOW = 1 - 2.0**-40
-"""Values are clipped to a bound times this factor, so that rounding never exceeds the bound."""
 BITS = 52
 """Random bits per draw; 53 plus the half would round up to 1, whose quantile is infinite."""
 

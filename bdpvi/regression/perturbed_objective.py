@@ -27,9 +27,10 @@ from operator import add
 import torch
 from torch import Tensor
 
+from bdpvi._ground.types import BELOW
 from bdpvi.datasets.records import Held, Records, depth
 from bdpvi.noise.keys import Key
-from bdpvi.noise.secure import BELOW, gaussian_sum, sum_step
+from bdpvi.noise.secure import gaussian_sum, sum_step
 from bdpvi.regression.objective_plan import CONSTANT, LAST, ObjectivePlan
 
 _BLOCK = 256
