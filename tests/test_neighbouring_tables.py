@@ -25,7 +25,7 @@ import bdpvi
 from bdpvi import Coupled, Dataset, Optimum, datasets
 from bdpvi.bayesian import Remove
 from bdpvi.datasets.split import permutation
-from bdpvi.federated.federated_vi import Client
+from bdpvi.federated.parties import Client
 from bdpvi.federated.rounds import Rounds
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise.keys import Key

@@ -382,10 +382,10 @@ def test_one_epsilon_has_one_chance_on_every_page(epsilon: float, chance: str) -
 
     from types import SimpleNamespace
 
-    from bdpvi.synthesis.content import Receipt
+    from bdpvi.synthesis.content import TableReceipt
     from bdpvi.synthesis.report import _meaning
 
-    quality: Any = SimpleNamespace(receipt=Receipt(worst_case=bound, source=""))
+    quality: Any = SimpleNamespace(receipt=TableReceipt(worst_case=bound, source=""))
     assert bound.told("one record")[1:] in _meaning(quality)
 
 
