@@ -19,7 +19,6 @@ from bdpvi.datasets.origin import declared, target_bounds
 from bdpvi.datasets.types import NAMES, NUMBERS, UNUSED, ColumnType, types_of
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.kinds import OfClasses, OfNumbers
-from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
@@ -139,8 +138,11 @@ class Pipeline:
         """Whether the route is noisy scores."""
         if self.model is None:
             return self.intervals
-        usual = isinstance(self.model, BayesianLinearRegression | BayesianPoissonRegression)
-        return usual and not self.exposure and getattr(self.model, "exposure", None) is None
+        return (
+            self.model.score_parts is not None
+            and not self.exposure
+            and getattr(self.model, "exposure", None) is None
+        )
 
     @property
     def what(self) -> str:
