@@ -31,9 +31,7 @@ from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.datasets.dataset import Data, shown
 from bdpvi.datasets.named import arguments_of
 from bdpvi.models.contract import Model
-from bdpvi.models.design import Design
-from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.own import OwnRegression
+from bdpvi.models.kinds import known
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of, typed
 from bdpvi.models.traces import check_without_targets
 from bdpvi.noise.keys import Key
@@ -245,8 +243,7 @@ class SuitedDPVI(Settings):
 
     def _usual_loss(self, model: Model, data: Data) -> ELBO:
         """Return a loss that records steps where these are known to be alike, and it pays."""
-        own = isinstance(model, BayesianLogisticRegression | Design)
-        alike = own and not isinstance(model, OwnRegression) and isinstance(self.guide, _Usual)
+        alike = known(model) and isinstance(self.guide, _Usual)
         here = data.like[0].device.type == "cpu"
         return JitTrace_ELBO() if alike and here and self.steps >= _PAYS else Trace_ELBO()
 
