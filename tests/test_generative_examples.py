@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 import re
 
-import _images
 import cvae
 import embedding
 import pytest
 import torch
-from _images import CODES, DELTA, DIGITS, Generator, Images, one_hot
+from _images import DELTA, DIGITS, Images, one_hot
 from scipy import optimize, stats
 from sklearn.datasets import load_digits
-from torch import Tensor
 
-from bdpvi._ground.types import BudgetExceededError
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 
@@ -92,23 +89,6 @@ def test_an_image_moves_the_embedding_by_its_own_features_alone(digits: Images) 
     assert float(inner) == pytest.approx(math.exp(-apart / 2 / embedding.WIDTH**2), abs=0.1)
 
 
-def test_nothing_is_drawn_where_the_budget_is_too_small(digits: Images) -> None:
-    from bdpvi import Budget
-
-    ledger = Ledger(budget=Budget(0.5, DELTA))
-    with pytest.raises(BudgetExceededError):
-        embedding.release(*digits, embedding.frequencies(), 1.0, ledger)
-    assert ledger.entries() == ()
-
-
-def test_the_generator_comes_nearer_to_the_embedding(digits: Images) -> None:
-    torch.manual_seed(0)
-    w = embedding.frequencies()
-    target = embedding.release(*digits, w, 10.0, Ledger())
-    losses = embedding.train(Generator(50), target, w, 12)
-    assert losses[-1] < 0.7 * losses[0]
-
-
 def test_the_autoencoder_learns_at_the_price_of_its_steps(digits: Images) -> None:
     torch.manual_seed(0)
     private = cvae.private_cvae(digits, 0.1, epsilon=20.0, steps=15)
@@ -125,17 +105,6 @@ def test_the_autoencoder_learns_at_the_price_of_its_steps(digits: Images) -> Non
     check_price(private, 0.1, 15)
 
 
-def test_the_divergence_of_the_codes_is_that_of_normals() -> None:
-    module = cvae.CVAE()
-    x, y = torch.rand(3, 784), one_hot(torch.tensor([1, 2, 3]))
-    mean, log_scale = module.encoder(torch.cat([x, y], 1)).chunk(2, 1)
-    normal = torch.distributions.Normal
-    each = torch.distributions.kl_divergence(
-        normal(mean, log_scale.exp()), normal(torch.zeros(()), torch.ones(()))
-    )
-    assert torch.allclose(module(x, y)[:, -1], each.sum(1), rtol=1e-4)
-
-
 def check_price(private: object, rate: float, steps: int) -> None:
     """Check ε against the privacy loss distribution of the noise that was added."""
     noise = private.mechanism.noise_multiplier  # type: ignore[attr-defined]
@@ -143,13 +112,3 @@ def check_price(private: object, rate: float, steps: int) -> None:
     found = private.worst_case(DELTA).epsilon  # type: ignore[attr-defined]
     assert found == pytest.approx(expected, abs=1e-9)
     assert 19.8 < found <= 20
-
-
-def test_students_learn_from_what_is_drawn(digits: Images) -> None:
-    def draw(codes: Tensor, labels: Tensor) -> Tensor:
-        assert codes.shape == (len(labels), CODES)
-        place = [int((digits[1] == int(one.argmax())).nonzero()[0]) for one in labels]
-        return digits[0][place]
-
-    printed = _images.students(_images.drawn(draw, 20), digits)
-    assert float(printed.split("logistic ")[1].split(",")[0]) > 0.4

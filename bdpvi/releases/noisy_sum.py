@@ -22,9 +22,6 @@ from bdpvi.privacy.norms import NormCounts
 
 Multiplier = TypeVar("Multiplier", float, Tensor)
 
-BELOW = 1 - 2.0**-40
-"""Values are clipped to a bound times this factor, so that rounding never exceeds the bound."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySum:

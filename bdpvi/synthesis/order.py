@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from bdpvi._ground import validate
-from bdpvi.datasets import bought, bounds
-from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
+from bdpvi.datasets import bounds, estimates
 from bdpvi.datasets.cells import Columns, LazyColumns, read_cell
+from bdpvi.datasets.estimates import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.records import Records, Spread
 from bdpvi.datasets.schema import Schema
@@ -204,7 +204,7 @@ class Order:
     @property
     def names(self) -> float:
         """δ for privately estimated names of levels."""
-        return bought.NAMES * self.delta * any(kind != NUMBER for kind in self.kinds.values())
+        return estimates.NAMES * self.delta * any(kind != NUMBER for kind in self.kinds.values())
 
     @cached_property
     def rounding(self) -> tuple[float, float]:
@@ -218,8 +218,8 @@ class Order:
         paid = self.delta - self.names
         whole = gaussian_distance(self.epsilon, paid, sum(self.rounding))
         whole /= self.settings.rows_per_unit
-        share = bought.SHARE if self.kinds else 0.0
-        kinds = share * bought.COUNTS if UNDECLARED in self.kinds.values() else 0.0
+        share = estimates.SHARE if self.kinds else 0.0
+        kinds = share * estimates.COUNTS if UNDECLARED in self.kinds.values() else 0.0
         a, b, c = (whole * math.sqrt(one) for one in (kinds, share - kinds, 1 - share))
         return a, b, c
 
@@ -277,7 +277,7 @@ class Order:
         kinds = self.kinds
         if first:
             kinds = bounds.kinds_of(cells, kinds, distance=first, key=key.child("kinds"))
-        made = bounds.buy(
+        made = bounds.estimate(
             cells,
             kinds,
             distance=second,

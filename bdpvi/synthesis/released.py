@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from bdpvi.datasets import grid, made_up
-from bdpvi.datasets.bought import CATEGORY, NUMBER
 from bdpvi.datasets.bounds import NOTHING
+from bdpvi.datasets.estimates import CATEGORY, NUMBER
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.grid import Codes, Unfit
 from bdpvi.datasets.made_up import Copies
