@@ -29,6 +29,7 @@ from bdpvi.privacy.assumptions import CONSTANTS, Assumption, facts
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.programs.dpvi import DPVI
+from bdpvi.releases.account import Statement
 
 DOCS = Path(__file__).parents[2] / "docs"
 GIVEN = Assumption.GIVEN_FEATURES
