@@ -166,7 +166,7 @@ class Bound:
         shrunk = math.exp(-self.epsilon)
         return (1 + self.delta * shrunk) / (1 + shrunk)
 
-    def told(self, whose: str) -> str:
+    def in_one_sentence(self, whose: str) -> str:
         """Return what ε says about one person, as a number, for every page.
 
         Args:
