@@ -48,7 +48,7 @@ class Bound:
         by: how ε was computed.
         relation: relation between neighbouring data sets: "add or remove", "remove", "replace" ….
             Replacing a record costs more than adding or removing one:
-            :func:`bdpvi.privacy.worst_case.replace_one`.
+            as much as two, :func:`bdpvi.privacy.group`.
         unit: the unit that is added, removed or replaced, in words.
         observer: who sees only what is priced; "" means everybody.
         reliable: whether diagnostics support the estimate; a worst case needs none. See

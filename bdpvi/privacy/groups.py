@@ -52,7 +52,7 @@ def group(guarantee: Bound, size: int) -> Bound | None:
     same δ (Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, on group privacy).
     Otherwise a group is k changes in succession: (kε, δ (1 + e^ε + … + e^{(k−1)ε})), which is
     less than the (kε, k e^{kε} δ) of Vadhan ("The complexity of differential privacy", 2017, Lemma
-    2.2); :func:`.worst_case.replace_one` is k = 2.
+    2.2). One record replaced is a removal and an addition, k = 2.
 
     Args:
         guarantee: for one record, client or other unit.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bdpvi.bayesian.accounting import log_moments
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.bayesian.accounting.log_moments import LIMITS, divergences, log_mgf_by_products
+from bdpvi.bayesian.accounting.log_moments import CLOSE, divergences, log_mgf_by_products
 
 F64 = torch.float64
 
@@ -120,7 +120,7 @@ def test_a_pair_far_from_1_is_that_of_many_digits() -> None:
 def test_power_sums_are_what_the_coordinates_give() -> None:
     """At the largest |s x| that they serve, with or without a difference of the means."""
     x = normal(40, 6)
-    x = x / x.abs().amax() * LIMITS.close
+    x = x / x.abs().amax() * CLOSE
     for b2 in (torch.zeros_like(x), normal(40, 6, seed=1).square()):
         for points in (torch.tensor([[0.0], [-0.4], [0.5], [1.0]], dtype=F64),):
             found = log_moments._by_power_sums(points, 1 + x, b2)
