@@ -279,6 +279,20 @@ class Program:
             yield
 
 
+@contextmanager
+def unchanged(program: Program) -> Iterator[None]:
+    """Put parameters back to what they are now, at the end."""
+    values = program.parameters.values()
+    before = [value.detach().clone() for value in values]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for value, old in zip(values, before, strict=True):
+                value.copy_(old)
+                value.grad = None
+
+
 def _summed_out(modelled: poutine.Trace, guided: poutine.Trace) -> Tensor:
     """Return the ELBO of one record with the model's enumerated latents summed out.
 
