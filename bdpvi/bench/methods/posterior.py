@@ -23,7 +23,7 @@ from bdpvi.privacy.cost import Cost, Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
-class PosteriorDraws:
+class LaplaceDraws:
     """Draws from :class:`bdpvi.guides.Laplace` at the temperature planned for ε.
 
     Args:
@@ -56,7 +56,7 @@ class PosteriorDraws:
         return PreparedDraws(fitted, self.draws, delta)
 
 
-class FullRankDraws(PosteriorDraws):
+class FullRankDraws(LaplaceDraws):
     """The same from a full-rank Gaussian at the ELBO's optimum."""
 
     name: ClassVar[str] = "bdp-vi-full-rank"
