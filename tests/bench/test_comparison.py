@@ -40,7 +40,7 @@ from bdpvi.bench.methods.dp_gd import DPGD
 from bdpvi.bench.methods.scores import Batch, Clip, euclidean, scores
 from bdpvi.bench.ratios import ScoreTable, difference
 from bdpvi.bench.report import COLUMNS as SHOWN_COLUMNS
-from bdpvi.bench.report import console_tables, overview
+from bdpvi.bench.report import console_tables
 from bdpvi.bench.summary import BEST, PAIRED, ratio_table, summarise
 from bdpvi.datasets.dataset import Split
 from bdpvi.privacy.cost import Cost, Outcome
@@ -367,30 +367,6 @@ def test_methods_that_divide_by_the_number_of_records_say_so(name: str) -> None:
         METHODS[name].note
     )
     assert says == (name in {"dp-gd", "dp-sgld", "dp-sgld-pld"})
-
-
-def test_the_first_table_of_a_report_has_at_most_ten_columns() -> None:
-    def rows(targets: int) -> pd.DataFrame:
-        ours = [
-            {
-                "method": "posterior-draws",
-                "guarantee": BAYESIAN,
-                "target_epsilon": t + 0.5,
-                "certified": "yes" if t > 0 else "no",
-                "log_score": -t,
-            }
-            for t in range(targets)
-        ]
-        base = {"method": "base-rate", "guarantee": NONE, "log_score": -1.0}
-        return pd.DataFrame([base, *ours])  # fmt: skip
-
-    head, base, own = overview(rows(2), {"base-rate": "base rate"})
-    assert head == ["method", "guarantee", "certified", "ε 0.5", "ε 1.5"]
-    assert base == ["base rate", NONE, "", "-1.000", "-1.000"]
-    assert own == ["posterior-draws", BAYESIAN, "at ε 1.5", "0.000", "-1.000"]
-    head = overview(rows(9), {})[0]
-    assert len(head) == 10
-    assert head[3:] == ["ε 0.5", "ε 1.5", "ε 2.5", "ε 5.5", "ε 6.5", "ε 7.5", "ε 8.5"]
 
 
 def test_no_marker_serves_two_guarantees_and_no_point_hides_another(table: pd.DataFrame) -> None:
