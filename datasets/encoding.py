@@ -67,7 +67,7 @@ class Encoding:
         origin: where the constants come from; if there are several origins, the least covered.
         besides: the other origins.
         purchases: digests of the charges for privately estimated constants, as in
-            :attr:`bdpvi.privacy.book.Entry.purchase`.
+            :attr:`bdpvi.privacy.entry.Entry.purchase`.
 
     Raises:
         ValueError: if there are no columns, a name repeats, or origins and purchases do not fit.

@@ -37,13 +37,14 @@ from bdpvi.bench.headline import headline
 from bdpvi.bench.hyperparameters import build
 from bdpvi.bench.methods import METHODS, NONE, SENTENCES, BaseRate, Method
 from bdpvi.bench.methods.dp_gd import DPGD
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.scores import Batch, Clip, euclidean, scores
 from bdpvi.bench.ratios import ScoreTable, difference
 from bdpvi.bench.report import COLUMNS as SHOWN_COLUMNS
 from bdpvi.bench.report import console_tables
 from bdpvi.bench.summary import BEST, PAIRED, ratio_table, summarise
 from bdpvi.datasets.dataset import Split
-from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.gaussian_dp import worst
 from bdpvi.tables.metrics import MEASURES, expected_calibration_error, metrics
 

@@ -15,11 +15,12 @@ from bdpvi.bayesian.fit import Fit, Training, fit
 from bdpvi.bayesian.guarantees import BAYESIAN, BayesianDP
 from bdpvi.bayesian.pricing import table
 from bdpvi.bayesian.releases import preview
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank, GaussianGuide, Laplace, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.book import Charge, TemperatureOrigin
-from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.privacy.cost import Cost
+from bdpvi.privacy.entry import Charge, TemperatureOrigin
 
 
 @dataclass(frozen=True, kw_only=True)
