@@ -24,7 +24,7 @@ from bdpvi.models.family import weighing
 from bdpvi.models.linear import LogisticErrors
 from bdpvi.models.losses import LossBound
 from bdpvi.models.own import OwnRegression
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
 
 TRIALS = 5
 

@@ -47,7 +47,7 @@ from bdpvi.models.own import OwnRegression
 from bdpvi.models.poisson import ContinuedPoisson
 from bdpvi.models.traces import log_likelihood
 from bdpvi.privacy.conceivable import Influence
-from bdpvi.privacy.events import WITH, WITHOUT
+from bdpvi.privacy.event import WITH, WITHOUT
 
 CUTS = torch.tensor([-1.0, 0.2, 1.5], dtype=torch.float64)
 MODELS: dict[str, Any] = {
