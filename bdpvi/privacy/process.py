@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bdpvi.datasets.sketch import Sample, samples_of
+from bdpvi.datasets.sketch import Sketch, samples_of
 from bdpvi.privacy.book import Book
 
 
@@ -29,7 +29,7 @@ class SameRows:
     """
 
     books: dict[str, Book] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[Sketch] = field(default_factory=list)
 
     @property
     def refused(self) -> int:
@@ -81,7 +81,7 @@ def account_of(parts: Sequence[Any]) -> SameRows:
         return found
 
 
-def _candidates(made: Sequence[Sample]) -> list[SameRows]:
+def _candidates(made: Sequence[Sketch]) -> list[SameRows]:
     """Return the accounts that share some hash."""
     wanted = np.unique(np.concatenate([one.hashes for one in made]))
     none = np.zeros(0, np.uint32)
@@ -91,5 +91,5 @@ def _candidates(made: Sequence[Sample]) -> list[SameRows]:
     return [_accounts[at] for at in np.unique(owners[hits])]
 
 
-def _same(account: SameRows, made: Sequence[Sample]) -> bool:
+def _same(account: SameRows, made: Sequence[Sketch]) -> bool:
     return any(one.shares(two) for one in made for two in account.samples)

@@ -24,7 +24,7 @@ from bdpvi.privacy.entry import Charge, TemperatureOrigin
 
 
 @dataclass(frozen=True, kw_only=True)
-class PosteriorDraws:
+class LaplaceDraws:
     """Draws from :class:`bdpvi.guides.Laplace` at the temperature planned for ε.
 
     Args:
@@ -57,7 +57,7 @@ class PosteriorDraws:
         return PreparedDraws(fitted, self.draws, delta)
 
 
-class FullRankDraws(PosteriorDraws):
+class FullRankDraws(LaplaceDraws):
     """The same from a full-rank Gaussian at the ELBO's optimum."""
 
     name: ClassVar[str] = "bdp-vi-full-rank"
