@@ -56,10 +56,7 @@ class Released:
     def __init__(self, train: Dataset, epsilon: float, delta: float = DELTA) -> None:
         settings = bdpvi.recommended(epsilon, delta=delta, guide=MeanField)
         fitted = settings.fit_guide(train, neighbours=FEW, progress=False)
-        promise = bdpvi.WorstCaseDP()
-        tau = bdpvi.bayesian.calibrate(
-            fitted, epsilon=epsilon, delta=delta, guarantee=promise
-        ).temperature
+        tau = bdpvi.WorstCaseDP().temperature(fitted, 1, epsilon, delta)
         generator = torch.Generator().manual_seed(0)
         latents = bdpvi.bayesian.preview(fitted, RELEASES, temperature=tau, generator=generator)
         assert settings.noise_scale is not None

@@ -62,9 +62,7 @@ def scores(settings: Recipe, split: Split, epsilons: Sequence[float] = EPSILONS)
     fitted = settings.fit(split.train, neighbours=FEW, progress=False)
     found = []
     for epsilon in epsilons:
-        tau = bdpvi.bayesian.calibrate(
-            fitted, epsilon=epsilon, guarantee=bdpvi.WorstCaseDP()
-        ).temperature
+        tau = bdpvi.WorstCaseDP().temperature(fitted, 1, epsilon, 1e-5)
         generator = torch.Generator().manual_seed(0)
         latents = bdpvi.bayesian.preview(fitted, DRAWS, temperature=tau, generator=generator)
         chances = predictive_means(fitted.model, latents, split.test.x)

@@ -42,7 +42,7 @@ except bdpvi.BudgetExceededError as error:
         f"Why: δ is a mean over the records that might join, and N·δ = {fit.records * DELTA:.2g}. "
         "So few records cannot rule out one in N that gives itself away, unless no record could."
     )
-    temperature = planned.planned(fit, 1, EPSILON, DELTA)
+    temperature = planned.temperature(fit, 1, EPSILON, DELTA)
     release = bdpvi.release(
         fit, temperature=temperature, guarantee=bdpvi.TypicalRecord(), delta=DELTA
     )

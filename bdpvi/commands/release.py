@@ -119,7 +119,7 @@ def release(
     """
     import bdpvi
     from bdpvi.bayesian import releases
-    from bdpvi.bayesian.asked import Asked
+    from bdpvi.bayesian.drawing import Asked
     from bdpvi.privacy.places import Places
     from bdpvi.releases import shared_file
     from bdpvi.releases.intent import begun

@@ -1,4 +1,4 @@
-"""The content of a ledger: charges, marks, and the unit they belong to."""
+"""The content of a ledger: charges, and the unit they belong to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from enum import Enum
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -43,55 +42,25 @@ Priced = SampledGaussian | PerturbedObjective | ModeDraws | ExponentialMechanism
 """Events as a ledger stores them: the parts that the worst case needs."""
 _EVENTS = (SampledGaussian, PerturbedObjective, ModeDraws, ExponentialMechanism, Threshold)
 RESERVED, ENDED = "reserved", "ended"
+_ORIGINS = ("owner", "constants", "data")
 KINDS = ("draws", "constants", "release", "steps", "rounds", RESERVED, ENDED)
 _TEXT = {"purpose": re.compile("[a-z0-9 ]{0,80}"), "seal": re.compile("[0-9a-f]{0,64}")}
 
 
-class TemperatureOrigin(str, Enum):
-    """Where a temperature comes from.
-
-    Attributes:
-        OWNER: chosen without looking at the data.
-        CONSTANTS: computed from public numbers.
-        DATA: computed from the records; a release at it has no worst-case guarantee.
-    """
-
-    OWNER = "owner"
-    CONSTANTS = "constants"
-    DATA = "data"
-
-
 @dataclass(frozen=True)
 class Charge:
-    """``draws`` samples at ``temperature``, as :func:`bdpvi.bayesian.calibrate` returns them.
+    """``draws`` samples at ``temperature``, a public number τ.
 
-    It is not a number and has no arithmetic, so that the origin of the temperature stays with it.
-
-    Attributes:
-        draws: number of samples.
-        temperature: τ of the draws.
-        origin: where τ comes from.
-        ledger: id of the ledger that τ was computed for; "" for any.
-
-    >>> Charge(10, 5.0).origin.value
-    'owner'
+    >>> Charge(10, 5)
+    Charge(draws=10, temperature=5.0)
     """
 
     draws: int
     temperature: float
-    origin: TemperatureOrigin = TemperatureOrigin.OWNER
-    ledger: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "draws", validate.positive_int("draws", self.draws))
         object.__setattr__(self, "temperature", validate.positive("temperature", self.temperature))
-        validate.choice("origin", self.origin, [one.value for one in TemperatureOrigin])
-        object.__setattr__(self, "origin", TemperatureOrigin(self.origin))
-
-    @property
-    def from_data(self) -> bool:
-        """Whether the temperature was computed from the records."""
-        return self.origin is TemperatureOrigin.DATA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +107,8 @@ class Entry:
         """One of its ``count`` repetitions, in words."""
         if self.charge is None:
             return self.kind
-        found = ", found from the data" if self.charge.from_data else ""
-        return (
-            f"{several(self.charge.draws, 'draw')} at temperature "
-            f"{self.charge.temperature:.4g}{found}"
-        )
+        tau = f"{self.charge.temperature:.4g}"
+        return f"{several(self.charge.draws, 'draw')} at temperature {tau}"
 
     def __str__(self) -> str:
         return self.once + (f" × {self.count}" if self.count > 1 else "")
@@ -153,7 +119,6 @@ class Entry:
         if self.charge is not None:
             content["draws"] = self.charge.draws
             content["temperature"] = self.charge.temperature
-            content["origin"] = self.charge.origin.value
         content["events"] = self.events and [
             {"event": type(one).__name__, **_fields(one)} for one in self.events
         ]
@@ -164,13 +129,18 @@ class Entry:
     def from_dict(cls, content: Mapping[str, Any]) -> Entry:
         """Read what :meth:`to_dict` returned.
 
+        Earlier versions wrote where a temperature came from. Draws at one that was computed from
+        the records are a release without any guarantee.
+
         Raises:
             ValueError, KeyError, TypeError: if it is anything else.
         """
         rest = dict(content)
         charge = None
         if "draws" in rest:
-            charge = Charge(*(rest.pop(name) for name in ("draws", "temperature", "origin")))
+            charge = Charge(rest.pop("draws"), rest.pop("temperature"))
+            origin = validate.choice("origin", rest.pop("origin", "owner"), _ORIGINS)
+            charge = None if origin == "data" else charge
         events, note = rest.pop("events"), rest.pop("note", None)
         return cls(
             charge=charge,
@@ -214,7 +184,6 @@ class Book:
         counts: number of charges of each fit, network or federation.
         events: all events of the worst case, with counts; None if the worst case is unbounded.
         opened: works whose reservation is open.
-        marks: ids of the fits that had a temperature computed from the data.
         fits: digests of the fits that were saved.
         refused: when a target was refused by looking at the records; no charge covers such a look.
         file: the lines; its ``rest`` holds what they do not prove.
@@ -228,7 +197,6 @@ class Book:
     counts: Mapping[str, int] = field(default_factory=dict)
     events: Counter[Priced] | None = field(default_factory=Counter)
     opened: frozenset[str] = frozenset()
-    marks: frozenset[str] = frozenset()
     fits: frozenset[str] = frozenset()
     refused: tuple[str, ...] = ()
     file: Chain = field(default_factory=Chain)
@@ -279,14 +247,13 @@ class Book:
             yield from self.file.said[1:]
             return
         yield from ({"charge": one.to_dict()} for one in self.entries)
-        yield from ({"mark": one} for one in sorted(self.marks))
         yield from ({"fit": one} for one in sorted(self.fits))
         yield from ({"refused": one} for one in self.refused)
 
     def with_lines(self, file: Chain, *lines: tuple[str, Entry | str]) -> Book:
         """Return the book with more lines, from :func:`read_line`; ``file`` then has them all."""
         added: list[Entry] = []
-        found: dict[str, list[str]] = {"mark": [], "fit": [], "refused": []}
+        found: dict[str, list[str]] = {"fit": [], "refused": []}
         for kind, one in lines:
             if isinstance(one, Entry):
                 added.append(one)
@@ -312,7 +279,6 @@ class Book:
             counts=counts,
             events=events,
             opened=opened,
-            marks=self.marks.union(found["mark"]),
             fits=self.fits.union(found["fit"]),
             refused=(*self.refused, *found["refused"]),
             file=file,
@@ -333,6 +299,8 @@ def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
         return kind, Entry.from_dict(said)
     if kind not in ("mark", "fit", "refused") or not isinstance(said, str):
         raise ValueError(f"a ledger has no line {kind!r:.80}")
+    if kind == "mark":  # of an earlier version: a temperature of this fit was found from the data
+        return "charge", Entry(kind="draws", of=said, events=None)
     return kind, said
 
 

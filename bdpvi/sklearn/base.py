@@ -298,8 +298,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         import torch
 
         import bdpvi
-        from bdpvi.bayesian.asked import Asked
-        from bdpvi.bayesian.drawing import DrawSamples, drawn
+        from bdpvi.bayesian.drawing import Asked, DrawSamples, drawn
         from bdpvi.privacy.ledger import Ledger
 
         kind, secret = self._guarantee(), work.secret

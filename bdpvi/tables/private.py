@@ -22,7 +22,7 @@ from bdpvi._ground.progress import bar
 from bdpvi._ground.schema import to_json
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning
 from bdpvi.bayesian import storage
-from bdpvi.bayesian.asked import Asked
+from bdpvi.bayesian.drawing import Asked
 from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, WorstCaseDP
 from bdpvi.bayesian.neighbours.route import Remove
 from bdpvi.bayesian.optimum.route import Optimum

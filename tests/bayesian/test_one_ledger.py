@@ -7,7 +7,6 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,14 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import Budget, BudgetExceededError, Dataset, Ledger
 from bdpvi._ground.chain import Head, proven, save
-from bdpvi.bayesian.guarantees import BayesianDP, WorstCaseDP
+from bdpvi.bayesian.guarantees import BayesianDP
 from bdpvi.bayesian.storage import load_fit, save_fit
 from bdpvi.cli import main
 from bdpvi.datasets.dataset import People
 from bdpvi.guides import MeanField
 from bdpvi.privacy import Charge
 from bdpvi.privacy.accounts import beside
-from bdpvi.privacy.book import Entry, TemperatureOrigin
+from bdpvi.privacy.book import Entry
 from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.perturbed_objective import profile
 from bdpvi.tables import files
@@ -133,18 +132,11 @@ def test_one_budget_for_all_fits(data: Dataset) -> None:
 
 def test_a_bayesian_price_is_of_all_fits_of_the_table(data: Dataset) -> None:
     one, two = fitted(data), fitted(data)
-    found = bdpvi.bayesian.calibrate(one, epsilon=0.5, guarantee=BayesianDP())
-    first = bdpvi.release(one, found, guarantee=BayesianDP())
+    bdpvi.release(one, temperature=2.0, guarantee=BayesianDP())
     alone = bayes(bdpvi.cost(one)).epsilon
     assert bayes(bdpvi.cost(two)).epsilon == alone
-    found = bdpvi.bayesian.calibrate(two, epsilon=0.5, guarantee=BayesianDP())
-    second = bdpvi.release(two, found, guarantee=BayesianDP())
-    assert first.receipt.temperature is not None
-    assert second.receipt.temperature is not None
-    assert second.receipt.temperature > 10 * first.receipt.temperature
-    assert alone < bayes(bdpvi.cost(one)).epsilon == bayes(bdpvi.cost(two)).epsilon <= 0.5
-    with pytest.raises(ValueError, match="found from the data"):
-        bdpvi.release(two, epsilon=3.0, guarantee=WorstCaseDP())
+    bdpvi.release(two, temperature=2.0, guarantee=BayesianDP())
+    assert alone < bayes(bdpvi.cost(one)).epsilon == bayes(bdpvi.cost(two)).epsilon
 
 
 def test_a_fit_saved_twice_and_a_copied_folder_have_one_budget(
@@ -226,54 +218,6 @@ def test_a_folder_that_cannot_be_written_to_answers(data: Dataset, tmp_path: Pat
     finally:
         folder.chmod(0o700)
     assert sorted(folder.iterdir()) == [p for p in before if p.name != "ledger.jsonl.lock"]
-
-
-TWISTS: dict[str, Callable[[float, Path], float]] = {
-    "float": lambda tau, _: float(tau),
-    "arithmetic": lambda tau, _: tau * 1.0,
-    "json": lambda tau, _: float(json.loads(json.dumps({"tau": tau}))["tau"]),
-    "numpy": lambda tau, _: np.float64(tau),
-    "frame": lambda tau, path: float(_through_csv(tau, path)),
-    "by hand": lambda tau, _: round(tau, 3),
-}
-
-
-def _through_csv(tau: float, path: Path) -> float:
-    pd.DataFrame({"tau": [tau]}).to_csv(path / "tau.csv")
-    return float(pd.read_csv(path / "tau.csv")["tau"][0])
-
-
-@pytest.mark.parametrize("name", TWISTS)
-def test_what_was_found_from_the_data_stays_so(data: Dataset, tmp_path: Path, name: str) -> None:
-    fit = fitted(data)
-    found = bdpvi.bayesian.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
-    assert found.origin is TemperatureOrigin.DATA
-    tau = TWISTS[name](found.temperature, tmp_path)
-    with pytest.raises(ValueError, match="these releases have none"):
-        bdpvi.release(fit, temperature=tau, guarantee=WorstCaseDP())
-    save_fit(fit, tmp_path / "fit")
-    released = bdpvi.release(loaded(tmp_path / "fit"), temperature=tau, guarantee=BayesianDP())
-    assert bdpvi.privacy.Assumption.FOUND_FROM_DATA in bayes(released.cost).assumptions
-    assert released.cost.worst_case is None
-    assert fit.ledger.charges()[0].origin is TemperatureOrigin.DATA
-
-
-def test_a_charge_is_no_number(data: Dataset) -> None:
-    found = bdpvi.bayesian.calibrate(fitted(data), epsilon=0.3)
-    assert found.origin is TemperatureOrigin.CONSTANTS
-    number: Any = found
-    for use in (lambda: number * 1.0, lambda: float(number), lambda: number + 1):
-        with pytest.raises(TypeError):
-            use()
-    with pytest.raises(ValueError, match="temperature must be a number, got Charge"):
-        bdpvi.release(fitted(data), temperature=found)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="found for another table's ledger"):
-        bdpvi.release(fitted(logistic_data(60, 3)), found)
-    with pytest.raises(ValueError, match="were both given"):
-        bdpvi.release(fitted(data), found, temperature=1.0)
-    assert bdpvi.release(fitted(data), found).receipt.bound.kind.value == "worst-case DP"
-    # A number that the owner chose is public until one was found from the data.
-    assert bdpvi.release(fitted(data), temperature=5.0).receipt.bound.kind.value == "worst-case DP"
 
 
 def test_a_release_after_a_thousand_charges_takes_as_long(data: Dataset, tmp_path: Path) -> None:
@@ -400,7 +344,7 @@ def test_draws_for_a_unit_of_several_rows_are_priced_by_their_distance(
         assert delta_of(1.0, variance) == pytest.approx(DELTA, rel=2e-2)
         assert delta_of(1.0, variance) <= DELTA
     with pytest.raises(ValueError, match="covers one row"):
-        bdpvi.bayesian.calibrate(fit, epsilon=2.0, guarantee=BayesianDP())
+        bdpvi.release(fit, epsilon=2.0, guarantee=BayesianDP())
 
 
 def test_units_in_python_keep_the_first_rows_of_each_person() -> None:

@@ -35,7 +35,7 @@ from bdpvi.bayesian.accounting import quantiles
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
-from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE, on_grid
+from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
 from bdpvi.bench import commands as cli_comparison
 from bdpvi.bench import figures
 from bdpvi.bench.comparison import Combination, ComparisonPlan, compare, price, run
@@ -46,7 +46,7 @@ from bdpvi.bench.methods import METHODS, NONE, SENTENCES, BaseRate, Method
 from bdpvi.bench.methods.dp_gd import DPGD
 from bdpvi.bench.methods.posterior import MeanFieldRelease
 from bdpvi.bench.methods.scores import Batch, Clip, euclidean, scores
-from bdpvi.bench.methods.temperature import COLDEST, coldest, within
+from bdpvi.bench.methods.temperature import GRID, coldest, on_grid
 from bdpvi.bench.methods.training import ORDERS, TemperedCosts, TrainingRelease
 from bdpvi.bench.ratios import ScoreTable, difference
 from bdpvi.bench.report import COLUMNS as SHOWN_COLUMNS
@@ -835,7 +835,7 @@ def test_temperature_of_a_known_price() -> None:
     assert len(looked) <= 4 * 10
     with pytest.raises(ValueError, match=r"epsilon=0.2 cannot be reached.* 0.3 "):
         coldest(price, 0.2)
-    assert coldest(price, 1e9) == COLDEST
+    assert coldest(price, 1e9) == on_grid(GRID[0])
     with pytest.raises(ValueError, match="epsilon"):
         coldest(price, math.nan)
 
@@ -847,15 +847,6 @@ def test_a_price_that_cannot_be_had_is_no_price() -> None:
         return SimpleNamespace(epsilon=0.1)
 
     assert float(coldest(price, 0.1)) == 1024.0
-
-
-def test_a_price_above_the_target_is_never_taken() -> None:
-    # ε = 1/√τ is 0.5 at τ = 4, of which rounding may leave a little more or less.
-    def price(tau: float) -> Any:
-        return SimpleNamespace(epsilon=1.001 / math.sqrt(tau))
-
-    assert within(price, 0.5, 4.0) == on_grid(17)
-    assert within(price, 0.5, 8.0) == 8.0
 
 
 def test_costs_of_all_steps_at_any_temperature() -> None:

@@ -13,7 +13,6 @@ from bdpvi.bench.methods.posterior import PreparedRelease
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import Laplace
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.book import TemperatureOrigin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ class CertifiedDraws:
         """Find the mode of the data and of every neighbour."""
         training = Training(device=str(train.x.device))
         fitted = fit(self.model, Laplace(self.model), train, training=training, progress=False)
-        return PreparedDraws.of(fitted, self.draws, delta, TemperatureOrigin.CONSTANTS)
+        return PreparedDraws.of(fitted, self.draws, delta)
 
 
 class PreparedDraws(PreparedRelease):
@@ -55,4 +54,4 @@ class PreparedDraws(PreparedRelease):
     def calibrate(self, epsilon: float) -> float:
         """Return the temperature planned for ε, from public numbers only."""
         rule = BayesianDP(rows=self.fit.records)
-        return rule.planned(self.fit, self.draws, epsilon, self.delta)
+        return rule.temperature(self.fit, self.draws, epsilon, self.delta)

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.bayesian.asked import calibrate
+from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.fit import Fit
-from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE, BayesianDP, WorstCaseDP
+from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE, WorstCaseDP
 from bdpvi.bayesian.neighbours.route import Remove
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.pricing import table, worst_case
 from bdpvi.bayesian.releases import preview
 from bdpvi.bench.methods.method import CLIPS, MODEL_SPACE, PreparedMethod
 from bdpvi.bench.methods.pace import LIMIT
-from bdpvi.bench.methods.temperature import COLDEST, bayesian, reliable_from, within
+from bdpvi.bench.methods.temperature import bayesian, coldest, reliable_from
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.book import Charge, TemperatureOrigin
+from bdpvi.privacy.book import Charge
 from bdpvi.privacy.cost import Bound, Cost, Outcome
 from bdpvi.regression.objective_plan import FEWEST
 from bdpvi.tables.recipe import NAMED, Recipe
@@ -61,7 +60,7 @@ class PosteriorRelease(Recipe):
     def prepare(self, train: Dataset, delta: float) -> PreparedMethod:
         """Fit the guide and its neighbours."""
         fitted = self.fit_guide(train, neighbours=Optimum(Remove(self.records)), progress=False)
-        return PreparedRelease.of(fitted, self.draws, delta, TemperatureOrigin.DATA)
+        return PreparedRelease.of(fitted, self.draws, delta, from_data=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +112,7 @@ class WorstCaseRelease(PosteriorRelease):
 
         @cache
         def price(temperature: float) -> Cost | None:
-            planned = Charge(self.draws, temperature, TemperatureOrigin.CONSTANTS)
+            planned = Charge(self.draws, temperature)
             return Cost.of(worst_case(fitted, delta, planned))
 
         return PreparedWorstCase(fitted, self.draws, delta, price)
@@ -167,9 +166,7 @@ class PreparedWorstCase:
 
     def calibrate(self, epsilon: float) -> float:
         """Return the lowest temperature that costs ``epsilon``."""
-        return calibrate(
-            self.fit, self.draws, epsilon=epsilon, delta=self.delta, guarantee=WorstCaseDP()
-        ).temperature
+        return WorstCaseDP().temperature(self.fit, self.draws, epsilon, self.delta)
 
     def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
         """Draw at each temperature with its seed."""
@@ -216,11 +213,17 @@ class PreparedRelease(PreparedWorstCase):
     account: Callable[[float], Account]
 
     @classmethod
-    def of(cls, fit: Fit, draws: int, delta: float, origin: TemperatureOrigin) -> PreparedRelease:
-        """Return the fit with the cost of draws at temperatures of an origin."""
+    def of(cls, fit: Fit, draws: int, delta: float, *, from_data: bool = False) -> PreparedRelease:
+        """Return the fit with the cost of draws, at temperatures that may be ``from_data``."""
 
         def charged(temperature: float) -> Account:
-            return table(fit, Charge(draws, temperature, origin)).accounts[0]
+            found = table(fit, Charge(draws, temperature)).accounts[0]
+            if not from_data:
+                return found
+            events = [
+                (replace(cast("PosteriorDraws", e), from_data=True), n) for e, n in found.events
+            ]
+            return Account(events, found.accounting)
 
         @cache
         def price(temperature: float) -> Cost:
@@ -234,11 +237,7 @@ class PreparedRelease(PreparedWorstCase):
 
         An unreliable estimate at this ε may be reliable at a smaller ε, which meets the target too.
         """
-        rule: dict[str, Any] = {"delta": self.delta, "guarantee": BayesianDP(), "least": COLDEST}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "delta=")  # a comparison releases nothing
-            found = calibrate(self.fit, self.draws, epsilon=epsilon, **rule).temperature
-        return reliable_from(self._bayesian, within(self._bayesian, epsilon, found))
+        return reliable_from(self._bayesian, coldest(self._bayesian, epsilon))
 
     def _bayesian(self, temperature: float) -> Bound:
         return bayesian(self.price(temperature))

@@ -7,14 +7,26 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from bdpvi._ground import validate
-from bdpvi.bayesian.guarantees import OCTAVE, on_grid
 from bdpvi.privacy.cost import Bound, Cost
 
+OCTAVE = 8
+"""Temperatures per factor of 2 of the grid."""
 GRID = range(-30 * OCTAVE, 40 * OCTAVE + 1)
 """Searched grid indices: temperatures from 1e-9 to 1e12."""
-COLDEST, HOTTEST = on_grid(GRID[0]), on_grid(GRID[-1])
 WARMER = 15
 """Number of temperatures tried for a reliable cost: up to 128 times the first."""
+
+
+def on_grid(place: int) -> float:
+    """Return a temperature of the grid.
+
+    >>> on_grid(0), on_grid(8)
+    (1.0, 2.0)
+    """
+    return float(2.0 ** (place / OCTAVE))
+
+
+HOTTEST = on_grid(GRID[-1])
 
 
 def bayesian(cost: Cost) -> Bound:
@@ -57,20 +69,6 @@ def coldest(price: Callable[[float], Bound], epsilon: float) -> float:
         )
     index = bisect_left(GRID, True, key=lambda index: cost(on_grid(index)) <= epsilon)
     return on_grid(GRID[index])
-
-
-def within(price: Callable[[float], Bound], epsilon: float, temperature: float) -> float:
-    """Return the first grid temperature, from this one up, with a cost of at most ``epsilon``.
-
-    For a temperature found from δ at ε, which can differ from ε at δ by rounding.
-
-    >>> from types import SimpleNamespace
-    >>> within(lambda tau: SimpleNamespace(epsilon=1 / tau), 0.5, 1.0)
-    2.0
-    """
-    while price(temperature).epsilon > epsilon and temperature < HOTTEST:
-        temperature = on_grid(round(OCTAVE * math.log2(temperature)) + 1)
-    return temperature
 
 
 def reliable_from(price: Callable[[float], Bound], temperature: float) -> float:
