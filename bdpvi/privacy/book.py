@@ -140,7 +140,8 @@ class Entry:
         if "draws" in rest:
             charge = Charge(rest.pop("draws"), rest.pop("temperature"))
             origin = validate.choice("origin", rest.pop("origin", "owner"), _ORIGINS)
-            charge = None if origin == "data" else charge
+            if origin == "data":
+                charge = rest["events"] = None
         events, note = rest.pop("events"), rest.pop("note", None)
         return cls(
             charge=charge,
