@@ -25,7 +25,7 @@ from bdpvi.bayesian.inference.optimisers import check_elementwise
 from bdpvi.bayesian.inference.svi import Convergence, Problem, TrainingState, run_svi
 from bdpvi.bayesian.neighbours.duration import announce, seconds_of
 from bdpvi.bayesian.neighbours.route import Change, Neighbours, Remove, TrainedNeighbours
-from bdpvi.bayesian.neighbours.rows import RowFits, blocks, train_rows
+from bdpvi.bayesian.neighbours.rows import RowFits, train_rows
 from bdpvi.datasets.records import Spread
 
 CHUNK = 2048
@@ -149,8 +149,8 @@ class Coupled(Neighbours):
             yield once(chunk.name, partial(next, made))
 
     def _chunks(self, rows: RowFits) -> list[_Chunk]:
-        parts = blocks(range(len(rows.records)), self.chunk)
-        return [_Chunk(f"{rows.kind}-{part.start:09}", rows.select(part)) for part in parts]
+        parts = enumerate(rows.parts(self.chunk)) if len(rows.records) else ()
+        return [_Chunk(f"{rows.kind}-{at * self.chunk:09}", part) for at, part in parts]
 
     def _parts(self, problem: Problem, neighbours: Sequence[RowFits]) -> Checkpoint | None:
         if self.checkpoint is None:
