@@ -106,10 +106,10 @@ class Encoding:
         if list(self.origins) != sorted(set(self.origins), key=list(Origin).index):
             raise ValueError(f"origin and besides must be in order, got {self.origins!r:.200}")
         digests = all(_PURCHASE.fullmatch(one) for one in self.purchases)
-        if not digests or bool(self.purchases) != (Origin.BOUGHT_HERE in self.origins):
+        if not digests or bool(self.purchases) != (Origin.ESTIMATED_HERE in self.origins):
             raise ValueError(
                 f"purchases must be digests, and of origin "
-                f"{Origin.BOUGHT_HERE.value!r} only, got {self.purchases!r:.80}"
+                f"{Origin.ESTIMATED_HERE.value!r} only, got {self.purchases!r:.80}"
             )
         if self.unknown == "other" and any(c.kind == Ordinal.kind for c in self.columns):
             raise ValueError("unknown='other' goes with numbers and one-hot categories only")
@@ -204,7 +204,7 @@ class Encoding:
 
         >>> from bdpvi.datasets.columns import Numeric
         >>> one = Encoding((Numeric("age", 40.0, 10.0),), "Noisy means.")
-        >>> one = one.of([Origin.BOUGHT_HERE], [64 * "0"])
+        >>> one = one.of([Origin.ESTIMATED_HERE], [64 * "0"])
         >>> one.counting({64 * "0"}).origin.value, one.counting(()).origin.value
         ('bought here', 'from another release')
         """
@@ -212,7 +212,7 @@ class Encoding:
         origins = {*self.origins}
         if len(kept) < len(self.purchases):
             origins.add(Origin.FROM_ANOTHER_RELEASE)
-        return self.of(origins if kept else origins - {Origin.BOUGHT_HERE}, kept)
+        return self.of(origins if kept else origins - {Origin.ESTIMATED_HERE}, kept)
 
     def apply(self, frame: pd.DataFrame) -> Tensor:
         """Return the features of raw rows, (N, d) float64; unknown columns are ignored.

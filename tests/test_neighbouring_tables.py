@@ -18,14 +18,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import load, logistic_data
-from test_cli import run
+from simulated import logistic_data
 
 import bdpvi
 from bdpvi import Coupled, Dataset, Optimum, datasets
 from bdpvi.bayesian import Remove
 from bdpvi.datasets.split import permutation
-from bdpvi.federated.federated_vi import Client
+from bdpvi.federated.parties import Client
 from bdpvi.federated.rounds import Rounds
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise.keys import Key
@@ -227,26 +226,6 @@ def test_a_client_s_batches_are_coins_of_its_records(i: int) -> None:
     assert coins == {False, True}
 
 
-def test_a_table_on_disk_is_fitted_as_its_rows_are(tmp_path: Path) -> None:
-    data = logistic_data(80, 2)
-    model = bdpvi.BayesianLogisticRegression(clip=0.3)
-    for i in (0, 40, 79):
-        less = data.without(i)
-        frame = pd.DataFrame(less.x.numpy(), columns=["a", "b"]).assign(y=less.y.numpy())
-        frame.to_parquet(tmp_path / f"{i}.parquet")
-        guide, table = (
-            MeanField(model, noise_scale=0.3),
-            bdpvi.Table.of(tmp_path / f"{i}.parquet").numbers("y"),
-        )
-        streamed = bdpvi.fit(model, guide, table, progress=False)
-        whole = bdpvi.fit(
-            model, MeanField(model, noise_scale=0.3), less, neighbours=Optimum(Remove(3)),
-            progress=False,
-        )  # fmt: skip
-        for name, value in whole.parameters.items():
-            torch.testing.assert_close(streamed.parameters[name], value, rtol=0, atol=1e-12)
-
-
 # --- seeds make experiments -----------------------------------------------------------------------
 
 
@@ -280,23 +259,3 @@ def test_a_seed_makes_an_experiment_that_is_not_saved(tmp_path: Path) -> None:
     receipt = bdpvi.release(published, epsilon=1.0).receipt
     assert not receipt.experiment
     assert "D is only the training part of a published table" in receipt.meaning
-
-
-def test_the_command_keeps_its_coins_with_the_fit(tmp_path: Path) -> None:
-    frame = patients()
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    common = ("--data", tmp_path / "t.csv", "--target", "sick", "--positive", "yes", "--quiet")
-    quick = ("--steps", 5, "--rate", 0.5, "--records", 10)
-    fits = []
-    for name in ("one", "two"):
-        assert run("fit", *common, *quick, "--out", tmp_path / name) == 0
-        fits.append(load(tmp_path / name))
-        key = Key.of_int(fits[-1].plan.seed).child("split")
-        assert fits[-1].plan.secret
-        assert fits[-1].records == int((key.coins(ROWS) >= 0.2).sum())
-    assert fits[0].plan.seed != fits[1].plan.seed
-    assert math.log2(fits[0].plan.seed) > 200
-    assert run("fit", *common, *quick, "--seed", 0, "--out", tmp_path / "three") == 0
-    assert load(tmp_path / "three").experiment
-    out = ("--temperature", 9, "--out", tmp_path / "release.json")
-    assert run("release", tmp_path / "three", *out) == 2

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from bdpvi.audits.found import Door
 from bdpvi.audits.games import likelihood_ratio
-from bdpvi.datasets.bought import Purchase
 from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.estimates import Purchase
 from bdpvi.datasets.grid import Codes
 from bdpvi.datasets.records import Held
 from bdpvi.datasets.schema import Schema

@@ -127,8 +127,9 @@ def synthesize(
     from bdpvi.releases.transaction import Transaction
     from bdpvi.synthesis import Counts
     from bdpvi.synthesis.order import Order, for_persons
-    from bdpvi.synthesis.released import of_bytes, rehearse
+    from bdpvi.synthesis.released import rehearse
     from bdpvi.synthesis.source import look
+    from bdpvi.synthesis.synthetic import of_bytes
     from bdpvi.tables.private import places
 
     table_file = declared(data, table, release=False).public(from_data)
@@ -260,7 +261,7 @@ def sample(
 
 def _check(rows: int | None, tables: int) -> None:
     """Check the options before anything is charged."""
-    from bdpvi.synthesis.released import checked_rows
+    from bdpvi.synthesis.synthetic import checked_rows
 
     checked_rows("tables", tables)
     if rows is not None:

@@ -229,7 +229,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         noted: Mapping[str, bool],
     ) -> None:
         """Fit and release; keep only the release."""
-        from bdpvi.datasets.bought import SHARE
+        from bdpvi.datasets.estimates import SHARE
         from bdpvi.datasets.made_up import ROWS
         from bdpvi.tables.encoded import promising
         from bdpvi.tables.pipeline import Remaining

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from bdpvi._ground import validate
-from bdpvi.datasets import bought, bounds
-from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
+from bdpvi.datasets import bounds, estimates
 from bdpvi.datasets.cells import Columns, LazyColumns, read_cell
+from bdpvi.datasets.estimates import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.records import Records, Spread
 from bdpvi.datasets.schema import Schema
@@ -49,7 +49,17 @@ def counted(
     tell: bool = False,
     person: ColumnType | None = None,
 ) -> pd.DataFrame:
-    """Return the rows to count: all, or at most k of each person, chosen by secret coins."""
+    """Return the rows to count: all, or at most k of each person, chosen by secret coins.
+
+    Args:
+        table: the rows.
+        settings: with the unit.
+        key: of the coins.
+        tell: whether to warn the owner about repeated persons and omitted rows.
+        person: declared type of the column that identifies persons.
+    """
+    if tell:
+        warn_of_repeats(table, settings.unit, 4)
     if settings.unit == ROW:
         return table
     order = np.argsort(key.child("rows").coins(len(table)))
@@ -59,14 +69,6 @@ def counted(
 def _columns(table: pd.DataFrame, names: Sequence[str], types: Mapping[str, ColumnType]) -> Columns:
     """Return columns of a table, each read when it is needed."""
     return LazyColumns(table[list(names)], types, drop="")
-
-
-def of_persons(
-    table: pd.DataFrame, settings: Counts, key: Key, person: ColumnType | None = None
-) -> pd.DataFrame:
-    """Return the rows to count, and warn the owner about repeated persons and omitted rows."""
-    warn_of_repeats(table, settings.unit, 4)
-    return counted(table, settings, key, tell=True, person=person)
 
 
 def for_persons(
@@ -201,7 +203,7 @@ class Order:
     @property
     def names(self) -> float:
         """δ for privately estimated names of levels."""
-        return bought.NAMES * self.delta * any(kind != NUMBER for kind in self.kinds.values())
+        return estimates.NAMES * self.delta * any(kind != NUMBER for kind in self.kinds.values())
 
     @cached_property
     def rounding(self) -> tuple[float, float]:
@@ -215,8 +217,8 @@ class Order:
         paid = self.delta - self.names
         whole = gaussian_distance(self.epsilon, paid, sum(self.rounding))
         whole /= self.settings.rows_per_unit
-        share = bought.SHARE if self.kinds else 0.0
-        kinds = share * bought.COUNTS if UNDECLARED in self.kinds.values() else 0.0
+        share = estimates.SHARE if self.kinds else 0.0
+        kinds = share * estimates.COUNTS if UNDECLARED in self.kinds.values() else 0.0
         a, b, c = (whole * math.sqrt(one) for one in (kinds, share - kinds, 1 - share))
         return a, b, c
 
@@ -258,7 +260,7 @@ class Order:
         """
         if isinstance(table, Spread):
             return table if self.limit is None else table.map(self.limit.of)
-        return table.map(of_persons, self.settings, key, self.person)
+        return table.map(counted, self.settings, key, True, self.person)
 
     def bought(self, table: Records[pd.DataFrame], key: Key) -> Schema:
         """Return the schema of all columns; estimate missing ones privately, once they are charged.
@@ -274,7 +276,7 @@ class Order:
         kinds = self.kinds
         if first:
             kinds = bounds.kinds_of(cells, kinds, distance=first, key=key.child("kinds"))
-        made = bounds.buy(
+        made = bounds.estimate(
             cells,
             kinds,
             distance=second,

@@ -6,10 +6,8 @@ import json
 import math
 import shutil
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -20,15 +18,13 @@ from simulated import logistic_data
 
 import bdpvi
 from bdpvi import Budget, BudgetExceededError, Dataset, Ledger
-from bdpvi._ground.chain import Head, proven, save
+from bdpvi._ground.chain import Head, proven
 from bdpvi.bayesian.guarantees import BayesianDP
 from bdpvi.bayesian.storage import load_fit, save_fit
 from bdpvi.cli import main
 from bdpvi.datasets.dataset import People
 from bdpvi.guides import MeanField
-from bdpvi.privacy import Charge
 from bdpvi.privacy.accounts import beside
-from bdpvi.privacy.book import Entry
 from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.perturbed_objective import profile
 from bdpvi.tables import files
@@ -220,31 +216,6 @@ def test_a_folder_that_cannot_be_written_to_answers(data: Dataset, tmp_path: Pat
     assert sorted(folder.iterdir()) == [p for p in before if p.name != "ledger.jsonl.lock"]
 
 
-def test_a_release_after_a_thousand_charges_takes_as_long(data: Dataset, tmp_path: Path) -> None:
-    took = {}
-    for count in (10, 1_000):
-        fit = fitted(data.of_people(People()))
-        save_fit(fit, tmp_path / str(count))
-        fit = loaded(tmp_path / str(count))
-        bdpvi.release(fit, temperature=1e9)
-        one = fit.ledger.entries()[0]
-        book = fit.ledger.book()
-        assert fit.ledger.path is not None
-        save(
-            fit.ledger.path,
-            replace(book, entries=(one,) * count, file=type(book.file)()).content(),
-        )
-        fit = loaded(tmp_path / str(count))
-        start = time.process_time()
-        for _ in range(3):
-            bdpvi.release(fit, temperature=1e9)
-        took[count] = time.process_time() - start
-        assert worst(fit).distance == pytest.approx(
-            math.sqrt((count + 3) * (fit.panels[0].largest or 0) / 1e9), rel=1e-12
-        )
-    assert took[1_000] < 1.5 * took[10] + 0.3
-
-
 # --- the command line -----------------------------------------------------------------------------
 
 
@@ -345,17 +316,3 @@ def test_draws_for_a_unit_of_several_rows_are_priced_by_their_distance(
         assert delta_of(1.0, variance) <= DELTA
     with pytest.raises(ValueError, match="covers one row"):
         bdpvi.release(fit, epsilon=2.0, guarantee=BayesianDP())
-
-
-def test_units_in_python_keep_the_first_rows_of_each_person() -> None:
-    frame = pd.DataFrame({"who": list("aabbbc"), "age": range(6), "sick": [0, 1, 0, 1, 0, 1]})
-    options: dict[str, Any] = {"unit": "who", "rows_per_unit": 2, "test_fraction": 1e-9}
-    data = bdpvi.datasets.from_frame(frame, "sick", **options).train
-    assert len(data) == 5
-    assert (data.ledger.unit, data.ledger.rows_per_unit) == ("who", 2)
-    assert data.feature_names == ("age",)
-    other = Ledger(unit="row")
-    other.charge(Entry(kind="draws", charge=Charge(1, 1.0), events=None))
-    others = data.of_people(People(other, unit="who"))
-    with pytest.raises(ValueError, match="need a ledger of their own"):
-        bdpvi.fit(MODEL, MeanField(MODEL), others, progress=False)

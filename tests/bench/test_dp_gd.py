@@ -20,12 +20,10 @@ from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
-from bdpvi.bench.methods.dp_gd import DPGDBayesian
 from bdpvi.bench.methods.runs import Run, Stream
 from bdpvi.bench.methods.scores import Batch, Clip, LogisticScores, TracedScores, euclidean
 from bdpvi.datasets.abalone import load_abalone
 from bdpvi.noise.secure import sum_step
-from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
 from bdpvi.releases.noisy_sum import deviation_for
 from bdpvi.tables.metrics import accuracy
@@ -163,13 +161,6 @@ def test_price_is_exact_gaussian_dp(data: Dataset) -> None:
     price = worst_of(cost)
     assert 0.495 < price.epsilon <= 0.5
     assert (price.delta, price.by) == (1e-5, "Gaussian DP")
-
-
-def test_noise_chosen_from_the_records_is_said_and_has_no_worst_case(data: Dataset) -> None:
-    cost = DPGDBayesian(steps=5).prepare(data, 1e-5).price(50.0)
-    assert cost.worst_case is None
-    assert cost.bayesian is not None
-    assert Assumption.FOUND_FROM_DATA in cost.bayesian.assumptions
 
 
 @pytest.mark.parametrize("name", ["steps", "clip", "step_size"])

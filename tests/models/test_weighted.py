@@ -363,7 +363,7 @@ def test_a_fit_saved_before_there_were_weights_is_as_it_was(
     bdpvi.save_fit(fit, tmp_path / "fit", extra=settings)
     again = files.load(tmp_path / "fit")
     assert again.model == model
-    assert not model.weighted
+    assert not model.weighs
     assert bdpvi.cost(again, delta=1e-5) == bdpvi.cost(fit, delta=1e-5)
     assert to_json(model) == OLD | {"clip": clip}
     assert from_json(Recipe, {"model": {"clip": clip}}, partial=True).model == replace(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from bdpvi.datasets.bought import Purchase
+from bdpvi.datasets.estimates import Purchase
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.dominating import steps_within, within
 from bdpvi.privacy.events import PerturbedObjective, SampledGaussian, Threshold

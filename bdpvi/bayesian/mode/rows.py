@@ -12,8 +12,8 @@ from torch import Tensor
 
 from bdpvi._ground.threads import slices
 from bdpvi.bayesian.optimum.packed import monomials, squares
-from bdpvi.models.losses import Loss, Softmax, StatedLoss
-from bdpvi.models.weighing import Weighing
+from bdpvi.models.family import Family
+from bdpvi.models.losses import PredictorLoss
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,7 +55,7 @@ class Weighed:
 class Weighted(Weighed):
     """Records of one predictor. For logistic regression rows are times 2y − 1."""
 
-    loss: Loss
+    loss: PredictorLoss
 
     most: ClassVar[int] = 3
     """Largest degree of F″ in displacements."""
@@ -63,17 +63,16 @@ class Weighted(Weighed):
     @property
     def cost(self) -> float:
         """Work of a pass over a record and a packed entry of F″; automatic derivatives are slow."""
-        return 100.0 if isinstance(self.loss, StatedLoss) else 1.0
+        return 100.0 if self.loss.stated else 1.0
 
     @classmethod
-    def of(cls, part: tuple[Tensor, Tensor], model: Weighing) -> Weighted:
+    def of(cls, part: tuple[Tensor, Tensor], model: Family) -> Weighted:
         """Return records, x and y, transformed by ``model``, in float64 on the host."""
         x, y = (values.double().cpu() for values in part)
-        loss = model.loss
-        assert loss is not None
-        assert not isinstance(loss, Softmax)
         rows, target = model.terms(x, y)
-        return cls(rows, model.record_weights(rows), target, loss)  # a row's sign is no matter
+        return cls(
+            rows, model.record_weights(rows), target, model.loss
+        )  # a row's sign is no matter
 
     def slopes(self, a: Tensor, degree: int) -> list[Tensor]:
         """Return the derivatives of the loss at predictors (..., N)."""
