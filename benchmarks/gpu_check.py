@@ -49,7 +49,7 @@ from bdpvi import (
 )
 from bdpvi._ground.host import on
 from bdpvi.bench.methods import descent, sgld, variational
-from bdpvi.bench.methods.posterior import PosteriorDraws
+from bdpvi.bench.methods.posterior import LaplaceDraws
 from bdpvi.bench.methods.runs import Run
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.federated_vi import fit_federated
@@ -362,7 +362,7 @@ def trained(data: Dataset, steps: int = 30) -> dict[str, Case]:
 
     def by_draws(device: torch.device) -> Tensor:
         model = BayesianLogisticRegression()
-        (found,) = PosteriorDraws(model=model).prepare(data.to(device), 1e-5).outcomes([9.0], [1])
+        (found,) = LaplaceDraws(model=model).prepare(data.to(device), 1e-5).outcomes([9.0], [1])
         return found.latents["w"]
 
     return {

@@ -31,7 +31,7 @@ from bdpvi.federated.rounds import Rounds
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.networks.deep import DPSGDSettings, make_private
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Entry
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger

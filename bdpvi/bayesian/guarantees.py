@@ -25,8 +25,8 @@ from bdpvi.bayesian.pricing import (
 )
 from bdpvi.models.family import weighing
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.book import Charge
 from bdpvi.privacy.cost import Bound, Cost, Kind
+from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.left import SPENT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from bdpvi._ground.store import write
 from bdpvi.bench import report
 from bdpvi.bench.hyperparameters import describe, nearest
 from bdpvi.bench.methods import NONE, BaseRate, Method, PreparedMethod
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.summary import NO, PAIRED, WORST, YES, ratio_table, summarise
 from bdpvi.datasets.dataset import Split
 from bdpvi.models.predictions import predictive_means
-from bdpvi.privacy.cost import Cost, Kind, Outcome
+from bdpvi.privacy.cost import Cost, Kind
 from bdpvi.tables.metrics import MEASURES, check_classes, correct, log_scores
 
 EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -42,7 +43,7 @@ _AT_ONCE = 2**22
 COLUMNS = (
     "data", "method", "guarantee", "target_epsilon", "seed", *MEASURES,
     "epsilon", "worst_case_epsilon", "delta", "certified", "reliable", "reason",
-    "setting", "accountant", "top_share", "effective_size", "pareto_k", "skewness", "seconds",
+    "setting", "accountant", "skewness", "seconds",
 )  # fmt: skip
 
 
@@ -292,7 +293,7 @@ def price(outcome: Outcome, target: float) -> dict[str, Any]:
     if known is None:
         return {**row, "accountant": paid.by}
     by = f"{known.conversion}, {known.estimator}, {several(known.sample_size, 'record')}"
-    return {**row, **asdict(known.diagnostics), "accountant": by}
+    return {**row, "skewness": known.skewness, "accountant": by}
 
 
 def _settings(

@@ -16,7 +16,7 @@ from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.bench import figures
 from bdpvi.bench.headline import BEYOND, headline
 from bdpvi.bench.methods import SENTENCES, Method
-from bdpvi.bench.summary import BEST, NO, PAIRED, YES
+from bdpvi.bench.summary import BEST, PAIRED
 from bdpvi.datasets.dataset import Split
 from bdpvi.tables.metrics import MEASURES
 
@@ -27,8 +27,6 @@ COLUMNS = (
     "log score", "log score: sd", "log score: behind", "accuracy", "accuracy: sd",
     "accuracy: behind", "AUC", "calibration error", "above non-private", "gain kept",
 )  # fmt: skip
-MOST = 7
-"""Largest number of targets in the first table of a report, which has three other columns."""
 RATIOS = (
     "method", "target ε", "certified", "worst-case ε", "measure", "against", "difference",
     "ratio of ε",
@@ -68,7 +66,6 @@ def write(
         test=len(split.test),
         deltas=[f"{delta:g}" for delta in sorted(summary["delta"].dropna().unique())],
         picture=page.png(figure),
-        overview=overview(summary, labels),
         methods=methods,
         guarantees=list(dict.fromkeys(method.guarantee for method in methods)),
         sentences=SENTENCES,
@@ -106,35 +103,6 @@ def tables(summary: pd.DataFrame, labels: Mapping[str, str]) -> dict[str, list[l
         heading: [_row(row, labels) for row in rows.to_dict("records")]
         for heading, rows in (parts or {"Without privacy": summary}).items()
     }
-
-
-def overview(summary: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]]:
-    """Return every method's log score at the targets; if there are many, the first and last ones.
-
-    Returns:
-        Rows of at most ten columns; the first row is the heading.
-    """
-    targets = sorted(summary["target_epsilon"].dropna().unique())
-    if len(targets) > MOST:
-        targets = [*targets[: MOST // 2], *targets[-(MOST - MOST // 2) :]]
-    rows = [["method", "guarantee", "certified", *(f"ε {t:g}" for t in targets)]]
-    for name, some in summary.groupby("method", sort=False):
-        own = some.set_index("target_epsilon")
-        free = own.index.isna().any()
-        scores = [own["log_score"].iloc[0] if free else own["log_score"].get(t) for t in targets]
-        rows.append([
-            labels.get(str(name), str(name)), str(own["guarantee"].iloc[0]), _where(own),
-            *(f"{score:.3f}" if pd.notna(score) else "not reached" for score in scores),
-        ])  # fmt: skip
-    return rows
-
-
-def _where(own: pd.DataFrame) -> str:
-    """Return the targets, from the index, at which a method's Bayesian ε is certified."""
-    found = own["certified"].dropna()
-    if set(found) == {YES, NO}:
-        return "at ε " + ", ".join(f"{target:g}" for target in found[found == YES].index)
-    return str(found.iloc[0]) if len(found) else ""
 
 
 def _row(row: Mapping[Any, Any], labels: Mapping[str, str]) -> list[str]:

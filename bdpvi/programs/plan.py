@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from bdpvi.noise import secure
-from bdpvi.privacy.book import Priced
 from bdpvi.privacy.dominating import steps_within
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.programs.descent import GradientClip
@@ -82,7 +82,7 @@ class DPVIPlan:
         return replace(made, event=price, run=event, spare=_SPARE * left.delta)
 
     @property
-    def events(self) -> tuple[Priced, ...]:
+    def events(self) -> tuple[Event, ...]:
         """The charged events."""
         return (self.event, Threshold(self.spare)) if self.spare else (self.event,)
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.origin import DECLARED, GIVEN, MULTILINE, Origin, features_of, listed
 from bdpvi.noise.keys import EXPERIMENT
-from bdpvi.privacy.cost import Assumption, sentences
+from bdpvi.privacy.assumptions import Assumption, sentences
 
 if TYPE_CHECKING:
-    from bdpvi.privacy.book import Entry
+    from bdpvi.privacy.entry import Entry
 
 LABELLED = "classes_from_labels"
 """Preprocessing key for data whose classes were taken from the labels."""

@@ -29,8 +29,9 @@ from bdpvi.datasets.types import (
 )
 from bdpvi.datasets.units import RowLimit, at_most
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import ROW, Priced, for_unit
+from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.event import Event, for_unit
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
@@ -227,7 +228,7 @@ class Order:
         return Schema({**self.declared, **dict.fromkeys(self.kinds, _ANY)}, "")
 
     @cached_property
-    def events(self) -> tuple[Priced, ...]:
+    def events(self) -> tuple[Event, ...]:
         """All charges; they are made before anything is drawn.
 
         The costs of all parts are fixed, whatever the first parts return. So the parts are one
@@ -235,7 +236,7 @@ class Order:
         """
         kinds, constants, counts = self.distances
         theta, rounding = self.rounding
-        paid: list[Priced] = []
+        paid: list[Event] = []
         if kinds:
             paid.append(SampledGaussian(noise_multiplier=1 / kinds))
         if constants:

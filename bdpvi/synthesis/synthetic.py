@@ -17,7 +17,7 @@ from bdpvi._ground import schema as files
 from bdpvi._ground import store, validate
 from bdpvi.datasets import grid
 from bdpvi.datasets.schema import Schema, of_today
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.synthesis.content import File, TableReceipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts
 from bdpvi.synthesis.network import Network, network, redrawn

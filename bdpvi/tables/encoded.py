@@ -19,7 +19,9 @@ from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.types import ColumnType
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Book, Priced, digest_of
+from bdpvi.privacy.book import Book
+from bdpvi.privacy.entry import digest_of
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
@@ -150,7 +152,7 @@ class EstimateConstants:
 
     def plan(self, before: Before) -> Plan[None]:
         """Return the price."""
-        events: list[Priced] = []
+        events: list[Event] = []
         if self.asked.queries:
             distance, rows = self.price["distance"], self.price["rows"]
             # A column found to be a category has a count for each row's name, instead of three.
@@ -226,7 +228,7 @@ def encode(
     return Encoded(second, paid, records, need)
 
 
-def _plan(*events: Priced) -> Plan[None]:
+def _plan(*events: Event) -> Plan[None]:
     what = "private preprocessing bounds and categories"
     return Plan(kind="constants", what=what, events=events, settings=None)
 

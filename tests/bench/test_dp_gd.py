@@ -21,7 +21,7 @@ from torch import Tensor
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
 from bdpvi.bench.methods.runs import Run, Stream
-from bdpvi.bench.methods.scores import Batch, Clip, LogisticScores, TracedScores, euclidean
+from bdpvi.bench.methods.scores import Batch, Clip, ClosedScores, TracedScores, euclidean
 from bdpvi.datasets.abalone import load_abalone
 from bdpvi.noise.secure import sum_step
 from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
@@ -195,9 +195,9 @@ def test_abalone_is_learnt(uci: Path) -> None:
     assert mean > 0.75
 
 
-@pytest.mark.parametrize("kind", [LogisticScores, TracedScores])
+@pytest.mark.parametrize("kind", [ClosedScores, TracedScores])
 def test_no_rounding_makes_a_score_longer_than_the_clip(
-    kind: type[LogisticScores | TracedScores],
+    kind: type[ClosedScores | TracedScores],
 ) -> None:
     made, clip = logistic_data(100, 7), 0.7
     data = Dataset(1e3 * made.x, made.y)

@@ -23,8 +23,8 @@ from bdpvi.datasets.records import Held
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import LAW
-from bdpvi.privacy.book import Entry
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.releases.transaction import Transaction

@@ -17,7 +17,8 @@ import bdpvi
 from bdpvi.datasets import estimates
 from bdpvi.privacy import left
 from bdpvi.privacy.accounts import beside
-from bdpvi.privacy.book import Book, Priced
+from bdpvi.privacy.book import Book
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.regression import ObjectivePerturbation
@@ -173,7 +174,7 @@ def test_bought_constants_leave_a_price_for_the_model(
     purchase = estimates.Purchase.of([*map(str, range(columns)), "sick"], target="sick")
     share = gaussian_distance(epsilon, 0.9e-5) / rows * math.sqrt(estimates.SHARE)
     counts, others = (share * math.sqrt(one) for one in (estimates.COUNTS, 1 - estimates.COUNTS))
-    events: list[Priced] = [
+    events: list[Event] = [
         SampledGaussian(
             noise_multiplier=1 / counts, rounding=estimates.count_rounding(purchase, counts)
         ),

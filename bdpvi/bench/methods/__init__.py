@@ -11,7 +11,7 @@ from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.method import NONE, SENTENCES, Method, PreparedMethod
 from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
-from bdpvi.bench.methods.posterior import FullRankDraws, MeanFieldDraws, PosteriorDraws
+from bdpvi.bench.methods.posterior import FullRankDraws, LaplaceDraws, MeanFieldDraws
 from bdpvi.bench.methods.statistics import NoisyStatistics
 
 METHODS: Mapping[str, type[Method]] = {
@@ -19,7 +19,7 @@ METHODS: Mapping[str, type[Method]] = {
     for method in (
         LogisticRegression,
         NonPrivate,
-        PosteriorDraws,
+        LaplaceDraws,
         FullRankDraws,
         MeanFieldDraws,
         DPVIMoments,

@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.cost import Kind, Outcome, meaning
+from bdpvi.privacy.cost import Kind, meaning
 
 NONE = "none"
 

@@ -15,15 +15,16 @@ from bdpvi.bayesian.fit import Fit, Training, fit
 from bdpvi.bayesian.guarantees import BAYESIAN, BayesianDP
 from bdpvi.bayesian.pricing import table
 from bdpvi.bayesian.releases import preview
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank, GaussianGuide, Laplace, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.book import Charge
-from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.privacy.cost import Cost
+from bdpvi.privacy.entry import Charge
 
 
 @dataclass(frozen=True, kw_only=True)
-class PosteriorDraws:
+class LaplaceDraws:
     """Draws from :class:`bdpvi.guides.Laplace` at the temperature planned for ε.
 
     Args:
@@ -56,7 +57,7 @@ class PosteriorDraws:
         return PreparedDraws(fitted, self.draws, delta)
 
 
-class FullRankDraws(PosteriorDraws):
+class FullRankDraws(LaplaceDraws):
     """The same from a full-rank Gaussian at the ELBO's optimum."""
 
     name: ClassVar[str] = "bdp-vi-full-rank"

@@ -38,7 +38,8 @@ from bdpvi.bayesian.accounting.panel import Panel, on_levels
 from bdpvi.bayesian.optimum import stream, tables
 from bdpvi.guides import FullRank, GaussianGuide, LowRank, MeanField
 from bdpvi.privacy import Charge
-from bdpvi.privacy.cost import Assumption, Bound
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.cost import Bound
 
 PRECISION = 1e-5
 MODEL = BayesianLogisticRegression(clip=0.5, intercept=True)
