@@ -60,12 +60,20 @@ def charge(fit: bdpvi.Fit, draws: Charge) -> None:
     fit.ledger.charge(Entry(kind="draws", of=fit.kept.name, charge=draws, events=None))
 
 
-@pytest.fixture
-def folder(fit: bdpvi.Fit, tmp_path: Path) -> Path:
-    """Return a saved fit."""
-    save_fit(fit, tmp_path / "fit", extra={"guide": "full-rank", "many": [1, None]})
+@pytest.fixture(scope="module")
+def saved(trained: bdpvi.Fit, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a fit that was saved and released from, once for all tests."""
+    path = tmp_path_factory.mktemp("saved") / "fit"
+    fit = replace(trained, kept=Kept(People(Ledger(budget=bdpvi.Budget(9.0, 1e-6)))))
+    save_fit(fit, path, extra={"guide": "full-rank", "many": [1, None]})
     bdpvi.release(fit, 2, temperature=3.0)
-    return tmp_path / "fit"
+    return path.rename(path.with_name("moved"))  # a copy has the ledger of a folder that is there
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """Return a copy of it."""
+    return Path(shutil.copytree(saved, tmp_path / "fit"))
 
 
 def loaded(folder: Path) -> bdpvi.Fit:
