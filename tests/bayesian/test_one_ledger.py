@@ -211,20 +211,6 @@ def test_a_cut_or_an_old_ledger_is_noticed(data: Dataset, tmp_path: Path, by: st
         loaded(folder)
 
 
-def test_a_folder_that_cannot_be_written_to_answers(data: Dataset, tmp_path: Path) -> None:
-    folder = tmp_path / "fit"
-    save_fit(fitted(data), folder)
-    bdpvi.release(loaded(folder), temperature=2.0)
-    before = sorted(folder.iterdir())
-    (folder / "ledger.jsonl.lock").unlink()
-    folder.chmod(0o500)
-    try:
-        assert worst(loaded(folder)).epsilon > 0
-    finally:
-        folder.chmod(0o700)
-    assert sorted(folder.iterdir()) == [p for p in before if p.name != "ledger.jsonl.lock"]
-
-
 @pytest.mark.parametrize("rounded", [False, True])
 def test_what_was_found_from_the_data_stays_so(
     data: Dataset, tmp_path: Path, rounded: bool
