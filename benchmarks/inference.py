@@ -46,10 +46,10 @@ from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.table import Table as Tables
+from bdpvi.models.poisson import PoissonScores
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.regression import NoisyScores
-from bdpvi.regression.score_families import Poisson
 from bdpvi.regression.score_posterior import NormalPrior
 from bdpvi.regression.score_release import ScorePlan, measure
 from bdpvi.releases.estimate import BASE, LEFT_OUT, POOLED
@@ -133,7 +133,7 @@ CELLS: dict[str, tuple[str, Table, tuple[int, ...], tuple[float, ...]]] = {
 
 def coverage(tables: int) -> None:
     """Print a row for each cell."""
-    families = FAMILIES | {"counts to 30": Poisson(30.0)}
+    families = FAMILIES | {"counts to 30": PoissonScores(30.0)}
     print(
         "| cell | N | ε | coverage | standard error | least | intercept | without privacy | width |"
     )

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from bdpvi import Dataset, Fit
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.runs import Run
-from bdpvi.privacy.cost import Outcome
 from bdpvi.tables import files
 
 

@@ -34,12 +34,11 @@ from bdpvi.bayesian.releases import release
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.datasets.records import Held
 from bdpvi.guides import Laplace, MeanField
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.logistic import BayesianLogisticRegression, LogisticScores
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
 from bdpvi.privacy.solve import root
-from bdpvi.regression.score_families import Logistic
 from bdpvi.regression.score_posterior import NormalPrior
 from bdpvi.regression.score_release import ScorePlan, measured
 from bdpvi.regression.score_rounds import SLACK, Place, summed
@@ -149,7 +148,7 @@ def guide(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:
 def noisy_scores(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:
     """Audit the rounds of noisy scores: the shift of all sums by a record, in their noise."""
     begun, k = time.monotonic(), data.x.shape[1] + 1
-    plan = ScorePlan.of(Logistic(), k, gaussian_distance(epsilon, delta), float(len(data)))
+    plan = ScorePlan.of(LogisticScores(), k, gaussian_distance(epsilon, delta), float(len(data)))
     prior = NormalPrior(torch.zeros(k).double(), torch.eye(k).double())
     some = first(data, _MOST)
     rows = _design((some.x, some.y))
@@ -209,7 +208,7 @@ def random_records(name: str, data: Dataset, epsilon: float, delta: float) -> Au
     begun, number = time.monotonic(), min(_FRESH, len(data) // 2)
     plain = first(data, _MOST)
     kept = Dataset(plain.x[number:], plain.y[number:])
-    known = Drawn.of(kept, delta)
+    known = AuditedDraw.of(kept, delta)
     random = known.pairs((plain.x[at, None], plain.y[at, None]) for at in range(number))
     worst = known.pairs(searched(plain.x.shape[1]))
     found = max(mean_epsilon(worst.select(slice(at, at + 1)), delta) for at in range(len(worst)))
@@ -218,7 +217,7 @@ def random_records(name: str, data: Dataset, epsilon: float, delta: float) -> Au
 
 
 @dataclass(frozen=True)
-class Drawn:
+class AuditedDraw:
     """A draw from the posterior of a table, and the Bayesian ε that is claimed of it.
 
     Attributes:
@@ -232,7 +231,7 @@ class Drawn:
     claim: float
 
     @classmethod
-    def of(cls, data: Dataset, delta: float) -> Drawn:
+    def of(cls, data: Dataset, delta: float) -> AuditedDraw:
         """Fit a table, and make the draw."""
         whole = cls._fitted(data, None)
         bound = release(whole, delta=delta).cost.bayesian

@@ -43,7 +43,7 @@ def counted_bytes(
         held: folder for the numbers of the rows held out for the report, and their fraction.
     """
     from bdpvi.datasets.records import Held, Spread
-    from bdpvi.privacy.cost import Assumption
+    from bdpvi.privacy.assumptions import Assumption
     from bdpvi.synthesis.order import counted
     from bdpvi.synthesis.released import Synthesis, as_read
     from bdpvi.synthesis.source import look

@@ -14,7 +14,7 @@ from bdpvi.commands.command import Command
 from bdpvi.commands.options import Folder, Json
 
 if TYPE_CHECKING:
-    from bdpvi.privacy.book import Entry
+    from bdpvi.privacy.entry import Entry
 
 app = typer.Typer(
     help="Releases from a fit, and the remaining budget.",
@@ -87,7 +87,7 @@ def repair(
 
 
 def _charge(text: str, of: str) -> Entry:
-    from bdpvi.privacy.book import Charge, Entry, TemperatureOrigin
+    from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
 
     try:
         draws, temperature = text.split(",")
@@ -105,7 +105,7 @@ def _print(
     html: Path | None = None,
 ) -> None:
     from bdpvi.bayesian import storage
-    from bdpvi.releases.account import Account
+    from bdpvi.releases.account import Statement
     from bdpvi.tables import files
 
     files.sweep(folder)
@@ -113,7 +113,7 @@ def _print(
     book = kept.book()
     if delta is None:
         delta = book.budget.delta if book.budget else 1e-5
-    made = Account(book, delta)
+    made = Statement(book, delta)
     if html is not None:
         store.write(html, made.page().encode())
     if as_json:

@@ -25,8 +25,9 @@ from bdpvi.networks.records import IndexedRecords
 from bdpvi.networks.refusals import check_frozen
 from bdpvi.noise.secure import stir
 from bdpvi.privacy.cost import Bound, Cost, Exposure
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.releases.clipping import MARGIN, clip_of
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.steps import Steps

@@ -16,13 +16,11 @@ from bdpvi._ground.host import on_host
 from bdpvi.noise import secure
 from bdpvi.noise.batches import BatchPlan, Coins
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.cost import Assumption
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 
 Multiplier = TypeVar("Multiplier", float, Tensor)
-
-BELOW = 1 - 2.0**-40
-"""Values are clipped to a bound times this factor, so that rounding never exceeds the bound."""
 
 
 @dataclass(frozen=True, kw_only=True)

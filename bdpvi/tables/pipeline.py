@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bdpvi._ground import validate
 from bdpvi._ground.types import Budget, BudgetExceededError
 from bdpvi.bayesian.guarantees import WORST_CASE, Guarantee
-from bdpvi.datasets import bought
+from bdpvi.datasets import estimates
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.encoding import Encoding
@@ -19,7 +19,6 @@ from bdpvi.datasets.origin import declared, target_bounds
 from bdpvi.datasets.types import NAMES, NUMBERS, UNUSED, ColumnType, types_of
 from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.models.kinds import OfClasses, OfNumbers
-from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
@@ -139,8 +138,11 @@ class Pipeline:
         """Whether the route is noisy scores."""
         if self.model is None:
             return self.intervals
-        usual = isinstance(self.model, BayesianLinearRegression | BayesianPoissonRegression)
-        return usual and not self.exposure and getattr(self.model, "exposure", None) is None
+        return (
+            self.model.score_parts is not None
+            and not self.exposure
+            and getattr(self.model, "exposure", None) is None
+        )
 
     @property
     def what(self) -> str:
@@ -234,7 +236,7 @@ class Pipeline:
     @cached_property
     def distance(self) -> float:
         """Distance μ of the total, with private preprocessing."""
-        return gaussian_distance(self.epsilon, (1 - bought.NAMES) * self.delta)
+        return gaussian_distance(self.epsilon, (1 - estimates.NAMES) * self.delta)
 
     def left(self, ledger: Ledger, before: Book) -> Remaining:
         """Return the remaining ε of the ledger.
@@ -264,7 +266,7 @@ class Pipeline:
             )
         limit = before.budget
         if limit is not None:
-            whole = gaussian_epsilon(self.distance**2, (1 - bought.NAMES) * limit.delta)
+            whole = gaussian_epsilon(self.distance**2, (1 - estimates.NAMES) * limit.delta)
             if whole > limit.epsilon * (1 + 1e-9):
                 raise BudgetExceededError(
                     f"epsilon={self.epsilon:g} at δ = {self.delta:g} is over the budget of "
@@ -272,7 +274,7 @@ class Pipeline:
                 )
         return Remaining(math.sqrt(rest) / before.rows, before.rows, bool(spent), limit)
 
-    def purchase(self, header: Sequence[str]) -> bought.Purchase:
+    def purchase(self, header: Sequence[str]) -> estimates.Purchase:
         """Return the private preprocessing that a table with this header needs.
 
         Raises:
@@ -282,7 +284,7 @@ class Pipeline:
         if self.exposure and (self.exposure == self.target or self.exposure not in names):
             raise ValueError(f"exposure={self.exposure!r} must be a column other than the target")
         drop, numbers, categories = self._kinds(names)
-        return bought.Purchase.of(
+        return estimates.Purchase.of(
             header,
             target=self.target,
             public=self.public,

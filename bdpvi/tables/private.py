@@ -41,8 +41,8 @@ from bdpvi.datasets.tables import dataset_from_frame, read_file
 from bdpvi.datasets.units import RowLimit, at_most, persons_of, without_unit
 from bdpvi.privacy.accounts import account, in_use, joined
 from bdpvi.privacy.book import ROW, checked
-from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.privacy.places import Places
 from bdpvi.releases import intent, persons, shared_file
 from bdpvi.releases.received import release_of

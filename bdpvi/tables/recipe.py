@@ -52,7 +52,7 @@ class Recipe:
         draws: number k of released samples.
         accounting: how a Bayesian ε is computed; None means the default.
 
-    >>> Recipe(noise_scale=0.1).model.weighted
+    >>> Recipe(noise_scale=0.1).model.weighs
     True
     """
 

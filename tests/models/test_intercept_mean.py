@@ -21,7 +21,7 @@ from bdpvi.bayesian import Remove
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
 from bdpvi.bayesian.neighbours.rows import row_gradient
-from bdpvi.bench.methods.scores import LogisticScores, TracedScores
+from bdpvi.bench.methods.scores import ClosedScores, TracedScores
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.noise.batches import BatchPlan
 
@@ -130,7 +130,7 @@ def test_gradients_of_coupled_rows_are_those_of_the_traced_model(
 
 def test_scores_of_the_prior_are_those_of_the_traced_model() -> None:
     data, w = rare(), torch.randn(7, 4, dtype=torch.float64)
-    closed, traced = LogisticScores(MODEL, data), TracedScores(MODEL, data)
+    closed, traced = ClosedScores(MODEL, data), TracedScores(MODEL, data)
     torch.testing.assert_close(closed.prior(w), traced.prior(w))
 
 

@@ -19,7 +19,7 @@ from bdpvi import BayesianLogisticRegression, Dataset, datasets, guides
 from bdpvi._ground.schema import from_json, to_json
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.influence import of_any_table
-from bdpvi.privacy.events import WITH, WITHOUT
+from bdpvi.privacy.event import WITH, WITHOUT
 
 PLACES = ((1, 2, 3), (5, 6))
 """Of the columns age, job=a, job=b, job=c, height, sex=f, sex=m."""

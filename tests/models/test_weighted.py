@@ -32,7 +32,7 @@ from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum as InBench
-from bdpvi.bench.methods.scores import Clip, LogisticScores, TracedScores, euclidean
+from bdpvi.bench.methods.scores import Clip, ClosedScores, TracedScores, euclidean
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.misfits import MisfitError
 from bdpvi.models.traces import log_likelihood
@@ -215,7 +215,7 @@ def test_log_likelihoods_and_scores_have_the_weight_once() -> None:
     z, weight = rows(data)
     expected = weight * logsigmoid((2 * data.y - 1) * (z @ w[0]))
     torch.testing.assert_close(log_likelihood(MODEL, {"w": w[0]}, data.x, data.y), expected)
-    closed, traced = LogisticScores(MODEL, data), TracedScores(MODEL, data)
+    closed, traced = ClosedScores(MODEL, data), TracedScores(MODEL, data)
     torch.testing.assert_close(closed.prior(w), -PRECISION * (w - MEAN))
     torch.testing.assert_close(closed.prior(w), traced.prior(w))
     for clip in (None, Clip(0.2, euclidean)):
@@ -363,7 +363,7 @@ def test_a_fit_saved_before_there_were_weights_is_as_it_was(
     bdpvi.save_fit(fit, tmp_path / "fit", extra=settings)
     again = files.load(tmp_path / "fit")
     assert again.model == model
-    assert not model.weighted
+    assert not model.weighs
     assert bdpvi.cost(again, delta=1e-5) == bdpvi.cost(fit, delta=1e-5)
     assert to_json(model) == OLD | {"clip": clip}
     assert from_json(Recipe, {"model": {"clip": clip}}, partial=True).model == replace(

@@ -21,7 +21,7 @@ from bdpvi import Budget, BudgetExceededError, Ledger, make_private
 from bdpvi.networks import DPSGDSettings
 from bdpvi.networks.deep import BLOCK
 from bdpvi.networks.private import Private
-from bdpvi.privacy.book import Entry
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from bdpvi.privacy.worst_case import epsilon

@@ -24,9 +24,9 @@ from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.records import Held
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
-from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
-from bdpvi.privacy.perturbed_objective import calibrate, delta
+from bdpvi.privacy.perturbed_objective import PerturbedObjective, calibrate, delta
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.worst_case import epsilon as epsilon_of
 from bdpvi.regression.objective import ObjectivePerturbation

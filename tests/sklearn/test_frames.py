@@ -19,7 +19,7 @@ from bdpvi.datasets import Encoding
 from bdpvi.datasets.dtypes import declared_by
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import ColumnType
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.sklearn import (
     PrivateLinearRegression,
     PrivateLogisticRegression,

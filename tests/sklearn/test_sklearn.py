@@ -28,7 +28,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import bdpvi
 from bdpvi import PrivacyUtilityWarning, datasets
 from bdpvi.noise import secure
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
