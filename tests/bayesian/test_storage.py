@@ -35,6 +35,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
 from bdpvi.privacy.ledger import Ledger
 
+pytestmark = pytest.mark.usefixtures("quick")
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.3)
 FILES = {"fit.json", "fit.safetensors", "ledger.jsonl", "ledger.jsonl.head"}
 
@@ -201,17 +202,6 @@ def test_an_existing_folder_is_never_replaced(
     assert list(tmp_path.iterdir()) == [path]
     assert [one.read_text() for one in path.iterdir()] == ["kept"]
     assert fit.ledger.path is None
-
-
-def test_an_empty_folder_is_taken_for_nothing_and_a_link_is_not(
-    fit: bdpvi.Fit, tmp_path: Path
-) -> None:
-    (tmp_path / "fit").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="exists already"):
-        save_fit(fit, tmp_path / "link")
-    save_fit(fit, tmp_path / "fit")
-    assert load_fit(tmp_path / "fit", MODEL, FullRank(MODEL)).records == fit.records
 
 
 def test_of_many_that_save_to_one_path_one_does(trained: bdpvi.Fit, tmp_path: Path) -> None:
