@@ -37,8 +37,8 @@ from bdpvi.noise.secure import Lattice, total_variation
 from bdpvi.privacy.entry import Charge, TemperatureOrigin
 from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
+from bdpvi.privacy.groups import group
 from bdpvi.privacy.rounding import rounding_delta
-from bdpvi.privacy.worst_case import replace_one
 from bdpvi.releases.content import ORIGINS
 
 CLIP, SCALE, DELTA = 0.5, 0.3, 1e-5
@@ -176,20 +176,17 @@ def test_replacing_a_record_costs_more() -> None:
     variance = 0.1
     one = gaussian_guarantee(variance, DELTA)
     assert one is not None
-    two = replace_one(one)
+    two = group(one, 2)
     assert two is not None
-    assert (one.relation, two.relation) == ("add or remove", "replace")
     for found, mu in ((one, math.sqrt(variance)), (two, 2 * math.sqrt(variance))):
         eps = mpmath.mpf(found.epsilon)
         delta = mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
         assert float(delta) == pytest.approx(DELTA, rel=1e-6)
     # Where only ε and δ are known, by group privacy.
-    plain = replace_one(replace(one, distance=None))
+    plain = group(replace(one, distance=None), 2)
     assert plain is not None
     assert plain.epsilon == 2 * one.epsilon
     assert plain.delta == pytest.approx((1 + math.exp(one.epsilon)) * DELTA)
-    with pytest.raises(ValueError, match="relation='replace'"):
-        replace_one(two)
 
 
 # --- every direction ------------------------------------------------------------------------------
