@@ -255,14 +255,14 @@ class Pipeline:
             if found is None:
                 raise ValueError(
                     f"epsilon={self.epsilon:g}: an earlier release of this table has no "
-                    f"worst-case guarantee, so the remaining budget is unknown; {ledger.said()}"
+                    f"worst-case guarantee, so the remaining budget is unknown; {ledger.history()}"
                 )
             spent = found.distance or math.sqrt(_variance(found.epsilon, self.delta))
         rest = self.distance**2 - spent**2
         if rest < SPENT * self.distance**2:
             raise BudgetExceededError(
-                f"epsilon={self.epsilon:g} is already spent on this table; {ledger.said()}. ε is "
-                "the total of all releases, so a further one needs a larger ε"
+                f"epsilon={self.epsilon:g} is already spent on this table; {ledger.history()}. ε "
+                "is the total of all releases, so a further one needs a larger ε"
             )
         limit = before.budget
         if limit is not None:
@@ -270,7 +270,7 @@ class Pipeline:
             if whole > limit.epsilon * (1 + 1e-9):
                 raise BudgetExceededError(
                     f"epsilon={self.epsilon:g} at δ = {self.delta:g} is over the budget of "
-                    f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}"
+                    f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.history()}"
                 )
         return Remaining(math.sqrt(rest) / before.rows, before.rows, bool(spent), limit)
 
