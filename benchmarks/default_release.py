@@ -8,8 +8,7 @@ Simulated tables are exactly logistic: features correlated .5^|i − j|, a logit
 rate, on 20,000 fresh rows whose chances are known. On published tables it is that of scikit-learn's
 logistic regression, without privacy, on held-out rows. One draw a release, δ = 1e-5, constants
 public, N declared as it is. Nothing is tuned. Adult and Abalone are found as ``bdpvi compare``
-finds them; of a FILE the last column is the target. ``--guide`` takes draws from a full-rank guide
-at recommended settings, on simulated tables, with N declared and without. ``--wide`` simulates
+finds them; of a FILE the last column is the target. ``--wide`` simulates
 5,000 rows of 300 columns of which 5, 30 or all matter, and compares minima as they come from the
 search with released weights, which are shrunk where few columns stand out
 (:mod:`bdpvi.regression.few_columns`) and else have a factor
@@ -31,13 +30,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 import bdpvi
-from bdpvi import Dataset, datasets, recommended, release
-from bdpvi.bayesian.guarantees import WorstCaseDP
-from bdpvi.bayesian.neighbours.route import Remove
-from bdpvi.bayesian.optimum.route import Optimum
+from bdpvi import datasets
 from bdpvi.datasets import Split
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.guides import FullRank
 from bdpvi.noise.keys import Key
 from bdpvi.regression.objective import Improved
 from bdpvi.regression.objective_plan import Facts, ObjectivePlan, plan
@@ -183,26 +178,6 @@ def wide(seeds: int) -> None:
                     f"{fmean(before):.3f} | {fmean(after):.3f} | {changed} of {seeds} |",
                     flush=True,
                 )
-
-
-def of_guides(sizes: list[float], columns: list[int]) -> None:
-    print("| d, N | share at ε = .05 / .2 / 1, N declared | N not declared |")
-    print("| --- | --- | --- |")
-    for d in columns:
-        for n in sizes:
-            t, shown = simulated(int(n), d, 0), []
-            for rows in (n, None):
-                kept = []
-                for epsilon in EPSILONS:
-                    settings = recommended(epsilon, guide=FullRank, expected_rows=rows)
-                    fit = settings.fit_guide(
-                        Dataset(t.x, t.y), neighbours=Optimum(Remove(3)), progress=False
-                    )
-                    made = release(fit, epsilon=epsilon, guarantee=WorstCaseDP())
-                    p = made.predict_mean(t.fresh).double()
-                    kept.append(gain(p, t.chance) / gain(t.chance, t.chance))
-                shown.append(" ".join(f"{share:.2f}" for share in kept))
-            print(f"| {d}, {n:g} | " + " | ".join(shown) + " |", flush=True)
 
 
 def published(files: list[Path]) -> Iterator[tuple[str, Split, int]]:

@@ -2,7 +2,7 @@
 
     python benchmarks/defaults.py --out defaults.json [--held-out FILE ...] [--mnist FOLDER]
 
-Releases have the settings of ``bdpvi.recommended``, which follow from ε and δ alone; with their
+Objective perturbation has settings that follow from ε and δ alone; with their
 public noise scale both guides score the same to four digits, so one is shown. Objective
 perturbation has those that the searches on six tables nearly agree on (Abalone, Adult, MAGIC,
 Spambase, Mushroom and Phoneme), with a clip that rises with ε. Each other method has the settings
@@ -36,14 +36,11 @@ from sklearn.datasets import load_diabetes, load_digits
 
 import bdpvi
 from bdpvi import Dataset, datasets
-from bdpvi.bench.hyperparameters import Entry, build, load
+from bdpvi.bench.hyperparameters import DEFAULT, Entry, build, load
 from bdpvi.bench.methods import Method
 from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
-from bdpvi.bench.methods.posterior import MeanFieldRelease, MeanFieldWorstCase
 from bdpvi.bench.trials import Study, Trial
 from bdpvi.bench.tuning import Search, base_rate_score, cross_validated, proposal
-from bdpvi.tables.files import DEFAULT
-from bdpvi.tables.recommended import recommended
 
 TUNED = ("dpvi-pld", "dp-sgld-pld", "dp-gd")
 EPSILONS = (0.01, 0.05, 0.2, 1.0)
@@ -204,8 +201,7 @@ def main() -> None:
         f"{search.measure.label} at δ = {search.delta:g}: Bayesian DP for bdp-vi-…, worst-case DP "
         "for the others; what is not reliable scores like the base rate\n"
     )
-    found = {kind.name: by_rule(recommended) for kind in (MeanFieldRelease, MeanFieldWorstCase)}
-    found[PerturbedMinimum.name] = by_rule(lambda _: PerturbedMinimum())
+    found = {PerturbedMinimum.name: by_rule(lambda _: PerturbedMinimum())}
     found |= {name: best_at(study.trials()) for name, study in studies.items()}
     options.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
     print("| table | method | " + " | ".join(f"ε {epsilon:g}" for epsilon in EPSILONS) + " |")

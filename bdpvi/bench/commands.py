@@ -12,7 +12,7 @@ import typer
 
 from bdpvi._ground import outputs, store, validate
 from bdpvi.commands import options
-from bdpvi.commands.options import Delta, Device, Json, Quiet, SplitTable, reads_table
+from bdpvi.commands.options import Delta, Device, Json, Quiet, SplitTable, of_fields
 
 if TYPE_CHECKING:
     from bdpvi.bench.methods import Method
@@ -91,7 +91,7 @@ def demo(
         result.print(Console())
 
 
-@reads_table
+@of_fields
 def compare(
     table: SplitTable,
     out: Annotated[
@@ -132,7 +132,7 @@ def compare(
     from bdpvi._ground import progress
     from bdpvi._ground.host import device_of
     from bdpvi.bench import comparison, headline, hyperparameters, report
-    from bdpvi.tables.files import DEFAULT
+    from bdpvi.bench.hyperparameters import DEFAULT
 
     there = device_of(device)
     named = table.name if searched or settings is not None else DEFAULT
@@ -172,7 +172,7 @@ def compare(
             outputs.say(f"Secret, for the owner of the records alone: {out}/{report.SECRET}")
 
 
-@reads_table
+@of_fields
 def tune(
     table: SplitTable,
     out: Annotated[

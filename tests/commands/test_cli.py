@@ -245,7 +245,7 @@ def test_budget_and_ledger(table: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert run("release", fit, "--out", tmp_path / "c.json", "--temperature", 1e9) == 2
     said = capsys.readouterr().err
     assert "has lost lines" in said
-    assert f"`bdpvi ledger repair {fit}`" in said  # where receipts tell what is lost
+    assert f"`bdpvi account {fit} --repair`" in said  # where receipts tell what is lost
     assert run("ledger", "show", fit) == 2
     capsys.readouterr()
     assert shown("repair")["added"] == 1
