@@ -61,7 +61,7 @@ docs: $(VENV)/installed  ## the site, in build/site; a warning is an error
 check-docs: docs  ## open every page in Chromium, where there is one
 	$(BIN)/python docs/check_site.py build/site
 
-benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks.md
+benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks
 	$(BIN)/python benchmarks/main_job.py
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/rows.py

@@ -1,9 +1,16 @@
 """Private variational inference on Pyro, accounted by Bayesian differential privacy."""
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 from bdpvi._ground.lazy import lazy
+
+_ABOVE = os.path.dirname(__path__[0])
+if os.path.exists(os.path.join(_ABOVE, "pyproject.toml")) and not os.path.exists(
+    os.path.join(__path__[0], "datasets")
+):
+    __path__.append(_ABOVE)  # a checkout: guides and datasets lie beside this folder
 
 if TYPE_CHECKING:
     from bdpvi import bayesian as bayesian

@@ -1,4 +1,4 @@
-"""Parts of docs/reproduction.md on what of the papers was redone, and on their small δ."""
+"""Parts of what reproduction.py writes: what of the papers was redone, and their small δ."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ STATUS = (
     (
         "Figure 6.2, MNIST",
         "redone as a table",
-        "[one noise](benchmarks.md#clients-and-their-records-from-one-noise)",
+        "[one noise](federated.txt)",
     ),
     ("Figure 6.2, APTOS 2019", "not redone", "images behind rules of a competition"),
     ("tables of chapter 6, MNIST", "redone", "below"),
@@ -104,7 +104,7 @@ but one record in 100,000. Nothing follows for that one.
 
 Ours is one draw from the posterior itself (`guides.Laplace`), with a *certified* ε, on the papers'
 rows; accuracy is the mean of 100 draws (`python benchmarks/small_delta.py`,
-[output](benchmarks/small-delta.txt)). Its δ includes the probability that the certificate fails.
+[output](small-delta.txt)). Its δ includes the probability that the certificate fails.
 
 """
 
@@ -144,7 +144,7 @@ Kendall's rank correlation:
 {ranks}
 The order is right in the large: at ε = 1 and 10 who chooses by synthetic rows takes the network and
 loses 0.08 to the neighbours, which the rows score too low. An accuracy on synthetic rows is no
-estimate of the real one: at ε = 10 it is up to 0.22 smaller. ([Output](benchmarks/inspection.txt);
+estimate of the real one: at ε = 10 it is up to 0.22 smaller. ([Output](inspection.txt);
 43 CPU seconds.)
 """
 

@@ -1,8 +1,8 @@
-"""Compare published results with ours: writes docs/reproduction.md.
+"""Compare published results with ours: writes docs/benchmarks/reproduction.txt.
 
     bdpvi compare --data abalone --searched --out abalone
     bdpvi compare --data adult --searched --out adult
-    python benchmarks/reproduction.py --abalone abalone --adult adult [--out docs/reproduction.md]
+    python benchmarks/reproduction.py --abalone abalone --adult adult [--out FILE]
     python benchmarks/reproduction.py --networks    # writes the part on networks alone
     python benchmarks/reproduction.py --papers      # what was redone; δ = 1e-10; inspection
 
@@ -80,7 +80,7 @@ the weights. The published gain, from 2.18 to 0.62, is not there: a worst-case �
 clip, and at small δ these decide. At δ = 1e-10 a panel of 250 allows still less.
 
 Seeds share the panel, so their spread leaves out what another panel would give. In one more run
-([raw output](benchmarks/mnist-levels.txt)) at z = 1 with all 1,000 held-out images as the panel the
+([raw output](mnist-levels.txt)) at z = 1 with all 1,000 held-out images as the panel the
 plain mean at δ = 1e-5 is 1.108 instead of 1.067, quarters of it give 1.054 to 1.154, and betting
 1.166 instead of 1.189.
 
@@ -126,7 +126,7 @@ twice, and ε = 0.06 was added.
 - *The published ε to the digit*: they depend on schedules and seeds that are not on record.
 
 Another public network, of 300 images, and what a gate does for single records is in
-[the benchmarks](benchmarks.md#costs-that-follow-from-the-features).
+[the benchmarks](static-costs.txt).
 """
 
 FEDERATED = """## Federated learning: chapter 6 of the thesis of Triastcyn (EPFL 2020)
@@ -134,7 +134,7 @@ FEDERATED = """## Federated learning: chapter 6 of the thesis of Triastcyn (EPFL
 MNIST split among clients of 600 images, i.i.d. or in shards of 300 of one digit, as published;
 images repeat beyond 100 clients. The published ε called Bayesian are estimates on the path that
 ran. Ours is a worst-case client ε, to add or remove a client (`benchmarks/federated.py`); rounds,
-rates, clips and noise stand in [the benchmarks](benchmarks.md#federated-mnist), with what clients
+rates, clips and noise stand in [the benchmarks](federated.txt), with what clients
 paid by each relation. The published model is a network; ours is softmax regression on fixed
 features. Published columns: accuracy without privacy, under DP and under what is called Bayesian
 DP, each with its ε.
@@ -332,7 +332,7 @@ def best_of_gd(summary: pd.DataFrame, epsilon: float) -> pd.Series | None:
 
 
 def page(summaries: dict[str, pd.DataFrame], seeds: int) -> str:
-    """Return docs/reproduction.md."""
+    """Return docs/benchmarks/reproduction.txt."""
     abalone, adult = summaries["abalone"], summaries["adult"]
     plain = adult[adult["method"] == "non-private"]["accuracy"].mean()
     best, enough = best_of_gd(abalone, 0.2), at_least(abalone, "dp-gd", 0.760)
@@ -410,7 +410,7 @@ def main() -> None:
     parser.add_argument("--adult", type=Path, help="folder of the comparison")
     parser.add_argument("--networks", action="store_true", help="write that part of the page only")
     parser.add_argument("--papers", action="store_true", help="write the parts of papers.py only")
-    parser.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks/reproduction.txt"))
     parser.add_argument("--seeds", type=int, default=10)
     options = parser.parse_args()
     if options.networks or options.papers:
@@ -422,7 +422,7 @@ def main() -> None:
         parser.error("--abalone and --adult are needed, or --networks, or --papers")
     folders = {"abalone": options.abalone, "adult": options.adult}
     summaries = {data: pd.read_csv(folder / "summary.csv") for data, folder in folders.items()}
-    figures = options.out.parent / "figures"
+    figures = options.out.parents[1] / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     for data, folder in folders.items():
         shutil.copyfile(folder / "curve.png", figures / f"{data}.png")

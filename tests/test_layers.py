@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -27,6 +28,20 @@ def test_the_drawing_is_the_contract() -> None:
 def test_the_package_shows_public_names_only() -> None:
     assert set(dir(bdpvi)) == set(bdpvi.__all__)
     assert not {name for name in bdpvi.__all__ if (HOME / "bdpvi" / f"{name}.py").exists()}
+
+
+def test_a_checkout_finds_the_rooms_at_its_root(tmp_path: Path) -> None:
+    """Without an editable install: after ``pip install .`` the folder where Python starts wins."""
+    (tmp_path / "bdpvi").mkdir()
+    (tmp_path / "bdpvi" / "__init__.py").write_text("raise ImportError('the installed one')")
+    packages = [str(tmp_path), *(path for path in sys.path if "site-packages" in path)]
+    code = "import bdpvi.guides, bdpvi.datasets; print(bdpvi.guides.__file__); bdpvi.Table"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],  # -S: .pth files, which name an editable install
+        cwd=HOME, env={**os.environ, "PYTHONPATH": os.pathsep.join(packages)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert Path(done.stdout.strip()) == HOME / "guides" / "__init__.py"
 
 
 def loaded(code: str) -> set[str]:

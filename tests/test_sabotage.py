@@ -6,12 +6,10 @@ import ast
 from pathlib import Path
 
 import pytest
-from faults import FAULTS
-from page import PAGE, ROOMS, page, room_of
+from fault import HERE, Fault, faults
+from page import PAGE, page
 
 ROOT = Path(__file__).parents[1]
-PATCHES = sorted((ROOT / "tests" / "sabotage").glob("*.patch"))
-CAUGHT = {name: tests for fault in FAULTS for name, tests in fault.caught.items()}
 
 
 def hunks(patch: Path) -> list[tuple[Path, str]]:
@@ -28,28 +26,18 @@ def hunks(patch: Path) -> list[tuple[Path, str]]:
     return found
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.stem)
-def test_a_patch_applies_to_the_code_as_it_is(patch: Path) -> None:
-    for file, before in hunks(patch):
-        assert file.read_text("utf-8").count(before) == 1, f"make {patch.name} anew for {file.name}"
-
-
-@pytest.mark.parametrize("name", CAUGHT)
-def test_the_tests_that_must_catch_a_fault_exist(name: str) -> None:
-    assert CAUGHT[name]
-    for test in CAUGHT[name]:
-        file, _, function = test.partition("::")
-        tree = ast.parse((ROOT / file).read_text("utf-8"))
+@pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
+def test_a_patch_applies_to_the_code_as_it_is_and_its_tests_exist(fault: Fault) -> None:
+    for file, before in hunks(HERE / f"{fault.name}.patch"):
+        found = file.read_text("utf-8").count(before)
+        assert found == 1, f"make {fault.name}.patch anew for {file.name}"
+    assert fault.tests
+    for test in fault.tests:
+        name, _, function = test.partition("::")
+        tree = ast.parse((ROOT / name).read_text("utf-8"))
         names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        assert function.partition("[")[0] in names
-
-
-def test_every_fault_has_a_patch_or_a_hole_and_every_patch_a_fault() -> None:
-    assert all(fault.caught or fault.hole for fault in FAULTS)
-    assert set(CAUGHT) == {patch.stem for patch in PATCHES}
-    assert len(CAUGHT) == sum(len(fault.caught) for fault in FAULTS)
+        assert function.partition("[")[0] in names, f"{test}, which {fault.name}.patch names"
 
 
 def test_the_page_is_that_of_the_faults() -> None:
     assert PAGE.read_text("utf-8") == page(), "run python tests/sabotage/page.py"
-    assert {room_of(name) for name in CAUGHT} <= set(ROOMS)

@@ -20,7 +20,7 @@ INSTEAD = {
     r"your door|so many|besides(?! must)|all else|rests? on|no part in|no file here": "plain words",
 }
 WORDS = re.compile("|".join(rf"(?<![\w.-])({words})(?![\w=(])" for words in INSTEAD), re.IGNORECASE)
-FREE = ("benchmarks.md", "reproduction.md", "changelog.md", "studies/")
+FREE = ("benchmarks.md", "changelog.md", "studies/")
 """Pages of numbers and of history; programs write those of studies."""
 CODE = re.compile(r"^```.*?^```|``?[^`]+``?|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 

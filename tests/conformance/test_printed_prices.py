@@ -29,7 +29,7 @@ MNIST = [
     (1.68, 1e-10, 0.944, 0.720),
     (4.0, 1e-5, 0.191, 0.548),
 ]
-"""As docs/reproduction.md has them."""
+"""As docs/benchmarks/reproduction.txt has them."""
 
 
 def steps(

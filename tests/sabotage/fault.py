@@ -1,21 +1,40 @@
-"""One way to be wrong: what goes wrong, and the tests that must notice."""
+"""The faults beside this file: each patch says what goes wrong, and which tests must notice."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Fault:
     """One way to be wrong.
 
     Attributes:
+        name: of the patch.
         what: goes wrong.
-        caught: for each patch beside this file, by its name, the tests of which one must fail.
-        hole: where the code is wrong today, or missing: a patch takes its place when it is mended.
+        tests: of which one must fail.
+        written: with the tests, or from the code alone by somebody who had not read them.
     """
 
+    name: str
     what: str
-    caught: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    hole: str = ""
+    tests: tuple[str, ...]
+    written: str
+
+    @classmethod
+    def of(cls, patch: Path) -> Fault:
+        """Read the lines above a patch."""
+        head = re.split("^(?:diff|---) ", patch.read_text("utf-8"), maxsplit=1, flags=re.M)[0]
+        lines = [line.partition(": ") for line in head.split("\n")]
+        said = {key: [value for name, _, value in lines if name == key] for key, _, _ in lines}
+        (what,), (written,) = said["Fault"], said["Written"]
+        return cls(patch.stem, what, tuple(said["Caught by"]), written)
+
+
+def faults() -> list[Fault]:
+    """Return all, by their names."""
+    return [Fault.of(one) for one in sorted(HERE.glob("*.patch"))]

@@ -5,35 +5,9 @@ python tests/sabotage/page.py
 
 from __future__ import annotations
 
-from pathlib import Path
+from fault import HERE, faults
 
-from fault import Fault
-from faults import FAULTS, SEEN
-from unseen import MISSED, UNSEEN
-
-HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs" / "what-could-go-wrong.md"
-ROOMS = {
-    "bayesian": "Bayesian accounting",
-    "privacy": "Privacy: prices and ledgers",
-    "noise": "Noise and coins",
-    "releases": "Releases: charges, keys, draws",
-    "_ground": "Files of a ledger",
-    "networks": "Networks",
-    "programs": "Pyro programs",
-    "regression": "Private regressions",
-    "models": "Models",
-    "guides": "Guides",
-    "tables": "Tables",
-    "datasets": "Datasets: encodings and preprocessing",
-    "synthesis": "Synthetic tables",
-    "federated": "Federations",
-    "sklearn": "scikit-learn",
-    "commands": "Commands",
-    "audits": "Audits",
-    "bench": "Comparisons",
-}
-"""Rooms, in the page's order, with their headings."""
 PROSE = """\
 # What could go wrong
 
@@ -51,49 +25,28 @@ The other changes were chosen together with their tests, so that all are noticed
 faults that nobody thought of; the {missed} of {unseen} say more.
 
 Some faults make an ε too small. Others make an interval or a table wrong, with its ε right.
-`tests/sabotage/faults.py` and `unseen.py` name the test for each, and
+Each patch in `tests/sabotage` names the test that notices it, and
 `python tests/sabotage/page.py` wrote this page from them.
 """
 
 
 def page() -> str:
     """Return the page, in Markdown."""
-    numbers = {"patches": FAULTS, "unseen": UNSEEN, "missed": MISSED}
-    counts = {name: names(some) for name, some in numbers.items()}
-    rows = [
-        "part | changes | written from the code alone | missed at first",
-        "--- | --- | --- | ---",
-    ]
-    for room, heading in ROOMS.items():
-        own = [str(sum(room_of(one) == room for one in some)) for some in counts.values()]
-        rows.append(" | ".join([heading, *own]))
-    parts = [
-        PROSE.format(**{name: len(some) for name, some in counts.items()}),
-        "## By part\n",
-        "\n".join([*rows, ""]),
+    every = faults()
+    unseen = [one for one in every if one.written != "with its tests"]
+    missed = [one for one in unseen if one.written.endswith("missed at first")]
+    chosen = dict.fromkeys(one.what for one in every if one not in unseen)
+    lines = [
+        PROSE.format(patches=len(every), unseen=len(unseen), missed=len(missed)),
         "## Missed at first\n",
-        "\n".join([*(f"- {one.what}: {test_of(one)}" for one in MISSED), ""]),
-        "## Chosen with their tests\n",
-        "\n".join([*(f"- {one.what}" for one in SEEN if one.caught), ""]),
+        *(
+            f"- {one.what}: `{one.tests[0].rpartition('::')[2].partition('[')[0]}`"
+            for one in missed
+        ),
+        "\n## Chosen with their tests\n",
+        *(f"- {what}" for what in chosen),
     ]
-    return "\n".join(parts)
-
-
-def test_of(fault: Fault) -> str:
-    """Return the name of the test for a fault."""
-    return f"`{next(iter(fault.caught.values()))[0].rpartition('::')[2].partition('[')[0]}`"
-
-
-def names(faults: tuple[Fault, ...]) -> list[str]:
-    """Return the names of the patches of some faults."""
-    return [name for fault in faults for name in fault.caught]
-
-
-def room_of(name: str) -> str:
-    """Return the room of the first file that a patch changes."""
-    text = (HERE / f"{name}.patch").read_text("utf-8")
-    file = Path(text.partition("+++ b/")[2].partition("\n")[0])
-    return file.parts[1] if file.parts[0] == "bdpvi" else file.parts[0]
+    return "\n".join([*lines, ""])
 
 
 if __name__ == "__main__":

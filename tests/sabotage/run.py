@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from faults import FAULTS
+from fault import faults
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -34,7 +34,7 @@ for module in (bdpvi, bdpvi.datasets, bdpvi.guides):
 
 def main(names: Sequence[str]) -> int:
     """Run the faults of these names; return the exit code."""
-    caught = {name: tests for fault in FAULTS for name, tests in fault.caught.items()}
+    caught = {one.name: one.tests for one in faults()}
     if unknown := set(names) - set(caught):
         print(f"no such patch: {', '.join(sorted(unknown))}; there are {', '.join(caught)}")
         return 2

@@ -1,4 +1,4 @@
-"""Models and programs that are refused, and what becomes of them by what the refusal says."""
+"""Programs that PrivateSVI refuses, and what becomes of them by what the refusal says."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import itertools
 import re
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyro
 import pyro.distributions as dist
+import pytest
 import torch
 from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoLaplaceApproximation, AutoMultivariateNormal, AutoNormal
@@ -20,12 +20,7 @@ from torch import Tensor, nn
 
 from bdpvi import PrivateSVI
 
-FILE = Path(__file__)
 W = "w = sample('w', Normal(x.new_zeros(3), x.new_ones(())).to_event(1))\n"
-PAIRS = {
-    "obs": "None if y is None else y[:, None].expand(-1, 2)",
-    "kind": "Normal(m, 1.0).to_event(1)",
-}
 OUTSIDE = torch.randn(60)
 
 
@@ -39,11 +34,6 @@ def seen(
 GOOD = W + seen()
 
 
-def said(key: str) -> str:
-    """Return what a message with this remedy says."""
-    return re.escape(key.split(": ", 1)[1].split("{}")[0])
-
-
 def program(body: str, head: str = "x, y=None") -> Callable[..., None]:
     """Return the model or guide with this body."""
     names = {"sample": pyro.sample, "plate": pyro.plate, "param": pyro.param, **vars(dist)}
@@ -53,88 +43,6 @@ def program(body: str, head: str = "x, y=None") -> Callable[..., None]:
     made: Callable[..., None] = names["made"]
     return made
 
-
-class Linear(PyroModule):  # type: ignore[misc]
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.register_buffer("b", torch.ones((), dtype=dtype))
-
-    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
-        program(W + seen("x @ w + b.to(x)"), "x, y, b")(x, y, self.b)
-
-
-CHECKED: dict[str, tuple[Any, Any]] = {
-    "models/misfits: hand the targets over": (W + seen(obs="None"), GOOD),
-    "models/misfits: make its constants from x": (
-        "w = sample('w', Normal(torch.zeros(3).float(), 1.0).to_event(1)).double()\n" + seen(),
-        GOOD,
-    ),
-    "models/misfits: give the unknowns a prior": (seen("x[:, 0]"), GOOD),
-    "models/misfits: give it a prior": (
-        "b = param('b', x.new_ones(()))\n" + W + seen("x @ w + b"),
-        "b = sample('b', Normal(x.new_zeros(()), 1.0))\n" + W + seen("x @ w + b"),
-    ),
-    "models/misfits: leave out subsample_size": (
-        W + seen("x[i] @ w", size="len(x), subsample_size=5", obs="None if y is None else y[i]"),
-        GOOD,
-    ),
-    "models/misfits: sum it out of the likelihood (as": (
-        "k = sample('k', Bernoulli(x.new_tensor(0.5)))\n" + W + seen("x @ w + k"),
-        W
-        + seen(
-            "Normal(torch.stack([x @ w, x @ w + 1], 1), 1.0)",
-            kind="MixtureSameFamily(Categorical(x.new_ones(len(x), 2)), m)",
-        ),
-    ),
-    "models/misfits: sum it out of the likelihood, as": (
-        W + seen("x @ w + sample('k', Poisson(x.new_tensor(2.0)))"),
-        W + seen("(x @ w).exp()", kind="ZeroInflatedPoisson(m, gate=x.new_tensor(0.5))"),
-    ),
-    "models/misfits: sum a record's own": (
-        W + seen("x @ w + sample('k', Normal(x.new_zeros(()), 1.0))"),
-        W + seen(kind="Normal(m, 2**0.5)"),
-    ),
-    "models/misfits: leave out poutine": (
-        W + "with scale(scale=2.5):\n" + textwrap.indent(seen(), " "),
-        GOOD,
-    ),
-    "models/misfits: keep the one over the records": (
-        W + "with plate('two', 2, dim=-2):\n" + textwrap.indent(seen("(x @ w).expand(2, -1)"), " "),
-        W + seen("(x @ w)[:, None].expand(-1, 2)", **PAIRS),
-    ),
-    "models/misfits: take all of them in every step": (
-        "with plate('h', 4, subsample_size=2): e = sample('e', Normal(x.new_zeros(()), 1.0))\n"
-        + seen("x[:, 0] + e[0]"),
-        "with plate('h', 4): e = sample('e', Normal(x.new_zeros(()), 1.0))\n"
-        + seen("x[:, 0] + e[0]"),
-    ),
-    "models/misfits: write pyro": (W + seen("(x @ w)[:, None]", size="len(x), dim=-2"), GOOD),
-    "models/misfits: use .to_event(1)": (
-        W + seen("(x @ w).expand(2, -1)"),
-        W + seen("(x @ w)[:, None].expand(-1, 2)", **PAIRS),
-    ),
-    "guides/checks: convert the module": (Linear(torch.float32), Linear(torch.float64)),
-    "guides/checks: use torch operations": (W + seen("x @ w if (x @ w)[0] > 0 else -x @ w"), GOOD),
-    "guides/checks: make constants from x": (
-        W.replace("x.new_zeros(3)", "torch.zeros(3)") + seen(),
-        GOOD,
-    ),
-    "guides/checks: give it constants": (
-        W.replace("x.new_ones(())", "x.abs().mean(0)") + seen(),
-        GOOD,
-    ),
-    "guides/checks: sum a record's own": (
-        "z = sample('z', Normal(x.new_zeros(len(x)), 1.0).to_event(1))\n" + seen("z"),
-        GOOD,
-    ),
-    "guides/checks: rename it": (W.replace("'w'", "'loc'") + seen(), GOOD),
-    "guides/checks: write model(x, y=None)": (GOOD.replace("obs=y", "obs=y + 0"), GOOD),
-    "guides/checks: let each record's": (W + seen("x @ w + x.mean()"), GOOD),
-}
-"""Models that bdpvi.check refuses, and what becomes of them."""
-
-
-# What PrivateSVI refuses: other arguments, or another model, guide, loss or optimiser.
 
 TABLE = torch.randn(60, 3), torch.randn(60)
 GUIDE = "sample('w', Normal(param('m', torch.zeros(3)), 1.0).to_event(1))\n"
@@ -214,7 +122,8 @@ def stepped(*args: Any, **options: Any) -> PrivateSVI:
 
 
 BATCHED, LAYERED = Normed(nn.BatchNorm1d(3)), Normed(nn.LayerNorm(3))
-READING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # by the sites of a single run
     "hand the targets over, inside": ({"model": W + seen(obs="None")}, {}),
     "give it the name of a latent": (
         {"guide": GUIDE + "sample('v', Normal(0.0, 1.0))"},
@@ -248,77 +157,84 @@ READING: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"model": LOCAL, "guide": GUIDE},
         {"model": LOCAL, "guide": ENCODER},
     ),
-}
-"""What PrivateSVI refuses by the sites of a single run."""
-
-RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "models/reachable: Take records from the arguments alone": (
+    # by what can be reached, and by several runs on made-up records
+    "Take records from the arguments alone": (
         {"model": W + seen("TABLE[: len(x)] @ w")},
         {"model": GOOD},
     ),
-    "programs/runs: start it at a public value": (
+    "start it at a public value": (
         {"guide": GUIDE.replace("torch.zeros(3)", "x.mean(0).clone()")},
         {"guide": GUIDE},
     ),
-    "bayesian/inference/guide: use AutoMultivariateNormal": (
+    "use AutoMultivariateNormal": (
         {"guide": AutoLaplaceApproximation},
         {"guide": AutoMultivariateNormal},
     ),
-    "programs/runs: write it so that it runs": (
+    "write it so that it runs": (
         {"model": W + seen("x @ w if x[0, 0] > 0 else -x @ w")},
         {},
     ),
-    "programs/runs: give it parameters of its own": (
+    "give it parameters of its own": (
         {"guide": GUIDE.replace("param('m', torch.zeros(3))", "x.mean(0)")},
         {"guide": GUIDE},
     ),
-    "programs/runs: give it constants that": (
+    "give it constants that": (
         {"model": W.replace("x.new_zeros(3)", "x.mean(0)") + seen()},
         {},
     ),
-    "programs/runs: hand the records over as arguments of step, and read": (
+    "hand the records over as arguments of step, and read": (
         {"model": W + seen("w[0]", size="60", obs="OUTSIDE[i]")},
         {},
     ),
-    "programs/runs: leave that out": (
+    "leave that out": (
         {"model": conjugate(program("w = sample('w', Beta(1.0, 1.0))\n" + seen("w + x[:, 0]")))},
         {"model": "w = sample('w', Beta(1.0, 1.0))\n" + seen("w + x[:, 0]")},
     ),
-    "programs/runs: keep its constants": (
+    "keep its constants": (
         {"model": W + "factor('f', (-1 - w[0] ** 2).log())\n" + seen()},
         {"model": W + "factor('f', -(1 + w[0] ** 2).log())\n" + seen()},
     ),
-    "programs/runs: hand every tensor": (
+    "hand every tensor": (
         {"model": W + seen("x @ w + OUTSIDE[i]", obs="None if y is None else y[i]")},
         {},
     ),
-    "programs/runs: let every run have": (
+    "let every run have": (
         {"model": W + "if next(COUNT) % 3 == 0: sample('v', Normal(0.0, 1.0))\n" + seen()},
         {},
     ),
-    "programs/runs: give it one shape": (
+    "give it one shape": (
         {"model": W.replace("3", "3 + next(COUNT)") + seen("x[:, 0] * w[0]")},
         {"model": W + seen("x[:, 0] * w[0]")},
     ),
-    "programs/runs: give guide and model tensors": (
+    "give guide and model tensors": (
         {"guide": GUIDE.replace("zeros(3)", "zeros(2)")},
         {"guide": GUIDE},
     ),
-    "programs/runs: let each entry": (
+    "let each entry": (
         {"model": W + seen("(x - x.mean(0)) @ w")},
         {},
     ),
-    "programs/runs: put a record's own": (
+    "put a record's own": (
         {"model": W.replace("3", "len(x)") + seen("x[:, 0] * w[0]")},
         {"model": LOCAL, "guide": ENCODER},
     ),
-    "programs/runs: let the guide's draws": (
+    "let the guide's draws": (
         {"guide": GUIDE.replace("zeros(3))", "zeros(3)).detach()")},
         {"guide": GUIDE},
     ),
-    "programs/runs: write it out of place": (
+    "write it out of place": (
         {"model": W + "w[0] = 0.0\n" + seen()},
         {"model": W + "w = torch.cat([torch.zeros(1), w[1:]])\n" + seen()},
     ),
 }
-"""What PrivateSVI refuses by what can be reached, and by several runs on made-up records."""
+"""Remedies, what is refused with each, and the same as the refusal has it."""
+
+
+@pytest.mark.parametrize("remedy", CASES)
+def test_a_program_that_cannot_be_trained_is_helped(remedy: str) -> None:
+    bad, good = CASES[remedy]
+    with pytest.raises(ValueError, match=re.escape(remedy)):
+        stepped(**bad)
+    pyro.clear_param_store()
+    stepped(**good)
+    pyro.clear_param_store()
