@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from bdpvi import Dataset, Fit
+from bdpvi import Dataset
 from bdpvi.bench.methods.runs import Run
 from bdpvi.privacy.cost import Outcome
-from bdpvi.tables import files
 
 
 def logistic_data(records: int, features: int, seed: int = 0) -> Dataset:
@@ -21,13 +19,6 @@ def logistic_data(records: int, features: int, seed: int = 0) -> Dataset:
     logits = x @ torch.linspace(-1, 1, features, dtype=torch.float64)
     y = torch.rand(records, generator=generator, dtype=torch.float64) < torch.sigmoid(logits)
     return Dataset(x, y.double())
-
-
-def load(folder: Path) -> Fit:
-    """Return the fit of a guide in a folder."""
-    found = files.load(folder)
-    assert isinstance(found, Fit)
-    return found
 
 
 def single(several: Callable[..., tuple[Outcome, ...]]) -> Callable[..., Outcome]:

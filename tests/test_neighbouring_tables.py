@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -32,7 +33,6 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression
 from bdpvi.tables.encoded import rows_of as used
-from bdpvi.tables.pipeline import Pipeline
 
 PUBLIC = datasets.constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
 ROWS = 600
@@ -118,7 +118,7 @@ def test_a_cell_is_read_the_same_whatever_type_pandas_takes_its_column_for(
 
     for as_read in (pd.DataFrame.infer_objects, written):
         one, other = (
-            used(as_read(table), Pipeline(target="sick", positive=1, epsilon=1.0))
+            used(as_read(table), flat.request(target="sick", positive=1, epsilon=1.0))
             for table in (frame, less)
         )
         if len(one) == 50:  # else it has no target, and is left out

@@ -44,7 +44,7 @@ table = pd.DataFrame({"age": age, "sick": sick})
 
 ledger = Ledger.at("people.jsonl", budget=Budget(10.0))
 given = {"target": "sick", "positive": "yes", "ledger": ledger, "progress": False}
-found = bdpvi.private(table, epsilon=1.0, out="shared", secret="secret", **given)
+found = flat.private(table, epsilon=1.0, out="shared", secret="secret", **given)
 assert bdpvi.load_release("shared/release.json").samples.equal(found.samples)
 kinds = ["reserved", "constants", "constants", "release", "ended"]
 assert [one.kind for one in Ledger("people.jsonl").entries()] == kinds

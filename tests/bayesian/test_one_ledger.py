@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flat
 import mpmath
 import numpy as np
 import pandas as pd
@@ -379,7 +380,7 @@ def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path
 def test_draws_for_a_unit_of_several_rows_are_priced_by_their_distance(
     table: Path, tmp_path: Path
 ) -> None:
-    bdpvi.private(
+    flat.private(
         table,
         target="sick",
         positive="yes",

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import flat
 import numpy as np
 import pandas as pd
 import pyro
@@ -229,7 +230,7 @@ def _route(route: Any) -> Callable[[Place, float], Bound]:
 def _private(target: str, price: float = 1.0, **given: Any) -> Callable[[Place, float], Bound]:
     def call(place: Place, share: float) -> Bound:
         with _few_steps():
-            release = bdpvi.private(
+            release = flat.private(
                 place.table if place.given else people(place.rows).copy(),
                 target=target,
                 one_row_per_person=True,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pyro
@@ -360,12 +361,11 @@ def test_of_several_origins_each_is_that_of_some_constants() -> None:
 
 def test_bounds_are_called_bounds_and_no_half_width() -> None:
     from bdpvi.datasets.looks import tell_of_clamped
-    from bdpvi.tables.pipeline import Pipeline
 
     linear = bdpvi.BayesianLinearRegression.of_bounds(0, 6000)
     counts = bdpvi.BayesianPoissonRegression(largest=30)
     for model, ends in ((linear, "0, 6000"), (counts, "0, 30")):
-        said = Pipeline(target="cost", epsilon=1.0, model=model).declared
+        said = flat.request(target="cost", epsilon=1.0, model=model).declared
         assert said["target bounds"] == ends
         assert "3000" not in str(said)
     with pytest.warns(PrivacyUtilityWarning, match="their public bounds, 0 and 6000,"):

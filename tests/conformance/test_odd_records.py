@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pyro
@@ -164,7 +165,7 @@ def persons() -> bytes:
 
 def private(**more: Any) -> Callable[[bytes, Path], object]:
     def call(lines: bytes, folder: Path) -> object:
-        return bdpvi.private(
+        return flat.private(
             written(lines, folder), target="sick", positive="yes", delta=1e-5,
             out=folder / "out", ledger=folder / "people.jsonl", expected_rows=ROWS,
             progress=False, **{"epsilon": 5.0, "one_row_per_person": "unit" not in more, **more},
@@ -233,7 +234,7 @@ DOORS_OF_FILES: dict[str, Callable[[bytes, Path], object]] = {
     "from_csv and fit_private": from_csv,
     "from_csv, base": partial(from_csv, unknown="base"),
     "private, frame": frame(
-        lambda table, ledger: bdpvi.private(
+        lambda table, ledger: flat.private(
             table, target="sick", positive="yes", epsilon=5.0, numeric=("age",),
             categorical=("sex",), ledger=ledger, expected_rows=ROWS, progress=False,
         )

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,7 +24,6 @@ from bdpvi.privacy.groups import group
 from bdpvi.synthesis import Counts
 from bdpvi.synthesis.order import Order, of_persons
 from bdpvi.tables import files
-from bdpvi.tables.private import Work
 
 GIVEN: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1.0}
 
@@ -52,7 +52,7 @@ def test_a_file_s_persons_are_compared_as_written_or_by_their_type(
 ) -> None:
     types = schema(kind) if kind else None
     given: dict[str, Any] = {"types": types, "unit": "who", "rows_per_unit": 5}
-    work = Work.of(visits, from_data=from_data, drop=["ward"], **GIVEN, **given)
+    work = flat.work(visits, from_data=from_data, drop=["ward"], **GIVEN, **given)
     assert isinstance(work.table, pd.DataFrame)
     assert len(work.table) == 5 * persons
     split = from_csv(visits, "sick", positive="yes", drop=["ward"], seed=0, **given)
@@ -160,7 +160,7 @@ def test_persons_by_decimal_numbers_are_refused_by_dtype_alone(
     said = rf"unit='who' has dtype {dtype}"
     ledger = Ledger()
     with pytest.raises(ValueError, match=said):
-        bdpvi.private(
+        flat.private(
             frame, target="sick", positive="yes", epsilon=1.0, ledger=ledger, progress=False,
             **people,
         )  # fmt: skip

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +16,6 @@ import torch
 from rehearsals import left_out
 from test_cli import run
 
-import bdpvi
 from bdpvi import (
     DPVI,
     BayesianMultinomialRegression,
@@ -123,12 +123,12 @@ def test_one_command_trains_predicts_and_summarises(
 
 def of_grades(frame: pd.DataFrame, **options: Any) -> Work:
     given = {"target": "grade", "model": BayesianOrdinalRegression(classes=3), "classes": GRADES}
-    return Work.of(frame, drop=["visits", "years"], epsilon=1.0, **{**given, **options})
+    return flat.work(frame, drop=["visits", "years"], epsilon=1.0, **{**given, **options})
 
 
 def of_visits(frame: pd.DataFrame, **options: Any) -> Work:
     given = {"target": "visits", "model": BayesianNegativeBinomialRegression(largest=40)}
-    return Work.of(frame, drop=["grade"], epsilon=1.0, exposure="years", **{**given, **options})
+    return flat.work(frame, drop=["grade"], epsilon=1.0, exposure="years", **{**given, **options})
 
 
 def encoded(work: Work) -> tuple[Dataset, Encoded | None]:
@@ -192,8 +192,8 @@ def test_the_route_that_suits_the_model_is_taken() -> None:
         "epsilon": 1.0,
         "model": BayesianPoissonRegression(largest=9),
     }
-    assert not isinstance(Pipeline(**counts).chosen().route, DPVI)
-    exposed = Pipeline(**counts, exposure="years").chosen()
+    assert not isinstance(flat.request(**counts).chosen().route, DPVI)
+    exposed = flat.request(**counts, exposure="years").chosen()
     assert isinstance(exposed.route, DPVI)
     assert "variational" in str(exposed)
     assert from_json(Recipe, to_json(exposed)) == exposed
@@ -236,7 +236,7 @@ def test_all_rows_of_a_person_are_under_epsilon(
     shorter(monkeypatch, 200)
     frame = people()[["age", "smoker", "grade"]].assign(who=np.arange(ROWS) // 3)
     ledger = Ledger(unit="who", rows_per_unit=2)
-    release = bdpvi.private(
+    release = flat.private(
         frame,
         target="grade",
         model=BayesianOrdinalRegression(classes=3),
@@ -315,10 +315,10 @@ def test_encoded_records_have_their_classes_by_number(monkeypatch: pytest.Monkey
     x = torch.randn(40, 2, dtype=torch.float64)
     data = Dataset(x, torch.arange(40.0) % 3)
     model = BayesianMultinomialRegression(classes=3)
-    release = bdpvi.private(data, epsilon=1.0, model=model, expected_rows=40)
+    release = flat.private(data, epsilon=1.0, model=model, expected_rows=40)
     assert release.predict_proba(x).shape == (40, 3)
     with pytest.raises(ValueError, match="exposure: for encoded records"):
-        bdpvi.private(data, epsilon=1.0, model=model, exposure="years")
+        flat.private(data, epsilon=1.0, model=model, exposure="years")
 
 
 @pytest.mark.parametrize(

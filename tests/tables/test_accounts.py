@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -51,7 +52,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def private(table: object, epsilon: float = 1.0, **more: Any) -> bdpvi.Release:
-    return bdpvi.private(table, epsilon=epsilon, **(ASKED | more))  # type: ignore[arg-type]
+    return flat.private(table, epsilon=epsilon, **(ASKED | more))  # type: ignore[arg-type]
 
 
 def ledgers(folder: Path) -> list[str]:
@@ -220,7 +221,7 @@ def test_without_a_ledger_nothing_is_refused(data: Path) -> None:
     frame = pd.read_csv(data / "p.csv")
     for fold in range(3):  # as in cross-validation
         some = {key: one for key, one in ASKED.items() if key != "budget"}
-        bdpvi.private(frame[fold * 100 :], epsilon=1.0, **some)
+        flat.private(frame[fold * 100 :], epsilon=1.0, **some)
 
 
 def test_the_rows_in_memory_join_the_account_in_use(data: Path) -> None:
@@ -229,8 +230,8 @@ def test_the_rows_in_memory_join_the_account_in_use(data: Path) -> None:
     asked: dict[str, Any] = {key: one for key, one in ASKED.items() if key != "budget"}
     for table in (frame[::-1], bdpvi.Table.of(frame)):
         with pytest.raises(BudgetExceededError, match="already spent"):
-            bdpvi.private(table, epsilon=1.0, **asked)
-    bdpvi.private(frame[:1500], epsilon=1.0, **asked)  # a fold
+            flat.private(table, epsilon=1.0, **asked)
+    flat.private(frame[:1500], epsilon=1.0, **asked)  # a fold
     before = spent(beside(data / "p.csv"))
     bdpvi.synthesize(frame, epsilon=1.0, delta=1e-5)
     assert spent(beside(data / "p.csv")) > before
@@ -314,7 +315,7 @@ def test_synthesis_in_python_has_the_account_and_the_public_file_of_its_table(da
     )
     made = bdpvi.synthesize(data / "p.csv", epsilon=1.0, delta=1e-5, progress=False)
     assert made.receipt.declared["table file"] == "used"
-    bdpvi.private(data / "p.csv", target="sick", positive="yes", epsilon=2.5, progress=False)
+    flat.private(data / "p.csv", target="sick", positive="yes", epsilon=2.5, progress=False)
     shutil.copy(data / "p.csv", data / "copy.csv")
     with pytest.raises(BudgetExceededError):
         bdpvi.synthesize(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -46,7 +47,7 @@ def patients(seed: int = 0, rows: int = 2500) -> pd.DataFrame:
 def private(seed: int = 0, **given: Any) -> bdpvi.Release:
     usual: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 2.0}
     usual |= {"numeric": ("age", "dose"), "progress": False}
-    return bdpvi.private(patients(seed), **usual | given)
+    return flat.private(patients(seed), **usual | given)
 
 
 def named(bound: bdpvi.Bound | None) -> set[Assumption]:
@@ -275,7 +276,7 @@ def test_bounds_and_classes_of_a_target_are_declared() -> None:
     table = patients().assign(days=lambda one: one["age"] + one["dose"]).drop(columns="sick")
     public = constants_of({"source": "By law.", "age": [18, 98], "dose": [-2, 6]})
     linear = bdpvi.BayesianLinearRegression.of_bounds(0, 100)
-    release = bdpvi.private(
+    release = flat.private(
         table, target="days", model=linear, epsilon=2.0, constants=public, progress=False
     )
     assert "target bounds: 0, 100" in release.receipt.about

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -221,7 +222,7 @@ def test_a_column_of_text_without_common_values_gets_a_hint() -> None:
     frame = patients().assign(income=[f"{n:,}" for n in range(10_000, 10_000 + ROWS)])
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1, "drop": ["id"]}
     with pytest.warns(bdpvi.PrivacyUtilityWarning, match=r"'income': mostly text.*\(1,234\)"):
-        bdpvi.private(frame, progress=False, **given)
+        flat.private(frame, progress=False, **given)
 
 
 def test_a_table_without_rows_and_a_link_that_leads_nowhere(
@@ -334,18 +335,18 @@ def test_what_is_interrupted_before_its_first_charge_goes_on(
 def test_python_takes_frames_encoded_records_and_files(table: Path, tmp_path: Path) -> None:
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1, "drop": ["id"]}
     for one, persons in ((patients(), False), (table, True)):
-        release = bdpvi.private(one, progress=False, one_row_per_person=persons, **given)
+        release = flat.private(one, progress=False, one_row_per_person=persons, **given)
         assert release.receipt.bound.epsilon == 1
     public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         named = patients().dropna(subset="sick")
-        bdpvi.private(named, progress=False, constants=public, **given)
-        bdpvi.private(logistic_data(500, 2), epsilon=1, progress=False)
+        flat.private(named, progress=False, constants=public, **given)
+        flat.private(logistic_data(500, 2), epsilon=1, progress=False)
     with pytest.raises(ValueError, match="positive=None: say which value"):
-        bdpvi.private(patients(), target="sick", epsilon=1, progress=False)
+        flat.private(patients(), target="sick", epsilon=1, progress=False)
     with pytest.raises(ValueError, match="from_data=True and constants were both given"):
-        bdpvi.private(patients(), constants=public, from_data=True, **given)
+        flat.private(patients(), constants=public, from_data=True, **given)
 
 
 @pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
@@ -353,7 +354,7 @@ def test_simulated_releases_hold_out_whole_persons_and_have_their_noise(monkeypa
     frame = patients(3000).assign(who=[f"p{row % 1000}" for row in range(3000)])
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "drop": ("id",), "epsilon": 8.0}
     people: dict[str, Any] = {"unit": "who", "rows_per_unit": 2}
-    work = Work.of(frame, progress=False, **people, **given)
+    work = flat.work(frame, progress=False, **people, **given)
     release = work.released(Transaction(work.ledger, Key.of_seed(0)))
     held, lefts = [], []
     parts, encode = scores._parts, encoded.encode
@@ -380,7 +381,7 @@ def test_simulated_releases_hold_out_whole_persons_and_have_their_noise(monkeypa
 def test_any_number_of_rows_is_released_with_public_constants(rows: int) -> None:
     public = constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
     frame = patients().iloc[:rows][["age", "sex", "sick"]]
-    release = bdpvi.private(
+    release = flat.private(
         frame, target="sick", positive="yes", epsilon=1, constants=public, progress=False
     )
     assert str(release.receipt).startswith("worst-case DP ε = 1 (target)")
@@ -389,7 +390,7 @@ def test_any_number_of_rows_is_released_with_public_constants(rows: int) -> None
 def test_a_delta_that_would_allow_a_row_to_be_published_is_warned_of() -> None:
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "drop": ["id"], "epsilon": 1}
     with pytest.warns(UserWarning, match=r"delta=0\.01 is at least 1/N = 0\.000"):
-        bdpvi.private(patients(), delta=0.01, progress=False, **given)
+        flat.private(patients(), delta=0.01, progress=False, **given)
 
 
 def odd(frame: pd.DataFrame, row: int) -> pd.DataFrame:
@@ -411,7 +412,7 @@ def test_without_one_row_only_noise_differs_and_nothing_is_refused(row: int) -> 
     for constants in (public, None):
         given: dict[str, Any] = {"drop": ("id",), "constants": constants}
         works = [
-            Work.of(one, target="sick", positive="yes", epsilon=1.0, progress=False, **given)
+            flat.work(one, target="sick", positive="yes", epsilon=1.0, progress=False, **given)
             for one in (frame, less)
         ]
         data, other = (
@@ -432,7 +433,7 @@ def test_without_one_row_only_noise_differs_and_nothing_is_refused(row: int) -> 
 
 @pytest.fixture(scope="module")
 def previewable() -> tuple[Work, bdpvi.Release]:
-    work = Work.of(
+    work = flat.work(
         patients(1500), target="sick", positive="yes", epsilon=2.0, drop=("id",), progress=False
     )
     return work, work.released(Transaction(work.ledger, Key.of_seed(0)))

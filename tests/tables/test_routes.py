@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -326,7 +327,7 @@ def test_declared_facts_out_of_range_are_refused_before_anything_is_charged(
 ) -> None:
     data = logistic_data(100, 2)
     with pytest.raises(ValueError, match=words):
-        bdpvi.private(data, **{"epsilon": 1.0, "progress": False, **given})
+        flat.private(data, **{"epsilon": 1.0, "progress": False, **given})
     with pytest.raises(ValueError, match=words):
         bdpvi.recommended(**{"epsilon": 1.0, **given})
     assert data.ledger.entries() == ()
@@ -346,7 +347,7 @@ def test_several_rows_of_one_person_are_released_by_the_default() -> None:
     given: dict[str, Any] = {"unit": "who", "rows_per_unit": 2, "numeric": ["age"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bdpvi.PrivacyUtilityWarning)
-        release = bdpvi.private(
+        release = flat.private(
             frame, target="sick", positive=1, epsilon=3.0, progress=False, **given
         )
     assert release.receipt.temperature is None

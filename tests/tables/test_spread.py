@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -63,7 +64,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def private(table: Any, **more: Any) -> Release:
     given: dict[str, Any] = {"epsilon": 2.0, "target": "sick", "positive": "yes"}
-    return bdpvi.private(table, one_row_per_person=True, progress=False, **{**given, **more})
+    return flat.private(table, one_row_per_person=True, progress=False, **{**given, **more})
 
 
 @pytest.mark.filterwarnings("ignore:for the owner only")
@@ -208,10 +209,10 @@ REFUSED: dict[str, Callable[[Path], Any]] = {
         settings=Recipe(model=bdpvi.BayesianLogisticRegression(clip=0.5), noise_scale=1.0)
     ),
     "target='ill' must be a column of the table once": refused(target="ill"),
-    "unit='sex': rows of one person lie in several blocks": lambda path: bdpvi.private(
+    "unit='sex': rows of one person lie in several blocks": lambda path: flat.private(
         path / "parts", target="sick", positive="yes", epsilon=1.0, unit="sex", rows_per_unit=2
     ),
-    "the rows of .* may be of the same persons": lambda path: bdpvi.private(
+    "the rows of .* may be of the same persons": lambda path: flat.private(
         path / "parts", target="sick", positive="yes", epsilon=1.0
     ),
     "executor: a table in memory": lambda path: private(patients(), executor=Dying(1)),

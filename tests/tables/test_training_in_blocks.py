@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -98,7 +99,7 @@ PERSON: dict[str, Any] = {"unit": "who", "rows_per_unit": 2}
 
 def private(table: Any, kind: str = "ordinal", **more: Any) -> Release:
     given = {"epsilon": 6.0, "progress": False, **MODELS[kind], **PERSON, **more}
-    return bdpvi.private(table, **given)
+    return flat.private(table, **given)
 
 
 def same(found: Release, whole: Release) -> None:
@@ -141,9 +142,9 @@ def test_intervals_of_many_features_are_those_of_the_table_in_memory(folder: Pat
     public = constants_of({"source": "By law.", **{f"x{j}": [-3, 3] for j in range(60)}})
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "one_row_per_person": True}
     given |= {"intervals": True, "epsilon": 3.0, "constants": public, "name": "wide"}
-    whole = bdpvi.private(frame, ledger=Ledger(), progress=False, **given)
+    whole = flat.private(frame, ledger=Ledger(), progress=False, **given)
     table = Table.of(folder / "wide.parquet")
-    same(bdpvi.private(table, ledger=Ledger(), progress=False, **given), whole)
+    same(flat.private(table, ledger=Ledger(), progress=False, **given), whole)
 
 
 @pytest.mark.whole
@@ -190,7 +191,7 @@ def test_settings_with_a_route_work_in_blocks(folder: Path) -> None:
     given: dict[str, Any] = {"target": "sex", "positive": "F", "epsilon": 6.0, **PERSON}
     given |= {"settings": settings, "drop": ("grade", "falls", "years"), "progress": False}
     found, whole = (
-        bdpvi.private(folder / name, ledger=Ledger(), **given) for name in ("parts", "visits.csv")
+        flat.private(folder / name, ledger=Ledger(), **given) for name in ("parts", "visits.csv")
     )
     torch.testing.assert_close(found.samples, whole.samples, rtol=1e-5, atol=1e-5)
     assert found.receipt == whole.receipt
@@ -229,7 +230,7 @@ def test_counts_beyond_their_bound_are_told_of(folder: Path) -> None:
     model = bdpvi.BayesianPoissonRegression(largest=2)
     given: dict[str, Any] = {"target": "falls", "drop": ("grade", "years", "who"), "model": model}
     with pytest.warns(UserWarning, match=f"{beyond} of {ROWS - 1} targets are beyond"):
-        bdpvi.private(
+        flat.private(
             folder / "parts", epsilon=6.0, one_row_per_person=True, ledger=Ledger(),
             progress=False, **given,
         )  # fmt: skip
