@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
-from bdpvi import Dataset
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Dataset, Fit
 from bdpvi.bench.methods.runs import Run
+from bdpvi.guides import GaussianGuide, MeanField
 from bdpvi.privacy.cost import Outcome
 
 
@@ -32,3 +34,13 @@ def single(several: Callable[..., tuple[Outcome, ...]]) -> Callable[..., Outcome
         return outcome
 
     return one
+
+
+GUIDED = BayesianLogisticRegression(clip=1.0, prior_scale=0.16, limit=2.0, intercept=True)
+"""Logistic regression whose clip bounds a record's influence."""
+
+
+def guided(data: Dataset, kind: type[GaussianGuide] = MeanField, **given: Any) -> Fit:
+    """Return a fit of a guide with public noise of a tenth, which has a worst case."""
+    guide = kind(GUIDED, noise_scale=0.1)
+    return bdpvi.fit(GUIDED, guide, data, progress=False, **given)

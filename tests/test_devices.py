@@ -17,14 +17,11 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import bdpvi
-from bdpvi import Optimum
 from bdpvi._ground.host import HOST, on, on_host, onto
 from bdpvi._ground.isolation import isolated
-from bdpvi.bayesian import Remove
 from bdpvi.cli import app
 from bdpvi.models.misfits import MisfitError
 from bdpvi.networks import DPSGDSettings
-from bdpvi.tables import Recipe
 
 CASES = {
     name: case
@@ -126,14 +123,6 @@ def test_a_model_on_another_device_is_refused_before_a_charge() -> None:
         with pytest.raises((ValueError, MisfitError), match="on the same device"):
             bdpvi.fit_private(model, (x, x[:, 0]), epsilon=1.0, ledger=ledger, route=route)
     assert ledger.entries() == ()
-
-
-def test_settings_are_fitted_where_the_records_are() -> None:
-    recipe, data = Recipe(noise_scale=0.5), gpu_check.table(small=True)
-    with fake_cuda.pretended():
-        for there in (HOST, fake_cuda.CUDA):
-            found = recipe.fit_guide(data.to(there), neighbours=Optimum(Remove(0)), progress=False)
-            assert {one.device for one in found.parameters.values()} == {there}
 
 
 # --------------------------------------------------------------------------- waits
@@ -310,7 +299,7 @@ def test_a_comparison_on_a_device_is_the_cpus(method: str, tmp_path: Path) -> No
         assert compared(tmp_path, "cuda", method) == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("command", ["demo", "compare", "fit", "private"])
+@pytest.mark.parametrize("command", ["demo", "compare", "private"])
 def test_commands_refuse_a_device_that_is_not_there(command: str, tmp_path: Path) -> None:
     asked = [command, "--out", str(tmp_path / "out"), "--device", "abacus"]
     asked += [] if command == "demo" else ["--data", "breast-cancer"]

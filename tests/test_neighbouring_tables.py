@@ -19,8 +19,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import load, logistic_data
-from test_cli import run
+from simulated import guided, logistic_data
 
 import bdpvi
 from bdpvi import Coupled, Dataset, Optimum, datasets
@@ -131,10 +130,7 @@ def test_a_cell_is_read_the_same_whatever_type_pandas_takes_its_column_for(
 
 
 def mean(data: Dataset) -> torch.Tensor:
-    settings = bdpvi.recommended(1.0, guide=MeanField)
-    fitted = settings.fit_guide(data, neighbours=Optimum(Remove(0)), progress=False)
-    assert settings.noise_scale is not None
-    shift: torch.Tensor = fitted.posterior.mean / settings.noise_scale
+    shift: torch.Tensor = guided(data, neighbours=Optimum(Remove(0))).posterior.mean / 0.1
     return shift
 
 
@@ -253,7 +249,7 @@ def test_a_table_on_disk_is_fitted_as_its_rows_are(tmp_path: Path) -> None:
 def test_a_seed_makes_an_experiment_that_is_not_saved(tmp_path: Path) -> None:
     model = bdpvi.BayesianLogisticRegression(clip=0.3)
     split = datasets.from_frame(patients(), "sick", positive="yes", seed=0)
-    chosen = bdpvi.recommended(1.0, guide=MeanField).fit(split.train, progress=False)
+    chosen = guided(split.train)
     batches = bdpvi.fit(
         model,
         MeanField(model),
@@ -276,27 +272,7 @@ def test_a_seed_makes_an_experiment_that_is_not_saved(tmp_path: Path) -> None:
         progress=False,
     )
     assert not whole.experiment
-    published = bdpvi.recommended(1.0).fit(datasets.load_breast_cancer().train, progress=False)
-    receipt = bdpvi.release(published, epsilon=1.0).receipt
+    plain = bdpvi.BayesianLogisticRegression.unweighted(intercept=True)
+    receipt = bdpvi.fit_private(plain, datasets.load_breast_cancer().train, epsilon=1.0).receipt
     assert not receipt.experiment
     assert "D is only the training part of a published table" in receipt.meaning
-
-
-def test_the_command_keeps_its_coins_with_the_fit(tmp_path: Path) -> None:
-    frame = patients()
-    frame.to_csv(tmp_path / "t.csv", index=False)
-    common = ("--data", tmp_path / "t.csv", "--target", "sick", "--positive", "yes", "--quiet")
-    quick = ("--steps", 5, "--rate", 0.5, "--records", 10)
-    fits = []
-    for name in ("one", "two"):
-        assert run("fit", *common, *quick, "--out", tmp_path / name) == 0
-        fits.append(load(tmp_path / name))
-        key = Key.of_int(fits[-1].plan.seed).child("split")
-        assert fits[-1].plan.secret
-        assert fits[-1].records == int((key.coins(ROWS) >= 0.2).sum())
-    assert fits[0].plan.seed != fits[1].plan.seed
-    assert math.log2(fits[0].plan.seed) > 200
-    assert run("fit", *common, *quick, "--seed", 0, "--out", tmp_path / "three") == 0
-    assert load(tmp_path / "three").experiment
-    out = ("--temperature", 9, "--out", tmp_path / "release.json")
-    assert run("release", tmp_path / "three", *out) == 2

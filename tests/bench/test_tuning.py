@@ -26,18 +26,15 @@ from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bench import commands as cli_comparison
 from bdpvi.bench import tuning
 from bdpvi.bench.commands import TUNED
-from bdpvi.bench.comparison import EPSILONS
 from bdpvi.bench.hyperparameters import FILE, build, describe, load
 from bdpvi.bench.methods import METHODS, Method
 from bdpvi.bench.methods.dp_gd import DPGD
-from bdpvi.bench.methods.posterior import FullRankWorstCase, MeanFieldWorstCase
 from bdpvi.bench.trials import Trial, configurations, refinement, value_at
 from bdpvi.bench.tuning import Search, base_rate_score, proposal, score, tune
 from bdpvi.datasets import abalone
 from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.split import folds
 from bdpvi.tables.metrics import OBJECTIVES
-from bdpvi.tables.recommended import recommended
 
 QUICK = Search(configurations=3, refinements=0, epsilons=(0.5, 2.0), seeds=2, folds=2)
 DATA = logistic_data(300, 2)
@@ -394,20 +391,6 @@ def test_the_log_score_is_the_default_and_the_committed_file_was_chosen_by_it() 
             continue  # by rules: nothing was searched
         assert section["chosen"]["objective"] == "log-score"
         assert "by mean log score in" in section["chosen"]["how"]
-
-
-@pytest.mark.parametrize("kind", [MeanFieldWorstCase, FullRankWorstCase])
-def test_worst_case_releases_that_nobody_searched_have_the_recommended_settings(
-    kind: type[FullRankWorstCase | MeanFieldWorstCase],
-) -> None:
-    method = load("never heard of").methods[kind.name]
-    assert isinstance(method, kind)
-    for epsilon in EPSILONS:
-        rule = recommended(epsilon, guide=kind().guide, expected_rows=300)
-        made = method.at(epsilon, 1e-5, len(DATA))
-        assert {name: getattr(made, name) for name in vars(rule)} == vars(rule)
-    # Predictions are by the method's own features, which must be the rule's.
-    assert torch.equal(method.model.design(DATA.x), made.model.design(DATA.x))
 
 
 def test_a_search_passes_over_what_cannot_be_built() -> None:

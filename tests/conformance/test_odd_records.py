@@ -176,25 +176,10 @@ def private(**more: Any) -> Callable[[bytes, Path], object]:
 
 def command(*words: object) -> Callable[[bytes, Path], object]:
     def call(lines: bytes, folder: Path) -> None:
-        out = folder / ("fit" if words[0] == "fit" else "out")
-        places = ("--out", out, "--ledger", folder / "people.jsonl", "--quiet")
+        places = ("--out", folder / "out", "--ledger", folder / "people.jsonl", "--quiet")
         given = ("--data", written(lines, folder), "--target", "sick", *words, *places)
         texts = [str(one).replace("FOLDER", str(folder)) for one in given]
         done = CliRunner().invoke(app, [words[0], *texts[:4], *texts[5:]])  # type: ignore[list-item]
-        if done.exception is not None:
-            raise done.exception
-
-    return call
-
-
-def fit_and_release(
-    *words: object, releasing: tuple[object, ...] = ("--epsilon", 1)
-) -> Callable[[bytes, Path], object]:
-    def call(lines: bytes, folder: Path) -> None:
-        public = ("--constants", "FOLDER/public.json", "--test-fraction", 0.05)
-        command("fit", "--positive", "yes", *public, *words)(lines, folder)
-        given = ("release", folder / "fit", *releasing, "--out", folder / "shared.json")
-        done = CliRunner().invoke(app, [str(one) for one in given])
         if done.exception is not None:
             raise done.exception
 
@@ -244,11 +229,6 @@ DOORS_OF_FILES: dict[str, Callable[[bytes, Path], object]] = {
             table, None, "sick", epsilon=1.0, delta=1e-5, ledger=ledger
         )
     ),
-    "fit and release": fit_and_release("--guide", "mean-field"),
-    "fit and release, Bayesian": fit_and_release(
-        "--no-noise-scale", "--records", 20,
-        releasing=("--guarantee", "bayesian", "--temperature", 1e6),
-    ),
 }  # fmt: skip
 PERSONS: dict[str, Any] = {"unit": "who", "rows_per_unit": 2}
 OF_PERSONS = ("--unit", "who", "--rows-per-unit", 2)
@@ -261,7 +241,6 @@ DOORS_OF_PERSONS: dict[str, Callable[[bytes, Path], object]] = {
         "synthesize", "--epsilon", 4, "--no-report", "--rows", 5, *OF_PERSONS
     ),
     "from_csv and fit_private": partial(from_csv, unit="who"),
-    "fit and release": fit_and_release("--guide", "mean-field", *OF_PERSONS),
 }
 
 # --- doors of numbers -----------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from bdpvi.bayesian.neighbours.rows import row_gradient
 from bdpvi.bench.methods.scores import LogisticScores, TracedScores
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.noise.batches import BatchPlan
+from bdpvi.tables import setup
 
 GUIDES = [MeanField, FullRank]
 MODEL = BayesianLogisticRegression(clip=0.5, prior_scale=0.3, intercept=True, intercept_mean=-2.0)
@@ -134,14 +135,12 @@ def test_scores_of_the_prior_are_those_of_the_traced_model() -> None:
     torch.testing.assert_close(closed.prior(w), traced.prior(w))
 
 
-def test_a_base_rate_of_ones_own_is_recommended_as_its_logit() -> None:
-    settings: Any = bdpvi.recommended(0.1, base_rate=0.05)
-    assert settings.model.intercept_mean == pytest.approx(math.log(0.05 / 0.95))
-    assert replace(settings.model, intercept_mean=0.0) == bdpvi.recommended(0.1).model
-    guided: Any = bdpvi.recommended(0.1, base_rate=0.05, guide=MeanField).model
-    assert guided.intercept_mean == settings.model.intercept_mean
+def test_a_base_rate_of_ones_own_is_taken_as_its_logit() -> None:
+    for made in (setup.logistic(0.05), setup.posterior(0.05)):
+        assert made.intercept_mean == pytest.approx(math.log(0.05 / 0.95))
+    assert replace(setup.logistic(0.05), intercept_mean=0.0) == setup.logistic()
     with pytest.raises(ValueError, match="base_rate must"):
-        bdpvi.recommended(0.1, base_rate=1.0)
+        setup.logistic(1.0)
 
 
 @pytest.mark.parametrize(

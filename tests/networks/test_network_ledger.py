@@ -86,15 +86,16 @@ def network_alone(steps: int) -> Private:
 def test_a_network_and_a_fit_of_one_table_say_together_what_they_cost() -> None:
     x, y = records()
     data = Dataset(x.double(), y.double())
-    fit = bdpvi.recommended(1.0).fit(data, progress=False)
-    bdpvi.release(fit, 10, epsilon=0.5, delta=DELTA)
+    model = bdpvi.BayesianLogisticRegression.unweighted(intercept=True)
+    route = bdpvi.regression.ObjectivePerturbation(draws=10)
+    bdpvi.fit_private(model, data, epsilon=0.5, delta=DELTA, route=route)
     module = nn.Linear(3, 1)
     private = make_private(
         module, torch.optim.SGD(module.parameters(), lr=0.1), data=data, rate=Q,
         loss=lambda out, y: F.binary_cross_entropy_with_logits(out[:, 0], y),
         max_grad_norm=1.0, noise_multiplier=Z, settings=DPSGDSettings(records=300),
     )  # fmt: skip
-    assert private.ledger is data.ledger is fit.ledger
+    assert private.ledger is data.ledger
     train(private, BLOCK)
     before = [entry for entry in data.ledger.book().charges if entry.kind != "steps"]
     events = [event for entry in before for event in entry.events or ()]
