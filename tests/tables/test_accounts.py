@@ -26,7 +26,6 @@ from bdpvi.privacy import accounts
 from bdpvi.privacy.accounts import account, beside
 from bdpvi.privacy.book import Entry
 from bdpvi.releases.persons import OTHER_PEOPLE
-from bdpvi.tables import files
 
 ASKED: dict[str, Any] = {
     "target": "sick",
@@ -117,15 +116,15 @@ def test_the_same_rows_in_another_file_join_the_account(data: Path) -> None:
     assert 2.9 < spent(data / "p.csv.ledger.jsonl") <= 3
 
 
-@pytest.mark.parametrize("command", ["private", "synthesize", "fit"])
+@pytest.mark.parametrize("command", ["private", "synthesize"])
 def test_commands_join_and_refuse(
     command: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     private(data / "p.csv", 1.0)
-    given: tuple[object, ...] = OPTIONS[1:-2] if command == "fit" else (*OPTIONS, "--epsilon", 2)
-    given += {"private": ("--no-scores", "--positive", "yes"), "synthesize": ("--no-report",)}.get(
-        command, ("--positive", "yes")
-    )
+    given: tuple[object, ...] = (*OPTIONS, "--epsilon", 2)
+    given += {"private": ("--no-scores", "--positive", "yes"), "synthesize": ("--no-report",)}[
+        command
+    ]
     more = appended(data)
     assert run(command, "--data", more, *given, "--out", tmp_path / "a") == 2
     said = capsys.readouterr().err
@@ -137,11 +136,6 @@ def test_commands_join_and_refuse(
     shutil.copy(data / "p.csv", data / "r.csv")
     assert run(command, "--data", data / "r.csv", *given, "--out", tmp_path / "c") == 0
     assert ledgers(data) == ["p.csv.ledger.jsonl", "q.csv.ledger.jsonl"]
-    if command == "fit":
-        fit = files.load(tmp_path / "b")
-        assert fit.preprocessing["declared"]["people"] == OTHER_PEOPLE
-        assert "people" not in files.load(tmp_path / "c").preprocessing["declared"]
-        return
     file = {"private": "release.json", "synthesize": "synthetic.json"}[command]
     assert OTHER_PEOPLE in (tmp_path / "b" / file).read_text()
     assert OTHER_PEOPLE not in (tmp_path / "c" / file).read_text()

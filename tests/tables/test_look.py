@@ -24,13 +24,13 @@ from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import ColumnType
 from bdpvi.tables import TableLook
 from bdpvi.tables.looking import seen
-from bdpvi.tables.sheet import Asked
 
 USUAL = (".", "")
 
 
 def looked(frame: pd.DataFrame, file: FileFormat | None = None, **asked: Any) -> TableLook:
-    return seen(frame, Asked(**{"one_row_per_person": True, **asked}), file)
+    usual = {"positive": "", "one_row_per_person": True}
+    return seen(frame, flat.request(**{**usual, **asked}), file)
 
 
 def options(found: TableLook) -> list[str]:
@@ -278,7 +278,7 @@ def test_a_long_table_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.M
     with pytest.warns(PrivacyUtilityWarning, match="1 line left out"):
         whole = flat.look(tmp_path / "t", **given)
     assert (whole.first, whole.rows) == (0, rows)
-    seen_at_once = seen(texts, Asked(**given))
+    seen_at_once = seen(texts, flat.request(**given))
     assert replace(whole, file=seen_at_once.file) == seen_at_once
 
     monkeypatch.setattr(tables, "MOST", 100)

@@ -29,7 +29,7 @@ from bdpvi.regression.objective import signed_design
 from bdpvi.regression.objective_plan import Facts, plan
 from bdpvi.regression.perturbed_objective import SummedObjective
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import Recipe, pipeline
+from bdpvi.tables import allowance
 
 ROWS, SECRET = 3_000, Key(bytes(range(32)))
 
@@ -127,7 +127,7 @@ TRAINED: dict[str, Any] = {
 def test_workers_change_nothing_and_see_no_key(
     folder: Path, workers: int, trained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "DPVI", partial(bdpvi.DPVI, steps=24, batch=300))
+    monkeypatch.setattr(allowance, "DPVI", partial(bdpvi.DPVI, steps=24, batch=300))
     monkeypatch.setattr(training, "steps_within", lambda run, *price: run)  # takes a minute
     given = TRAINED if trained else {}
     here = private(folder / "parts", ledger=Ledger(), **given)
@@ -204,10 +204,6 @@ def refused(**more: Any) -> Callable[[Path], Any]:
 REFUSED: dict[str, Callable[[Path], Any]] = {
     "from_data=True: it needs all rows in memory": refused(from_data=True),
     "guarantee=.*: it needs all rows in memory": refused(guarantee=bdpvi.BayesianDP()),
-    "guide=.*: it needs all rows in memory": refused(guide=bdpvi.guides.MeanField),
-    "settings=.*: it needs all rows in memory": refused(
-        settings=Recipe(model=bdpvi.BayesianLogisticRegression(clip=0.5), noise_scale=1.0)
-    ),
     "target='ill' must be a column of the table once": refused(target="ill"),
     "unit='sex': rows of one person lie in several blocks": lambda path: flat.private(
         path / "parts", target="sick", positive="yes", epsilon=1.0, unit="sex", rows_per_unit=2

@@ -25,9 +25,9 @@ from bdpvi.noise.keys import Key
 from bdpvi.programs import sources, training
 from bdpvi.programs.course import Course
 from bdpvi.programs.sources import Windows
-from bdpvi.regression import ObjectivePerturbation
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import Prepared, Recipe, pipeline, recommended
+from bdpvi.tables import allowance
+from bdpvi.tables.prepared import Prepared
 
 ROWS, STEPS, SECRET = 3_000, 24, Key(bytes(range(32)))
 CLASSES = ("low", "mid", "high")
@@ -64,8 +64,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
     monkeypatch.setattr(training, "steps_within", lambda run, *price: run)
     short = partial(DPVI, steps=STEPS, batch=300)
-    for one in (pipeline, recommended):
-        monkeypatch.setattr(one, "DPVI", short)
+    monkeypatch.setattr(allowance, "DPVI", short)
     return tmp_path
 
 
@@ -181,20 +180,6 @@ def test_a_training_that_is_cut_goes_on_at_no_price(
     private(folder / "parts", out=folder / "b", ledger=folder / "b.jsonl")
     one, two = ((folder / name / "release.json").read_bytes() for name in ("out", "b"))
     assert one == two
-
-
-@pytest.mark.whole
-def test_settings_with_a_route_work_in_blocks(folder: Path) -> None:
-    """Only a guide needs all rows in memory; an optimum is found to its own tolerance."""
-    route = ObjectivePerturbation(rows=2_000, draws=2)
-    settings = Recipe(model=bdpvi.BayesianLogisticRegression.unweighted(limit=2.0), route=route)
-    given: dict[str, Any] = {"target": "sex", "positive": "F", "epsilon": 6.0, **PERSON}
-    given |= {"settings": settings, "drop": ("grade", "falls", "years"), "progress": False}
-    found, whole = (
-        flat.private(folder / name, ledger=Ledger(), **given) for name in ("parts", "visits.csv")
-    )
-    torch.testing.assert_close(found.samples, whole.samples, rtol=1e-5, atol=1e-5)
-    assert found.receipt == whole.receipt
 
 
 @pytest.mark.whole
