@@ -42,13 +42,12 @@ if TYPE_CHECKING:
     from bdpvi.datasets.dataset import Dataset
     from bdpvi.datasets.table import Table
     from bdpvi.guides.checks import check
-    from bdpvi.models.classes import BayesianMultinomialRegression, BayesianOrdinalRegression
+    from bdpvi.models.linear import BayesianLinearRegression
     from bdpvi.models.logistic import BayesianLogisticRegression
-    from bdpvi.models.regression import (
-        BayesianLinearRegression,
-        BayesianNegativeBinomialRegression,
-        BayesianPoissonRegression,
-    )
+    from bdpvi.models.multinomial import BayesianMultinomialRegression
+    from bdpvi.models.negative_binomial import BayesianNegativeBinomialRegression
+    from bdpvi.models.ordinal import BayesianOrdinalRegression
+    from bdpvi.models.poisson import BayesianPoissonRegression
     from bdpvi.networks.deep import make_private
     from bdpvi.privacy.cost import Bound, Cost
     from bdpvi.privacy.ledger import Ledger
@@ -80,13 +79,12 @@ else:
             "datasets.dataset": ("Dataset",),
             "datasets.table": ("Table",),
             "guides.checks": ("check",),
-            "models.classes": ("BayesianMultinomialRegression", "BayesianOrdinalRegression"),
+            "models.linear": ("BayesianLinearRegression",),
             "models.logistic": ("BayesianLogisticRegression",),
-            "models.regression": (
-                "BayesianLinearRegression",
-                "BayesianNegativeBinomialRegression",
-                "BayesianPoissonRegression",
-            ),
+            "models.multinomial": ("BayesianMultinomialRegression",),
+            "models.negative_binomial": ("BayesianNegativeBinomialRegression",),
+            "models.ordinal": ("BayesianOrdinalRegression",),
+            "models.poisson": ("BayesianPoissonRegression",),
             "networks.deep": ("make_private",),
             "privacy.cost": ("Bound", "Cost"),
             "privacy.ledger": ("Ledger",),

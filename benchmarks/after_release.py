@@ -34,6 +34,7 @@ from torch import Tensor
 import bdpvi
 from bdpvi import Dataset, datasets
 from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
+from bdpvi.bench.methods.posterior import MeanFieldWorstCase
 from bdpvi.datasets import Split
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.regression.objective_plan import Facts, plan

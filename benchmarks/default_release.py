@@ -1,7 +1,7 @@
 """Share of logistic regression's gain that objective perturbation keeps, at settings by rule.
 
     python benchmarks/default_release.py [--sizes 1e3 1e4 1e5] [--columns 5 20 60] [--seeds 3]
-        [--tables] [--data FILE ...] [--guide] [--wide]
+        [--tables] [--data FILE ...] [--wide]
 
 Simulated tables are exactly logistic: features correlated .5^|i − j|, a logit of standard deviation
 1.5 and intercept −.5. The share is that of the truth's gain in expected log score over the base
@@ -237,7 +237,6 @@ def main() -> None:
     parser.add_argument("--sizes", type=float, nargs="*", default=SIZES)
     parser.add_argument("--columns", type=int, nargs="*", default=COLUMNS)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--guide", action="store_true")
     parser.add_argument("--wide", action="store_true")
     parser.add_argument("--tables", action="store_true")
     parser.add_argument("--data", type=Path, nargs="*", default=[], metavar="FILE")
@@ -247,8 +246,6 @@ def main() -> None:
         tables(chosen.data, chosen.seeds)
     elif chosen.wide:
         wide(chosen.seeds)
-    elif chosen.guide:
-        of_guides(chosen.sizes, chosen.columns)
     else:
         sweep(chosen.sizes, chosen.columns, chosen.seeds)
 

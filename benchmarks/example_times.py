@@ -1,4 +1,4 @@
-"""Processor time of ``fit_private`` on the twelve examples, beside as many steps of Pyro's SVI.
+"""Processor time of ``fit_private`` on the nine examples, beside as many steps of Pyro's SVI.
 
     python benchmarks/example_times.py [--steps 1000] [--only NAME ...]
 

@@ -1,4 +1,4 @@
-"""Coverage of a trained guide's intervals on the twelve examples of ``examples/private``.
+"""Coverage of a trained guide's intervals on the nine examples of ``examples/private``.
 
     python benchmarks/guide_coverage.py [--tables 40] [--steps 1000] [--only NAME ...]
 
@@ -39,13 +39,10 @@ GRID = torch.cartesian_prod(torch.linspace(-1.5, 1.5, 5), torch.linspace(-1.5, 1
 def seen(name: str, example: Example) -> tuple[Callable[[Latents], Tensor], Tensor]:
     """Return the quantities of an example as a function of draws, (k, q), and their truth, (q,)."""
     plain: dict[str, dict[str, str]] = {
-        "ordinal": {"w": "WEIGHTS", "cuts": "CUTS"},
-        "negative_binomial": {"w": "WEIGHTS", "intercept": "INTERCEPT", "size": "SIZE"},
         "robust": {"w": "WEIGHTS", "intercept": "INTERCEPT"},
         "mixture": {"shares": "SHARES", "locs": "LOCS", "scales": "SCALES"},
         "autoencoder": {"noise": "NOISE"},
         "survival": {"w": "WEIGHTS", "intercept": "INTERCEPT", "shape": "SHAPE"},
-        "hidden_classes": {"shares": "SHARES", "yes": "YES"},
     }
     if name in plain:
         sites = plain[name]
@@ -122,8 +119,8 @@ def noted(name: str, release: bdpvi.Release, quantities: int) -> Tensor | None:
 
 
 NAMES = (
-    "group_effects", "ordinal", "negative_binomial", "spline", "robust", "mixture", "factors",
-    "autoencoder", "two_layers", "gaussian_process", "survival", "hidden_classes",
+    "group_effects", "spline", "robust", "mixture", "factors", "autoencoder", "two_layers",
+    "gaussian_process", "survival",
 )  # fmt: skip
 
 

@@ -25,16 +25,19 @@ from pyro.infer import MCMC, NUTS
 from torch import Tensor
 
 from bdpvi import datasets
+from bdpvi.models.linear import LinearScores
+from bdpvi.models.logistic import LogisticScores
+from bdpvi.models.poisson import PoissonScores
+from bdpvi.models.scores import ScoreParts
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian import largest_variance
-from bdpvi.regression.score_families import Family, Linear, Logistic, Poisson
 from bdpvi.regression.score_posterior import NormalPrior, Pooled, Round, combined
 from bdpvi.regression.score_release import Measured, ScorePlan, measure
 
-FAMILIES: dict[str, Family] = {
-    "logistic": Logistic(),
-    "linear": Linear(5.0),
-    "poisson": Poisson(10.0),
+FAMILIES: dict[str, ScoreParts] = {
+    "logistic": LogisticScores(),
+    "linear": LinearScores(5.0),
+    "poisson": PoissonScores(10.0),
 }
 CELLS: dict[str, list[tuple[int, int, tuple[float, ...]]]] = {
     "logistic": [

@@ -19,10 +19,10 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.optimum.elbo import Changed, Objective, Point, Records, climb, start
 from bdpvi.bayesian.optimum.expansion import Expansion
-from bdpvi.bayesian.optimum.quadrature import derivatives
 from bdpvi.bayesian.optimum.route import Optimum, pairs
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank
+from bdpvi.models.quadrature import derivatives
 
 SETTINGS = (("abalone", 0.25, 10.0), ("adult", 1.0, 20.0))
 DELTA = 1e-5

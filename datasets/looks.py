@@ -169,7 +169,7 @@ def beyond(values: NDArray[np.float64], model: object) -> int:
 def tell_of_clamped(clamped: int, targets: int, model: object) -> None:
     """Warn the owner if more than 1 % of the targets are clamped to their public bounds.
 
-    >>> from bdpvi.models.regression import BayesianLinearRegression
+    >>> from bdpvi.models.linear import BayesianLinearRegression
     >>> with warnings.catch_warnings(record=True) as said:
     ...     warnings.simplefilter("always")
     ...     tell_of_clamped(1, 3, BayesianLinearRegression.of_bounds(0, 10))

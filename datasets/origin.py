@@ -67,7 +67,7 @@ def features_of(preprocessing: Mapping[str, Any]) -> str:
 def target_bounds(model: object) -> tuple[str, ...]:
     """Return the public bounds of a regression's targets, lowest first; none without any.
 
-    >>> from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+    >>> from bdpvi import BayesianLinearRegression, BayesianPoissonRegression
     >>> target_bounds(BayesianLinearRegression.of_bounds(0, 6000))
     ('0', '6000')
     >>> target_bounds(BayesianPoissonRegression(largest=30))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = (
-    "group_effects", "ordinal", "negative_binomial", "spline", "robust", "mixture", "factors",
-    "autoencoder", "two_layers", "gaussian_process", "survival", "hidden_classes",
+    "group_effects", "spline", "robust", "mixture", "factors", "autoencoder", "two_layers",
+    "gaussian_process", "survival",
 )  # fmt: skip
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pyro
-import pyro.distributions as dist
 import pytest
 import torch
 from simulated import logistic_data
@@ -59,55 +57,6 @@ def run(data: Dataset | None = None, **options: Any) -> None:
 def test_bad_input_names_the_argument(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def subsampling(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
-    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
-    with pyro.plate("records", len(x), subsample_size=5) as index:
-        pyro.sample("y", dist.Normal((x @ w)[index], 1.0), obs=None if y is None else y[index])
-
-
-def local_latent(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
-    with pyro.plate("records", len(x)):
-        z = pyro.sample("z", dist.Normal(0.0, 1.0))
-        pyro.sample("y", dist.Normal(z, 1.0), obs=y)
-
-
-def outside_the_plate(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
-    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
-    pyro.sample("y", dist.Normal(x @ w, 1.0).to_event(1), obs=y)
-
-
-def discrete(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
-    k = pyro.sample("k", dist.Bernoulli(0.5))
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Normal(k, 1.0), obs=y)
-
-
-def named_like_a_parameter(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
-    scale = pyro.sample("scale", dist.Normal(0.0, 1.0))
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Normal(scale, 1.0), obs=y)
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (named_like_a_parameter, "latent site 'scale' has the name of a parameter of MeanField"),
-        (subsampling, "plate 'records' has 5 entries for 20 records"),
-        (local_latent, "latent site 'z' lies in a plate"),
-        (outside_the_plate, "observed site 'y' is not inside one pyro.plate"),
-        (discrete, "latent site 'k' is discrete"),
-    ],
-)
-def test_models_that_cannot_be_accounted_for_are_refused(model: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        run(model=model)
-
-
-def test_a_learning_rate_that_explodes_is_an_error_not_a_nan() -> None:
-    with pytest.raises(FloatingPointError, match="optim: the ELBO became"):
-        run(optim=pyro.optim.SGD({"lr": 1e200}), steps=10)
 
 
 def test_the_callers_state_is_untouched() -> None:

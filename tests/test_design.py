@@ -48,13 +48,6 @@ def test_features_are_correlated_with_those_of_their_group_alone() -> None:
     torch.testing.assert_close(single, X)
 
 
-def test_a_group_of_all_features_is_the_default() -> None:
-    named = BayesianLogisticRegression.unweighted(correlation=0.5, groups=((0, 1, 2, 3),))
-    assert torch.equal(
-        named.design(X), BayesianLogisticRegression.unweighted(correlation=0.5).design(X)
-    )
-
-
 def test_the_limit_acts_before_the_correlation_and_the_intercept_after() -> None:
     model = BayesianLogisticRegression.unweighted(limit=1.5, correlation=0.5, intercept=True)
     plain = BayesianLogisticRegression.unweighted(correlation=0.5).design(X.clamp(-1.5, 1.5))

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 
-import _images
 import cvae
 import embedding
-import fedgp
 import pytest
 import torch
-import wgan
-from _images import CODES, DELTA, DIGITS, Generator, Images, one_hot
+from _images import DELTA, DIGITS, Images, one_hot
 from scipy import optimize, stats
 from sklearn.datasets import load_digits
-from torch import Tensor
 
-from bdpvi._ground.types import BudgetExceededError
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 
@@ -32,7 +26,7 @@ def digits() -> Images:
     return x.flatten(1), torch.tensor(found.target)
 
 
-@pytest.mark.parametrize("example", [embedding, cvae, wgan, fedgp], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("example", [embedding, cvae], ids=lambda one: one.__name__)
 def test_an_example_prints_its_epsilon_and_its_students(
     example: object,
     digits: Images,
@@ -44,9 +38,8 @@ def test_an_example_prints_its_epsilon_and_its_students(
         return (standard[:1500], digits[1][:1500]), (standard[1500:], digits[1][1500:])
 
     monkeypatch.setattr("bdpvi.datasets.mnist.load_mnist", load)
-    more = ["--clients", "20", "--shards", "2"] if example is fedgp else []
     main = example.main  # type: ignore[attr-defined]
-    main(["--steps", "2", "--each", "10", "--epsilon", "2", *more])
+    main(["--steps", "2", "--each", "10", "--epsilon", "2"])
     printed = capsys.readouterr().out
     found = re.search(r"worst-case DP[^:]*: ε = (\S+)", printed)
     assert found is not None
@@ -96,23 +89,6 @@ def test_an_image_moves_the_embedding_by_its_own_features_alone(digits: Images) 
     assert float(inner) == pytest.approx(math.exp(-apart / 2 / embedding.WIDTH**2), abs=0.1)
 
 
-def test_nothing_is_drawn_where_the_budget_is_too_small(digits: Images) -> None:
-    from bdpvi import Budget
-
-    ledger = Ledger(budget=Budget(0.5, DELTA))
-    with pytest.raises(BudgetExceededError):
-        embedding.release(*digits, embedding.frequencies(), 1.0, ledger)
-    assert ledger.entries() == ()
-
-
-def test_the_generator_comes_nearer_to_the_embedding(digits: Images) -> None:
-    torch.manual_seed(0)
-    w = embedding.frequencies()
-    target = embedding.release(*digits, w, 10.0, Ledger())
-    losses = embedding.train(Generator(50), target, w, 12)
-    assert losses[-1] < 0.7 * losses[0]
-
-
 def test_the_autoencoder_learns_at_the_price_of_its_steps(digits: Images) -> None:
     torch.manual_seed(0)
     private = cvae.private_cvae(digits, 0.1, epsilon=20.0, steps=15)
@@ -129,42 +105,6 @@ def test_the_autoencoder_learns_at_the_price_of_its_steps(digits: Images) -> Non
     check_price(private, 0.1, 15)
 
 
-def test_the_divergence_of_the_codes_is_that_of_normals() -> None:
-    module = cvae.CVAE()
-    x, y = torch.rand(3, 784), one_hot(torch.tensor([1, 2, 3]))
-    mean, log_scale = module.encoder(torch.cat([x, y], 1)).chunk(2, 1)
-    normal = torch.distributions.Normal
-    each = torch.distributions.kl_divergence(
-        normal(mean, log_scale.exp()), normal(torch.zeros(()), torch.ones(()))
-    )
-    assert torch.allclose(module(x, y)[:, -1], each.sum(1), rtol=1e-4)
-
-
-def test_the_critic_learns_at_the_price_of_its_steps_and_the_generator_is_no_part_of_it(
-    digits: Images,
-) -> None:
-    torch.manual_seed(0)
-    generator = Generator(20)
-    private = wgan.private_critic(generator, digits, 0.1, epsilon=20.0, steps=15)
-    critic = private.module
-    assert not {id(one) for one in critic.parameters()} & {id(o) for o in generator.parameters()}
-    some = digits[0][:200], one_hot(digits[1][:200])
-
-    def loss() -> float:
-        with torch.no_grad():
-            return float(-critic(*some).mean())
-
-    before = loss()
-    for at in range(15):
-        private.step()
-        if at == 7:  # between two steps of the critic
-            with torch.no_grad():
-                next(generator.parameters()).add_(0.01)
-    assert loss() < before - 0.1
-    assert all(weight.abs().max().item() < wgan.BOUND + 1e-6 for weight in critic.parameters())
-    check_price(private, 0.1, 15)
-
-
 def check_price(private: object, rate: float, steps: int) -> None:
     """Check ε against the privacy loss distribution of the noise that was added."""
     noise = private.mechanism.noise_multiplier  # type: ignore[attr-defined]
@@ -172,58 +112,3 @@ def check_price(private: object, rate: float, steps: int) -> None:
     found = private.worst_case(DELTA).epsilon  # type: ignore[attr-defined]
     assert found == pytest.approx(expected, abs=1e-9)
     assert 19.8 < found <= 20
-
-
-def test_clients_own_every_image_once_and_few_digits_in_shards() -> None:
-    y = torch.arange(600) % 10
-    for shards, most in ((0, 10), (2, 4)):
-        places = fedgp.owned(y, 10, shards)
-        assert sorted(itertools.chain(*(one.tolist() for one in places))) == list(range(600))
-        assert max(len(set(y[one].tolist())) for one in places) <= most
-
-
-def test_rounds_bring_the_generator_nearer_at_the_price_of_their_noise(digits: Images) -> None:
-    torch.manual_seed(0)
-    w = embedding.frequencies()[:, :50]
-    places = fedgp.owned(digits[1], 200, 2)
-    judges = [fedgp.judge((digits[0][at], digits[1][at]), w) for at in places]
-    public = fedgp.judge(digits, w)
-    generator = Generator(10)
-    optimizer = torch.optim.Adam(generator.parameters(), lr=1e-2)
-    federation = fedgp.federated(generator, judges, 20.0, 8)
-
-    def loss() -> float:
-        with torch.no_grad():
-            return sum(float(public(fedgp.draw(generator))) for _ in range(20)) / 20
-
-    before = loss()
-    for _ in range(8):
-        fedgp.step(federation, generator, optimizer, judges)
-    assert loss() < 0.9 * before
-    noise = federation.rounds.noise_multiplier
-    expected = gaussian(math.sqrt(8) / noise)
-    assert federation.worst_case(DELTA).epsilon == pytest.approx(expected, abs=1e-9)
-
-
-def test_a_judge_is_the_distance_of_mean_embeddings_digit_by_digit(digits: Images) -> None:
-    w = embedding.frequencies()[:, :30]
-    x, y = digits[0][:40], digits[1][:40]
-    made = torch.rand(100, 784)
-    total = 0.0
-    for digit in range(10):
-        own = [embedding.features(one[None], w)[0] for one in x[y == digit]]
-        drawn = embedding.features(made[digit::10], w).mean(0)
-        part = torch.stack(own).sum(0) / 40 if own else torch.zeros(60)
-        total += float((len(own) / 40 * drawn - part).square().sum())
-    found = fedgp.judge((x, y), w)(made)
-    assert float(found) == pytest.approx(total, rel=1e-4)
-
-
-def test_students_learn_from_what_is_drawn(digits: Images) -> None:
-    def draw(codes: Tensor, labels: Tensor) -> Tensor:
-        assert codes.shape == (len(labels), CODES)
-        place = [int((digits[1] == int(one.argmax())).nonzero()[0]) for one in labels]
-        return digits[0][place]
-
-    printed = _images.students(_images.drawn(draw, 20), digits)
-    assert float(printed.split("logistic ")[1].split(",")[0]) > 0.4

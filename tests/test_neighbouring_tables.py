@@ -25,7 +25,7 @@ import bdpvi
 from bdpvi import Coupled, Dataset, Optimum, datasets
 from bdpvi.bayesian import Remove
 from bdpvi.datasets.split import permutation
-from bdpvi.federated.federated_vi import Client
+from bdpvi.federated.parties import Client
 from bdpvi.federated.rounds import Rounds
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise.keys import Key
@@ -221,26 +221,6 @@ def test_a_client_s_batches_are_coins_of_its_records(i: int) -> None:
         torch.testing.assert_close(found, score, rtol=0, atol=1e-12)
         coins.add(bool(score.any()))
     assert coins == {False, True}
-
-
-def test_a_table_on_disk_is_fitted_as_its_rows_are(tmp_path: Path) -> None:
-    data = logistic_data(80, 2)
-    model = bdpvi.BayesianLogisticRegression(clip=0.3)
-    for i in (0, 40, 79):
-        less = data.without(i)
-        frame = pd.DataFrame(less.x.numpy(), columns=["a", "b"]).assign(y=less.y.numpy())
-        frame.to_parquet(tmp_path / f"{i}.parquet")
-        guide, table = (
-            MeanField(model, noise_scale=0.3),
-            bdpvi.Table.of(tmp_path / f"{i}.parquet").numbers("y"),
-        )
-        streamed = bdpvi.fit(model, guide, table, progress=False)
-        whole = bdpvi.fit(
-            model, MeanField(model, noise_scale=0.3), less, neighbours=Optimum(Remove(3)),
-            progress=False,
-        )  # fmt: skip
-        for name, value in whole.parameters.items():
-            torch.testing.assert_close(streamed.parameters[name], value, rtol=0, atol=1e-12)
 
 
 # --- seeds make experiments -----------------------------------------------------------------------

@@ -195,15 +195,6 @@ def test_a_screen_ends_no_release(screen: str, plain: Path) -> None:
     assert "For the owner only" in again.stdout.decode()
 
 
-def test_what_was_asked_for_and_is_lost_is_an_error() -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no device that is full")
-    with open("/dev/full", "wb") as full:
-        done = command("--version", stdout=full, stderr=subprocess.PIPE)
-    assert done.returncode == 2
-    assert done.stderr == b"bdpvi: standard output: no space left on device\n"
-
-
 def test_each_cell_is_one_line_and_no_formula() -> None:
     for text in ("=1", "+a", "-a", "@a", " =1", "\t=1", "\r=1", "＝1"):
         assert outputs.cell(text).startswith("'")
@@ -211,11 +202,3 @@ def test_each_cell_is_one_line_and_no_formula() -> None:
         assert outputs.cell(value) == value
     assert "\n" not in outputs.cell("a\nb")
     assert outputs.visible("a\nb\tc") == "a\nb\tc"
-
-
-def test_text_in_json_is_the_same_value() -> None:
-    from bdpvi._ground.store import json_text
-
-    text = json_text({EVIL: [EVIL, "\x7f"]})
-    check(text)
-    assert json.loads(text) == {EVIL: [EVIL, "\x7f"]}

@@ -174,7 +174,7 @@ FEW: Any = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(max_examples=60, **FEW)  # of each of five files
+@settings(max_examples=25, **FEW)  # of each of five files
 @given(changes=CHANGES)
 def test_forged_files(files: dict[str, Any], tmp_path_factory: Any, changes: Any) -> None:
     mutated(files, tmp_path_factory.getbasetemp(), changes)

@@ -229,6 +229,18 @@ def unsealed(state: Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
+def reread(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state as it comes back from a file, to see that it does.
+
+    >>> reread({"steps": 3})
+    {'steps': 3}
+    """
+    written = io.BytesIO()
+    torch.save(sealed(state), written)
+    written.seek(0)
+    return unsealed(torch.load(written, weights_only=False))
+
+
 @contextmanager
 def understood(what: str) -> Iterator[None]:
     """Turn any error of code that reads a state into one ValueError.

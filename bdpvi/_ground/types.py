@@ -9,6 +9,9 @@ from enum import Enum
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 
+BELOW = 1 - 2.0**-40
+"""Values are clipped to a bound times this factor, so that rounding never exceeds the bound."""
+
 
 class Scope(str, Enum):
     """The scope of a record's costs.

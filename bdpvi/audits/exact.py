@@ -34,12 +34,11 @@ from bdpvi.bayesian.releases import release
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.datasets.records import Held
 from bdpvi.guides import Laplace, MeanField
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.logistic import BayesianLogisticRegression, LogisticScores
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
 from bdpvi.privacy.solve import root
-from bdpvi.regression.score_families import Logistic
 from bdpvi.regression.score_posterior import NormalPrior
 from bdpvi.regression.score_release import ScorePlan, measured
 from bdpvi.regression.score_rounds import SLACK, Place, summed
@@ -154,7 +153,7 @@ def guide(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:
 def noisy_scores(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:
     """Audit the rounds of noisy scores: the shift of all sums by a record, in their noise."""
     begun, k = time.monotonic(), data.x.shape[1] + 1
-    plan = ScorePlan.of(Logistic(), k, gaussian_distance(epsilon, delta), float(len(data)))
+    plan = ScorePlan.of(LogisticScores(), k, gaussian_distance(epsilon, delta), float(len(data)))
     prior = NormalPrior(torch.zeros(k).double(), torch.eye(k).double())
     some = first(data, _MOST)
     rows = _design((some.x, some.y))

@@ -30,9 +30,8 @@ from bdpvi.bayesian.pricing import (
     without_worst_case,
     worst_case,
 )
-from bdpvi.models.kinds import weighing
+from bdpvi.models.family import weighing
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.weighing import weights_of
 from bdpvi.privacy.book import Charge, TemperatureOrigin
 from bdpvi.privacy.cost import Bound, Cost, Kind
 from bdpvi.privacy.gaussian_dp import gaussian_distance
@@ -182,7 +181,7 @@ class BayesianDP:
             return 1.0
         return planned_temperature(
             model,
-            weights_of(model, len(fit.feature_names)),
+            model.weights(len(fit.feature_names)),
             rows=self.rows * (self.for_groups_of or 1.0),
             epsilon=epsilon,
             delta=delta,

@@ -18,7 +18,8 @@ from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.models.kinds import Known, weighing
+from bdpvi.models.family import weighing
+from bdpvi.models.kinds import Known
 from bdpvi.privacy.book import Charge, Entry, Priced
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.cost import Bound, Cost, Kind

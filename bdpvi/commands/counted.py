@@ -198,7 +198,7 @@ class Counting:
         from bdpvi.releases import publishing
         from bdpvi.releases.intent import NAME, output_of
         from bdpvi.synthesis.order import for_persons
-        from bdpvi.synthesis.released import of_bytes
+        from bdpvi.synthesis.synthetic import of_bytes
 
         order, where, budget = self.order, self.where, self.kept.budget
         fraction = None if report.no_report else report.test_fraction
@@ -225,15 +225,18 @@ class Counting:
                 ledger.settle(budget=limit)
                 for_persons(ledger, order.settings)
 
-            with publishing.work_at(
-                where,
-                lambda: people,
-                settled,
-                table=digest,
-                options=options,
-                price=self.price,
-                ledger=people.path,
-            ) as (work, _), publishing.folder_at(where.out) as (public, put):
+            with (
+                publishing.work_at(
+                    where,
+                    lambda: people,
+                    settled,
+                    table=digest,
+                    options=options,
+                    price=self.price,
+                    ledger=people.path,
+                ) as (work, _),
+                publishing.folder_at(where.out) as (public, put),
+            ):
                 content = work.output(
                     lambda: self.counted(
                         order,

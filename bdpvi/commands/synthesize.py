@@ -59,7 +59,7 @@ class SampleOptions:
 
     def check(self) -> None:
         """Check the options before anything is charged."""
-        from bdpvi.synthesis.released import checked_rows
+        from bdpvi.synthesis.synthetic import checked_rows
 
         checked_rows("tables", self.tables)
         if self.rows is not None:

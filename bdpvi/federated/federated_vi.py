@@ -34,193 +34,27 @@ from typing import Any
 
 import numpy as np
 import torch
-from pyro.infer import Trace_ELBO
 from pyro.optim import PyroOptim
 from torch import Tensor
-from torch.distributions import Distribution, transform_to
+from torch.distributions import Distribution
 
 from bdpvi._ground import progress as bars
 from bdpvi._ground import validate
-from bdpvi._ground.host import HOST, on_host, onto
-from bdpvi._ground.isolation import isolated
+from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
-from bdpvi._ground.types import tell_owner
-from bdpvi.bayesian.inference.guide import Guide, check_steps
-from bdpvi.bayesian.inference.optimisers import decay, fresh, fused
-from bdpvi.bayesian.inference.svi import default_optimiser
+from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.datasets.dataset import Dataset, in_arrays
 from bdpvi.federated.federated import Federation, Message
+from bdpvi.federated.parties import Client, Server
 from bdpvi.federated.rounds import PUBLIC, Observer, Rounds
-from bdpvi.guides import MeanField
-from bdpvi.models.contract import Model, fitting
-from bdpvi.models.parameters import Parameters
+from bdpvi.models.contract import Model
 from bdpvi.models.predictions import predictive_means
 from bdpvi.models.reachable import check_reach
 from bdpvi.noise import secure
-from bdpvi.noise.batches import BatchPlan
-from bdpvi.noise.keys import Key
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import Clip, clipped_sum, move, unchanged
-from bdpvi.programs.program import Draw, Program
-from bdpvi.programs.reading import read
-from bdpvi.programs.sources import Batch
 from bdpvi.releases import basis
 from bdpvi.releases.steps import Steps
-
-
-class Client:
-    """One owner of records. It sends nothing but the results of :meth:`answer`.
-
-    Args:
-        model: the Pyro model of all clients, see :mod:`bdpvi.models.contract`.
-        data: the client's records, perhaps none. A record that does not fit the model is left out.
-        rounds: the settings of all clients.
-        seed: of the records' coins; None for a secret one.
-
-    Raises:
-        ValueError: from the model's own ``check(data)``, if it has one.
-    """
-
-    def __init__(
-        self, model: Model, data: Dataset, rounds: Rounds, seed: int | None = None
-    ) -> None:
-        data = fitting(model, data).to(data.x.device)
-        check = getattr(model, "check", None)
-        if check is not None:
-            check(data)
-        check_reach([data.x, data.y], model=model)
-        self.rounds, self._data, self._ids = rounds, data, data.ids.to(HOST)
-        # No record is needed to read the model, and the guide is the server's.
-        program = _read(model, MeanField(model), blank(data).to(data.x.device))
-        self._program = replace(program, arguments=Arguments.of((data.x, data.y), {}))
-        secret = secrets.randbits(128) if seed is None else seed
-        self._plan = BatchPlan(steps=1, rate=rounds.record_rate or 1.0, seed=secret)
-
-    def answer(self, round: int, point: Tensor) -> Tensor:
-        """Return the sum of the clipped scores of a Poisson sample of the records, (d,) float64.
-
-        The sum is clipped, and includes this client's noise share if clients add the noise. Without
-        noise shares the aggregator sees it in the clear: :mod:`bdpvi.federated.rounds` says who may
-        see it. A score that is not finite counts as zero, and the owner is told.
-
-        Args:
-            round: the round's number, which decides the coins.
-            point: w, (d,).
-
-        Raises:
-            ValueError: if the point has another size.
-        """
-        rounds, x = self.rounds, self._data.x
-        if point.shape != (rounds.size,):
-            raise ValueError(f"point must have shape ({rounds.size},), got {tuple(point.shape)}")
-        chosen = self._plan.batch(round, self._ids).nonzero()[:, 0]
-        clip = Clip(bound=rounds.record_clip or _LONGEST)
-        with isolated(x, self._plan.noise_seed(round)):
-            draw = Draw(onto(point.to(x.dtype), x.device), {}, x.new_zeros(()))
-            batch = Batch(self._program.arguments.rows, chosen)
-            slopes, ignored = clipped_sum(self._program, draw, batch, clip, clip.bound)
-        tell_owner(ignored, "record", "a score is not finite")
-        total = -clip.bound * slopes
-        if rounds.noise_shares is None:
-            return rounds.clip_update(total)
-        key = None if rounds.seed is None else Key.of_seed(self._plan.seed).child("share", round)
-        return rounds.share(total, key)
-
-
-class Server:
-    """Trains the guide. It sees no records, only noisy sums and the shape of a table.
-
-    Args:
-        model: the Pyro model of all clients.
-        guide: a guide of :mod:`bdpvi.guides`, whose start must be public.
-        like: records that only give the number of columns, such as :func:`blank` returns.
-        rounds: number of rounds over which the default optimiser's learning rate falls.
-        optim: a Pyro optimiser, by default Adam with a decaying learning rate.
-        seed: seed of the base noise; None draws a secret one, though it may be public.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        guide: Guide,
-        like: Dataset,
-        *,
-        rounds: int = 100,
-        optim: PyroOptim | None = None,
-        seed: int | None = None,
-    ) -> None:
-        check_steps(guide)
-        self._like, self._program = blank(like).x, _read(model, guide, blank(like))
-        self._optim = fused(fresh(optim or default_optimiser(rounds, LEARNING_RATE)))
-        self._plan = BatchPlan(steps=rounds, seed=secrets.randbits(128) if seed is None else seed)
-        self.updates = 0
-        with unchanged(self._program):
-            try:
-                zeros = torch.zeros(self.size, dtype=torch.float64)
-                move(self._program, fresh(self._optim), self._draw(), zeros, 0)
-            except Exception as error:  # whatever an optimiser of the user's raises
-                raise ValueError(
-                    f"optim raised {type(error).__name__} in a step without records "
-                    f"({error!s:.200}). Nothing was charged"
-                ) from error
-
-    @property
-    def size(self) -> int:
-        """d, the number of latents."""
-        return self._program.size
-
-    @property
-    def parameters(self) -> dict[str, Tensor]:
-        """The guide's constrained parameters after all updates so far. They may be published."""
-        return {name: value.detach() for name, value in self._values().items()}
-
-    def point(self) -> Tensor:
-        """Return the draw from the guide at which clients compute their next answer, (d,)."""
-        return self._draw().latents.detach()
-
-    def update(self, total: Tensor) -> None:
-        """Move the guide by one step of the optimiser.
-
-        Args:
-            total: a noisy, unbiased sum of all records' clipped scores at :meth:`point`, (d,).
-
-        Raises:
-            ValueError: if ``total`` is not finite or has another size.
-            FloatingPointError: if the guide stops being finite.
-        """
-        if total.shape != (self.size,):
-            raise ValueError(f"total must have shape ({self.size},), got {tuple(total.shape)}")
-        validate.finite("total", total)
-        with isolated(self._like):
-            move(self._program, self._optim, self._draw(), -total, self.updates)
-            decay(self._optim)
-        self.updates += 1
-
-    def _draw(self) -> Draw:
-        """Return the round's draw, the same for the point and for the update after it."""
-        seed = self._plan.noise_seed(self.updates)
-        with isolated(self._like, seed), Parameters(self._values()):
-            return self._program.draw()
-
-    def _values(self) -> dict[str, Tensor]:
-        """Return the constrained parameters, as functions of the trained ones."""
-        own, supports = self._program.parameters, self._program.constraints
-        return {name: transform_to(supports[name])(value) for name, value in own.items()}
-
-
-def _read(model: Model, guide: Guide, like: Dataset) -> Program:
-    """Return the program of one made-up record."""
-    with isolated(like.x):
-        guide.setup(like.x, like.y)
-        return read(model, guide, Trace_ELBO(), Arguments.of((like.x, like.y), {}))
-
-
-_LONGEST = 1e100
-"""Bound on a score where none is asked for: a sum of scores stays finite."""
-LEARNING_RATE = 0.1
-"""Adam's first learning rate: a fit has about 100 rounds where SVI has 1,000 steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,7 +148,7 @@ def fit_federated(
 ) -> FederatedFit:
     """Train a guide on separate tables by federated rounds simulated on this machine.
 
-    Over a network, :class:`Client` and :class:`Server` do the same by exchanging messages.
+    Over a network, the sides of :mod:`bdpvi.federated.parties` do the same by messages.
 
     Args:
         model: a Pyro model of records, see :mod:`bdpvi.models.contract`.
@@ -362,8 +196,7 @@ def fit_federated(
     if settings.size != server.size:
         raise ValueError(
             f"federation has size={settings.size}, but the model has "
-            f"{several(server.size, 'latent')}: make "
-            f"Rounds(size={server.size}, ...)"
+            f"{several(server.size, 'latent')}: make Rounds(size={server.size}, ...)"
         )
     there = [
         Client(model, data, settings, seed_of(settings.seed, number + 1))
@@ -399,18 +232,6 @@ def seed_of(seed: int | None, who: int) -> int | None:
     return int(np.random.SeedSequence((seed, who)).generate_state(1, np.uint64)[0])
 
 
-def blank(data: Dataset) -> Dataset:
-    """Return one record of zeros with the columns of ``data``, on the CPU.
-
-    >>> blank(Dataset(torch.ones(3, 2), torch.ones(3))).x
-    tensor([[0., 0.]], dtype=torch.float64)
-    """
-    return Dataset(
-        torch.zeros(1, *data.x.shape[1:], dtype=torch.float64, device=HOST),
-        torch.zeros(1, *data.y.shape[1:], dtype=torch.float64, device=HOST),
-    )
-
-
 def _check_clients(clients: Sequence[Dataset], settings: Rounds) -> None:
     """Raise ValueError unless there are as many as expected, all with the same columns."""
     if len(clients) != settings.clients:
@@ -423,8 +244,7 @@ def _check_clients(clients: Sequence[Dataset], settings: Rounds) -> None:
         if data.x.shape[1:] != first.x.shape[1:] or data.y.shape[1:] != first.y.shape[1:]:
             raise ValueError(
                 f"clients[{number}] has {several(data.x.shape[1], 'column')}, clients[0] "
-                f"{first.x.shape[1]}: "
-                "all need the same"
+                f"{first.x.shape[1]}: all need the same"
             )
         if data.feature_names != first.feature_names:
             raise ValueError(

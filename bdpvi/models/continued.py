@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyro.distributions as dist
 import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from bdpvi.models.losses import ContinuedPoisson
-
 
 class Continued(dist.TorchDistribution):  # type: ignore[misc]
-    """Likelihood of counts by :class:`.ContinuedPoisson`: Poisson's up to half the largest count.
+    """Likelihood of counts, Poisson's up to half the largest count.
+
+    The loss is :class:`bdpvi.models.poisson.ContinuedPoisson`.
 
     It is concave in the predictor: an ordinary, above the kink unnormalised, likelihood.
 
@@ -19,6 +21,7 @@ class Continued(dist.TorchDistribution):  # type: ignore[misc]
         predictors: any shape.
         loss: gives the largest count.
 
+    >>> from bdpvi.models.poisson import ContinuedPoisson
     >>> a, y = torch.tensor([0.0, 9.0]), torch.ones(2)
     >>> less = Continued(a, ContinuedPoisson(8.0)).log_prob(y) - dist.Poisson(a.exp()).log_prob(y)
     >>> less.round()
@@ -28,9 +31,7 @@ class Continued(dist.TorchDistribution):  # type: ignore[misc]
     arg_constraints = {"predictors": constraints.real}  # noqa: RUF012
     support = constraints.nonnegative_integer
 
-    def __init__(
-        self, predictors: Tensor, loss: ContinuedPoisson, validate_args: bool | None = None
-    ) -> None:
+    def __init__(self, predictors: Tensor, loss: Any, validate_args: bool | None = None) -> None:
         self.predictors, self.loss = predictors, loss
         super().__init__(predictors.shape, validate_args=validate_args)
 

@@ -1,18 +1,17 @@
-"""The library's models, by the names that files and commands use."""
+"""The library's regressions, by the names that files use."""
 
 from __future__ import annotations
 
+from typing import get_args
+
 import torch
 
-from bdpvi.models.classes import BayesianMultinomialRegression, BayesianOrdinalRegression
-from bdpvi.models.design import Design
+from bdpvi.models.linear import BayesianLinearRegression
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.regression import (
-    BayesianLinearRegression,
-    BayesianNegativeBinomialRegression,
-    BayesianPoissonRegression,
-)
-from bdpvi.models.weighing import Weighing
+from bdpvi.models.multinomial import BayesianMultinomialRegression
+from bdpvi.models.negative_binomial import BayesianNegativeBinomialRegression
+from bdpvi.models.ordinal import BayesianOrdinalRegression
+from bdpvi.models.poisson import BayesianPoissonRegression
 
 OfNumbers = (
     BayesianLinearRegression | BayesianPoissonRegression | BayesianNegativeBinomialRegression
@@ -21,36 +20,11 @@ OfNumbers = (
 OfClasses = BayesianMultinomialRegression | BayesianOrdinalRegression
 """Regressions with a target of several labels."""
 Known = BayesianLogisticRegression | OfNumbers | OfClasses
-Smooth = BayesianLogisticRegression | OfNumbers
-"""Regressions whose ELBO may need integrals over one predictor alone: see :func:`smooth`."""
 
 
-def weighing(model: object) -> Weighing | None:
-    """Return a regression whose loss has public bounds, None for any other model.
-
-    >>> weighing(BayesianLogisticRegression(clip=0.5)) is None
-    True
-    >>> weighing(BayesianPoissonRegression.bounded(largest=9)).loss.bound
-    LossBound(score=9.0, curvature=4.5, concordance=1.0)
-    """
-    if isinstance(model, BayesianLogisticRegression | Design) and model.loss is not None:
-        return model
-    return None
-
-
-def smooth(model: object) -> Smooth | None:
-    """Return a regression with a convex loss of one predictor and no other unknown, None otherwise.
-
-    >>> smooth(BayesianLogisticRegression(clip=0.5)) is None
-    False
-    >>> smooth(BayesianPoissonRegression(largest=9)) is None
-    True
-    """
-    if type(model) is BayesianLogisticRegression:
-        return model
-    if isinstance(model, OfNumbers) and model.loss is not None:
-        return model
-    return None
+def known(model: object) -> bool:
+    """Whether a model is one of the regressions itself: a subclass may observe anything."""
+    return type(model) in get_args(Known)
 
 
 def shapes(model: Known, features: int) -> dict[str, tuple[int, ...]]:

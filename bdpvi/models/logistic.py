@@ -1,45 +1,105 @@
-"""Bayesian logistic regression with a bound on every record's score."""
+"""Bayesian logistic regression with a bound on every record's score.
+
+*Noisy scores.* With p the probability of the label that was observed, |s| = w(1 − p),
+h = wp(1 − p), and a contribution's length is w|x|(1 − p)√(1 + a²p²), a = c|x|. (1 − p)²(1 + a²p²)
+is at most 1 for all p iff a² ≤ min (2 − p)/(p(1 − p)²) = (11 + 5√5)/2, at p = (3 − √5)/2. Let A be
+the root of that, c = A/R. The matrix is then free: up to |x| = R the length is at most |x|. Beyond
+R, the maximum m(a) is at p = (1 + √(1 − 8/a²))/4, and w = R/(|x| m(a)). At β = 0 every record has
+|s| = w/2 and h = w/4.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.dataset import Dataset
+from bdpvi._ground.types import BELOW
 from bdpvi.models.contract import Model
-from bdpvi.models.losses import Logistic
-from bdpvi.models.priors import Prior, sampled
-from bdpvi.models.weighing import (
-    CONSTANT,
-    LIMIT,
-    longest_row,
-    usual_norm,
-    usual_precision,
-    weights_within,
-    within,
-)
+from bdpvi.models.family import LIMIT, Family, check_norm, disjoint, within
+from bdpvi.models.losses import LossBound, PredictorLoss, logistic_slopes
+from bdpvi.models.scores import Parts, ScoreParts
+
+FREE = math.sqrt((11 + 5 * math.sqrt(5)) / 2)
+"""A of noisy scores."""
 
 
-def departure(w: Tensor, intercept_mean: float) -> Tensor:
-    """Return weights minus their prior mean, 0 except for the intercept, the last, (..., d).
+@dataclass(frozen=True)
+class LogisticLoss(PredictorLoss):
+    """ln(1 + e^{−a}), a the predictor times 2y − 1: the rows of the design have that sign."""
 
-    >>> departure(torch.tensor([[1.0, 2.0]]), 0.5)
-    tensor([[1.0000, 1.5000]])
+    bound = LossBound(1.0, 0.25, 1.0)
+
+    def value(self, a: Tensor, y: Tensor) -> Tensor:
+        """Return ℓ; the target is in the rows' sign."""
+        return -logsigmoid(a)
+
+    def slopes(self, a: Tensor, y: Tensor, degree: int) -> list[Tensor]:
+        """Return the derivatives."""
+        return logistic_slopes(a, degree)
+
+    def smoothed(self, mean: Tensor, variance: Tensor, mark: Tensor, order: int) -> Tensor:
+        """Return the expectations; the mark bounds a record's slope."""
+        from bdpvi.models.quadrature import derivatives
+
+        return derivatives(mean, variance, mark, order)
+
+    def steepest(self, mark: Tensor) -> Tensor:
+        """Return a bound on the slope of each record's loss, (N,)."""
+        return mark.clamp(max=1)
+
+
+@dataclass(frozen=True)
+class LogisticScores(ScoreParts):
+    """Labels 0 and 1."""
+
+    link: ClassVar = "logit"
+    furthest: ClassVar[float] = 3.0
+    typical: ClassVar[float] = 0.115
+    widest: ClassVar[float] = 2.5
+
+    def first(self, x: Tensor, y: Tensor, radius: float) -> Parts:
+        """Return the parts at 0."""
+        bound, ratio = radius / math.sqrt(2), 2 / radius
+        lengths = torch.linalg.vector_norm(x, dim=1)
+        long = lengths / 2 * (1 + (ratio * lengths / 2) ** 2).sqrt()
+        w = BELOW * (bound / long).clamp(max=1)
+        return Parts(w * (y - 0.5), w / 4, None, bound, ratio)
+
+    def parts(self, x: Tensor, y: Tensor, radius: float, point: Tensor, clip: float) -> Parts:
+        """Return the parts at a point."""
+        lengths, p = torch.linalg.vector_norm(x, dim=1), torch.sigmoid(x @ point)
+        w = BELOW * (radius / (lengths * largest_logistic(FREE * lengths / radius))).clamp(max=1)
+        return Parts(w * (y - p), w * p * (1 - p), None, radius, FREE / radius)
+
+    def longest(self, radius: float, clip: float, variance: float) -> float:
+        """Return v = R: no score is cut."""
+        return radius
+
+    def unit(self, columns: int, radius: float) -> float:
+        """Return B/c."""
+        return radius**2 / FREE
+
+
+def largest_logistic(a: Tensor) -> Tensor:
+    """Return m(a) = max over p of (1 − p)√(1 + a²p²).
+
+    >>> largest_logistic(torch.tensor([1.0, FREE, 8.0], dtype=torch.float64))
+    tensor([1.0000, 1.0000, 2.0635], dtype=torch.float64)
     """
-    if not intercept_mean:
-        return w
-    return torch.cat([w[..., :-1], w[..., -1:] - intercept_mean], -1)
+    at = (1 + (1 - 8 / (a * a).clamp(min=8)).sqrt()) / 4
+    return ((1 - at) * (1 + (a * at) ** 2).sqrt()).clamp(min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BayesianLogisticRegression:
+class BayesianLogisticRegression(Family):
     """Bayesian logistic regression with prior N(0, s²I) and bounded influence of every record.
 
     By default a record with features x, clipped at ±limit, and z = (x, 2) has the weight
@@ -88,6 +148,10 @@ class BayesianLogisticRegression:
     (True, True)
     """
 
+    target: ClassVar = "label"
+    rule: ClassVar[str] = "be 0 or 1"
+    ratio: ClassVar[str] = "odds ratio"
+
     prior_scale: float | None = None
     intercept: bool | None = None
     clip: float | None = None
@@ -105,15 +169,14 @@ class BayesianLogisticRegression:
         for name in ("prior_scale", "clip", "limit"):
             if (value := getattr(self, name)) is not None:
                 validate.single(name, value)
-        if self.weight_norm is not None and not self.weight_norm > 0:
-            raise ValueError(f"weight_norm must be positive, got {self.weight_norm!r}")
+        check_norm(self.weight_norm)
         if self.clip is not None and self.weight_norm not in (None, math.inf):
             raise ValueError(
                 f"clip={self.clip!r} and weight_norm={self.weight_norm!r} both bound scores: give "
                 "one of them"
             )
         # Checks that do not depend on the data's width.
-        if self.weighted:
+        if self.weighs:
             usual: dict[str, object] = {"intercept": True, "limit": LIMIT}
         else:
             usual = {"intercept": False, "prior_scale": 1.0, "weight_norm": math.inf}
@@ -147,17 +210,41 @@ class BayesianLogisticRegression:
     @property
     def plain(self) -> BayesianLogisticRegression:
         """The model without record weights, for mechanisms that bound influence themselves."""
-        return replace(self, weight_norm=math.inf) if self.weighted else self
+        return replace(self, weight_norm=math.inf) if self.weighs else self
 
     @property
-    def weighted(self) -> bool:
+    def weighs(self) -> bool:
         """Whether records have weights."""
         return self.clip is None and self.weight_norm != math.inf
 
     @property
-    def constant(self) -> float:
-        """The column of the intercept."""
-        return CONSTANT if self.weighted else 1.0
+    def centre(self) -> float:
+        """The intercept's prior mean."""
+        return self.intercept_mean
+
+    @property
+    def loss(self) -> LogisticLoss | None:
+        """The loss of a record; None with clipped scores, whose curvature ends at once."""
+        return LogisticLoss() if self.clip is None else None
+
+    @property
+    def smooth(self) -> bool:
+        """Whether it is this model itself: a subclass may observe anything."""
+        return type(self) is BayesianLogisticRegression
+
+    @property
+    def score_parts(self) -> LogisticScores:
+        """A record's contribution to noisy scores."""
+        return LogisticScores()
+
+    @property
+    def levels(self) -> tuple[tuple[int, ...], ...]:  # type: ignore[override]
+        """Column numbers of the levels of each category, which a summary compares."""
+        return self.one_hot or ()
+
+    def weighted_norm(self, weights: int) -> float:
+        """Return C, the largest norm of a weighted row; inf if there is none."""
+        return super().weighted_norm(weights) if self.clip is None else self.clip
 
     def score_bound(self, weights: int) -> float:
         """Return C, the bound on the norm of any record's score; inf if there is none.
@@ -165,53 +252,21 @@ class BayesianLogisticRegression:
         Args:
             weights: number of weights, including the intercept.
         """
-        if self.clip is not None:
-            return self.clip
-        if self.weight_norm is not None:
-            return float(self.weight_norm)
-        return usual_norm(self._counted(weights), bool(self.intercept) * self.constant)
+        return self.weighted_norm(weights)
 
-    def weighted_norm(self, weights: int) -> float:
-        """Return C, the largest norm of a weighted row; inf if there is none."""
-        return self.score_bound(weights)
-
-    @property
-    def loss(self) -> Logistic | None:
-        """The loss of a record; None with clipped scores, whose curvature ends at once."""
-        return Logistic() if self.clip is None else None
+    def _weight_scale(self, weights: int) -> float:
+        return float(self.precision(weights) ** -0.5)
 
     def terms(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of the design times 2y − 1, (N, n), and the targets."""
         return (2 * y - 1).unsqueeze(1) * self.design(x), y
 
-    def _counted(self, weights: int) -> int:
-        """Return d, the number of features, counting each category as one."""
-        extra = sum(len(group) - 1 for group in self.one_hot or ())
-        return max(weights - bool(self.intercept) - extra, 0)
-
-    def longest(self, weights: int) -> float:
-        """Return B, the length of the longest row of a design; inf without a limit."""
-        limit = math.inf if self.limit is None or self.correlation else float(self.limit)
-        return longest_row(self._counted(weights), limit, bool(self.intercept) * self.constant)
-
-    def precision(self, weights: int) -> float:
-        """Return 1/s², the prior's precision: λ = 4CB by default."""
-        if self.prior_scale is not None:
-            return self.prior_scale**-2
-        return usual_precision(Logistic.bound, self.score_bound(weights), self.longest(weights))
-
-    def record_weights(self, design: Tensor) -> Tensor:
-        """Return ω, the weight of every record, (N,): 1 where records are not weighted."""
-        norm = self.score_bound(design.shape[1]) if self.weighted else math.inf
-        return weights_within(design, norm)
-
-    @property
-    def levels(self) -> tuple[tuple[int, ...], ...]:
-        """Column numbers of the levels of each category, which a summary compares."""
-        return self.one_hot or ()
+    def mark(self, rows: Tensor, y: Tensor) -> Tensor:
+        """Return the bound on the slope of each record's loss in the logit, (N,)."""
+        return self.slope_bound(rows)
 
     def identified(self, features: int) -> Tensor:
-        """Return the identified sums of weights, as :meth:`.regression.Design.identified`.
+        """Return the identified sums of weights: without an intercept, each alone.
 
         >>> told = BayesianLogisticRegression.unweighted(intercept=True, one_hot=((0, 1),))
         >>> told.identified(2)[2]
@@ -219,7 +274,7 @@ class BayesianLogisticRegression:
         """
         if not self.intercept or self.correlation:
             return torch.eye(features + bool(self.intercept), dtype=torch.float64)
-        return identified(features + 1, self.levels)
+        return super().identified(features)
 
     def design(self, x: Tensor) -> Tensor:
         """Return the design matrix, (N, d): the features transformed by the arguments.
@@ -252,10 +307,6 @@ class BayesianLogisticRegression:
             x = x.index_copy(1, columns, some)
         return x
 
-    def departure(self, w: Tensor) -> Tensor:
-        """Return the weights minus their prior mean, (..., d)."""
-        return departure(w, self.intercept_mean / self.constant)
-
     def slope_bound(self, design: Tensor) -> Tensor:
         """Return the bound on each record's derivative in the logit, (N,); inf if unclipped."""
         norms = torch.linalg.vector_norm(design, dim=1)
@@ -281,68 +332,36 @@ class BayesianLogisticRegression:
         slope = likelihood_slope(signed @ w, self.slope_bound(design)) * self.record_weights(design)
         return slope.unsqueeze(1) * signed
 
-    def priors(self, x: Tensor) -> dict[str, Prior]:
-        """Return the prior of the weights ``w``, (d,), for features ``x``."""
-        weights = x.shape[1] + bool(self.intercept)
-        mean = -self.departure(x.new_zeros(weights))
-        return {"w": Prior(mean, x.new_tensor(self.precision(weights) ** -0.5))}
-
     def means(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the probabilities of 1, (N,); a clip only concerns the fit."""
-        return torch.sigmoid(self.design(x) @ latents["w"])
+        return torch.sigmoid(self.predictors(latents, x))
 
-    def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
-        """Sample the weights and observe the records."""
-        import pyro
+    def probabilities(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return the probabilities of 0 and 1, (N, 2)."""
+        of_one = self.means(latents, x)
+        return torch.stack([1 - of_one, of_one], dim=-1)
+
+    def likelihood(self, latents: Mapping[str, Tensor], x: Tensor) -> Any:
+        """Return the Pyro distribution of the targets."""
         import pyro.distributions as dist
 
         from bdpvi.models.clipped import ClippedBernoulli
 
-        w = sampled(self.priors(x))["w"]
         design = self.design(x)
-        weights = self.record_weights(design)
-        with pyro.plate("records", len(x)), pyro.poutine.scale(scale=weights):
-            if self.clip is None:
-                likelihood = dist.Bernoulli(logits=design @ w)
-            else:
-                likelihood = ClippedBernoulli(design @ w, self.slope_bound(design))
-            pyro.sample("y", likelihood, obs=y)
+        if self.clip is None:
+            return dist.Bernoulli(logits=design @ latents["w"])
+        return ClippedBernoulli(design @ latents["w"], self.slope_bound(design))
 
-    def takes(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return a mask of the records that the model accepts, with targets 0 or 1, (N,)."""
+    def fits(self, y: Tensor) -> Tensor:
+        """Return a mask of the labels 0 and 1."""
         return (y == 0) | (y == 1)
-
-    def check(self, data: Dataset) -> None:
-        """Raise ValueError unless every target of ``data`` is 0 or 1.
-
-        A single class is accepted: the prior keeps the posterior proper, and a mechanism that
-        refused some tables would distinguish them from their neighbours.
-        """
-        values = torch.unique(data.y)
-        if not bool(((values == 0) | (values == 1)).all()):
-            raise ValueError(f"y must be 0 or 1, got {values[:5].tolist()}")
 
 
 def with_categories(model: Model, one_hot: tuple[tuple[int, ...], ...] | None) -> Model:
     """Return the model with these categories, if it weights records and has none yet."""
-    if type(model) is BayesianLogisticRegression and model.weighted and model.one_hot is None:
+    if type(model) is BayesianLogisticRegression and model.weighs and model.one_hot is None:
         return replace(model, one_hot=one_hot) if one_hot else model
     return model
-
-
-def identified(weights: int, levels: Sequence[Sequence[int]]) -> Tensor:
-    """Return the identified sums of p weights, the last of them the intercept, (p, p).
-
-    Args:
-        weights: p.
-        levels: places of the weights of each category's levels.
-    """
-    sums = torch.eye(weights, dtype=torch.float64)
-    for places in levels:
-        sums[-1, list(places)] = 1 / len(places)
-    for places in map(list, levels):
-        sums[places] += sums[-1].index_fill(0, torch.tensor(places), 0.0)
-    return sums
 
 
 def _places(name: str, group: tuple[int, ...], x: Tensor) -> Tensor:
@@ -350,14 +369,3 @@ def _places(name: str, group: tuple[int, ...], x: Tensor) -> Tensor:
     if max(group) >= x.shape[1]:
         raise ValueError(f"{name} has column {max(group)} of {several(x.shape[1], 'feature')}")
     return torch.tensor(group, device=x.device)
-
-
-def disjoint(name: str, groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """Return disjoint groups of column numbers as tuples; ``name`` is the argument's name."""
-    columns = [column for group in groups for column in group]
-    whole = all(isinstance(column, int) and column >= 0 for column in columns)
-    if not whole or not all(groups) or len(set(columns)) < len(columns):
-        raise ValueError(
-            f"{name} must hold column numbers from 0 on, each at most once, got {groups!r}"
-        )
-    return tuple(tuple(group) for group in groups)

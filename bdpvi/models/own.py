@@ -27,12 +27,8 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.design import Design
-from bdpvi.models.logistic import departure
-from bdpvi.models.losses import LossBound, StatedLoss
-from bdpvi.models.priors import Prior
-from bdpvi.models.weighing import LIMIT
+from bdpvi.models.family import LIMIT, Regression
+from bdpvi.models.losses import LossBound, PredictorLoss
 
 HIGHEST = 6
 """The highest derivative that :class:`.LossBound` is stated for."""
@@ -43,11 +39,52 @@ _ROUNDING = 1e-8
 """Error of a derivative, relative to its largest stated value: softplus of torch has 2e-9."""
 
 
+@dataclass(frozen=True)
+class StatedLoss(PredictorLoss):
+    """The loss of a likelihood of one's own, with bounds that are stated and not proved.
+
+    Derivatives are by automatic differentiation.
+
+    Args:
+        family: the Pyro distribution of N targets for predictors (N,).
+        bound: as stated.
+
+    >>> from torch.distributions import Bernoulli
+    >>> loss = StatedLoss(lambda a: Bernoulli(logits=a), LossBound(1.0, 0.25, 1.0))
+    >>> [round(float(one), 4) for one in loss.slopes(torch.tensor([1.0]), torch.ones(1), 3)]
+    [-0.2689, 0.1966, -0.0909]
+    """
+
+    family: Callable[[Tensor], Any]
+    bound: LossBound
+
+    stated: ClassVar[bool] = True
+
+    def value(self, a: Tensor, y: Tensor) -> Tensor:
+        """Return ℓ; shapes are broadcast."""
+        a, y = torch.broadcast_tensors(a, y)
+        each: Tensor = -self.family(a.flatten()).log_prob(y.flatten())
+        return each.reshape(a.shape)
+
+    def slopes(self, a: Tensor, y: Tensor, degree: int) -> list[Tensor]:
+        """Return the derivatives from the first to that of ``degree``."""
+        slopes: list[Tensor] = []
+        with torch.enable_grad():
+            at = torch.broadcast_tensors(a, y)[0].detach().clone().requires_grad_()
+            last = self.value(at, y)
+            for k in range(degree):
+                if not last.requires_grad:  # it is constant
+                    last = at * 0
+                (last,) = torch.autograd.grad(last.sum(), at, create_graph=k + 1 < degree)
+                slopes.append(last.detach())
+        return slopes
+
+
 @dataclass(frozen=True, kw_only=True)
-class OwnRegression(Design):
+class OwnRegression(Regression):
     """A regression with a likelihood of your own in a linear predictor, and stated bounds on it.
 
-    Records are weighted and the prior is set as by :meth:`Design.bounded`. Targets beyond the
+    Records are weighted and the prior is set as by :meth:`.Regression.bounded`. Targets beyond the
     public ``targets`` are clipped to them.
 
     Args:
@@ -59,7 +96,7 @@ class OwnRegression(Design):
         targets: smallest and largest target, public.
         whole: whether targets are whole numbers.
         middle: public prior mean of the intercept.
-        prior_scale, limit, levels, weight_norm: as in :class:`Design`.
+        prior_scale, limit, levels, weight_norm: as in :class:`.Regression`.
 
     Raises:
         ValueError: if a random public point contradicts ``bound``, with its kind; or an argument is
@@ -89,6 +126,7 @@ bounds that hold at every predictor and target
     weight_norm: float | None = None
 
     kind: ClassVar[str] = "own"
+    target: ClassVar = "number"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,31 +197,27 @@ bounds that hold at every predictor and target
         a = centre + sizes * torch.randn(_POINTS, generator=g, dtype=torch.float64, device="cpu")
         return a, y, 2 * uniform() * unit
 
-    def departure(self, w: Tensor) -> Tensor:
-        """Return the weights minus their prior mean, (..., n)."""
-        return departure(w, self.middle / self.constant)
+    @property
+    def centre(self) -> float:
+        """The intercept's prior mean."""
+        return self.middle
 
-    def priors(self, x: Tensor) -> dict[str, Prior]:
-        """Return the prior of the weights."""
-        return {"w": self.weight_prior(x, intercept_mean=self.middle)}
+    @property
+    def rule(self) -> str:  # type: ignore[override]
+        """What targets must do, in words."""
+        return "be whole numbers" if self.whole else "be finite"
 
     def likelihood(self, latents: Mapping[str, Tensor], x: Tensor) -> Any:
         """Return the Pyro distribution of the targets."""
         return self.family(self.predictors(latents, x))
 
-    def cut(self, y: Tensor | None) -> Tensor | None:
-        """Return the targets within their public bounds, if there are any."""
-        return None if y is None else y.clamp(*self.targets)
+    def cut(self, y: Tensor) -> Tensor:
+        """Return the targets within their public bounds."""
+        return y.clamp(*self.targets)
 
-    def takes(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return a mask of the records that the model accepts, (N,)."""
+    def fits(self, y: Tensor) -> Tensor:
+        """Return a mask of the valid targets, (N,)."""
         return y.isfinite() & ((y == y.round()) if self.whole else True)
-
-    def check(self, data: Dataset) -> None:
-        """Raise ValueError unless targets are finite, and whole numbers where they have to be."""
-        super().check(data)
-        rule = "be whole numbers" if self.whole else "be finite"
-        validate.every("y", data.y, self.takes(data.x, data.y), rule)
 
 
 def _contradicted(bound: LossBound, here: Sequence[Tensor]) -> tuple[str, str] | None:

@@ -8,15 +8,14 @@ noise in a coefficient, of which a count's mean is the exponential, could make i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, constraints
 
 from bdpvi.models.contract import Model
-from bdpvi.models.kinds import OfClasses, OfNumbers
-from bdpvi.models.logistic import BayesianLogisticRegression
+from bdpvi.models.kinds import known
 
 Formula = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 
@@ -34,9 +33,7 @@ def predictive_means(model: Model, latents: Mapping[str, Tensor], x: Tensor) -> 
             it names, has no positive exposure.
     """
     check_exposures(model, x)
-    if _is(model, BayesianLogisticRegression):
-        return _each(model.means, latents, x)  # type: ignore[attr-defined]
-    if _is(model, *get_args(OfNumbers)):
+    if known(model) and model.target != "class":  # type: ignore[attr-defined]
         return within_bounds(model, _each(model.means, latents, x))  # type: ignore[attr-defined]
 
     def mean(name: str, law: Any) -> Tensor:
@@ -80,9 +77,7 @@ def class_probabilities(model: Model, latents: Mapping[str, Tensor], x: Tensor) 
     Raises:
         ValueError: if the target is neither 0 or 1 nor one of several classes.
     """
-    if _is(model, BayesianLogisticRegression):
-        return _of_one(predictive_means(model, latents, x))
-    if _is(model, *get_args(OfClasses)):
+    if known(model) and model.target in ("label", "class"):  # type: ignore[attr-defined]
         return _each(model.probabilities, latents, x)  # type: ignore[attr-defined]
 
     def probabilities(name: str, law: Any) -> Tensor:
@@ -93,25 +88,15 @@ def class_probabilities(model: Model, latents: Mapping[str, Tensor], x: Tensor) 
                 f"model: target {name!r} is {type(law).__name__} and not 0 or 1 or one of several "
                 "classes, so it has no class and no probability; use predict_mean"
             )
-        return _of_one(law.mean)
+        return torch.stack([1 - law.mean, law.mean], dim=-1)
 
     return _traced(model, latents, x, probabilities)
-
-
-def _of_one(probability: Tensor) -> Tensor:
-    """Return the probabilities of 0 and 1 from those of 1, (..., 2)."""
-    return torch.stack([1 - probability, probability], dim=-1)
-
-
-def _is(model: Model, *kinds: type) -> bool:
-    """Whether the model is of one of these kinds itself: a subclass may observe anything."""
-    return type(model) in kinds
 
 
 def _each(formula: Formula, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """Return a formula's value for each of k values of the latents, (k, N, ...)."""
     with torch.no_grad():
-        return torch.vmap(lambda one: formula(one, x), chunk_size=256)(_beside(latents, x))
+        return torch.vmap(lambda draw: formula(draw, x), chunk_size=256)(_beside(latents, x))
 
 
 def _traced(

@@ -13,14 +13,13 @@ import secrets
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.reachable import check_reach
-from bdpvi.networks.autocast import Autocast
 from bdpvi.networks.gradients import Batch, Loss, trainable
 from bdpvi.networks.preflight import make_gradients, without_gradient
 from bdpvi.networks.private import Private
@@ -164,7 +163,7 @@ def make_private(
         length=len(held),
         seed=settings.seed,
         assumptions=(
-            *basis.given(whose, **_arrays(held)),
+            *basis.given(whose, **held.tensors),
             *(Assumption.ROUNDED_SIZE,) * (settings.records is None),
         ),
     )
@@ -179,7 +178,7 @@ def make_private(
     check_optimizer(optimizer, module)
     batches = _made_up(held, module, settings)
     check_rehearsed(optimizer, module)
-    tables = tree_leaves(held.source) if isinstance(held.source, tuple) else [held.source]
+    tables = [*held.tensors.values()] or [held.source]
     check_reach(tables, len(held), module=module, loss=loss, optimizer=optimizer)
     check_module(module, batches[-1])
     check_loss(loss, module, batches[-1])
@@ -187,8 +186,9 @@ def make_private(
     fixed = without_gradient(module, loss, batches)
     name = {"kind": "steps", "of": secrets.token_hex(8)}
     charged = Steps(ledger, mechanism.event(1), **name, block=BLOCK, most=settings.steps)
-    autocast = Autocast(module, gradients, batches[-1])
-    return Private(module, optimizer, gradients, held, counted, mechanism, charged, fixed, autocast)
+    return Private(
+        optimizer, gradients, held, counted, mechanism, charged, fixed=fixed, made_up=batches[-1]
+    )
 
 
 def nearest_power(records: int) -> int:
@@ -198,16 +198,6 @@ def nearest_power(records: int) -> int:
     [1, 1, 1024, 2048]
     """
     return 1 << round(math.log2(max(records, 1)))
-
-
-def _arrays(held: IndexedRecords) -> dict[str, Tensor]:
-    """Return the tensors of records in memory, by names for their owner."""
-    if not isinstance(held.source, tuple):
-        return {}
-    x, y = held.source
-    leaves = tree_leaves(x)
-    names = ["x"] if len(leaves) == 1 else [f"x[{at}]" for at in range(len(leaves))]
-    return {**dict(zip(names, leaves, strict=True)), "y": y}
 
 
 def _made_up(held: IndexedRecords, module: nn.Module, settings: DPSGDSettings) -> list[Batch]:

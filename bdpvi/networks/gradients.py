@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -81,6 +82,39 @@ def one_by_one(module: nn.Module, loss: Loss, batch: Batch) -> list[Tensor]:
     ]
 
 
+@contextmanager
+def entered(module: nn.Module) -> Iterator[list[str]]:
+    """Yield the names of the layers currently in their forward pass, innermost last."""
+    names: list[str] = []
+
+    def begin(name: str) -> Callable[..., None]:
+        return lambda *_: names.append(name)
+
+    def end(*_: Any) -> None:
+        names.pop()
+
+    hooks = []
+    for name, layer in module.named_modules():
+        hooks.append(layer.register_forward_pre_hook(begin(name)))
+        hooks.append(layer.register_forward_hook(end))
+    try:
+        yield names
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def blamed(module: nn.Module, names: Sequence[str]) -> str:
+    """Return what to call the layer that failed, given those that :func:`entered` yields."""
+    name = names[-1] if names else ""
+    return f"layer {name!r} ({type(module.get_submodule(name)).__name__})" if name else "module"
+
+
+def forked(device: torch.device) -> AbstractContextManager[None]:
+    """Return a context after which torch's random state, there and on the host, is as before."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
 class RecordGradients:
     """The gradients that a private step needs from a network, some records at a time.
 
@@ -106,16 +140,14 @@ class RecordGradients:
         self, module: nn.Module, loss: Loss, physical_batch: int | None = None, each: Each = by_vmap
     ) -> None:
         self.module, self.loss, self.each = module, loss, each
+        self._tried: list[torch.dtype | None] = [None]
         weights = trainable(module)
         size = max(1, sum(weight.numel() for weight in weights))
         few = max(_NUMBERS // size, min(32, _ON_DEVICE // size))
         many = _ON_DEVICE // size if weights and weights[0].is_cuda else few
-        default = min(_MOST, max(1, many))
-        self.physical_batch = (
-            default
-            if physical_batch is None
-            else validate.positive_int("physical_batch", physical_batch)
-        )
+        if physical_batch is None:
+            physical_batch = min(_MOST, max(1, many))
+        self.physical_batch = validate.positive_int("physical_batch", physical_batch)
 
     def norms(self, batch: Batch) -> Tensor:
         """Return the L2 norm of each record's gradient, (B,).
@@ -143,13 +175,35 @@ class RecordGradients:
         parts = total.split([weight.numel() for weight in weights])
         return [part.view(weight.shape) for part, weight in zip(parts, weights, strict=True)]
 
+    def check_autocast(self, made_up: Batch) -> None:
+        """Try the current dtype of ``torch.autocast`` on made-up records, if it is new.
+
+        A layer may have gradients of single records in single precision alone. Every record would
+        then fail in a step, and count as zero: a charge for noise only.
+
+        Raises:
+            ValueError: naming the layer that fails.
+        """
+        device = made_up[1].device
+        on = torch.is_autocast_enabled(device.type)
+        now = torch.get_autocast_dtype(device.type) if on else None
+        if now in self._tried:
+            return
+        names: Sequence[str] = ()
+        try:
+            with forked(device), entered(self.module) as names:
+                self.norms(made_up)
+                self.clipped_sum(made_up, 1.0)
+        except Exception as error:  # whatever a module or vmap may raise
+            where = blamed(self.module, names)
+            raise ValueError(
+                f"torch.autocast in {now}: {where} has no gradients of single records there "
+                f"({error}). Nothing was charged; call step() outside torch.autocast"
+            ) from error
+        self._tried.append(now)
+
     def _chunks(self, batch: Batch) -> Iterator[list[Tensor]]:
         for start in range(0, len(batch[1]), self.physical_batch):
             some = slice(start, start + self.physical_batch)
             part = tree_map(lambda one: one[some], batch)  # noqa: B023
             yield self.each(self.module, self.loss, part)
-
-
-def trainable_here(layer: nn.Module) -> list[nn.Parameter]:
-    """Return a layer's own trainable weights, without sublayers' weights."""
-    return [weight for weight in layer.parameters(recurse=False) if weight.requires_grad]

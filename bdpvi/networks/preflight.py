@@ -16,11 +16,14 @@ from bdpvi.networks.gradients import (
     Loss,
     RecordGradients,
     alone,
+    blamed,
     by_vmap,
+    entered,
+    forked,
     one_by_one,
     trainable,
 )
-from bdpvi.networks.trial import TRIED_ROW, TrialRun, blamed, entered, still
+from bdpvi.networks.trial import TRIED_ROW, TrialRun, still
 
 _STEPS, _RATE = 3, 10.0
 """Trial steps of a copy of the module, enough to reveal what fails with large weights."""
@@ -114,7 +117,7 @@ def check_unchanged(
 
 def _check_steps(each: Each, module: nn.Module, loss: Loss, batch: Batch) -> None:
     """Take trial steps with a copy; refuse a module that changes its own weights in a step."""
-    with torch.random.fork_rng([batch[1].device] if batch[1].is_cuda else []):
+    with forked(batch[1].device):
         tried = deepcopy(module)
         made = RecordGradients(tried, loss, each=each)
         for _ in range(_STEPS):

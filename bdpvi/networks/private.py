@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from bdpvi._ground import validate
@@ -19,12 +19,11 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import require_same
 from bdpvi._ground.types import tell_owner
 from bdpvi.bayesian.accounting.accountant import Account
-from bdpvi.networks.autocast import Autocast
-from bdpvi.networks.gradients import RecordGradients, trainable
+from bdpvi.networks.gradients import Batch, RecordGradients, forked, trainable
 from bdpvi.networks.preflight import Fixed
 from bdpvi.networks.records import IndexedRecords
 from bdpvi.networks.refusals import check_frozen
-from bdpvi.noise.streams import stir
+from bdpvi.noise.secure import stir
 from bdpvi.privacy.cost import Bound, Cost, Exposure
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.ledger import Ledger
@@ -46,22 +45,23 @@ class Private:
 
     def __init__(
         self,
-        module: nn.Module,
         optimizer: Optimizer,
         gradients: RecordGradients,
         data: IndexedRecords,
         counted: IndexedRecords | None,
         mechanism: NoisySum,
         charged: Steps,
+        *,
         fixed: Fixed,
-        autocast: Autocast,
+        made_up: Batch,
     ) -> None:
+        module = gradients.module
         self.module, self.optimizer = module, optimizer
         self._mechanism = mechanism
         self.batch = torch.zeros(0, dtype=torch.int64)
         self._gradients, self._charged = gradients, charged
         self._data, self._counted = data, counted
-        self._weights, self._fixed, self._autocast = trainable(module), fixed, autocast
+        self._weights, self._fixed, self._made_up = trainable(module), fixed, made_up
         self._modes = [(layer, layer.training) for layer in module.modules()]
         self._place = 0
         self._norms = None if counted is None else NormCounts.none(counted.ids)
@@ -118,10 +118,10 @@ class Private:
             self._counted.check_length("panel")
         for layer, mode in self._modes:
             layer.training = mode
-        self._autocast.check()
+        self._gradients.check_autocast(self._made_up)
         self._charged.take()
         device = self._weights[0].device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with forked(device):
             # No coins are drawn twice if a run went back to an earlier state.
             step = self.steps - 1 if self.mechanism.seed is None else self._place
             self._place += 1
@@ -208,8 +208,10 @@ class Private:
         total = [torch.zeros_like(one, dtype=torch.float64) for one in self._weights]
         failed = 0
         for part, found in by_halves(of, self.batch):
-            failed += 0 if found is not None else len(part)
-            for whole, one in zip(total, found or (), strict=found is not None):
+            if found is None:
+                failed += len(part)
+                continue
+            for whole, one in zip(total, found, strict=True):
                 whole += one
         if failed and not self._told:
             self._told = True
@@ -238,17 +240,15 @@ class Private:
 
     def _count(self, device: torch.device) -> None:
         """Count the step at the norms of the panel's records, if there is a panel."""
-        if self._counted is not None and self._norms is not None:
-            everybody = torch.arange(len(self._counted))
-            panel = self._counted
-            norms = torch.zeros(len(panel), dtype=torch.float64)
-            measured = by_halves(
-                lambda at: self._gradients.norms(panel.take(at, device)), everybody
-            )
-            for part, found in measured:
-                if found is not None:
-                    norms[part] = found.detach().cpu().double()
-            self._norms = self._at_largest(self.steps - 1).add(self._in_clips(norms))
+        panel = self._counted
+        if panel is None:
+            return
+        norms = torch.zeros(len(panel), dtype=torch.float64)
+        each = lambda at: self._gradients.norms(panel.take(at, device))  # noqa: E731
+        for part, found in by_halves(each, torch.arange(len(panel))):
+            if found is not None:
+                norms[part] = found.detach().cpu().double()
+        self._norms = self._at_largest(self.steps - 1).add(self._in_clips(norms))
 
     def _at_largest(self, steps: int) -> NormCounts:
         """Return the norms of ``steps`` steps; steps not observed here count at the clip."""
@@ -286,8 +286,7 @@ class Private:
             ValueError: before the first step, or if no finite ε can be promised.
         """
         self._require_steps()
-        found = self._charged.worst_case(self.mechanism, delta)
-        return found if self.mechanism.seed is None else found.seeded()
+        return self._charged.worst_case(self.mechanism, delta)
 
     def cost(self, delta: float) -> Cost:
         """Return the cost of these steps: the worst-case ε, and with a panel the path's cost.
@@ -315,7 +314,7 @@ class Private:
         Raises:
             ValueError: before the first step, or without a panel.
         """
-        return self._of_panel().per_record(delta)
+        return self._account(True).per_record(delta)
 
     def exposure(self, delta: float) -> Exposure:
         """Return quantiles of the panel records' own ε on the path that ran. Secret.
@@ -326,16 +325,13 @@ class Private:
         Raises:
             ValueError: before the first step, or without a panel.
         """
-        return self._of_panel().exposure(delta)
+        return self._account(True).exposure(delta)
 
-    def _of_panel(self) -> Account:
-        if self._counted is None:
+    def _account(self, panel: bool = False) -> Account:
+        if panel and self._counted is None:
             raise ValueError(
                 "panel is None: make_private(panel=...) reports the costs of its records"
             )
-        return self._account()
-
-    def _account(self) -> Account:
         return Account([self.event()])
 
     def state_dict(self) -> dict[str, Any]:

@@ -23,8 +23,6 @@ a module with several inputs x is a tuple of tensors, or a mapping by input name
 
 LEAST_PANEL = 100
 _FIRST = 64
-_TRIED = 8
-"""Number of records on which a module is tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +53,7 @@ class IndexedRecords:
         """
         ids: Tensor | None = None
         of: object = None
-        kept: tuple[Any, Tensor] | Dataset[Any]
+        kept: Any = source
         if isinstance(source, TensorDataset):
             source = list(source.tensors)
         if isinstance(source, (tuple, list)):
@@ -73,7 +71,6 @@ class IndexedRecords:
                 validate.same_length(f"{name}: ids", ids, "x", y)
             kept = (x, y)
         elif isinstance(source, Dataset) and hasattr(source, "__len__"):
-            kept = source
             if isinstance(source, Subset):
                 ids, of = torch.as_tensor(list(source.indices)), source.dataset
         else:
@@ -81,24 +78,31 @@ class IndexedRecords:
                 f"{name} must be tensors (x, y) or a torch Dataset with a length, as N must be "
                 f"fixed; got {type(source).__name__}"
             )
-        size = _length(kept)
-        if ids is None:
-            ids = torch.arange(size)
-        if len(ids.unique()) != size:
+        ids = torch.arange(_length(kept)) if ids is None else ids
+        if len(ids.unique()) != _length(kept):
             raise ValueError(f"{name} has a record twice; its clip would count twice as well")
         return cls(kept, ids, of)
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of records in memory, by names for their owner; none if they are read."""
+        if not isinstance(self.source, tuple):
+            return {}
+        x, y = self.source
+        leaves = tree_leaves(x)
+        names = ["x"] if len(leaves) == 1 else [f"x[{at}]" for at in range(len(leaves))]
+        return {**dict(zip(names, leaves, strict=True)), "y": y}
+
     def check_length(self, name: str) -> None:
         """Raise ValueError if the length of the source has changed."""
         found = _length(self.source)
         if found != len(self):
             raise ValueError(
-                f"{name} has {several(found, 'record')} and had {len(self)}; N must be "
-                "fixed, as the sum is "
-                "divided by rate · N"
+                f"{name} has {several(found, 'record')} and had {len(self)}; N must be fixed, as "
+                "the sum is divided by rate · N"
             )
 
     def some(self) -> list[Tensor]:
@@ -106,10 +110,8 @@ class IndexedRecords:
 
         Those that cannot be read, or have other shapes than record 0, are left out.
         """
-        if isinstance(self.source, tuple):
-            return tree_leaves(self.source)
-        if not len(self):
-            return []
+        if self.tensors or not len(self):
+            return [*self.tensors.values()]
         shapes = [one.shape[1:] for one in tree_leaves(self._first())]
 
         def read(positions: Tensor) -> list[Tensor]:
@@ -188,8 +190,7 @@ def check_panel_size(panel: IndexedRecords) -> None:
     if len(panel) < LEAST_PANEL:
         raise ValueError(
             f"panel has {several(len(panel), 'record')}; an estimate needs at least "
-            f"{LEAST_PANEL}, kept out "
-            "of the training data"
+            f"{LEAST_PANEL}, kept out of the training data"
         )
 
 
@@ -210,13 +211,12 @@ def check_panel(panel: IndexedRecords, data: IndexedRecords) -> None:
         both = panel.ids[torch.isin(panel.ids, data.ids)]
         if len(both):
             raise ValueError(
-                f"panel has {several(len(both), 'record')} of the training data, such as "
-                f"id {int(both[0])}; "
-                "the panel must not be trained on"
+                f"panel has {several(len(both), 'record')} of the training data, such as id "
+                f"{int(both[0])}; the panel must not be trained on"
             )
-    elif isinstance(panel.source, tuple) and isinstance(data.source, tuple):
-        known = set(_contents(data.source))
-        found = sum(one in known for one in _contents(panel.source))
+    elif panel.tensors and data.tensors:
+        known = set(_contents(data))
+        found = sum(one in known for one in _contents(panel))
         if 2 * found > len(panel):
             raise ValueError(
                 f"panel has {several(found, 'record')} of {len(panel)} in the training data, "
@@ -224,8 +224,8 @@ def check_panel(panel: IndexedRecords, data: IndexedRecords) -> None:
             )
 
 
-def _contents(source: tuple[Any, Tensor]) -> list[int]:
-    parts = [one.detach().cpu().numpy() for one in tree_leaves(source)]
+def _contents(records: IndexedRecords) -> list[int]:
+    parts = [one.detach().cpu().numpy() for one in records.tensors.values()]
     return [hash(tuple(one.tobytes() for one in row)) for row in zip(*parts, strict=True)]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import torch
@@ -15,10 +14,10 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
-from bdpvi._ground.checkpoint import sealed, unsealed
+from bdpvi._ground.checkpoint import reread
 from bdpvi._ground.outputs import several
-from bdpvi.networks.gradients import Batch, Loss, call, trainable
-from bdpvi.networks.trial import TrialRun, entered, still
+from bdpvi.networks.gradients import Batch, Loss, call, entered, trainable
+from bdpvi.networks.trial import TrialRun, still
 
 INSTEAD = (
     "use GroupNorm or LayerNorm instead, or freeze its statistics: layer.eval(), if they come from "
@@ -180,10 +179,7 @@ def check_rehearsed(optimizer: Optimizer, module: nn.Module) -> None:
             for weight in trainable(copy):
                 weight.grad = torch.zeros_like(weight)
             tried.step()
-            written = BytesIO()
-            torch.save(sealed({"optimizer": tried.state_dict(), **copy.state_dict()}), written)
-            written.seek(0)
-            state = unsealed(torch.load(written, weights_only=False))
+            state = reread({"optimizer": tried.state_dict(), **copy.state_dict()})
             tried.load_state_dict(state["optimizer"])
     except Exception as error:  # whatever an optimiser of the user's raises
         raise ValueError(

@@ -3,7 +3,7 @@ place of random numbers, so that results for a record alone and in a batch can b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 
 from bdpvi._ground.host import HOST
 from bdpvi._ground.undropped import Undropped, filled
-from bdpvi.networks.gradients import Batch, Loss, call, trainable
+from bdpvi.networks.gradients import Batch, Loss, call, forked, trainable
 
 NEAR = {torch.float64: 1e-6, torch.float32: 1e-3}
 """Relative tolerance of comparisons, by dtype."""
@@ -91,40 +91,12 @@ def still(batch: Batch) -> Iterator[None]:
     """Replace every random number that a module draws by the same constant."""
     device = batch[1].device
     with (
-        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        forked(device),
         torch.autocast(device.type, enabled=False),
         _Still(),
     ):
         torch.manual_seed(0)
         yield
-
-
-@contextmanager
-def entered(module: nn.Module) -> Iterator[list[str]]:
-    """Yield the names of the layers currently in their forward pass, innermost last."""
-    names: list[str] = []
-
-    def begin(name: str) -> Callable[..., None]:
-        return lambda *_: names.append(name)
-
-    def end(*_: Any) -> None:
-        names.pop()
-
-    hooks = []
-    for name, layer in module.named_modules():
-        hooks.append(layer.register_forward_pre_hook(begin(name)))
-        hooks.append(layer.register_forward_hook(end))
-    try:
-        yield names
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def blamed(module: nn.Module, names: Sequence[str]) -> str:
-    """Return what to call the layer that failed, given those that :func:`entered` yields."""
-    name = names[-1] if names else ""
-    return f"layer {name!r} ({type(module.get_submodule(name)).__name__})" if name else "module"
 
 
 class _Still(Undropped):

@@ -8,25 +8,27 @@ with Adaptive Clipping", NeurIPS 2021.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
-from io import BytesIO
 from typing import Any
 
 import torch
 from pyro.optim import PyroOptim
 from torch import Tensor
 
-from bdpvi._ground.checkpoint import sealed, unsealed
+from bdpvi._ground.checkpoint import reread
 from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import HOST, all_finite, drawing
+from bdpvi._ground.outputs import several
+from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.optimisers import fresh, together
-from bdpvi.noise.streams import stir
+from bdpvi.noise.secure import stir
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.recording import recorded
-from bdpvi.programs.sources import Batch
+from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases import clipping
 from bdpvi.releases.noisy_sum import NoisySum
 
@@ -38,7 +40,7 @@ _FIRST, _LATER = 0.2, 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clip:
+class GradientClip:
     """A bound C on the norm of each record's gradient in (u, θ).
 
     With ``share`` 0 the bound is fixed. Otherwise a step's sum has one more coordinate, a count of
@@ -81,7 +83,7 @@ class Clip:
             gradients: (B, D), float64. One that is not finite counts as zero.
             bound: the current C.
 
-        >>> clip = Clip(bound=1.0, longer=0.25, share=0.6)
+        >>> clip = GradientClip(bound=1.0, longer=0.25, share=0.6)
         >>> each = torch.tensor([[3.0, 4.0], [0.0, 0.5], [math.inf, 0.0]]).double()
         >>> clip.parts(each, 1.0).round(decimals=6)  # 0.8 of each, then 0.6 · (0.75 − 0.25)
         tensor([0.4800, 1.0400, 0.3000], dtype=torch.float64)
@@ -100,7 +102,7 @@ class Clip:
         so that it gets from a far start to the quantile and then averages out noise, but never by
         less than ``pace``, so that it goes on with norms that change.
 
-        >>> clip = Clip(bound=1.0, share=0.1, batch=50.0, pace=0.02)
+        >>> clip = GradientClip(bound=1.0, share=0.1, batch=50.0, pace=0.02)
         >>> round(clip.next(2.0, 2.5, 0), 4)  # 25 records of 50 too many: 2 e^(0.2 · 25/50)
         2.2103
         >>> round(clip.next(2.0, 2.5, 49), 4), round(clip.next(2.0, 2.5, 999), 4)  # 0.1, 0.02
@@ -113,9 +115,9 @@ class Clip:
 
 
 def clipped_sum(
-    program: Program, draw: Draw, batch: Batch, clip: Clip, bound: float
+    program: Program, draw: Draw, batch: RecordBatch, clip: GradientClip, bound: float
 ) -> tuple[Tensor, int]:
-    """Return the sum of :meth:`Clip.parts` of these records, and how many gradients were ignored.
+    """Return the sum of :meth:`GradientClip.parts`, and how many gradients were ignored.
 
     A gradient that is not finite or cannot be computed counts as zero.
 
@@ -182,6 +184,18 @@ def unchanged(program: Program) -> Iterator[None]:
                 value.grad = None
 
 
+def tell_ignored(ignored: int, stacklevel: int) -> None:
+    """Warn the owner about gradients that count as zero, if there are any."""
+    if ignored:
+        warnings.warn(
+            "for the owner only: not finite or failed, and set to zero: "
+            f"{several(ignored, 'gradient')} of records; look for NaN, infinities and values "
+            "outside the support",
+            PrivacyUtilityWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
 class Descent:
     """A program in training. Its steps are charged elsewhere, before they are taken.
 
@@ -195,7 +209,9 @@ class Descent:
             count as zero, because a record must not stop a run that was charged. Secret.
     """
 
-    def __init__(self, program: Program, optim: PyroOptim, mechanism: NoisySum, clip: Clip) -> None:
+    def __init__(
+        self, program: Program, optim: PyroOptim, mechanism: NoisySum, clip: GradientClip
+    ) -> None:
         records = program.arguments.length
         expected = mechanism.rate * records
         most = min(records, math.ceil(expected + 3 * math.sqrt(expected)), _rows_at_once(program))
@@ -212,8 +228,8 @@ class Descent:
             ValueError: naming what failed.
         """
         program = replace(self.program, arguments=self.program.arguments.made_up)
-        (batch,) = program.arguments.every()
-        tried, written = copy(self), BytesIO()
+        (batch,) = program.arguments.source.every()
+        tried = copy(self)
         tried.program, tried.optim = program, fresh(self.optim)
         with unchanged(program), drawing(HOST, 0):
             try:
@@ -221,10 +237,7 @@ class Descent:
                     draw = program.draw()
                     total, _ = clipped_sum(program, draw, batch, self.clip, self.bound)
                     move(program, tried.optim, draw, total[: program.size], number)
-                    written.seek(0)
-                    torch.save(sealed(tried.state_dict()), written)
-                    written.seek(0)
-                    tried.load_state_dict(unsealed(torch.load(written, weights_only=False)))
+                    tried.load_state_dict(reread(tried.state_dict()))
             except Exception as error:  # whatever an optimiser or a program of the user's raises
                 raise ValueError(
                     f"training fails on made-up records, by {type(error).__name__}: "
@@ -249,7 +262,7 @@ class Descent:
             if program.records_draw:
                 # The parameters may reveal the draw, and with it other draws from the same seed.
                 stir(mechanism.key_of("records", number))
-            clip, batch = self.clip, program.arguments.batch(mechanism, number)
+            clip, batch = self.clip, program.arguments.source.batch(mechanism, number)
             total, ignored = clipped_sum(program, draw, batch, clip, self.bound)
             (noisy,) = mechanism.noisy([total], mechanism.key_of(number))
             gradient = noisy[: program.size] * (self.bound / clip.rest / mechanism.rate)

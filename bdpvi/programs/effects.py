@@ -122,10 +122,16 @@ class Reparameterise(Messenger):  # type: ignore[misc]
                 msg["value"] = drawn
 
 
-def is_normal(fn: Any) -> bool:
-    """Whether a distribution is normal, or a transform of one."""
+def base(fn: Any) -> Any:
+    """Return the distribution inside an Independent."""
     while isinstance(fn, Independent):
         fn = fn.base_dist
+    return fn
+
+
+def is_normal(fn: Any) -> bool:
+    """Whether a distribution is normal, or a transform of one."""
+    fn = base(fn)
     if isinstance(fn, TransformedDistribution):
         return is_normal(fn.base_dist)
     return isinstance(fn, (Normal, MultivariateNormal, LowRankMultivariateNormal))
@@ -133,8 +139,7 @@ def is_normal(fn: Any) -> bool:
 
 def _drawn(fn: Any) -> Tensor | None:
     """Return a reparameterised draw, or None for an unsupported distribution."""
-    while isinstance(fn, Independent):
-        fn = fn.base_dist
+    fn = base(fn)
     if isinstance(fn, TransformedDistribution):
         value = _drawn(fn.base_dist)
         for transform in fn.transforms:

@@ -11,7 +11,6 @@ from pyro.distributions import ImproperUniform
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import (
-    Independent,
     LowRankMultivariateNormal,
     MultivariateNormal,
     Normal,
@@ -19,9 +18,12 @@ from torch.distributions import (
 )
 
 from bdpvi._ground.host import HOST
-from bdpvi.models.contract import Site
+from bdpvi.datasets.dataset import Data
+from bdpvi.models.contract import Model, Site
 from bdpvi.models.misfits import split
+from bdpvi.programs.effects import base
 from bdpvi.programs.program import Program, in_plate
+from bdpvi.regression.objective import seldom_of
 
 _RUNS = 200
 """Runs of the model over which a prior that depends on other latents is averaged."""
@@ -38,14 +40,13 @@ def moments(program: Program) -> tuple[Tensor, Tensor]:
     Raises:
         ValueError: if they are not Gaussian, or one site's draw depends on another's.
     """
-    args, kwargs = program.arguments.call(program.arguments.stand_in)
     with program.alone(), torch.no_grad():
-        run, other = (poutine.trace(program.guide).get_trace(*args, **kwargs) for _ in range(2))
+        run, other = (program.traced(program.guide) for _ in range(2))
     parts, again = (
         [
             _normal(site["fn"], site["value"])
             for site in split(trace)[0]
-            if not in_plate(site, program.plate) and type(_base(site["fn"])).__name__ != "Delta"
+            if not in_plate(site, program.plate) and type(base(site["fn"])).__name__ != "Delta"
         ]
         for trace in (run, other)
     )
@@ -76,13 +77,11 @@ def prior_deviations(program: Program) -> Tensor:
 
     They are infinite where a prior is not normal on that scale, or depends on other latents.
     """
-    args, kwargs = program.arguments.call(program.arguments.stand_in)
     runs = []
     with program.alone(), torch.no_grad():
         for _ in range(2):
-            guided = poutine.trace(program.guide).get_trace(*args, **kwargs)
-            model = poutine.replay(program.model, guided)
-            trace = poutine.trace(model).get_trace(*args, **kwargs)
+            guided = program.traced(program.guide)
+            trace = program.traced(poutine.replay(program.model, guided))
             parts = [_deviation(trace.nodes[site.name]["fn"], site) for site in program.sites]
             runs.append(torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64))
     one, other = runs
@@ -91,9 +90,9 @@ def prior_deviations(program: Program) -> Tensor:
 
 def _deviation(fn: Any, site: Site) -> Tensor:
     """Return the standard deviations of a site's prior, flat; infinite if it is not normal."""
-    if (known := _normal_prior(fn, site)) is None:
-        return torch.full((site.shape.numel(),), math.inf, dtype=torch.float64, device=HOST)
-    return known[1].sqrt().double().to(HOST)
+    known = _normal_prior(fn, site)
+    found = torch.full((site.shape.numel(),), math.inf) if known is None else known[1].sqrt()
+    return found.double().to(HOST)
 
 
 def prior_given(program: Program, kept: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,17 +105,14 @@ def prior_given(program: Program, kept: Tensor) -> tuple[Tensor, Tensor]:
     Args:
         kept: whether each latent follows the guide, (d,).
     """
-    args, kwargs = program.arguments.call(program.arguments.stand_in)
-    means, variances = [], []
+    found = []
     with program.alone(), torch.no_grad():
         for _ in range(_RUNS):
-            guided = poutine.trace(program.guide).get_trace(*args, **kwargs)
-            run = _GivenKept(program.sites, guided, kept)
-            run(program.model)(*args, **kwargs)
-            means.append(torch.cat([run.found[site.name][0] for site in program.sites]))
-            variances.append(torch.cat([run.found[site.name][1] for site in program.sites]))
-    every = torch.stack(means)
-    return every.mean(0), torch.stack(variances).mean(0) + every.var(0, correction=0)
+            run = _GivenKept(program.sites, program.traced(program.guide), kept)
+            program.traced(run(program.model))
+            found.append(torch.cat([run.found[site.name] for site in program.sites], dim=1))
+    means, variances = torch.stack(found, dim=1)
+    return means.mean(0), variances.mean(0) + means.var(0, correction=0)
 
 
 class _GivenKept(Messenger):  # type: ignore[misc]
@@ -127,28 +123,73 @@ class _GivenKept(Messenger):  # type: ignore[misc]
         pieces = kept.split([site.shape.numel() for site in sites])
         self.sites = {site.name: (site, one) for site, one in zip(sites, pieces, strict=True)}
         self.guided = guided
-        self.found: dict[str, tuple[Tensor, Tensor]] = {}
+        self.found: dict[str, Tensor] = {}
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         if msg["name"] not in self.sites:
             return
         (site, kept), fn = self.sites[msg["name"]], msg["fn"]
         guided = site.transform.inv(self.guided.nodes[site.name]["value"]).flatten()
-        if isinstance(_base(fn), ImproperUniform):
+        if isinstance(base(fn), ImproperUniform):
             drawn, (mean, variance) = guided, (0 * guided, torch.full_like(guided, FLAT**2))
         else:
             drawn = site.transform.inv(fn.sample()).flatten()
             mean, variance = _normal_prior(fn, site) or (drawn, 0 * drawn)
         value = torch.where(kept.to(drawn.device), guided, drawn).reshape(site.shape)
         msg["value"] = site.transform(value)
-        self.found[site.name] = mean.double().to(HOST), variance.double().to(HOST)
+        self.found[site.name] = torch.stack([mean.double(), variance.double()]).to(HOST)
+
+
+def identified(program: Program, model: Model, features: int) -> Tensor | None:
+    """Return the linear combinations of latents that records identify, if the model knows them."""
+    sums: Any = getattr(model, "identified", None)
+    if sums is None:
+        return None
+
+    def of_site(site: Site) -> Tensor:
+        if site.name == "w":
+            found: Tensor = sums(features)
+            return found
+        return torch.eye(site.shape.numel(), dtype=torch.float64)
+
+    found: Tensor = torch.block_diag(*map(of_site, program.sites))
+    return found
+
+
+def near_listed(mean: Tensor, measured: Tensor, program: Program, model: Any, data: Data) -> Tensor:
+    """Return the mean, free of the noise that moved weights of blanks and of unlisted levels.
+
+    One that is not measured becomes the mean of its column's listed levels, of the measured ones if
+    there are any, or 0 for a number: predictions of such a cell are then near its column's mean.
+    """
+    from bdpvi.datasets.encoding import Encoding  # late: programs need no table
+
+    written = data.preprocessing.get("encoding")
+    known = None if written is None else Encoding.from_dict(written)
+    shapes = {site.name: site.shape for site in program.sites}
+    own = hasattr(model, "design") and not getattr(model, "correlation", 0.0) and "w" in shapes
+    if known is None or not own or known.feature_names != data.feature_names:
+        return mean
+    columns = [*range(len(data.feature_names))]
+    if (exposure := getattr(model, "exposure", None)) is not None:
+        del columns[exposure]
+    sizes, at = [one.numel() for one in shapes.values()], [*shapes].index("w")
+    pieces = [one.clone() for one in mean.split(sizes)]
+    w, seen = (one[at].view(shapes["w"][0], -1) for one in (pieces, measured.split(sizes)))
+    for place, listed in seldom_of(known):
+        row = columns.index(place)
+        levels = torch.tensor([columns.index(one) for one in listed], dtype=torch.long)
+        some = seen[levels] | ~seen[levels].any(0)
+        usual = (w[levels] * some).sum(0) / some.sum(0).clamp(min=1)
+        w[row] = torch.where(seen[row], w[row], usual)
+    return torch.cat(pieces)
 
 
 def _normal_prior(fn: Any, site: Site) -> tuple[Tensor, Tensor] | None:
     """Return mean and variance of a site's prior, each flat; None if it is not normal."""
-    fn = _base(fn)
+    fn = base(fn)
     if isinstance(fn, TransformedDistribution) and _onto(fn, site):
-        fn = _base(fn.base_dist)
+        fn = base(fn.base_dist)
     if not isinstance(fn, (Normal, MultivariateNormal)) or fn.mean.numel() != site.shape.numel():
         return None
     return fn.mean.flatten(), fn.variance.flatten()
@@ -166,19 +207,13 @@ def _onto(fn: TransformedDistribution, site: Site) -> bool:
     return True
 
 
-def _base(fn: Any) -> Any:
-    while isinstance(fn, Independent):
-        fn = fn.base_dist
-    return fn
-
-
 def _normal(fn: Any, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return a site's value on the normal's own scale, its mean and (co)variance, flat."""
-    fn = _base(fn)
+    fn = base(fn)
     while isinstance(fn, TransformedDistribution):
         for transform in reversed(fn.transforms):
             value = transform.inv(value)
-        fn = _base(fn.base_dist)
+        fn = base(fn.base_dist)
     if isinstance(fn, (MultivariateNormal, LowRankMultivariateNormal)):
         return value, fn.mean, fn.covariance_matrix
     shape = value.shape

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import secrets
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -20,17 +19,16 @@ from bdpvi._ground.halving import by_halves
 from bdpvi._ground.host import HOST, drawing, on_host
 from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import require_same
-from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.guide import check_steps, check_unused
 from bdpvi.datasets.dataset import BlockData, Dataset, in_arrays
 from bdpvi.models.reachable import check_reach
 from bdpvi.privacy.cost import Bound, Cost
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import Clip, Descent
+from bdpvi.programs.descent import Descent, GradientClip, tell_ignored
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
-from bdpvi.programs.sources import Batch, source_of
+from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases import basis
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.steps import Steps
@@ -115,7 +113,7 @@ class PrivateSVI:
             )
         self.model, self.guide, self.optim, self.loss = model, guide, optim, loss
         self.plate, self._ledger = plate, ledger
-        self._clip = Clip(bound=validate.positive("clip", clip))
+        self._clip = GradientClip(bound=validate.positive("clip", clip))
         self._mechanism = NoisySum(
             rate=validate.rate("rate", rate),
             clip=1.0,
@@ -155,15 +153,9 @@ class PrivateSVI:
         descent, charged = self._begun(args, kwargs)
         charged.take()
         descent.step(charged.taken - 1)
-        if descent.ignored and not self._told:
-            self._told = True
-            warnings.warn(
-                "for the owner only: not finite or failed, and set to zero: "
-                f"{several(descent.ignored, 'gradient')} of records; look for NaN, infinities and "
-                "values outside the support",
-                PrivacyUtilityWarning,
-                stacklevel=3,
-            )
+        if not self._told:
+            tell_ignored(descent.ignored, 3)
+            self._told = bool(descent.ignored)
 
     @on_host
     def evaluate_loss(self, *args: Any, **kwargs: Any) -> float:
@@ -178,7 +170,7 @@ class PrivateSVI:
             draw = program.draw()
             each = [
                 float(found.double().sum())
-                for some in program.arguments.every()
+                for some in program.arguments.source.every()
                 for one in some.positions.split(1024)
                 for _, found in by_halves(partial(_losses, program, draw, some), one)
                 if found is not None
@@ -197,11 +189,15 @@ class PrivateSVI:
         Raises:
             ValueError: before the first step, if none was given.
         """
-        if self._charged is not None:
-            return self._charged.ledger
-        if self._ledger is None:
+        if self._charged is None and self._ledger is not None:
+            return self._ledger
+        return self._started[1].ledger
+
+    @property
+    def _started(self) -> tuple[Descent, Steps]:
+        if self._descent is None or self._charged is None:
             raise ValueError("nothing was charged yet: call step() first")
-        return self._ledger
+        return self._descent, self._charged
 
     def worst_case(self, delta: float) -> Bound:
         """Return the guarantee for these steps and everything else in the ledger.
@@ -212,10 +208,8 @@ class PrivateSVI:
         Raises:
             ValueError: before the first step, or if no finite ε can be promised.
         """
-        if self._descent is None or self._charged is None:
-            raise ValueError("nothing was charged yet: call step() first")
-        found = self._charged.worst_case(self._descent.mechanism, delta)
-        return found if self._mechanism.seed is None else found.seeded()
+        descent, charged = self._started
+        return charged.worst_case(descent.mechanism, delta)
 
     def cost(self, delta: float) -> Cost:
         """Return :meth:`worst_case` as a cost; without a panel there is no other bound."""
@@ -233,15 +227,9 @@ class PrivateSVI:
         Raises:
             ValueError: before the first step.
         """
-        if self._descent is None or self._charged is None:
-            raise ValueError("nothing was charged yet: call step() first")
-        state = {
-            "mechanism": self._descent.mechanism.settings(),
-            "run": self._charged.of,
-            "charged": self.steps,
-            **self._descent.state_dict(),
-        }
-        return sealed(state)
+        descent, charged = self._started
+        run = {"mechanism": descent.mechanism.settings(), "run": charged.of, "charged": self.steps}
+        return sealed({**run, **descent.state_dict()})
 
     @on_host
     @understood("state")
@@ -272,12 +260,7 @@ class PrivateSVI:
         given = source if isinstance(source, Dataset | BlockData) else None
         if given is not None:
             ledger = given.ledger if ledger is None else ledger
-        if isinstance(given, Dataset):
-            args = (given.x, given.y)
-        if isinstance(given, BlockData):
-            arguments = Arguments.of_source(source_of(given, given.like))
-        else:
-            arguments = Arguments.of(args, kwargs)
+        arguments = Arguments.of(args, kwargs) if given is None else Arguments.of_data(given)
         if self._descent is not None and self._charged is not None:
             self._descent.program.arguments.check_same(arguments)
             return self._descent, self._charged
@@ -285,9 +268,9 @@ class PrivateSVI:
             raise ValueError("step: the records are 0; at least 1 is needed. Nothing was charged")
         check_unused(self.guide)
         programs = {"model": self.model, "guide": self.guide, "loss": self.loss}
-        check_reach(arguments.records, arguments.length, **programs, optim=self.optim)
+        check_reach(arguments.source.holds, arguments.length, **programs, optim=self.optim)
         program = read(self.model, self.guide, self.loss, arguments, self.plate)
-        rows = () if arguments.source else arguments.tables
+        rows = arguments.tables if arguments.source.in_memory else ()
         shown = in_arrays(source) or {f"argument {at}": one for at, one in enumerate(rows)}
         mechanism = replace(
             self._mechanism,
@@ -295,7 +278,7 @@ class PrivateSVI:
             length=arguments.length,
             assumptions=basis.given(source, **shown),
         )
-        of, spent = secrets.token_hex(8), ledger or Ledger.of(*arguments.some())
+        of, spent = secrets.token_hex(8), ledger or Ledger.of(*arguments.source.some())
         descent = Descent(program, self.optim, mechanism, self._clip)
         descent.rehearse()
         self._charged = Steps(spent, mechanism.event(1), kind="steps", of=of, block=BLOCK)
@@ -310,5 +293,5 @@ class PrivateSVI:
         return f"PrivateSVI({several(self.steps, 'step')}{kind})"
 
 
-def _losses(program: Program, draw: Draw, batch: Batch, positions: Tensor) -> Tensor:
+def _losses(program: Program, draw: Draw, batch: RecordBatch, positions: Tensor) -> Tensor:
     return program.record_losses(draw, batch.read(positions))

@@ -12,6 +12,7 @@ Improved", 2022, for mean-field guides; here for any reparameterised guide.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -22,9 +23,12 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO
+from pyro.infer.autoguide import AutoGuide
 from pyro.infer.traceenum_elbo import _compute_model_factors
 from pyro.ops import packed
 from pyro.ops.contract import contract_tensor_tree
+from pyro.poutine import Trace
+from pyro.poutine.guide import GuideMessenger
 from torch import Tensor, nn
 from torch.distributions import transform_to
 
@@ -32,7 +36,7 @@ from bdpvi._ground.host import as_gradient, on, onto
 from bdpvi.models.contract import Site, parts
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.misfits import Misfit, MisfitError
-from bdpvi.models.parameters import Holder, Parameters
+from bdpvi.models.parameters import Holder, Parameters, modules_of
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import Reparameterise, out_of_place, plates
 from bdpvi.programs.sources import Rows
@@ -104,11 +108,15 @@ class Program:
 
     def draw(self) -> Draw:
         """Draw the global latents from the guide, which is run on a record of zeros."""
-        args, kwargs = self.arguments.call(self.arguments.stand_in)
         with self.alone():
-            guided = poutine.trace(self.guide).get_trace(*args, **kwargs)
-            modelled = poutine.trace(poutine.replay(self.model, guided)).get_trace(*args, **kwargs)
+            guided = self.traced(self.guide)
+            modelled = self.traced(poutine.replay(self.model, guided))
             return self._drawn(guided, modelled)
+
+    def traced(self, program: Callable[..., Any]) -> poutine.Trace:
+        """Return the trace of a program, such as the guide, on a record of zeros."""
+        args, kwargs = self.arguments.call(self.arguments.stand_in)
+        return poutine.trace(program).get_trace(*args, **kwargs)
 
     def _drawn(self, guided: poutine.Trace, modelled: poutine.Trace) -> Draw:
         public = torch.zeros(())
@@ -308,3 +316,28 @@ def _within(
 def in_plate(site: Mapping[str, Any], plate: str) -> bool:
     """Whether a traced site is in the plate."""
     return any(frame.name == plate for frame in site["cond_indep_stack"])
+
+
+def copied(guide: Any, model: Any) -> Any:
+    """Return a copy of a guide that is a module, for the same model; the guide if it has none.
+
+    Copying drops the model of Pyro's guides, in both.
+    """
+    if not isinstance(guide, nn.Module):
+        return guide
+    parts = [one for one in guide.modules() if isinstance(one, AutoGuide)]
+    kept = [(one._model, one.master) for one in parts]
+    shared = {id(one): one for one in modules_of(model)}
+    try:
+        made = copy.deepcopy(guide, shared)
+    except Exception:  # whatever a module of the user's holds
+        return guide
+    finally:
+        for one, (own, master) in zip(parts, kept, strict=True):
+            one._model, one.master = own, master
+    copies = [one for one in made.modules() if isinstance(one, AutoGuide)]
+    for one, (own, _) in zip(copies, kept, strict=True):
+        one._model = own
+    if isinstance(made, GuideMessenger):
+        made.trace = Trace()  # which a copy lacks
+    return made

@@ -13,7 +13,7 @@ from pyro import poutine
 from pyro.infer import Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoGuide
 from torch import Tensor, nn
-from torch.distributions import Independent, biject_to, constraints
+from torch.distributions import biject_to, constraints
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bdpvi._ground.host import HOST, drawing
@@ -24,14 +24,17 @@ from bdpvi.models.misfits import LastSite, Misfit, MisfitError, left_over, split
 from bdpvi.models.parameters import Holder, modules_of
 from bdpvi.models.reachable import check_values
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.effects import is_normal
+from bdpvi.programs.effects import base, is_normal
+from bdpvi.programs.failures import failed, named
 from bdpvi.programs.program import Draw, Program, in_plate
 from bdpvi.programs.recording import RECORDED
-from bdpvi.programs.runs import Runs, failed, named
+from bdpvi.programs.runs import Runs
 
 LOSSES = (Trace_ELBO, TraceEnum_ELBO, TraceMeanField_ELBO, *RECORDED)
 _OBSERVE = 'hand the targets over, inside the plate: pyro.sample("y", ..., obs=y)'
 _PLATE = "observe it inside the plate over the records"
+_STATISTICS = "use GroupNorm or LayerNorm, or layer.eval() if its statistics are public"
+_RECURRENT = "use nn.LSTM, which has one, or write the recurrence with nn.Linear"
 
 
 def read(
@@ -69,13 +72,13 @@ def _read(
     plate: str | None,
 ) -> Program:
     holder = Holder(modules_of(model, guide))
-    if early := [*_in_layers(holder)]:
+    if early := [*_in_layers(holder, _BatchNorm, "mixes records", _STATISTICS)]:
         raise MisfitError(early)
     found = plate or _found(model, guide, arguments)
     runs = Runs(model, guide, arguments, found)
     modelled, guided, parameters = runs.first()
     starts = ((f"start of parameter {name!r}", value) for name, value in runs.begun().items())
-    check_values(arguments.records, starts, arguments.length)
+    check_values(arguments.source.holds, starts, arguments.length)
     _observed(modelled)
     owned = {id(value) for value in holder.parameters()}
     free = {name: value for name, value in parameters.items() if id(value) not in owned}
@@ -165,25 +168,12 @@ def _plate(modelled: poutine.Trace) -> str:
     return common[0]
 
 
-def _in_layers(holder: Holder) -> Iterator[Misfit]:
+def _in_layers(holder: Holder, kinds: Any, wrong: str, remedy: str) -> Iterator[Misfit]:
+    """Yield the layers of these kinds, but for batch normalisations that are not training."""
     for name, layer in holder.named_modules():
-        if isinstance(layer, _BatchNorm) and layer.training:
-            yield Misfit(
-                f"layer {name.removeprefix('held.')!r} ({type(layer).__name__})",
-                "mixes records",
-                "use GroupNorm or LayerNorm, or layer.eval() if its statistics are public",
-            )
-
-
-def _recurrent(holder: Holder) -> Iterator[Misfit]:
-    """Yield the layers whose steps torch writes in place."""
-    for name, layer in holder.named_modules():
-        if isinstance(layer, (nn.RNN, nn.GRU, nn.RNNCellBase)):
-            yield Misfit(
-                f"layer {name.removeprefix('held.')!r} ({type(layer).__name__})",
-                "has no gradient of a single record in torch",
-                "use nn.LSTM, which has one, or write the recurrence with nn.Linear",
-            )
+        if isinstance(layer, kinds) and (layer.training or kinds is not _BatchNorm):
+            named = f"layer {name.removeprefix('held.')!r} ({type(layer).__name__})"
+            yield Misfit(named, wrong, remedy)
 
 
 def _in_model(
@@ -217,13 +207,11 @@ def _in_guide(
     guided: poutine.Trace, guide: Any, plate: str, modelled: poutine.Trace
 ) -> Iterator[Misfit]:
     for site in split(guided)[0]:
-        fn = site["fn"]
         if site["name"] not in modelled.nodes and not site["infer"].get("is_auxiliary"):
             remedy = "give it the name of a latent of the model, or take it out"
             yield Misfit(f"{named(site)} of the guide", "is not in the model", remedy)
             continue
-        while isinstance(fn, Independent):
-            fn = fn.base_dist
+        fn = base(site["fn"])
         local, kind = in_plate(site, plate), type(fn).__name__
         if local and isinstance(guide, AutoGuide):
             yield Misfit(
@@ -288,7 +276,9 @@ def _tried(made: Program) -> Program:
     except MisfitError:
         raise
     except Exception as error:  # whatever a program of the user's raises
-        if wrong := list(_recurrent(made.holder)):
+        in_place = nn.RNN, nn.GRU, nn.RNNCellBase  # torch writes their steps in place
+        alone = "has no gradient of a single record in torch"
+        if wrong := list(_in_layers(made.holder, in_place, alone, _RECURRENT)):
             raise MisfitError(wrong) from error
         raise failed("model", "the gradient of one record", last, error) from error
 

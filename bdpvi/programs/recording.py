@@ -19,8 +19,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from bdpvi._ground.host import drawing, onto
+from bdpvi.programs.failures import line_of
 from bdpvi.programs.program import Draw, Program
-from bdpvi.programs.runs import line_of
 from bdpvi.programs.sources import Rows, at
 
 Replay = Callable[..., tuple[Tensor, ...]]
@@ -51,7 +51,7 @@ class Recorded(Program):
     @property
     def records_draw(self) -> bool:
         """Whether random numbers may be drawn for a record; what reads one may, in a Dataset."""
-        return self.each_draws or self.arguments.source is not None
+        return self.each_draws or not self.arguments.source.in_memory
 
     def draw(self) -> Draw:
         """Return a draw, as :meth:`Program.draw`."""

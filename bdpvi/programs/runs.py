@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import itertools
-import os
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pyro
 import torch
 from pyro import poutine
 from pyro.infer import TraceEnum_ELBO
-from pyro.infer.autoguide import AutoGuide
-from pyro.poutine import Trace
-from pyro.poutine.guide import GuideMessenger
-from torch import Tensor, nn
+from torch import Tensor
 
 from bdpvi._ground.host import drawing, on
 from bdpvi._ground.undropped import Undropped
 from bdpvi.models.misfits import LastSite, Misfit, MisfitError, Site, split
-from bdpvi.models.parameters import modules_of
 from bdpvi.models.traces import Improper
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.effects import plates
-from bdpvi.programs.program import in_plate
+from bdpvi.programs.failures import failed, named
+from bdpvi.programs.program import copied, in_plate
 from bdpvi.programs.sources import Rows
 
 _REPEATS = 6
@@ -132,11 +125,10 @@ class Runs:
         with drawing(self.arguments.device), torch.no_grad():
             for _ in range(_REPEATS):
                 again = self._run("guide", self.guide, self.zeros)
-                if not set(_shapes(guided)) - set(_shapes(again)):
+                runs = {"guide": again}
+                if _shapes(guided).keys() <= _shapes(again).keys():
                     model = poutine.replay(self.model, again)
-                    runs = {"guide": again, "model": self._run("model", model, self.zeros)}
-                else:
-                    runs = {"guide": again}
+                    runs["model"] = self._run("model", model, self.zeros)
                 for name, run in runs.items():
                     if found := _changed(name, expected[name], _shapes(run)):
                         yield found
@@ -314,77 +306,6 @@ class Runs:
         if self.plate is not None:
             return name == self.plate
         return part or (self.by_size and size == self.arguments.length)
-
-
-def copied(guide: Any, model: Any) -> Any:
-    """Return a copy of a guide that is a module, for the same model; the guide if it has none.
-
-    Copying drops the model of Pyro's guides, in both.
-    """
-    if not isinstance(guide, nn.Module):
-        return guide
-    parts = [one for one in guide.modules() if isinstance(one, AutoGuide)]
-    kept = [(one._model, one.master) for one in parts]
-    shared = {id(one): one for one in modules_of(model)}
-    try:
-        made = copy.deepcopy(guide, shared)
-    except Exception:  # whatever a module of the user's holds
-        return guide
-    finally:
-        for one, (own, master) in zip(parts, kept, strict=True):
-            one._model, one.master = own, master
-    copies = [one for one in made.modules() if isinstance(one, AutoGuide)]
-    for one, (own, _) in zip(copies, kept, strict=True):
-        one._model = own
-    if isinstance(made, GuideMessenger):
-        made.trace = Trace()  # which a copy lacks
-    return made
-
-
-def failed(name: str, on: str, last: LastSite, error: Exception) -> ValueError:
-    """Return the refusal of a program that raises: the site, the line, and the remedy."""
-    first = (str(error).splitlines() or [""])[0]
-    place = f", at or after site {last.name!r}" if last.name else ""
-    return ValueError(
-        f"{name} raised {type(error).__name__} on {on}{place}{line_of(error)} ({first}): "
-        f"{_remedy(error, first)}. Nothing was charged"
-    )
-
-
-def _remedy(error: Exception, first: str) -> str:
-    if isinstance(error, IndexError) and "used as indices" in first:
-        return (
-            "hand indices over as a torch tensor of whole numbers; arrays and frames become float64"
-        )
-    if "does not require grad" in first:
-        return "let the guide's draws follow from its parameters, without .detach() or .data"
-    if "modified inplace" in first or "in-place" in first:
-        return "write it out of place, as torch.where and torch.stack do, not as w[0] = ..."
-    if any(word in first for word in ("size mismatch", "must match", "shapes cannot", "broadcast")):
-        return "give guide and model tensors whose shapes fit each other and a single record"
-    return (
-        "write it so that it runs for a single record, with torch operations alone: no .item(), no "
-        "if on a tensor's value"
-    )
-
-
-_LIBRARIES = (
-    *(str(Path(str(one.__file__)).parent) for one in (os, torch, pyro)),
-    str(Path(__file__).parents[1]),
-)
-
-
-def line_of(error: Exception) -> str:
-    """Return the last line of the user's own on the way to an error."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if not one.filename.startswith((*_LIBRARIES, "<frozen"))]
-    return f", line {own[-1].lineno} of {Path(own[-1].filename).name}" if own else ""
-
-
-def named(site: Site) -> str:
-    """Return what a site is, and its name."""
-    kind = "observed" if site["is_observed"] else "latent"
-    return f"{kind} site {site['name']!r}"
 
 
 def _unconstrained(value: Tensor) -> Tensor:

@@ -8,10 +8,10 @@ many as fit in a public amount of memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ _AHEAD = 4
 """Most blocks from workers that are in memory."""
 
 
-class Batch(NamedTuple):
+class RecordBatch(NamedTuple):
     """Records that are read when they are needed.
 
     Attributes:
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
     positions: Tensor
 
     @classmethod
-    def of(cls, rows: Rows) -> Batch:
+    def of(cls, rows: Rows) -> RecordBatch:
         """Return the batch of these records."""
         return cls(partial(at, rows), torch.arange(len(rows[0])))
 
@@ -55,9 +55,70 @@ def latents_like(data: Data) -> Tensor:
     return next(found, torch.empty(0, device=data.like[0].device))
 
 
-def source_of(data: BlockData, like: Rows, steps: int | None = None) -> Items | Windows:
+class RecordSource(Protocol):
+    """Records, and the batches of a training.
+
+    Attributes:
+        length: N.
+        holds: what holds the records.
+        place: two calls with the same records have the same.
+        some: returns records by which they are known again: all in memory, or the first few.
+        in_memory: whether nothing is read.
+        names: by which a model gets the tensors of a record; () by position.
+    """
+
+    length: int
+    holds: tuple[Any, ...]
+    place: object
+    some: Callable[[], Sequence[Tensor]]
+    in_memory: bool
+    names: tuple[str, ...]
+
+    def batch(self, mechanism: NoisySum, step: int) -> RecordBatch:
+        """Return the Poisson batch of a step."""
+
+    def every(self) -> Iterator[RecordBatch]:
+        """Yield all records, a few at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class ByPosition:
+    """Records that are read by position: tensors in memory, or items."""
+
+    read: Callable[[Tensor], Rows]
+    length: int
+    holds: tuple[Any, ...]
+    place: object
+    some: Callable[[], Rows]
+    in_memory: bool = False
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Rows) -> ByPosition:
+        """Return records in memory."""
+        place = [(one.data_ptr(), one.shape) for one in rows]
+        return cls(partial(at, rows), len(rows[0]), rows, place, lambda: rows, True)
+
+    @classmethod
+    def of_items(cls, items: Items) -> ByPosition:
+        """Return records by index."""
+        place, names = id(items.source), items.names if items.by_name else ()
+        return cls(items.rows, len(items), (items,), place, items.some, names=names)
+
+    def batch(self, mechanism: NoisySum, step: int) -> RecordBatch:
+        """Return the Poisson batch of a step."""
+        return RecordBatch(self.read, mechanism.batch(step))
+
+    def every(self) -> Iterator[RecordBatch]:
+        """Yield all records."""
+        yield RecordBatch(self.read, torch.arange(self.length))
+
+
+def source_of(data: BlockData, like: Rows, steps: int | None = None) -> RecordSource:
     """Return what reads these records, as ``like`` in type and place, for a number of steps."""
-    return Windows(data, like, steps) if data.items is None else replace(data.items, like=like)
+    if data.items is None:
+        return Windows(data, like, steps)
+    return ByPosition.of_items(replace(data.items, like=like))
 
 
 @dataclass(eq=False)
@@ -75,7 +136,12 @@ class Windows:
     steps: int | None = None
     _held: dict[int, list[Rows]] = field(default_factory=dict, init=False, repr=False)
 
-    def batch(self, mechanism: NoisySum, step: int) -> Batch:
+    def __post_init__(self) -> None:
+        self.length, self.place = len(self.data), id(self.data.parts)
+        self.holds: tuple[Any, ...] = (self,)
+        self.some, self.in_memory, self.names = self.data.some, False, ()
+
+    def batch(self, mechanism: NoisySum, step: int) -> RecordBatch:
         """Return the batch of a step, after a pass over the blocks unless it is in memory.
 
         Raises:
@@ -90,7 +156,7 @@ class Windows:
             last = end if self.steps is None else max(self.steps, step + 1)
             self._read(mechanism, range(step, min(end, last)))
         pieces = self._held.pop(step)
-        return Batch.of(tuple(map(torch.cat, zip(*pieces, strict=True))))
+        return RecordBatch.of(tuple(map(torch.cat, zip(*pieces, strict=True))))
 
     def _read(self, mechanism: NoisySum, steps: range) -> None:
         """Hold the batches of these steps."""
@@ -114,10 +180,12 @@ class Windows:
             )
         self._held = held
 
-    def every(self) -> Iterator[Batch]:
+    def every(self) -> Iterator[RecordBatch]:
         """Yield all records, a few at a time."""
         for part in self._parts():
-            yield Batch.of(tuple(one.to(like) for one, like in zip(part, self.like, strict=True)))
+            yield RecordBatch.of(
+                tuple(one.to(like) for one, like in zip(part, self.like, strict=True))
+            )
 
     def _parts(self) -> Iterator[Rows]:
         parts = self.data.parts

@@ -6,9 +6,7 @@ import hashlib
 import inspect
 import math
 import os
-import warnings
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,36 +24,27 @@ from bdpvi._ground.checkpoint import Checkpoint, KeptState, always, settings_of
 from bdpvi._ground.host import HOST, on
 from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
-from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.fingerprint import described
 from bdpvi.bayesian.inference.guide import check_steps
 from bdpvi.bayesian.inference.optimisers import fused
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.datasets.dataset import BlockData, Data, shown
+from bdpvi.datasets.dataset import Data, shown
 from bdpvi.datasets.named import arguments_of
-from bdpvi.models.contract import Model, Site
-from bdpvi.models.design import Design
-from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.own import OwnRegression
+from bdpvi.models.contract import Model
+from bdpvi.models.kinds import known
 from bdpvi.models.parameters import Holder, TrainedModel, modules_of, typed
 from bdpvi.models.traces import check_without_targets
-from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Priced
-from bdpvi.privacy.dominating import steps_within
-from bdpvi.privacy.events import SampledGaussian, Threshold
-from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.course import Course
-from bdpvi.programs.descent import Clip, Descent
-from bdpvi.programs.moments import moments, prior_deviations
-from bdpvi.programs.program import Program
+from bdpvi.programs.descent import Descent, tell_ignored
+from bdpvi.programs.dpvi import DPVI
+from bdpvi.programs.moments import identified, moments, near_listed, prior_deviations
+from bdpvi.programs.plan import DPVIPlan
+from bdpvi.programs.program import Program, copied
 from bdpvi.programs.reading import read
 from bdpvi.programs.recording import recorded
-from bdpvi.programs.runs import copied
-from bdpvi.programs.settings import Settings
-from bdpvi.programs.sources import latents_like, source_of
-from bdpvi.regression.objective import seldom_of
+from bdpvi.programs.sources import latents_like
 from bdpvi.regression.objective_plan import rows_said
 from bdpvi.releases.estimate import Gaussian, Trained
 from bdpvi.releases.noisy_sum import NoisySum
@@ -63,17 +52,7 @@ from bdpvi.releases.noisy_sum import NoisySum
 if TYPE_CHECKING:
     from bdpvi.releases.route import Allowance
 
-_BATCH, _PASSES = 500, 5
-"""The default expected batch size: at least ``_BATCH``, and enough for ``_PASSES`` passes."""
-_SHARE = 0.1
-"""β, the share of the count that adapts the clip: it costs the gradient half a percent."""
-_LONGER = 10.0
-"""Share of records beyond C, over √D/(μN), at which noise and clipping do about equal harm."""
-_WANDER = 0.02
-"""Change of log C in a step by a count's noise alone: C then stays within a factor of 2 or so."""
 _DECAY = 0.1
-_SPARE = 0.05
-"""Share of δ for the cost of sampled steps beyond a Gaussian mechanism."""
 _PAYS = 300
 """Steps from which recording one takes less time than it saves."""
 _START = 4.0
@@ -81,58 +60,25 @@ _START = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPVIPlan:
-    """Public settings of a training.
-
-    Attributes:
-        event: the charged Gaussian mechanism or steps.
-        run: the actual steps; None if they are ``event``.
-        clip: the rule for C.
-        size: D, number of coordinates of a record's gradient.
-        spare: the additional δ that is charged.
-        together: the most rows that one unit has.
-    """
-
-    event: SampledGaussian
-    clip: Clip
-    size: int
-    run: SampledGaussian | None = None
-    spare: float = 0.0
-    together: int = 1
-
-    @property
-    def events(self) -> tuple[Priced, ...]:
-        """The charged events."""
-        return (self.event, Threshold(self.spare)) if self.spare else (self.event,)
-
-    @cached_property
-    def drawn(self) -> SampledGaussian:
-        """All its steps, with their actual noise."""
-        if self.run is None:
-            return self.event
-        return steps_within(self.run, self.event, self.spare, self.together)
-
-    def with_noise(self, noise_multiplier: float) -> DPVIPlan:
-        """Return the settings with another noise multiplier."""
-        return replace(self, event=replace(self.event, noise_multiplier=noise_multiplier))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SuitedDPVI(Settings):
+class SuitedDPVI(DPVI):
     """:class:`bdpvi.DPVI` for a model, after a test run of model and guide on dummy records.
 
     Attributes:
         guide: the given guide, or the default.
         size: D, number of coordinates of a record's gradient.
         start: the modules' weights before any training, by their names in a :class:`Holder`.
+        sites: shapes of the global latents.
+        amortised: whether the guide has latents of single records.
     """
 
     guide: Any = field(repr=False)
     size: int = field(repr=False)
     start: dict[str, Tensor] = field(repr=False)
+    sites: dict[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    amortised: bool = field(default=False, repr=False)
 
     @classmethod
-    def of(cls, settings: Settings, model: Model, data: Data, guide: object) -> SuitedDPVI:
+    def of(cls, settings: DPVI, model: Model, data: Data, guide: object) -> SuitedDPVI:
         """Return the route for a model, as :meth:`bdpvi.DPVI.suited`."""
         check_steps(guide)
         if (own := getattr(model, "check", None)) is not None:
@@ -140,7 +86,7 @@ class SuitedDPVI(Settings):
         guide = _usual(model) if guide is None else guide
         holder = Holder(modules_of(model, guide))
         start = {name: value.clone() for name, value in holder.state_dict().items()}
-        given = {one.name: getattr(settings, one.name) for one in fields(Settings)}
+        given = {one.name: getattr(settings, one.name) for one in fields(DPVI)}
         made = cls(**given, guide=guide, size=0, start=start)
         with isolated(typed(latents_like(data), model, guide)), on(HOST):
             program = made._read(model, data)
@@ -158,7 +104,8 @@ class SuitedDPVI(Settings):
                 like = typed(latents_like(data), model)
             row = like.new_zeros(1, len(data.feature_names))
             check_without_targets(model, named, row, program.sites)
-            return replace(made, size=program.size)
+            sites = {site.name: tuple(site.shape) for site in program.sites}
+            return replace(made, size=program.size, sites=sites, amortised=program.local)
 
     @property
     def rehearsal(self) -> SuitedDPVI:
@@ -181,33 +128,7 @@ class SuitedDPVI(Settings):
         and 5 % of δ for every rate, and the noise, at most 2 % larger, keeps the steps within
         it (:mod:`bdpvi.privacy.dominating`).
         """
-        assert self.rows is not None
-        variance = largest_variance(left.epsilon, left.delta) - left.variance
-        batch = self.batch or max(_BATCH, _PASSES * self.rows / self.steps)
-        rate = min(1.0, batch / self.rows)
-        distance = math.sqrt(variance) / left.rows  # of one row
-        follows = self.clip is None
-        longer = min(0.5, _LONGER * math.sqrt(self.size) / (distance * self.rows))
-        noise = rate * math.sqrt(self.steps) / distance
-        clip = Clip(
-            bound=math.sqrt(self.size) if self.clip is None else self.clip,
-            longer=longer,
-            share=_SHARE * follows,
-            pace=_WANDER * _SHARE * rate * self.rows / noise,
-            batch=rate * self.rows,
-        )
-        size = self.size + follows
-        event = SampledGaussian(
-            noise_multiplier=noise,
-            rate=rate,
-            steps=self.steps,
-            rounding=self.steps * secure.sum_rounding(size),
-        )
-        made = DPVIPlan(event=event, clip=clip, size=size, together=left.rows)
-        if not left.variance:
-            return made
-        price = SampledGaussian(noise_multiplier=1 / distance, rounding=event.rounding)
-        return replace(made, event=price, run=event, spare=_SPARE * left.delta)
+        return DPVIPlan.of(self, self.size, left)
 
     def predicting(self, model: Model, plan: DPVIPlan) -> Model:
         """Return the model."""
@@ -269,31 +190,16 @@ class SuitedDPVI(Settings):
             )
             optim = fused(default_optimiser(self.steps, lr=self.lr, decay=_DECAY))
             descent = Descent(program, optim, mechanism, plan.clip)
-            known = _identified(program, model, len(data.feature_names))
+            known = identified(program, model, len(data.feature_names))
             course = Course(descent, self.steps, known)
             track = bars.bar if self.progress else bars.silent
             course.run(track(range(self.steps), "private fit"), kept)
-            if ignored := course.descent.ignored:
-                warnings.warn(
-                    "for the owner only: not finite or failed, and set to zero: "
-                    f"{several(ignored, 'gradient')} of records; look for NaN, infinities and "
-                    "values outside the support",
-                    PrivacyUtilityWarning,
-                    stacklevel=9,
-                )
+            tell_ignored(course.descent.ignored, 9)
             mean, covariance, measured, settled = course.posterior()
-            mean = _near_listed(mean, measured, program, model, data)
+            mean = near_listed(mean, measured, program, model, data)
             values = {f"of {name}": one for name, one in _values(program, model).items()}
-            sites = {f"site {s.name}": torch.tensor(s.shape).long() for s in program.sites}
-            return {
-                "mean": mean,
-                "covariance": covariance,
-                "measured": measured,
-                "settled": torch.tensor(settled),
-                "amortised": torch.tensor(program.local),
-                **values,
-                **sites,
-            }
+            own = {"mean": mean, "covariance": covariance, "measured": measured}
+            return {**own, "settled": torch.tensor(settled), **values}
 
     def _trained(
         self,
@@ -306,19 +212,14 @@ class SuitedDPVI(Settings):
         mean, spread, kind = found["mean"], found["covariance"], data.like[0].dtype
         arguments = arguments_of(data)
         whole = spread.ndim == 2
-        sites = {
-            name.removeprefix("site "): tuple(shape.tolist())
-            for name, shape in found.items()
-            if name.startswith("site ")
-        }
         guide = Gaussian(
             mean=tuple(mean.tolist()),
             variances=tuple((spread.diagonal() if whole else spread).tolist()),
             covariance=tuple(map(tuple, ((spread + spread.mT) / 2).tolist())) if whole else (),
-            sites=sites,
+            sites=self.sites,
             measured=tuple(found["measured"].tolist()),
             settled=bool(found["settled"]),
-            amortised=bool(found["amortised"]),
+            amortised=self.amortised,
             features="" if kind.is_floating_point or arguments else str(kind).split(".")[1],
             arguments=arguments,
         )
@@ -326,15 +227,6 @@ class SuitedDPVI(Settings):
         trained = TrainedModel(model, parameters) if parameters else model
         latents = guide.latents(trained, flat, len(data.feature_names))
         return Trained(trained, guide, parameters, flat, latents)
-
-    def _arguments(self, model: Model, data: Data) -> Arguments:
-        """Return x and y, in the type of the modules' weights if there are any."""
-        kind = typed(latents_like(data), model, self.guide).dtype
-        given = data.like if isinstance(data, BlockData) else (data.x, data.y)
-        every = tuple(one.to(kind) if one.is_floating_point() else one for one in given)
-        if isinstance(data, BlockData):
-            return Arguments.of_source(source_of(data, every, self.steps))
-        return Arguments.of(every, {})
 
     def _read(self, model: Model, data: Data) -> Program:
         """Return the program; with a copy of a Pyro guide, as each is trained once."""
@@ -346,12 +238,12 @@ class SuitedDPVI(Settings):
                 fresh._init_scale = min(fresh._init_scale, _START / math.sqrt(self.rows))
             guide = fresh
         loss = self._usual_loss(model, data) if self.loss is None else self.loss
-        return read(model, guide, loss, self._arguments(model, data), self.plate)
+        kind = typed(latents_like(data), model, self.guide).dtype
+        return read(model, guide, loss, Arguments.of_data(data, kind, self.steps), self.plate)
 
     def _usual_loss(self, model: Model, data: Data) -> ELBO:
         """Return a loss that records steps where these are known to be alike, and it pays."""
-        own = isinstance(model, BayesianLogisticRegression | Design)
-        alike = own and not isinstance(model, OwnRegression) and isinstance(self.guide, _Usual)
+        alike = known(model) and isinstance(self.guide, _Usual)
         here = data.like[0].device.type == "cpu"
         return JitTrace_ELBO() if alike and here and self.steps >= _PAYS else Trace_ELBO()
 
@@ -405,53 +297,6 @@ class SuitedDPVI(Settings):
 
 
 _NONCE = "nonce of the run"
-
-
-def _identified(program: Program, model: Model, features: int) -> Tensor | None:
-    """Return the linear combinations of latents that records identify, if the model knows them."""
-    sums: Any = getattr(model, "identified", None)
-    if sums is None:
-        return None
-
-    def of_site(site: Site) -> Tensor:
-        if site.name == "w":
-            found: Tensor = sums(features)
-            return found
-        return torch.eye(site.shape.numel(), dtype=torch.float64)
-
-    found: Tensor = torch.block_diag(*map(of_site, program.sites))
-    return found
-
-
-def _near_listed(
-    mean: Tensor, measured: Tensor, program: Program, model: Any, data: Data
-) -> Tensor:
-    """Return the mean, free of the noise that moved weights of blanks and of unlisted levels.
-
-    One that is not measured becomes the mean of its column's listed levels, of the measured ones if
-    there are any, or 0 for a number: predictions of such a cell are then near its column's mean.
-    """
-    from bdpvi.datasets.encoding import Encoding  # late: programs need no table
-
-    written = data.preprocessing.get("encoding")
-    known = None if written is None else Encoding.from_dict(written)
-    shapes = {site.name: site.shape for site in program.sites}
-    own = hasattr(model, "design") and not getattr(model, "correlation", 0.0) and "w" in shapes
-    if known is None or not own or known.feature_names != data.feature_names:
-        return mean
-    columns = [*range(len(data.feature_names))]
-    if (exposure := getattr(model, "exposure", None)) is not None:
-        del columns[exposure]
-    sizes, at = [one.numel() for one in shapes.values()], [*shapes].index("w")
-    pieces = [one.clone() for one in mean.split(sizes)]
-    w, seen = (one[at].view(shapes["w"][0], -1) for one in (pieces, measured.split(sizes)))
-    for place, listed in seldom_of(known):
-        row = columns.index(place)
-        levels = torch.tensor([columns.index(one) for one in listed], dtype=torch.long)
-        some = seen[levels] | ~seen[levels].any(0)
-        usual = (w[levels] * some).sum(0) / some.sum(0).clamp(min=1)
-        w[row] = torch.where(seen[row], w[row], usual)
-    return torch.cat(pieces)
 
 
 def _described(guide: Any) -> str:

@@ -14,15 +14,14 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.datasets.dataset import Data, Dataset, shown
 from bdpvi.models.contract import Model
-from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
+from bdpvi.models.family import Family
+from bdpvi.models.scores import ScoreParts
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.left import HIGHEST
 from bdpvi.regression import score_release as noisy_scores
 from bdpvi.regression.objective_plan import rows_said
-from bdpvi.regression.score_families import Family, Linear, Logistic, Poisson
 from bdpvi.regression.score_posterior import FAR, NormalPrior, Posterior
 from bdpvi.regression.score_release import ScorePlan
 from bdpvi.regression.score_start import Joined
@@ -107,7 +106,7 @@ class NoisyScores:
 
     def suited(self, model: Model, data: Data, guide: object) -> NoisyScores:
         """Return the route; raise ValueError unless the model is one of the three regressions."""
-        family_of(model)
+        parts_of(model)
         if guide is not None:
             raise ValueError(
                 f"guide={guide!r:.80}: route=NoisyScores() computes its own posterior and takes "
@@ -129,7 +128,7 @@ class NoisyScores:
         rows = self.rows or 0.0
         distance = math.sqrt(variance) / left.rows
         size = None if self.columns is None else self.columns + 1.0
-        made = ScorePlan.of(family_of(model), features + 1, distance, rows, size)
+        made = ScorePlan.of(parts_of(model), features + 1, distance, rows, size)
         if self.rows is not None and made.signal(rows) < self.least:
             raise TooFewRecordsError(_too_few(made, rows, left, self.least))
         return made
@@ -176,19 +175,15 @@ def _design(
     return model.design(x)[:, used], y - middle
 
 
-def family_of(model: Model) -> Family:
-    """Return the family of a model.
+def parts_of(model: Model) -> ScoreParts:
+    """Return what rounds take from a record of a model.
 
     Raises:
         ValueError: if it has none.
     """
     if getattr(model, "exposure", None) is not None:
         raise ValueError(f"exposure={model.exposure!r}: route=NoisyScores() has none; DPVI() does")  # type: ignore[attr-defined]
-    if isinstance(model, BayesianLinearRegression):
-        return Linear(model.largest)
-    if isinstance(model, BayesianPoissonRegression):
-        return Poisson(model.largest)
-    if not isinstance(model, BayesianLogisticRegression):
+    if not isinstance(model, Family) or (parts := model.score_parts) is None:
         raise ValueError(
             "route=NoisyScores() is for BayesianLogisticRegression, BayesianLinearRegression and "
             f"BayesianPoissonRegression, got model={model!r:.80}; bdpvi.fit takes any model"
@@ -199,7 +194,7 @@ def family_of(model: Model) -> Family:
             "route=NoisyScores() needs intercept=True, and standardises features itself, so "
             "correlation=0"
         )
-    return Logistic()
+    return parts
 
 
 def _encoding(data: Data) -> Encoding | None:
@@ -310,7 +305,7 @@ def _too_few(plan: ScorePlan, rows: float, left: Allowance, least: float) -> str
         ways.append(f"epsilon={epsilon:.2g} with {known}, if the ledger's budget allows it")
     if features:
         ways.append(f"at most {several(features, 'feature')}, with {known}")
-    ways.append(_WITHOUT[isinstance(plan.family, Logistic)])
+    ways.append(_WITHOUT[plan.family.link == "logit"])
     return (
         f"about {rows:.0f} records: at ε = {left.epsilon:g} about {share * rows:.2g} "
         f"are needed for intervals of {several(plan.columns - 1, 'feature')}. Options: "

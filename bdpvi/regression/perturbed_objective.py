@@ -27,11 +27,11 @@ from operator import add
 import torch
 from torch import Tensor
 
+from bdpvi._ground.types import BELOW
 from bdpvi.datasets.records import Held, Records, depth
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_step
 from bdpvi.regression.objective_plan import CONSTANT, LAST, ObjectivePlan
-from bdpvi.releases.noisy_sum import BELOW
 
 _BLOCK = 256
 _ROWS = 2**14

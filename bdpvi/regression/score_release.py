@@ -1,6 +1,6 @@
 """Noisy scores: a generalised linear model from a few Gaussian rounds, with valid intervals.
 
-Each round releases a weighted score and its matrix (:mod:`bdpvi.regression.score_families`) at a
+Each round releases a weighted score and its matrix (:mod:`bdpvi.models.scores`) at a
 point computed from earlier rounds, so all points are public once they are used. The first round, at
 a public point, gives a start and the second moments that standardise the features; the posterior of
 :mod:`bdpvi.regression.score_posterior` uses the later rounds. The family's shares divide μ² among
@@ -20,11 +20,11 @@ from scipy.special import ndtr
 from torch import Tensor
 
 from bdpvi.datasets.records import Held, Records
+from bdpvi.models.scores import ROBUST, ScoreParts
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import sum_rounding
 from bdpvi.privacy.events import NormCounts, SampledGaussian
 from bdpvi.privacy.solve import root
-from bdpvi.regression.score_families import ROBUST, Family, Linear
 from bdpvi.regression.score_posterior import (
     NormalPrior,
     Posterior,
@@ -52,7 +52,7 @@ class ScorePlan:
         radius: R over the root of that.
     """
 
-    family: Family
+    family: ScoreParts
     columns: int
     event: SampledGaussian
     size: float
@@ -61,7 +61,7 @@ class ScorePlan:
     @classmethod
     def of(
         cls,
-        family: Family,
+        family: ScoreParts,
         columns: int,
         distance: float,
         rows: float = 0.0,
@@ -83,7 +83,7 @@ class ScorePlan:
             size: expected mean square of a record's length: k, or less if levels of a category are
                 columns, as a record has one of them.
         """
-        numbers = columns * (columns + 2) + family.squares
+        numbers = columns * (columns + 2) + (family.link == "identity")
         rounding = len(family.shares) * sum_rounding(numbers)
         event = SampledGaussian(noise_multiplier=1 / distance, rounding=rounding)
         size = float(columns) if size is None else min(size, columns)
@@ -114,8 +114,8 @@ class ScorePlan:
 
         It is for standardised features; a value of 2 is needed.
 
-        >>> from bdpvi.regression.score_families import Logistic
-        >>> plan = ScorePlan.of(Logistic(), 6, distance=0.0645)  # ε = 0.2 at δ = 1e-5
+        >>> from bdpvi.models.logistic import LogisticScores
+        >>> plan = ScorePlan.of(LogisticScores(), 6, distance=0.0645)  # ε = 0.2 at δ = 1e-5
         >>> round(plan.signal(5000), 1)
         6.6
         """
@@ -180,11 +180,11 @@ def measure(
             that says that a number is blank, that of the number; −2 for others that may be left
             out and then count as 0; −1 for all others, (k,). By default none is left out.
 
-    >>> from bdpvi.regression.score_families import Logistic
+    >>> from bdpvi.models.logistic import LogisticScores
     >>> x = torch.ones(5000, 2, dtype=torch.float64)
     >>> x[:, 0] = torch.linspace(-2, 2, 5000)
     >>> prior = NormalPrior(torch.zeros(2).double(), torch.eye(2).double() / 25)
-    >>> plan = ScorePlan.of(Logistic(), 2, distance=0.3)
+    >>> plan = ScorePlan.of(LogisticScores(), 2, distance=0.3)
     >>> y = (torch.arange(5000) * 0.618 % 1 < torch.sigmoid(x[:, 0])).double()
     >>> found = measure(plan, x, y, prior, Key.of_seed(0)).of_features()
     >>> bool((found.mean - torch.tensor([1.0, 0.0])).abs().max() < 0.2), found.passes
@@ -215,10 +215,8 @@ def measured(
     square = float((back @ moments @ back).trace()) / count_of(moments)  # of a record's length
     radius = plan.radius * math.sqrt(min(max(square, 1.0), len(moments)))
     prior = NormalPrior(forth @ prior.mean, back @ prior.precision @ back)
-    clip, rounds, count = math.inf, [], forth[:, -1]
+    clip, rounds, count = family.clip(variance), [], forth[:, -1]
     typical = 1.0
-    if isinstance(family, Linear):
-        clip = family.clip(variance)
     for number, multiplier in enumerate(multipliers[1:], 1):
         place = Place(family, radius, point, clip)
         if number == len(multipliers) - 1:
@@ -228,9 +226,8 @@ def measured(
         paid.append(lengths)
         typical = max(float(count @ one.curvature @ count), 0.0) / count_of(moments)
         found = _answer(family, rounds, prior, count, variance)
-        if isinstance(family, Linear):
-            variance = found.variance
-            clip = family.clip(variance + float(found.posterior.covariance.trace()))
+        variance = found.variance
+        clip = family.clip(variance + float(found.posterior.covariance.trace()))
         step = found.posterior.mean - point
         point = point + step * min(1.0, family.furthest / max(float(step.norm()), 1e-300))
     known = [one for one in paid if one is not None]
@@ -263,11 +260,11 @@ def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[Sample
         plan, measured: of :func:`measure`.
         ids: of the records, (N,).
 
-    >>> from bdpvi.regression.score_families import Logistic
+    >>> from bdpvi.models.logistic import LogisticScores
     >>> from bdpvi.bayesian.accounting.accountant import cost_of
     >>> x = torch.linspace(-2, 2, 3000, dtype=torch.float64)[:, None] ** torch.tensor([1.0, 0.0])
     >>> prior = NormalPrior(torch.zeros(2).double(), torch.eye(2).double())
-    >>> plan = ScorePlan.of(Logistic(), 2, distance=0.268)  # ε = 1
+    >>> plan = ScorePlan.of(LogisticScores(), 2, distance=0.268)  # ε = 1
     >>> found = measure(plan, x, (x[:, 0] > 0).double(), prior, Key.of_seed(0))
     >>> cost = cost_of(path_events(plan, found, torch.arange(3000)), delta=1e-5)
     >>> round(cost.worst_case.epsilon, 2), cost.path.epsilon < 0.9, cost.bayesian
@@ -291,9 +288,9 @@ class _Answer(NamedTuple):
 
 
 def _answer(
-    family: Family, rounds: Sequence[Round], prior: NormalPrior, count: Tensor, variance: float
+    family: ScoreParts, rounds: Sequence[Round], prior: NormalPrior, count: Tensor, variance: float
 ) -> _Answer:
-    if isinstance(family, Linear):
+    if family.link == "identity":
         return _of_squares(family, rounds, prior, count, variance)
     used = list(rounds)
     for _ in range(2):
@@ -303,7 +300,7 @@ def _answer(
 
 
 def _of_squares(
-    family: Linear, rounds: Sequence[Round], prior: NormalPrior, count: Tensor, variance: float
+    family: ScoreParts, rounds: Sequence[Round], prior: NormalPrior, count: Tensor, variance: float
 ) -> _Answer:
     """Return the answer for linear regression, with σ² from the last round's Σ ψ²."""
     last = rounds[-1]

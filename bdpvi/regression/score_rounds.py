@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from bdpvi.datasets.records import Held, Records
+from bdpvi.models.scores import Parts, ScoreParts
 from bdpvi.noise.keys import Key
 from bdpvi.regression.perturbed_objective import exact_sum
-from bdpvi.regression.score_families import Family, Parts
 from bdpvi.regression.score_posterior import Round
 from bdpvi.releases.noisy_sum import NoisySum
 
@@ -31,7 +31,7 @@ class Place:
         longest: v of the sandwich; None for a round without its middle.
     """
 
-    family: Family
+    family: ScoreParts
     radius: float
     point: Tensor | None = None
     clip: float = math.inf

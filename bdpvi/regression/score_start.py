@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from bdpvi.models.scores import ScoreParts
 from bdpvi.privacy.solve import root
-from bdpvi.regression.score_families import Family, Linear, Logistic, Poisson
 from bdpvi.regression.score_posterior import NormalPrior, Round, at_least, closed_form
 
 _LEAST = 0.02
@@ -19,17 +19,17 @@ _EMPTY = 2.0
 
 
 def start(
-    family: Family, first: Round, radius: float, prior: NormalPrior
+    family: ScoreParts, first: Round, radius: float, prior: NormalPrior
 ) -> tuple[Tensor, Tensor, float, float]:
     """Return a first point, second moments of the features, their noise, and σ² of the target."""
     k = len(first.point)
-    if isinstance(family, Logistic):
+    if family.link == "logit":
         moments, noise = 4 * first.curvature, 4 * first.curvature_noise
         newton = closed_form([first], prior).mean
         size = _unattenuated(newton, at_least(moments, 1.0) / count_of(moments))
         return newton * size, moments, noise, 1.0
     moments, noise = first.curvature, first.curvature_noise
-    if isinstance(family, Linear):
+    if family.link == "identity":
         scale = family.largest / radius
         products = first.score * scale / math.sqrt(2)
         square = first.square * scale**2
@@ -43,7 +43,6 @@ def start(
         # If all residuals are clipped they say nothing, so κ may be too large but not too small.
         left = (max(left, 0.0) + 2 * error) / count_of(moments)
         return slope, moments, noise, within(left, float(variance), family.largest)
-    assert isinstance(family, Poisson)
     return _log_linear(first.score * family.largest, moments, noise), moments, noise, 1.0
 
 

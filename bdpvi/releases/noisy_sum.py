@@ -21,9 +21,6 @@ from bdpvi.privacy.events import NormCounts, SampledGaussian
 
 Multiplier = TypeVar("Multiplier", float, Tensor)
 
-BELOW = 1 - 2.0**-40
-"""Values are clipped to a bound times this factor, so that rounding never exceeds the bound."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySum:

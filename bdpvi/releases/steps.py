@@ -121,7 +121,8 @@ class Steps:
                 f"noise_multiplier={mechanism.noise_multiplier:g} has no finite ε; use more, "
                 f"or something else in the ledger has none: {self.ledger.said(self.of)}"
             )
-        return found.assuming(*mechanism.assumptions, *self.ledger.assumptions)
+        found = found.assuming(*mechanism.assumptions, *self.ledger.assumptions)
+        return found if mechanism.seed is None else found.seeded()
 
     def resume(self, of: str, taken: int) -> None:
         """Count steps taken earlier by the run named ``of``, and keep all steps counted here.

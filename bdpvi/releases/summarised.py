@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 FEWEST = 20
 """The fewest draws whose quantiles are shown."""
-_RATIOS = {
-    "linear": "",
-    "poisson": "rate ratio",
-    "negative binomial": "rate ratio",
-    "multinomial": "",
-}
 _BESIDE = {"log_scale", "log_dispersion", "log_gaps"}
 """Latent variables of the library's models that are not coefficients."""
 _DRAWN = (
@@ -133,8 +127,7 @@ def summarised(
     made = _of_estimate if release.estimate is not None else _of_draws
     rows = made(release, level, names, scales, chosen)
     given_levels = "".join(f". {one.column!r} is compared with {one.level!r}" for one in chosen)
-    ratio = _RATIOS.get(getattr(release.model, "kind", ""), "odds ratio")
-    ratio = ratio if hasattr(release.model, "design") else ""
+    ratio = getattr(release.model, "ratio", "")
     given: dict[str, Any] = {"level": level, "ratio": ratio, "odds": odds}
     given |= {"coefficients": tuple(rows), "guarantee": str(release.receipt)}
     reliable: bool | None = None

@@ -1,19 +1,20 @@
 """Synthetic rows that may be shared, from noisy counts of a table: ``bdpvi.synthesize``."""
 
-from bdpvi.synthesis.content import Receipt
+from bdpvi.synthesis.content import TableReceipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts
 from bdpvi.synthesis.intervals import Combined, combine
 from bdpvi.synthesis.quality import evaluate
-from bdpvi.synthesis.released import Synthetic, load, synthesize
+from bdpvi.synthesis.released import synthesize
 from bdpvi.synthesis.report import Quality
+from bdpvi.synthesis.synthetic import Synthetic, load
 
 __all__ = [
     "Combined",
     "Counts",
     "NoisyCounts",
     "Quality",
-    "Receipt",
     "Synthetic",
+    "TableReceipt",
     "combine",
     "evaluate",
     "load",

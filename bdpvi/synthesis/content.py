@@ -26,7 +26,7 @@ _MOST_KEPT = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
-class Receipt:
+class TableReceipt:
     """The public guarantee; all of it may be published.
 
     Attributes:
@@ -46,11 +46,11 @@ class Receipt:
     declared: Mapping[str, str] = field(default_factory=dict)
     together: str = field(default="", metadata={"absent": ""})
 
-    def assuming(self, *more: Assumption) -> Receipt:
+    def assuming(self, *more: Assumption) -> TableReceipt:
         """Return the guarantee with further assumptions."""
         return replace(self, worst_case=self.worst_case.assuming(*more))
 
-    def declaring(self, facts: Mapping[str, str]) -> Receipt:
+    def declaring(self, facts: Mapping[str, str]) -> TableReceipt:
         """Return the guarantee with further declarations."""
         if not facts:
             return self
@@ -92,7 +92,7 @@ class File:
     """The content of the file."""
 
     format: int
-    receipt: Receipt
+    receipt: TableReceipt
     schema: Schema
     target: str | None
     settings: Counts
@@ -103,7 +103,7 @@ class File:
     @classmethod
     def of(
         cls,
-        receipt: Receipt,
+        receipt: TableReceipt,
         schema: Schema,
         target: str | None,
         settings: Counts,

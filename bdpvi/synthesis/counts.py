@@ -220,7 +220,7 @@ class NoisyCounts:
 
 def count_columns(codes: Codes, sizes: Sequence[int]) -> tuple[Codes, ...]:
     """Return the exact counts of every column's codes, given those of the rows, (n, d)."""
-    return tuple(_cells(codes[:, [at]], (size,)) for at, size in enumerate(sizes))
+    return tuple(cells_of(codes[:, [at]], (size,)) for at, size in enumerate(sizes))
 
 
 def count(
@@ -256,12 +256,16 @@ def _count_together(
     codes: Codes, bins: Sequence[Codes], tables: Sequence[Group]
 ) -> dict[Group, Codes]:
     """Return the exact counts of the bins of columns that are counted together."""
-    sizes = [int(one.max()) + 1 for one in bins]
-    coarse = np.stack([one[codes[:, at]] for at, one in enumerate(bins)], axis=1)
-    return {table: _cells(coarse[:, table], tuple(sizes[at] for at in table)) for table in tables}
+    sizes, coarse = [int(one.max()) + 1 for one in bins], in_bins(codes, bins)
+    return {table: cells_of(coarse[:, table], tuple(sizes[at] for at in table)) for table in tables}
 
 
-def _cells(codes: Codes, shape: tuple[int, ...]) -> Codes:
+def in_bins(codes: Codes, bins: Sequence[Codes]) -> Codes:
+    """Return the bins of rows of codes, (n, d)."""
+    return np.stack([one[codes[:, at]] for at, one in enumerate(bins)], axis=1)
+
+
+def cells_of(codes: Codes, shape: tuple[int, ...]) -> Codes:
     """Return how often each cell of a table occurs among codes, (n, columns of the table)."""
     places = np.ravel_multi_index(tuple(codes.T), shape)
     return np.bincount(places, minlength=math.prod(shape)).reshape(shape)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bdpvi._ground.outputs import one_line, several
 from bdpvi.datasets import grid
 from bdpvi.datasets.types import ANY, DECLARED, DTYPE, ESTIMATED, ROWS, TIMES, ColumnType
-from bdpvi.synthesis.released import Synthetic
+from bdpvi.synthesis.synthetic import Synthetic
 
 _WIDE = 1.959964
 """Half the width of a standard normal's central 95 % interval."""

@@ -13,14 +13,18 @@ ALL = "all"
 
 
 @dataclass(frozen=True)
-class Column:
-    """One column's shares of rows.
+class ColumnShares:
+    """One column's shares of rows, and how it was modelled.
 
     Attributes:
         name: the column's name.
         labels: labels of its bins.
         real, synthetic: shares of rows, in the order of the labels.
         variation: total variation distance between the two.
+        codes, bins: number of values or cells in the schema, and of bins used to count pairs.
+        pooled: levels that share a bin with other levels.
+        parents: columns on which it is conditioned.
+        unfit: how many real values did not fit the schema, in words.
     """
 
     name: str
@@ -28,6 +32,11 @@ class Column:
     real: tuple[float, ...]
     synthetic: tuple[float, ...]
     variation: float
+    codes: int
+    bins: int
+    pooled: tuple[str, ...]
+    parents: tuple[str, ...]
+    unfit: str
 
 
 @dataclass(frozen=True)
@@ -106,23 +115,3 @@ class Told:
     rows: int
     auc: float
     columns: tuple[tuple[str, float], ...]
-
-
-@dataclass(frozen=True)
-class Made:
-    """How one column was modelled.
-
-    Attributes:
-        name: the column's name.
-        codes, bins: number of values or cells in the schema, and of bins used to count pairs.
-        pooled: levels that share a bin with other levels.
-        parents: columns on which it is conditioned.
-        unfit: how many real values did not fit the schema, in words.
-    """
-
-    name: str
-    codes: int
-    bins: int
-    pooled: tuple[str, ...]
-    parents: tuple[str, ...]
-    unfit: str

@@ -37,7 +37,7 @@ _FEWEST = 5
 """Fewest rows of a class that a student learns."""
 
 
-def read(frame: pd.DataFrame, schema: Schema) -> Floats:
+def read(frame: pd.DataFrame, schema: Schema, what: str = "rows") -> Floats:
     """Return a table as numbers, (N, d), in the order of the schema.
 
     Numeric cells keep their numbers, NaN if blank; cells of levels become codes.
@@ -54,7 +54,7 @@ def read(frame: pd.DataFrame, schema: Schema) -> Floats:
     values = np.empty((len(frame), len(schema.columns)), order="F")
     for at, (name, type_) in enumerate(schema.columns.items()):
         if name not in frame:
-            raise ValueError(f"the table lacks the column {name!r} of the schema")
+            raise ValueError(f"{what}: the table lacks the column {name!r} of the schema")
         values[:, at] = _column(frame[name], type_)
     return values
 
@@ -148,16 +148,12 @@ def dependence(p: Floats) -> Floats:
     return p - np.outer(p.sum(1), p.sum(0))
 
 
-def pairs(columns: int) -> list[tuple[int, int]]:
-    """Return all pairs of column indices."""
-    return list(itertools.combinations(range(columns), 2))
-
-
 def variation(a: Bins, b: Bins) -> float:
     """Return the mean total variation distance over all pairs of columns of two binned tables."""
     sizes = (np.maximum(a.max(axis=0, initial=0), b.max(axis=0, initial=0)) + 1).tolist()
     found = [
-        total_variation(shares(a, two, sizes), shares(b, two, sizes)) for two in pairs(a.shape[1])
+        total_variation(shares(a, two, sizes), shares(b, two, sizes))
+        for two in itertools.combinations(range(a.shape[1]), 2)
     ]
     return float(np.mean(found)) if found else 0.0
 

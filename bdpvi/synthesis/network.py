@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bdpvi.datasets.grid import Codes
-from bdpvi.synthesis.counts import RARE, Floats, Group, NoisyCounts
+from bdpvi.synthesis.counts import RARE, Floats, Group, NoisyCounts, cells_of, in_bins
 from bdpvi.synthesis.margins import (
     ROUNDS,
     by_pairs,
@@ -98,18 +98,10 @@ def redrawn(
         random: any generator, because everything here is post-processing.
     """
     samples = [made.sample(rows, random) for _ in range(2)]
-    binned = [
-        np.stack([one[codes[:, at]] for at, one in enumerate(noisy.bins)], axis=1)
-        for codes in samples
-    ]
+    binned = [in_bins(codes, noisy.bins) for codes in samples]
 
     def moved(table: Codes, places: list[Codes], deviation: float) -> Codes:
-        there, other = (
-            np.bincount(
-                np.ravel_multi_index(tuple(one.T), table.shape), minlength=table.size
-            ).reshape(table.shape)
-            for one in places
-        )
+        there, other = (cells_of(one, table.shape) for one in places)
         by = (there - other) / math.sqrt(2) + deviation * random.standard_normal(table.shape)
         return table + np.rint(by).astype(np.int64)
 

@@ -49,7 +49,17 @@ def counted(
     tell: bool = False,
     person: ColumnType | None = None,
 ) -> pd.DataFrame:
-    """Return the rows to count: all, or at most k of each person, chosen by secret coins."""
+    """Return the rows to count: all, or at most k of each person, chosen by secret coins.
+
+    Args:
+        table: the rows.
+        settings: with the unit.
+        key: of the coins.
+        tell: whether to warn the owner about repeated persons and omitted rows.
+        person: declared type of the column that identifies persons.
+    """
+    if tell:
+        warn_of_repeats(table, settings.unit, 4)
     if settings.unit == ROW:
         return table
     order = np.argsort(key.child("rows").coins(len(table)))
@@ -59,14 +69,6 @@ def counted(
 def _columns(table: pd.DataFrame, names: Sequence[str], types: Mapping[str, ColumnType]) -> Columns:
     """Return columns of a table, each read when it is needed."""
     return LazyColumns(table[list(names)], types, drop="")
-
-
-def of_persons(
-    table: pd.DataFrame, settings: Counts, key: Key, person: ColumnType | None = None
-) -> pd.DataFrame:
-    """Return the rows to count, and warn the owner about repeated persons and omitted rows."""
-    warn_of_repeats(table, settings.unit, 4)
-    return counted(table, settings, key, tell=True, person=person)
 
 
 def for_persons(
@@ -258,7 +260,7 @@ class Order:
         """
         if isinstance(table, Spread):
             return table if self.limit is None else table.map(self.limit.of)
-        return table.map(of_persons, self.settings, key, self.person)
+        return table.map(counted, self.settings, key, True, self.person)
 
     def bought(self, table: Records[pd.DataFrame], key: Key) -> Schema:
         """Return the schema of all columns; estimate missing ones privately, once they are charged.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,16 +21,15 @@ from bdpvi.synthesis.findings import (
     REAL,
     SYNTHETIC,
     Cell,
-    Column,
+    ColumnShares,
     Detail,
-    Made,
     Pair,
     Score,
     Told,
 )
 from bdpvi.synthesis.measures import Bins, Scale, Task, total_variation
-from bdpvi.synthesis.released import Synthetic
 from bdpvi.synthesis.report import Quality
+from bdpvi.synthesis.synthetic import Synthetic
 
 MOST = 10**5
 """Students use a sample of tables with more rows than this."""
@@ -75,10 +75,9 @@ def evaluate(
     names = list(schema.columns)
     if unknown := [one for one in groups if one not in names]:
         raise ValueError(f"groups names {unknown[0]!r}; the columns are {names}")
-    real = _read("train", train, released)
-    other = _read("held_out", held_out, released)
     made = released.sample(seed=seed) if rows is None else rows
-    synthetic = _read("rows", made, released)
+    given = {"train": train, "held_out": held_out, "rows": made}
+    real, other, synthetic = (measures.read(one, schema, name) for name, one in given.items())
     scales = measures.scales(real, schema)
     bins = [measures.binned(one, scales) for one in (real, synthetic)]
     few, tried, new = (_sampled(one, random) for one in (real, other, synthetic))
@@ -87,7 +86,7 @@ def evaluate(
         receipt=released.receipt,
         target=released.target,
         rows=(len(real), len(other), len(synthetic)),
-        columns=_columns(names, scales, *bins),
+        columns=_columns(released, train, scales, *bins),
         **_pairs(names, scales, *bins),
         **_controls(bins[0], random),
         classes=classes,
@@ -96,15 +95,7 @@ def evaluate(
         told=_told(new, tried, names, random),
         copies=measures.copies(synthetic, real),
         held_out_copies=measures.copies(other, real) if len(other) else None,
-        made=_made(released, train),
     )
-
-
-def _read(name: str, frame: pd.DataFrame, released: Synthetic) -> Floats:
-    try:
-        return measures.read(frame, released.schema)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
 
 
 def _controls(real: Bins, random: np.random.Generator) -> dict[str, Any]:
@@ -124,14 +115,32 @@ def _sampled(values: Floats, random: np.random.Generator) -> Floats:
 
 
 def _columns(
-    names: Sequence[str], scales: Sequence[Scale], real: Bins, synthetic: Bins
-) -> tuple[Column, ...]:
+    released: Synthetic, train: pd.DataFrame, scales: Sequence[Scale], real: Bins, synthetic: Bins
+) -> tuple[ColumnShares, ...]:
+    schema, sizes = released.schema, [len(one.labels) for one in scales]
+    names = list(schema.columns)
+    _, unfit = schema.encode(with_text_names(train)[names])
+    parents = {node.column: node.parents for node in released.network.nodes}
     found = []
-    sizes = [len(one.labels) for one in scales]
-    for at, name in enumerate(names):
+    for at, (name, column) in enumerate(schema.columns.items()):
         p, q = (measures.shares(one, (at,), sizes) for one in (real, synthetic))
-        both = (tuple(p.tolist()), tuple(q.tolist()))
-        found.append(Column(name, scales[at].labels, *both, total_variation(p, q)))
+        bins = released.counts.bins[at][: grid.cells(column)]  # without blanks and unknown values
+        crowded = np.bincount(bins)[bins] > 1
+        levels = zip(column.names or (), crowded, strict=False)
+        found.append(
+            ColumnShares(
+                name=name,
+                labels=scales[at].labels,
+                real=tuple(p.tolist()),
+                synthetic=tuple(q.tolist()),
+                variation=total_variation(p, q),
+                codes=grid.size(column),
+                bins=released.counts.sizes[at],
+                pooled=tuple(one for one, crowd in levels if crowd),
+                parents=tuple(names[one] for one in parents[at]),
+                unfit=grid.said(unfit[name]),
+            )
+        )
     return tuple(found)
 
 
@@ -148,7 +157,7 @@ def _pairs(
         p, q = both(two)
         return measures.dependence(p), measures.dependence(q)
 
-    places, found = measures.pairs(len(names)), []
+    places, found = list(itertools.combinations(range(len(names)), 2)), []
     for two in places:
         (p, q), (a, b) = both(two), apart(two)
         strength, kept = (float(np.abs(one).sum() / 2) for one in (a, b))
@@ -262,20 +271,3 @@ def _told(
         whole = area(tested, y)
     order = np.argsort(-np.array(lost), kind="stable")[:3]
     return Told(number - half, whole, tuple((names[at], float(lost[at])) for at in order))
-
-
-def _made(released: Synthetic, train: pd.DataFrame) -> tuple[Made, ...]:
-    schema = released.schema
-    names, frame = list(schema.columns), with_text_names(train)
-    _, unfit = schema.encode(frame[names])
-    parents = {node.column: node.parents for node in released.network.nodes}
-    found = []
-    for at, (name, column) in enumerate(schema.columns.items()):
-        bins = released.counts.bins[at][: grid.cells(column)]  # without blanks and unknown values
-        crowded = np.bincount(bins)[bins] > 1
-        levels = zip(column.names or (), crowded, strict=False)
-        pooled = tuple(one for one, crowd in levels if crowd)
-        of = tuple(names[one] for one in parents[at])
-        size = released.counts.sizes[at]
-        found.append(Made(name, grid.size(column), size, pooled, of, grid.said(unfit[name])))
-    return tuple(found)

@@ -7,15 +7,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from bdpvi._ground import schema as files
-from bdpvi._ground import store, validate
 from bdpvi.datasets import grid, made_up
 from bdpvi.datasets.bought import CATEGORY, NUMBER
 from bdpvi.datasets.bounds import NOTHING
@@ -24,7 +20,7 @@ from bdpvi.datasets.grid import Codes, Unfit
 from bdpvi.datasets.made_up import Copies
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.records import Records
-from bdpvi.datasets.schema import Schema, of_today
+from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ESTIMATED, ROWS
 from bdpvi.noise.keys import Key
@@ -37,119 +33,14 @@ from bdpvi.releases.account import together_of
 from bdpvi.releases.persons import OTHER_PEOPLE
 from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Before, Transaction, rehearsed
-from bdpvi.synthesis.content import File, Receipt
-from bdpvi.synthesis.counts import Counts, NoisyCounts, count, count_columns
-from bdpvi.synthesis.network import Network, network, redrawn
+from bdpvi.synthesis.content import TableReceipt
+from bdpvi.synthesis.counts import Counts, count, count_columns
 from bdpvi.synthesis.order import Order, for_persons
 from bdpvi.synthesis.source import look, opened
+from bdpvi.synthesis.synthetic import Synthetic, checked_seed, of_bytes
 
-_MOST_ROWS = 10**8
 _AT_ONCE = 14
 """Most columns of a part of a rehearsal, beside the target."""
-
-
-@dataclass(frozen=True, eq=False)
-class Synthetic:
-    """Noisy counts of a table, and any number of rows from them, all of which may be shared.
-
-    Attributes:
-        receipt: the guarantee.
-        schema: schema of the rows.
-        target: name of the column on which all others are conditioned, or None.
-        settings: see :class:`Counts`.
-        counts: the noisy counts with their standard deviations, for your own models.
-    """
-
-    receipt: Receipt
-    schema: Schema
-    target: str | None
-    settings: Counts
-    counts: NoisyCounts
-
-    @property
-    def rows(self) -> int:
-        """The estimated number of rows of the table, at least 1. The exact number is secret."""
-        return round(self.counts.records)
-
-    @cached_property
-    def network(self) -> Network:
-        """The distribution of the rows."""
-        return self._fitted(self.counts)
-
-    def sample(self, rows: int | None = None, *, seed: int | None = None) -> pd.DataFrame:
-        """Return rows at no privacy cost, with the columns, spellings and ranges of the schema.
-
-        A blank is None or NaN; an unknown level is "other".
-
-        Args:
-            rows: number of rows; :attr:`rows` by default.
-            seed: makes the rows repeatable; by default they differ each time.
-
-        Raises:
-            ValueError: naming the argument that is out of range.
-        """
-        random = _random(seed)
-        return self.schema.decode(self.network.sample(self._number(rows), random), random)
-
-    def tables(
-        self, number: int, rows: int | None = None, *, seed: int | None = None
-    ) -> tuple[pd.DataFrame, ...]:
-        """Return bootstrap tables, which vary like tables from other samples and other noise.
-
-        They are for :func:`~bdpvi.synthesis.combine` and cost nothing. Each table is drawn from the
-        network of a bootstrap replicate of the counts (:func:`~bdpvi.synthesis.network.redrawn`),
-        fitted without shrinkage, so that intervals are not biased.
-
-        Args:
-            number: M, number of tables.
-            rows: rows of each; :attr:`rows` by default.
-            seed: as for :meth:`sample`.
-
-        Raises:
-            ValueError: naming the argument that is out of range.
-        """
-        number, rows = checked_rows("number", number), self._number(rows)
-        random = _random(seed)
-        made = []
-        for _ in range(number):
-            again = redrawn(self.counts, self.network, self.rows, random)
-            codes = self._fitted(again, shrink=False).sample(rows, random)
-            made.append(self.schema.decode(codes, random))
-        return tuple(made)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to a JSON file, which may be shared.
-
-        Raises:
-            ValueError: if the path exists, or this is a seeded experiment.
-        """
-        if not store.nothing_at(Path(path)):
-            raise ValueError(f"path={str(path)!r} exists already; choose another")
-        store.write(Path(path), self.to_bytes())
-
-    def to_bytes(self) -> bytes:
-        """Return the content that :meth:`save` writes.
-
-        Raises:
-            ValueError: if this is a seeded experiment.
-        """
-        if Assumption.SEEDED_EXPERIMENT in self.receipt.worst_case.assumptions:
-            raise ValueError(
-                "seed: an experiment has no guarantee and is not saved; leave seed out"
-            )
-        return store.json_text(
-            files.to_json(
-                File.of(self.receipt, self.schema, self.target, self.settings, self.counts)
-            )
-        ).encode()
-
-    def _number(self, rows: int | None) -> int:
-        return checked_rows("rows", self.rows if rows is None else rows)
-
-    def _fitted(self, counts: NoisyCounts, *, shrink: bool = True) -> Network:
-        settings, shares = self.settings, [*map(grid.shares, self.schema.columns.values())]
-        target = None if self.target is None else list(self.schema.columns).index(self.target)
-        return network(counts, target, shares, settings.parents, settings.cells, shrink=shrink)
 
 
 def synthesize(
@@ -239,7 +130,7 @@ def synthesize(
     if keyed and own is None:
         own = joined(identity, settings.unit, settings.rows_per_unit)
     if work is None:
-        secret = Key.fresh() if (number := _seed(seed)) is None else Key.of_seed(number)
+        secret = Key.fresh() if (number := checked_seed(seed)) is None else Key.of_seed(number)
         budget = known.limit(None)
         kept: Ledger | None = None
         if own is not None:
@@ -374,7 +265,7 @@ def _first(
     return coded[1], count_columns(coded[0], sizes)
 
 
-def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> Receipt:
+def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> TableReceipt:
     """Return the guarantee with all its assumptions."""
     marked, bought = schema.marked, tuple(order.kinds)
     given = {one.origin for one in order.declared.values()}
@@ -386,55 +277,10 @@ def _receipt(bound: Bound, schema: Schema, order: Order, seeded: bool) -> Receip
         (order.facts, Assumption.DECLARED_FACTS),
     ):
         bound = bound.assuming(assumption) if holds else bound
-    return Receipt(
+    return TableReceipt(
         worst_case=bound.seeded() if seeded else bound,
         source=schema.source,
         from_data=marked,
         bought=bought,
         declared=order.facts,
     )
-
-
-def checked_rows(name: str, rows: int) -> int:
-    """Return a valid number of rows or tables.
-
-    Raises:
-        ValueError: naming the argument, if it is not.
-    """
-    return validate.at_most(name, validate.positive_int(name, rows), _MOST_ROWS)
-
-
-def load(path: str | os.PathLike[str]) -> Synthetic:
-    """Read a file written by :meth:`Synthetic.save`.
-
-    The file is untrusted: no memory is allocated for a size that it merely claims.
-
-    Raises:
-        ValueError: naming the file, if it was cut, edited, is of another format or too large.
-        OSError: if it cannot be read.
-    """
-    try:
-        return of_bytes(store.read_shared(Path(path)))
-    except ValueError as error:
-        raise ValueError(f"{path} holds no synthetic table: {error}") from error
-
-
-def of_bytes(content: bytes) -> Synthetic:
-    """Read the bytes of :meth:`Synthetic.to_bytes`, of any size.
-
-    Raises:
-        ValueError: naming the entry that is missing or wrong.
-    """
-    given = files.parsed(content)
-    if isinstance(given.get("schema"), dict):
-        given["schema"] = of_today(given["schema"])
-    found = files.from_json(File, given)
-    return Synthetic(found.receipt, found.schema, found.target, found.settings, found.counts())
-
-
-def _seed(seed: int | None) -> int | None:
-    return None if seed is None else validate.positive_int("seed", seed, least=0)
-
-
-def _random(seed: int | None) -> np.random.Generator:
-    return np.random.default_rng(_seed(seed))

@@ -17,15 +17,14 @@ from bdpvi._ground import page as pages
 from bdpvi._ground import schema as files
 from bdpvi._ground import store
 from bdpvi._ground.outputs import several
-from bdpvi.synthesis.content import Receipt
+from bdpvi.synthesis.content import TableReceipt
 from bdpvi.synthesis.findings import (
     ALL,
     BASE,
     REAL,
     SYNTHETIC,
-    Column,
+    ColumnShares,
     Detail,
-    Made,
     Pair,
     Score,
     Told,
@@ -63,13 +62,12 @@ class Quality:
         told: synthetic against held-out rows; None if there are too few.
         copies: share of synthetic rows that equal a training row.
         held_out_copies: share of held-out rows that equal a training row; None without any.
-        made: how each column was modelled.
     """
 
-    receipt: Receipt
+    receipt: TableReceipt
     target: str | None
     rows: tuple[int, int, int]
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnShares, ...]
     pairs: tuple[Pair, ...]
     variation: float
     halves: float
@@ -82,12 +80,11 @@ class Quality:
     told: Told | None
     copies: float
     held_out_copies: float | None
-    made: tuple[Made, ...]
 
     @property
     def verdict(self) -> tuple[str, str, str]:
         """Three sentences: the meaning of ε for one person, good uses of the rows, and bad ones."""
-        return verdict(self)
+        return _meaning(self), _good_for(self), _not(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON types."""
@@ -105,15 +102,6 @@ class Quality:
             ImportError: without the extra ``bdpvi[report]``.
         """
         store.write(Path(path), page(self, attack).encode())
-
-
-def verdict(found: Quality) -> tuple[str, str, str]:
-    """Return the meaning of ε for one person, good uses of the rows, and bad uses.
-
-    Args:
-        found: the measured quality.
-    """
-    return _meaning(found), _good_for(found), _not(found)
 
 
 def copied(found: Quality) -> bool:
@@ -205,7 +193,7 @@ def page(found: Quality, attack: str = "") -> str:
             title="What the synthetic table is good for",
             found=found,
             receipt=found.receipt,
-            verdict=verdict(found),
+            verdict=found.verdict,
             columns=sorted(found.columns, key=lambda one: -one.variation),
             maps=maps,
             scores=scores(found),
@@ -221,7 +209,7 @@ def page(found: Quality, attack: str = "") -> str:
         raise ImportError(f"{error}: pip install 'bdpvi[report]'") from error
 
 
-def bars(column: Column) -> list[tuple[str, float, float, float, float]]:
+def bars(column: ColumnShares) -> list[tuple[str, float, float, float, float]]:
     """Return label, both shares and the lengths of both bars, in per cent of the longest.
 
     Empty bins are left out; if there are too many, the rarest are shown as one.

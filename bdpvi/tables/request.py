@@ -218,12 +218,10 @@ class Request:
     @property
     def scored(self) -> bool:
         """Whether the route is noisy scores."""
-        from bdpvi.models.regression import BayesianLinearRegression, BayesianPoissonRegression
-
         if self.model is None:
             return self.intervals
-        usual = isinstance(self.model, BayesianLinearRegression | BayesianPoissonRegression)
-        return usual and not self.public.exposure and getattr(self.model, "exposure", None) is None
+        usual = self.model.score_parts is not None and not self.public.exposure
+        return usual and getattr(self.model, "exposure", None) is None
 
     @property
     def what(self) -> str:

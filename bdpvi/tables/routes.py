@@ -16,8 +16,8 @@ from bdpvi.datasets.items import by_index
 from bdpvi.datasets.named import by_argument, has_arguments
 from bdpvi.guides import Laplace
 from bdpvi.models.contract import Model
+from bdpvi.models.linear import BayesianLinearRegression
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.models.regression import BayesianLinearRegression
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.programs.dpvi import DPVI
 from bdpvi.programs.training import SuitedDPVI
@@ -130,7 +130,7 @@ def _records(
     if has_arguments(data):
         others = {
             "guarantee": None if isinstance(guarantee, WorstCaseDP) else guarantee,
-            "route": None if isinstance(route, DPVI | SuitedDPVI) else route,
+            "route": None if isinstance(route, DPVI) else route,
             "model": model if hasattr(model, "check") else None,
         }
         for name, one in others.items():

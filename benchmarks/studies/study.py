@@ -67,7 +67,10 @@ def sized(full: int, scale: float, least: int = 1) -> int:
 def publish(
     out: Path, name: str, title: str, table: pd.DataFrame, figures: Iterable[Figure], text: str
 ) -> Finding:
-    """Write ``{name}.csv``, ``{name}.png`` (``{name}-2.png`` …) and ``{name}.md``."""
+    """Write ``{name}.csv``, ``{name}.png`` (``{name}-2.png`` …) and ``{name}.md``.
+
+    Tables of ten rows and more go to ``{name}.txt``.
+    """
     out.mkdir(parents=True, exist_ok=True)
     rows, note = out / f"{name}.csv", out / f"{name}.md"
     table.to_csv(rows, index=False, float_format="%.6g")
@@ -75,12 +78,23 @@ def publish(
     for number, figure in enumerate(figures, start=1):
         pictures.append(out / (f"{name}.png" if number == 1 else f"{name}-{number}.png"))
         figure.savefig(pictures[-1])
+    text, long = without_long_tables(text, f"{name}.txt")
+    if long:
+        rows.with_suffix(".txt").write_text(long, encoding="utf-8")
     links = "\n\n".join(f"![{title}]({picture.name})" for picture in pictures)
     note.write_text(
         f"# {title}\n\n{text}\n\n{links}\n\nNumbers: [{rows.name}]({rows.name}).\n",
         encoding="utf-8",
     )
     return Finding(table, text, (rows, note, *pictures))
+
+
+def without_long_tables(text: str, file: str) -> tuple[str, str]:
+    """Return a text whose tables of ten rows and more are a link to a file, and these tables."""
+    parts = text.split("\n\n")
+    long = [part for part in parts if part.startswith("|") and part.strip().count("\n") > 10]
+    page = "\n\n".join(f"([Table]({file}))" if part in long else part for part in parts)
+    return page, "\n\n".join(long)
 
 
 def draw(axes: Axes, x: pd.Series, curve: pd.DataFrame, guarantee: str, **style: Any) -> None:

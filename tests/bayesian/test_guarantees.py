@@ -13,7 +13,6 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from accounts import Accountant, bayes, elsewhere, evidence_of, worst_of
@@ -32,8 +31,6 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, TypicalRecord, WorstCaseDP, on_grid
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
-from bdpvi.datasets import Encoding
-from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.dataset import People
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise import secure
@@ -139,14 +136,6 @@ def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) 
     assert later.cost.worst_case is None
 
 
-def test_the_temperature_of_a_calibration_is_remembered(fit: bdpvi.Fit) -> None:
-    found = bdpvi.bayesian.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
-    with pytest.raises(ValueError, match="these releases have none"):
-        bdpvi.release(fit, found, guarantee=WorstCaseDP())
-    released = bdpvi.release(fit, found, guarantee=BayesianDP())
-    assert FOUND in bayes(released.cost).assumptions
-
-
 def test_a_fit_without_bound_has_no_worst_case(data: Dataset) -> None:
     with pytest.raises(ValueError, match="no public noise_scale"):
         bdpvi.release(bounded(data, noise_scale=None), epsilon=1.0, guarantee=WorstCaseDP())
@@ -229,16 +218,6 @@ def test_a_thin_second_panel_decides_whether_an_answer_is_reliable() -> None:
         assert found.reason.startswith("in direction add")
 
 
-def test_reliable_everywhere_is_reliable() -> None:
-    light = GaussianPairs(
-        torch.ones(3000, 1).double(), torch.linspace(0.005, 0.01, 3000).double().unsqueeze(1)
-    )
-    panels = (Panel("remove", torch.arange(3000), light), Panel("add", torch.arange(3000), light))
-    accountant = Accountant()
-    accountant.step(PosteriorDraws(panels))
-    assert bayes(accountant.cost(1e-3)).reliable
-
-
 # --- single records -------------------------------------------------------------------------------
 
 
@@ -280,19 +259,6 @@ def test_records_removed_and_added_are_exposed_together(r: float) -> None:
     assert (found.largest, found.median) == (float(own[5]), float(own.sort().values[3]))
 
 
-def test_counted_and_single_records_are_exposed_together() -> None:
-    ones = GaussianPairs(torch.ones(2, 1).double(), torch.tensor([[0.01], [0.04]]).double())
-    counted = Panel("remove", torch.arange(2), ones, counts=torch.tensor([9, 1]))
-    added = Panel(
-        "add",
-        torch.arange(3),
-        GaussianPairs(torch.ones(3, 1).double(), 0.09 * torch.ones(3, 1).double()),
-    )
-    found = Account([PosteriorDraws((counted, added))]).exposure(1e-5)
-    assert found.median == pytest.approx(gaussian_epsilon(0.01, 1e-5), rel=1e-6)  # 9 of 13
-    assert found.largest == pytest.approx(gaussian_epsilon(0.09, 1e-5), rel=1e-6)
-
-
 def test_panels_of_unequal_size_are_released_from_and_priced() -> None:
     model, fresh = bdpvi.BayesianLogisticRegression(), logistic_data(12, 2, seed=1)
     fresh = replace(fresh, ids=fresh.ids + 1000)
@@ -305,22 +271,6 @@ def test_panels_of_unequal_size_are_released_from_and_priced() -> None:
     temperature = made.ledger.charges(made.kept.name)[0].temperature
     ideal = gaussian_epsilon(largest / temperature, 1e-5)
     assert exposed.largest == pytest.approx(ideal, rel=1e-6)
-
-
-def test_the_price_of_a_release_has_the_exposure(fit: bdpvi.Fit) -> None:
-    spent = bdpvi.release(fit, epsilon=0.3).cost
-    assert spent.exposure is not None
-    assert spent.worst_case is not None
-    assert spent.exposure.median <= spent.exposure.most <= spent.exposure.largest
-    assert spent.exposure.largest <= worst_of(spent).epsilon * (1 + 1e-6)
-    assert "rarer than δ may be fully exposed" in bayes(spent).meaning
-
-
-def test_nothing_released_costs_nothing(fit: bdpvi.Fit) -> None:
-    found = bdpvi.cost(fit)
-    assert bayes(found).epsilon == 0
-    assert found.worst_case is not None
-    assert found.worst_case.epsilon == 0
 
 
 def test_a_delta_that_leaves_a_record_unprotected_is_warned_of(data: Dataset) -> None:
@@ -409,19 +359,12 @@ def test_an_epsilon_that_was_computed_is_rounded_up_and_says_so(data: Dataset) -
     [
         (lambda c: c.update(format=1), "format must be 5, got 1: .* release again"),
         (lambda c: c.pop("samples"), "samples must be"),
-        (lambda c: c.update(samples=[[1.0], [2.0, 3.0]]), "samples must be numbers"),
         (lambda c: c.update(samples=[[math.nan]]), "it cannot be read as JSON: NaN is not JSON"),
-        (lambda c: c.update(latents={"w": {}}), "latents.w must be numbers"),
-        (lambda c: c.update(latents={"w": 1.0}), "latents"),
         (lambda c: c["model"].update(clip="x"), r"model.clip must be float \| None, got 'x'"),
-        (lambda c: c.update(model={"nothing": 1}), "model"),
         (lambda c: c["receipt"]["worst_case"].update(epsilon="1"), "receipt.worst_case.epsilon"),
-        (lambda c: c["receipt"]["worst_case"].update(epsilon=True), "receipt.worst_case.epsilon"),
         (lambda c: c["receipt"]["worst_case"].pop("delta"), "worst_case.delta is missing"),
         (lambda c: c["receipt"]["worst_case"].update(kind="Bayesian DP"), "worst_case.kind must"),
         (lambda c: c["receipt"].update(bayesian=c["receipt"]["worst_case"]), "one of four"),
-        (lambda c: c.update(feature_names=[1]), "feature_names"),
-        (lambda c: c.update(preprocessing=3), "preprocessing"),
     ],
 )
 def test_a_changed_file_is_refused_by_name(
@@ -434,34 +377,6 @@ def test_a_changed_file_is_refused_by_name(
     path.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         bdpvi.load_release(path)
-
-
-def test_mutated_files_are_value_errors(data: Dataset, tmp_path: Path) -> None:
-    path = tmp_path / "release.json"
-    columns = (Numeric("a", 1.0, 2.0), OneHot("b", ("x", "y")))
-    encoding = Encoding(columns, "Public.").to_dict()
-    fit = bounded(replace(data, preprocessing={"encoding": encoding}))
-    bdpvi.save_release(bdpvi.release(fit, epsilon=0.3), path)
-    whole = path.read_bytes()
-    rng = np.random.default_rng(0)
-    for _ in range(400):
-        content = bytearray(whole)
-        for _ in range(rng.integers(1, 4)):
-            kind, at = rng.integers(3), int(rng.integers(len(content)))
-            if kind == 0:
-                content[at] = int(rng.integers(256))
-            elif kind == 1:
-                del content[at : at + int(rng.integers(1, 40))]
-            else:
-                content[at:at] = rng.choice([b"[" * 3000, b'"', b"1e999", b"null", b"-", b"}"])
-        path.write_bytes(bytes(content))
-        try:
-            loaded = bdpvi.load_release(path)
-            loaded.predict_proba(torch.zeros(2, len(loaded.feature_names)))
-            if loaded.encoding is not None:
-                loaded.encoding.apply(pd.DataFrame({"a": [1]}))
-        except ValueError:
-            pass
 
 
 # --- floating point -------------------------------------------------------------------------------
@@ -502,8 +417,7 @@ def test_the_largest_raw_value_is_finite(monkeypatch: pytest.MonkeyPatch) -> Non
         assert abs(draw) < 8.3
 
 
-@pytest.mark.parametrize("bits", [6, 9, 12])
-@pytest.mark.parametrize("step", [0.125, 0.5])
+@pytest.mark.parametrize(("bits", "step"), [(6, 0.5), (12, 0.125)])
 def test_total_variation_by_counting_every_draw(bits: int, step: float) -> None:
     """A source of few bits, whose draws can all be counted, against exact cell probabilities."""
     mean, deviation = 0.3, 1.3
@@ -538,9 +452,9 @@ def by_hand(
         return total
 
 
-@pytest.mark.parametrize("bits", [20, 40, 52])
-@pytest.mark.parametrize("dense", [False, True])
-@pytest.mark.parametrize("box", [1.0, 1e6, math.inf])
+@pytest.mark.parametrize(
+    ("bits", "dense", "box"), [(20, True, 1.0), (52, False, math.inf), (52, True, 1e6)]
+)
 def test_total_variation_by_hand(bits: int, dense: bool, box: float) -> None:
     lattice = Lattice(0.25, box)
     mean = torch.tensor([0.3, -500.0, 2e5], dtype=torch.float64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import os
 import random
 import shutil
@@ -86,48 +85,6 @@ def test_budget_and_charges_come_back(fit: bdpvi.Fit, tmp_path: Path) -> None:
         assert torch.equal(panel.ids, saved.ids)
 
 
-def test_a_fit_has_the_budget_of_its_ledger() -> None:
-    data, budget = logistic_data(40, 2), bdpvi.Budget(0.5)
-    with pytest.raises(ValueError, match=r"budget must be a Budget or None, got 2\.0"):
-        Ledger(budget=2.0)  # type: ignore[arg-type]
-    fit = bdpvi.fit(
-        MODEL,
-        MeanField(MODEL),
-        data,
-        training=bdpvi.Training(steps=3),
-        ledger=Ledger(budget=budget),
-        progress=False,
-    )
-    assert fit.ledger.budget == budget
-
-
-def test_relative_paths_stay_where_they_were(
-    fit: bdpvi.Fit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    save_fit(fit, "fit")
-    back = loaded(Path("fit"))
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    bdpvi.release(fit, 1)
-    bdpvi.release(back, 2)
-    assert [one.draws for one in open_ledger(tmp_path / "fit").charges()] == [1, 2]
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-def test_the_secret_receipt_is_valid_json(folder: Path) -> None:
-    def refused(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    total = bdpvi.release(loaded(folder)).cost
-    assert total.exposure is not None
-    assert total.exposure.certified == math.inf  # 40 records certify nothing
-    printed = json.loads(store.json_text(total.to_dict()), parse_constant=refused)
-    written = (folder / "release-2.json").read_text(encoding="utf-8")
-    for one in (printed, json.loads(written, parse_constant=refused)["cost"]):
-        assert one["exposure"]["certified"] == "Infinity"
-
-
 def test_a_full_disk_after_the_charge_does_not_lose_the_sample(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,7 +134,7 @@ def test_where_the_head_finds_no_room_the_charge_stands_and_nothing_is_drawn(
     assert Head.read(folder / "ledger.jsonl.head") == Head.of(fit.ledger.book().file)
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+@pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_only_the_owner_can_read_under_any_umask(
     fit: bdpvi.Fit, tmp_path: Path, umask: int
 ) -> None:
@@ -302,7 +259,7 @@ def test_every_missing_or_cut_file_is_named(folder: Path, name: str) -> None:
 def test_a_flipped_bit_in_any_file_is_an_error_that_names_it(folder: Path, name: str) -> None:
     file = folder / name
     whole, rng = file.read_bytes(), random.Random(0)
-    for _ in range(150):
+    for _ in range(40):
         changed = bytearray(whole)
         changed[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
         file.write_bytes(changed)
@@ -355,41 +312,22 @@ def with_bytes(folder: Path, numbers: bytes) -> None:
     rewritten(folder, json.dumps(about).encode(), numbers)
 
 
-def test_the_helpers_write_folders_that_are_read(folder: Path) -> None:
-    changed_json(folder, lambda about: about.update(data_name="other"))
-    changed_tensors(folder, lambda tensors: tensors["elbo"].neg_())
-    assert loaded(folder).data_name == "other"
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda a: a.update(format=1), "format must be 7, got 1: another version"),
-        (lambda a: a.pop("format"), "format must be 7, got None"),
         (lambda a: a["guide"].update(plan=[1]), "guide.plan must be a JSON object"),
         (lambda a: a["guide"]["plan"].update(steps="5"), "steps must be int, got '5'"),
-        (lambda a: a["guide"]["plan"].update(steps=True), "steps must be int, got True"),
-        (lambda a: a["guide"]["plan"].update(steps=0), "steps must be .* got 0"),
-        (lambda a: a["guide"]["plan"].update(rate=10**400), "plan.rate must be float and finite"),
         (lambda a: a["guide"]["plan"].update(rate=float("nan")), "NaN is not JSON"),
-        (lambda a: a["guide"]["plan"].update(rate=2), "rate must lie in"),
-        (lambda a: a.update(feature_names=["a", 1]), r"feature_names\[1\] must be str, got 1"),
         (lambda a: a.update(feature_names=["a"]), "parameters.loc must be"),
-        (lambda a: a.update(feature_names=[]), "feature_names must be of one feature"),
-        (lambda a: a.update(data_name=None), "data_name must be str"),
-        (lambda a: a.update(preprocessing="no"), "preprocessing must be a JSON object"),
         (lambda a: a["guide"].update(ridge=-1), "ridge must be .* got -1"),
-        (lambda a: a["guide"].update(ridge=None), "ridge must be float, got None"),
-        (lambda a: a["guide"].update(noise_scale=0), "noise_scale must be .* got 0"),
         (
             lambda a: a["guide"].update(noise_scale=0.5),
             "made with noise_scale=0.5, and not noise_scale=None",
         ),
         (lambda a: a["guide"].update(largest={}), "largest must be of remove or add"),
-        (lambda a: a["guide"].update(largest={"both": None}), "largest must be of remove or add"),
         (lambda a: a["guide"].update(largest={"remove": -1.0}), "largest.remove must be .* -1.0"),
         (lambda a: a["guide"].update(largest={"add": None}), "panels need"),
-        (lambda a: a.update(extra=[]), "extra must be a JSON object"),
         (lambda a: a.update(sha256="0"), "fit.safetensors was changed"),
     ],
 )
@@ -416,24 +354,17 @@ PANEL = "panels.remove."
     ("change", "message"),
     [
         (lambda t: t.pop("parameters.loc"), r"need .*'parameters\.loc'\] differ"),
-        (lambda t: t.update(more=t["elbo"].clone()), r"need .*'more'\] differ"),
-        (lambda t: t.pop(PANEL + "b2"), "need .*b2"),
         (lambda t: t.update({"parameters.loc": torch.zeros(3).double()}), "loc must be .* got"),
-        (lambda t: t.update({"parameters.loc": torch.zeros(2).long()}), "loc must be float"),
         (lambda t: t.update({"parameters.scale_tril": torch.eye(2)}), "scale_tril must be .*64"),
         (lambda t: t["parameters.loc"].fill_(float("nan")), "parameters.loc has a value"),
         (lambda t: t["parameters.scale_tril"].neg_(), "parameters.scale_tril is not"),
         (lambda t: t.update({PANEL + "ids": t[PANEL + "ids"].double()}), "ids must be int64"),
         (lambda t: t[PANEL + "ids"].fill_(1), "ids must be unique"),
-        (lambda t: t[PANEL + "ids"].sub_(5), "at least 0"),
-        (lambda t: t.update({PANEL + "ids": t[PANEL + "ids"][:-1]}), "marks must be int64"),
-        (lambda t: t.update({PANEL + "r": t[PANEL + "r"].float()}), "r must be float64"),
         (lambda t: t.update({PANEL + "r": t[PANEL + "r"][:, 0]}), "r must be float64"),
         (lambda t: t.update({PANEL + "b2": t[PANEL + "b2"][:-1]}), "b2 has shape"),
         (lambda t: t[PANEL + "r"].neg_(), "r must be positive"),
         (lambda t: t[PANEL + "b2"].fill_(float("inf")), "b2 has a value that is not finite"),
         (lambda t: t.update(elbo=t["elbo"][:-1]), "elbo and gradient_norm must be"),
-        (lambda t: t.update(elbo=t["elbo"].long()), "elbo and gradient_norm must be"),
     ],
 )
 @pytest.mark.whole
@@ -481,7 +412,7 @@ def test_random_folders_end_in_value_errors(folder: Path) -> None:
     rng = random.Random(0)
     whole = {name: (folder / name).read_bytes() for name in FILES}
     refused: list[str] = []
-    for case in range(600):
+    for case in range(150):
         for name, content in whole.items():
             (folder / name).write_bytes(content)
         about, numbers = json.loads(whole["fit.json"]), bytearray(whole["fit.safetensors"])
@@ -512,5 +443,5 @@ def test_random_folders_end_in_value_errors(folder: Path) -> None:
                 read(folder)
             except ValueError as error:
                 refused.append(str(error))
-    assert len(refused) > 600
+    assert len(refused) > 150
     assert all(str(folder) in message for message in refused)

@@ -38,7 +38,7 @@ T = TypeVar("T")
 DELTA = 1e-5
 PLENTY = Budget(4.0, DELTA)
 """More than one call of any door costs."""
-TARGETS = ("sick", "days", "visits", "grade")
+TARGETS = ("sick", "days", "grade")
 PUBLIC = {"source": "By law.", "age": [18, 98], "dose": [-2, 2]}
 STEPS = 12
 """Of those that train: more than a block."""
@@ -150,7 +150,6 @@ def people(rows: int) -> pd.DataFrame:
             "dose": dose,
             "sick": np.where(random.random(rows) < 1 / (1 + np.exp(-score)), "yes", "no"),
             "days": (10 + 2 * score + random.normal(size=rows)).round(2),
-            "visits": random.poisson(np.exp(0.3 * score)),
             "grade": np.array(["a", "b", "c"])[place],
         }
     )
@@ -227,14 +226,14 @@ def _route(route: Any) -> Callable[[Place, float], Bound]:
 # --- from a table to a file -----------------------------------------------------------------------
 
 
-def _private(target: str, price: float = 1.0, **given: Any) -> Callable[[Place, float], Bound]:
+def _private(target: str, **given: Any) -> Callable[[Place, float], Bound]:
     def call(place: Place, share: float) -> Bound:
         with _few_steps():
             release = flat.private(
                 place.table if place.given else people(place.rows).copy(),
                 target=target,
                 one_row_per_person=True,
-                epsilon=price * share,
+                epsilon=share,
                 out=place.out,
                 secret=place.secret,
                 ledger=place.ledger if place.given else None,
@@ -391,7 +390,6 @@ def _tables(place: Place, share: float) -> Bound:
 LINEAR = bdpvi.BayesianLinearRegression.of_bounds(0, 20)
 _file: dict[str, Any] = {"out": "release.json"}
 _steps: dict[str, Any] = {"keyed": False}
-_classes: dict[str, Any] = {"classes": ("a", "b", "c")}
 
 DOORS = (
     Door("release", _guide(), _fitted),
@@ -406,24 +404,12 @@ DOORS = (
     Door("private, intervals", _private("sick", positive="yes", intervals=True), few=True, **_file),
     Door("private, linear", _private("days", model=LINEAR), few=True, **_file),
     Door(
-        "private, Poisson",
-        _private("visits", 1.5, model=bdpvi.BayesianPoissonRegression(largest=9)),
-        few=True,
-        **_file,
-    ),
-    Door(
-        "private, negative binomial",
-        _private("visits", model=bdpvi.BayesianNegativeBinomialRegression(largest=9)),
-        **_file,
-    ),
-    Door(
         "private, multinomial",
-        _private("grade", model=bdpvi.BayesianMultinomialRegression(classes=3), **_classes),
-        **_file,
-    ),
-    Door(
-        "private, ordinal",
-        _private("grade", model=bdpvi.BayesianOrdinalRegression(classes=3), **_classes),
+        _private(
+            "grade",
+            model=bdpvi.BayesianMultinomialRegression(classes=3),
+            classes=("a", "b", "c"),
+        ),
         **_file,
     ),
     Door("command private", _private_command, few=True, **_file),
@@ -437,7 +423,6 @@ DOORS = (
         alone=True,
     ),
     Door("estimator, linear", _estimator("PrivateLinearRegression", "days"), alone=True),
-    Door("estimator, Poisson", _estimator("PrivatePoissonRegressor", "visits"), alone=True),
     Door("PrivateSVI", _program, **_steps),
     Door("make_private", _network, **_steps),
     Door("federation", _rounds, **_steps),

@@ -95,10 +95,6 @@ def alike(*shape: int, far: float = 1e3) -> Records:
     return x, torch.ones(4, *[1] * len(shape))
 
 
-def ten_million() -> Step:
-    return network(nn.Linear(1, 10**7, bias=False), alike(1))
-
-
 def one_million() -> Step:
     x, y = alike(1000)
     x[-1, ::2] = 1e-3  # large numbers and small ones in turn
@@ -168,7 +164,7 @@ def program(**given: Any) -> Step:
 
 
 KINDS = (
-    pytest.param(ten_million, marks=pytest.mark.slow), one_million, cancelling_steps, tied, tiny,
+    one_million, cancelling_steps, tied, tiny,
     huge, half_precision, one_by_one, program,
 )  # fmt: skip
 
@@ -198,11 +194,6 @@ def test_a_client_moves_a_sum_by_one_clip_at_most(far: float) -> None:
     assert 0.99 < found <= 1
 
 
-def test_ten_million_numbers_are_clipped_to_one() -> None:
-    part = torch.full((1, 10**7), 1e3)
-    assert 0.999998 < length(clipped_sum([part], 1.0)[0]) <= 1
-
-
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", ["alike", "alternate", "falling"])
 def test_a_contribution_is_never_longer_than_its_bound(kind: torch.dtype, shape: str) -> None:
@@ -226,12 +217,6 @@ def test_what_is_not_finite_adds_nothing() -> None:
     total, norms = clipped_sum([x], 1.0)
     torch.testing.assert_close(total, torch.tensor([0.6, 0.8]).double(), rtol=1e-5, atol=0)
     assert norms.isfinite().tolist() == [False, False, True, False]
-
-
-def test_sums_of_other_types_are_refused() -> None:
-    mechanism = NoisySum(rate=0.5, clip=1.0, noise_multiplier=1.0, size=2, records=9)
-    with pytest.raises(ValueError, match=r"totals are summed in torch\.float32"):
-        mechanism.means([torch.zeros(2)], 0)
 
 
 def test_a_bound_whose_squares_vanish_is_refused() -> None:

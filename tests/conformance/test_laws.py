@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import pyro
@@ -172,32 +173,15 @@ def cut_at_its_end(ledger: Path, head: Path) -> None:
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-1]))
 
 
-def cut_within_a_line(ledger: Path, head: Path) -> None:
-    ledger.write_bytes(ledger.read_bytes()[:-40])
+DAMAGES = (emptied, missing, without_its_head, an_old_copy, cut_at_its_end)
+"""One for each door in turn, so several of every kind of door."""
 
 
-DAMAGES = (
-    emptied,
-    missing,
-    without_its_head,
-    an_old_copy,
-    cut_at_its_end,
-    cut_within_a_line,
+@pytest.mark.parametrize(
+    ("door", "damage"),
+    [*zip(DOORS, cycle(DAMAGES))],
+    ids=lambda one: getattr(one, "name", None) or one.__name__,
 )
-
-
-def some() -> list[object]:
-    """Return doors and damages: two for each door, and the others for whole runs."""
-    found: list[object] = []
-    for at, door in enumerate(DOORS):
-        for number, damage in enumerate(DAMAGES):
-            slow = () if number % 3 == at % 3 else (pytest.mark.slow,)
-            name = f"{door.name}-{damage.__name__}"
-            found.append(pytest.param(door, damage, id=name, marks=slow))
-    return found
-
-
-@pytest.mark.parametrize(("door", "damage"), some())
 def test_a_damaged_ledger_opens_no_door_and_its_repair_leaves_nothing(
     ran: Ran, damage: Callable[[Path, Path], None]
 ) -> None:

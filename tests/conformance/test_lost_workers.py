@@ -6,13 +6,11 @@ The commands read a folder of files in blocks; each block that is handed to a wo
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -222,48 +220,6 @@ def set_version(said: str) -> None:
     from bdpvi.datasets import records
 
     setattr(records, "version", (lambda _: said) if said else version)  # noqa: B010
-
-
-def test_what_dask_cannot_send_is_said(place: Place, cluster: Any) -> None:
-    from threading import Lock
-
-    from bdpvi.datasets.table import Table
-
-    rows = Table.of(place.folder / "parts").records(cluster.get_executor())
-    with pytest.raises(ValueError, match="function or its arguments cannot be sent to a worker"):
-        rows.sum(len, Lock())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("moment", MOMENTS["private"])
-def test_a_lost_scheduler_is_said_and_the_same_command_goes_on(
-    moment: int, place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("distributed")
-    file = tmp_path / "scheduler.json"
-    module, shared = ["-m", "distributed.cli."], ["--no-dashboard", "--scheduler-file", str(file)]
-
-    def started(what: str, *more: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, module[0], module[1] + what, *shared, *more]
-        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
-
-    scheduler = started("dask_scheduler", "--host", "127.0.0.1", "--port", "0")
-    worker = started("dask_worker", "--nthreads", "1", "--no-nanny")
-    try:
-        while not file.exists() or not file.read_bytes():
-            time.sleep(0.1)
-        time.sleep(0.5)
-        address = json.loads(file.read_text())["address"]
-        with at(moment, scheduler.kill):
-            assert done("private", place, "--dask", address) == 2
-    finally:
-        for one in (worker, scheduler):
-            one.kill()
-            one.wait()
-    assert "was cancelled; its scheduler may have ended" in sentence(capsys.readouterr().err)
-    assert not place.out.exists()
-    assert done("private", place) == 0
-    assert outcome("private", place) == undisturbed("private", place)
 
 
 # --- a full disk ----------------------------------------------------------------------------------

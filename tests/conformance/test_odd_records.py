@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -217,7 +217,6 @@ DOORS_OF_FILES: dict[str, Callable[[bytes, Path], object]] = {
         "synthesize", "--one-row-per-person", "--epsilon", 1, "--no-report", "--rows", 5
     ),
     "from_csv and fit_private": from_csv,
-    "from_csv, base": partial(from_csv, unknown="base"),
     "private, frame": frame(
         lambda table, ledger: flat.private(
             table, target="sick", positive="yes", epsilon=5.0, numeric=("age",),
@@ -260,13 +259,6 @@ def route(model: Any, way: Any, epsilon: float = 1.0) -> Callable[[Any, Path], o
         return bdpvi.fit_private(model, data, epsilon=epsilon, route=way, ledger=ledger)
 
     return call
-
-
-def records(data: Any, folder: Path) -> None:
-    """Release from records that were made here, rounded to half the usual precision."""
-    x, y = (torch.from_numpy(one) for one in data)
-    given = bdpvi.Dataset(x, y).to("cpu", torch.float32)
-    route(LOGISTIC, bdpvi.regression.ObjectivePerturbation(rows=ROWS))(given, folder)
 
 
 def estimator(made: Any) -> Callable[[Any, Path], object]:
@@ -335,15 +327,12 @@ def guide_fit(data: Any, folder: Path, **given: Any) -> bdpvi.Release:
 
 CLIPPED = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0)
 LOGISTIC = bdpvi.BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
-POISSON = bdpvi.BayesianPoissonRegression(largest=9)
 TRAINING = DPVI(rows=ROWS, steps=3, batch=50)
 BOUNDS: dict[str, Any] = {"bounds": (-2, 2), "expected_rows": ROWS}
 DOORS_OF_NUMBERS: dict[str, Callable[[Any, Path], object]] = {
     "objective": route(LOGISTIC, bdpvi.regression.ObjectivePerturbation(rows=ROWS)),
-    "objective, Dataset": records,
     "scores": route(LOGISTIC, bdpvi.regression.NoisyScores(rows=ROWS), 5.0),
     "training": route(bdpvi.BayesianMultinomialRegression(classes=2), TRAINING),
-    "training, counts": route(POISSON, TRAINING),
     "estimator": estimator(sklearn.PrivateLogisticRegression(classes=(0, 1), **BOUNDS)),
     "estimator, bought": estimator(
         sklearn.PrivateLogisticRegression(5.0, classes=(0, 1), expected_rows=ROWS)
@@ -351,7 +340,6 @@ DOORS_OF_NUMBERS: dict[str, Callable[[Any, Path], object]] = {
     "estimator, linear": estimator(
         sklearn.PrivateLinearRegression(target_bounds=(0, 1), draws=5, **BOUNDS)
     ),
-    "estimator, Poisson": estimator(sklearn.PrivatePoissonRegressor(largest=3, draws=5, **BOUNDS)),
     "PrivateSVI": svi,
     "make_private": network,
     "fit_federated": federated,
@@ -359,12 +347,8 @@ DOORS_OF_NUMBERS: dict[str, Callable[[Any, Path], object]] = {
     "release, Bayesian": partial(guide_fit, temperature=1e6, guarantee=BayesianDP()),
 }
 
-SLOW = (
-    "private, bought constants", "command private", "estimator, bought", "estimator, linear",
-    "private, frame", "fit and release", "fit and release, Bayesian", "from_csv, base",
-    "synthesize, frame", "release", "release, Bayesian", "fit_federated",
-)  # fmt: skip
-"""Doors that see some of the odd records in the usual tests, all in the slow ones."""
+WHOLE = ("private, public constants", "from_csv and fit_private", "objective", "make_private")
+"""Doors that see all odd records in the usual tests, the others some; all see all in slow ones."""
 
 # --- the law --------------------------------------------------------------------------------------
 
@@ -385,10 +369,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert one["end"] == "whole"
 
 
-def each_line(
-    call: Any, lines: tuple[bytes, ...], folder: Path, table: bytes | None = None
-) -> None:
-    table = people() if table is None else table
+def each_line(call: Any, lines: tuple[bytes, ...], folder: Path, table: bytes) -> None:
     usual = what_happens(call, table, folder / "usual")
     for at, line in enumerate(lines):
         head, rest = table.split(b"\n", 1)
@@ -405,16 +386,6 @@ def each_number(call: Any, records: Any, folder: Path) -> None:
         same(dict(odd), dict(usual))
 
 
-@pytest.mark.parametrize("door", DOORS_OF_FILES)
-def test_no_line_of_a_file_decides_anything(door: str, tmp_path: Path) -> None:
-    each_line(DOORS_OF_FILES[door], LINES[:: 4 if door in SLOW else 1], tmp_path)
-
-
-@pytest.mark.parametrize("door", DOORS_OF_NUMBERS)
-def test_no_record_of_numbers_decides_anything(door: str, tmp_path: Path) -> None:
-    each_number(DOORS_OF_NUMBERS[door], NUMBERS[:: 4 if door in SLOW else 1], tmp_path)
-
-
 STRANGE_PERSONS = (
     b",40,F,yes",
     b"p1,40,F,yes",
@@ -425,9 +396,28 @@ STRANGE_PERSONS = (
 """Lines of nobody, of a person with two rows already, and of one with three odd ones."""
 
 
-@pytest.mark.parametrize("door", DOORS_OF_PERSONS)
-def test_no_person_decides_anything(door: str, tmp_path: Path) -> None:
-    each_line(DOORS_OF_PERSONS[door], STRANGE_PERSONS[::5], tmp_path, persons())
+def every() -> Iterator[Any]:
+    """Yield doors with what they see: those of WHOLE all, others a part; slow tests all."""
+    for kind, doors, odd, more in (
+        ("line", DOORS_OF_FILES, LINES, MORE_LINES),
+        ("record", DOORS_OF_NUMBERS, NUMBERS, MORE_NUMBERS),
+        ("person", DOORS_OF_PERSONS, STRANGE_PERSONS, ()),
+    ):
+        for door, call in doors.items():
+            part = odd if door in WHOLE and kind != "person" else odd[::5]
+            yield pytest.param(kind, call, part, id=f"{kind}, {door}")
+            every = (*odd, *more)
+            yield pytest.param(kind, call, every, id=f"{kind}, {door}, all", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("kind", "door", "odd"), [*every()])
+def test_no_line_record_or_person_decides_anything(
+    kind: str, door: Any, odd: Any, tmp_path: Path
+) -> None:
+    if kind == "record":
+        each_number(door, odd, tmp_path)
+    else:
+        each_line(door, odd, tmp_path, people() if kind == "line" else persons())
 
 
 def test_only_a_certificate_may_decide_and_then_the_promise_says_so(tmp_path: Path) -> None:
@@ -443,24 +433,6 @@ def test_only_a_certificate_may_decide_and_then_the_promise_says_so(tmp_path: Pa
         (tmp_path / str(at)).mkdir()
         receipt = guide_fit(x, tmp_path / str(at), **given).receipt
         assert (tells in receipt.bound.assumptions) == (tells.value in receipt.meaning) == read
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("door", DOORS_OF_PERSONS)
-def test_no_stranger_person_decides_anything(door: str, tmp_path: Path) -> None:
-    each_line(DOORS_OF_PERSONS[door], STRANGE_PERSONS, tmp_path, persons())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("door", DOORS_OF_FILES)
-def test_no_stranger_line_decides_anything(door: str, tmp_path: Path) -> None:
-    each_line(DOORS_OF_FILES[door], LINES + MORE_LINES, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("door", DOORS_OF_NUMBERS)
-def test_no_stranger_record_decides_anything(door: str, tmp_path: Path) -> None:
-    each_number(DOORS_OF_NUMBERS[door], NUMBERS + MORE_NUMBERS, tmp_path)
 
 
 @pytest.mark.parametrize("door", DOORS_OF_FILES)

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 import bdpvi
 from bdpvi import Dataset, Ledger, PrivateSVI, guides
-from bdpvi.federated.federated_vi import Client, Server, blank
+from bdpvi.federated.parties import Client, Server, blank
 from bdpvi.federated.rounds import Rounds
 from bdpvi.models.losses import LossBound
 from bdpvi.models.own import OwnRegression

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 import bdpvi
 from bdpvi import Ledger, TooFewRecordsError
 from bdpvi.datasets import Schema, digests, made_up
-from bdpvi.datasets.records import Spread
 from bdpvi.datasets.table import BYTES, Table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.synthesis import released
@@ -175,40 +174,6 @@ def test_made_up_rows_follow_from_header_and_options_alone(
 
 
 # --- kinds of tables that were charged and then refused -------------------------------------------
-
-
-def test_levels_declared_in_types_are_public() -> None:
-    random = np.random.default_rng(0)
-    frame = table().assign(c=random.choice(["red", "green", "blue"], ROWS))
-    for kind in ("category", "ordered"):
-        levels = ("red", "green", "blue", "grey")
-        types = {"c": ColumnType(kind=kind, levels=levels)}
-        ledger = Ledger()
-        made = synthesize(frame, ledger, schema=Schema(types, "form"))
-        assert made.schema.columns["c"].levels == levels
-        assert "c" not in made.receipt.bought
-        release = private(frame, Ledger(), types=Schema(types, "form"))
-        assert "c=grey" in release.feature_names
-
-
-def test_codes_that_are_one_number_are_levels_of_their_own() -> None:
-    codes = ("12345678901234567", "12345678901234568")
-    frame = table().assign(c=np.random.default_rng(0).choice(codes, ROWS))
-    for kind in ("code", "category"):
-        types = Schema({"c": ColumnType(kind=kind)}, "form")
-        made = synthesize(frame, schema=types)
-        again = released.of_bytes(made.to_bytes())
-        if kind == "code":
-            assert again.schema.columns["c"].levels == codes
-
-
-def test_spellings_that_are_one_number_only_without_the_files_signs(tmp_path: Path) -> None:
-    """With a decimal comma 1.0 is text and 1 a number; guessed without it they are one level."""
-    lines = ["c;sick", *["1.0;yes", "1;no", "1.0;no", "x;yes", "1.0;yes", "x;no"] * 500]
-    (tmp_path / "a.csv").write_text("\n".join(lines))
-    file = bdpvi.datasets.formats.FileFormat(separator=";", decimal=",")
-    made = synthesize(tmp_path / "a.csv", file=file)
-    assert released.of_bytes(made.to_bytes()).schema.columns["c"].levels == ("1", "1.0", "x")
 
 
 @pytest.mark.parametrize("name", ["sex=F", "sex#1", "sex is missing"])
@@ -401,11 +366,6 @@ def test_a_digest_shows_each_change(change: Any) -> None:
     assert digests.of_rows(table()) != digests.of_rows(change(table()))
 
 
-def test_a_row_of_zeros_counts() -> None:
-    zeros = pd.DataFrame(np.zeros((3, 2)))
-    assert digests.of_rows(zeros) != digests.of_rows(zeros[1:])
-
-
 @pytest.mark.parametrize("kind", ["object", "string[python]", "string[pyarrow]", "category"])
 def test_cells_that_differ_have_other_digests(kind: Any) -> None:
     long = ["x" * count + end for count in (7, 8, 63, 64, 199) for end in "xy"]
@@ -424,33 +384,6 @@ def test_numbers_that_differ_have_other_digests(kind: Any) -> None:
     blank = [] if kind in ("int64", "int8") else [None]
     made = [pd.DataFrame({"a": pd.Series([cell, 5]).astype(kind)}) for cell in [*cells, *blank]]
     assert len({digests.of_rows(one) for one in made}) == len(made)
-
-
-@pytest.mark.parametrize("change", [lambda one: one[::-1], lambda one: one.sample(frac=1.0)])
-def test_rows_may_change_places_in_the_whole_partition(change: Any) -> None:
-    from bdpvi.datasets.objects import ROWS as AT_ONCE
-    from bdpvi.datasets.openers import Partition
-
-    class Rows:
-        def __init__(self, frame: pd.DataFrame) -> None:
-            self.frame = frame
-
-        def compute(self, **given: object) -> pd.DataFrame:
-            return self.frame
-
-    rows = pd.DataFrame({"a": np.arange(AT_ONCE + 9.0), "b": "t"})
-    seen = [sum(map(digests.of, Partition(0, Rows(one)).read())) for one in (rows, change(rows))]
-    assert seen[0] == seen[1]
-    moved = sum(map(digests.of, Partition(0, Rows(rows[1:])).read()))
-    assert moved != seen[0]
-
-
-def test_cells_that_cannot_be_hashed_have_a_digest() -> None:
-    odd: Any = [[1], {"b": 2}, None]
-    other: Any = [[1], {"b": 3}, None]
-    frame = pd.DataFrame({"a": odd, "b": pd.array([1, None, 3], dtype="Int64")})
-    assert digests.of_rows(frame) == digests.of_rows(frame.copy())
-    assert digests.of_rows(frame) != digests.of_rows(frame.assign(a=other))
 
 
 @pytest.mark.parametrize("parquet", [False, True])
@@ -477,14 +410,3 @@ def test_a_csv_file_with_its_old_time_and_size_is_still_compared(tmp_path: Path)
     os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
     with pytest.raises(ValueError, match="it has other rows than in an earlier pass"):
         blocks.records().sum(len)
-
-
-def test_blocks_without_a_digest_are_read_as_before() -> None:
-    class Numbers:
-        name = "numbers"
-
-        def read(self) -> Iterator[int]:
-            yield from (1, 2)
-
-    rows: Spread[int] = Spread((Numbers(),))
-    assert [rows.sum(int), rows.sum(int)] == [3, 3]

@@ -15,7 +15,7 @@ import pandas as pd
 import pyro
 import pytest
 import torch
-from doors import DELTA, DOORS, Door, Place, anew, people
+from doors import DELTA, DOORS, Door, Place, anew
 from numpy.typing import NDArray
 from simulated import logistic_data
 
@@ -108,7 +108,7 @@ def test_rows_are_known_in_every_form() -> None:
 
 
 @pytest.mark.parametrize("decimals", [None, 2])
-@pytest.mark.parametrize("rows", [100, 2000, 5000])
+@pytest.mark.parametrize("rows", [100, 5000])
 def test_other_rows_of_the_same_population_have_an_account_of_their_own(
     rows: int, decimals: int | None
 ) -> None:
@@ -176,6 +176,7 @@ def certified(path: Path | None = None) -> bdpvi.Fit:
 ASKED: dict[str, Any] = {"delta": 1e-3, "guarantee": BayesianDP()}
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.filterwarnings("ignore:delta")
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_target_found_by_trying_says_so(kept: bool, tmp_path: Path) -> None:
@@ -197,6 +198,7 @@ def test_a_target_found_by_trying_says_so(kept: bool, tmp_path: Path) -> None:
         assert len(follow(path, path.read_bytes()).refused) == 2
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.filterwarnings("ignore:delta")
 def test_a_calibration_that_fails_is_an_attempt() -> None:
     fit = certified()
@@ -207,6 +209,7 @@ def test_a_calibration_that_fails_is_an_attempt() -> None:
     assert "after 1 refused target)" in str(bdpvi.release(fit, charge, **ASKED).receipt)
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.filterwarnings("ignore::bdpvi.NotCertifiedWarning")
 @pytest.mark.filterwarnings("ignore:delta")
 def test_a_temperature_from_the_records_is_one_for_later_fits_too() -> None:
@@ -248,11 +251,3 @@ def test_categories_and_whole_numbers_are_no_copies() -> None:
     for rows in (ages[:, None], np.stack([ages, sex], 1), np.stack([ages, ward, sex], 1)):
         assert not told(rows.astype(float) / 30, y)
     assert not told(np.eye(8)[random.integers(0, 8, 2000)], y)
-
-
-def test_people_of_the_doors_are_no_copies() -> None:
-    table = people(2000)
-    assert not told(
-        table[["age", "dose"]].to_numpy() / 50,
-        (table["sick"] == "yes").to_numpy().astype(np.float64),
-    )

@@ -31,7 +31,7 @@ from bdpvi.datasets.schema import in_file
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import KINDS, UNFIT, ColumnType
 from bdpvi.synthesis import Counts
-from bdpvi.synthesis.released import of_bytes
+from bdpvi.synthesis.synthetic import of_bytes
 
 BLANK = (math.nan, "", True)
 NUMBER = ColumnType(kind="number", decimal=",", thousands=".")

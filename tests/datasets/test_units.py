@@ -22,7 +22,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee
 from bdpvi.privacy.groups import group
 from bdpvi.synthesis import Counts
-from bdpvi.synthesis.order import Order, of_persons
+from bdpvi.synthesis.order import Order, counted
 from bdpvi.tables import files
 
 GIVEN: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1.0}
@@ -60,7 +60,7 @@ def test_a_file_s_persons_are_compared_as_written_or_by_their_type(
     frame = pd.read_csv(visits, dtype=str)
     settings = Counts(unit="who", rows_per_unit=5)
     order = Order.of(list(frame.columns), types, None, 1.0, 1e-6, settings)
-    assert len(of_persons(frame, settings, Key.of_seed(0), order.person)) == 5 * persons
+    assert len(counted(frame, settings, Key.of_seed(0), True, order.person)) == 5 * persons
 
 
 def test_a_long_name_is_not_cut_off() -> None:

@@ -24,7 +24,8 @@ from bdpvi.bench.methods.runs import Run
 from bdpvi.bench.methods.variational import DPVISettings, train
 from bdpvi.datasets.dataset import People
 from bdpvi.federated.federated import Federation, Message, Released
-from bdpvi.federated.federated_vi import Client, FederatedFit, Server, blank, fit_federated, seed_of
+from bdpvi.federated.federated_vi import FederatedFit, fit_federated, seed_of
+from bdpvi.federated.parties import Client, Server, blank
 from bdpvi.federated.rounds import SERVER_OF_UPDATES, Rounds
 from bdpvi.guides import FullRank, LowRank, MeanField
 from bdpvi.releases.clipping import MARGIN
@@ -224,66 +225,11 @@ def test_the_guide_is_made_of_released_sums_and_public_things_alone(shares: int 
         torch.testing.assert_close(server.parameters[name], value, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("shares", [None, 4])
-def test_seeds_reproduce(shares: int | None) -> None:
-    fits = [fitted(UNEVEN, settings(noise_shares=shares, seed=seed)) for seed in (0, 0, 1)]
-    means = [fit.posterior.mean for fit in fits]
-    assert torch.equal(means[0], means[1])
-    assert not torch.allclose(means[0], means[2], atol=1e-3)
-    draws = [fits[0].draw(5, torch.Generator().manual_seed(3))["w"] for _ in range(2)]
-    assert torch.equal(*draws)
-    assert draws[0].shape == (5, 3)
-
-
 def test_without_a_seed_coins_and_noise_are_secret() -> None:
     torch.manual_seed(0)
     first = fitted(UNEVEN, settings(seed=None)).posterior.mean
     torch.manual_seed(0)
     assert not torch.allclose(first, fitted(UNEVEN, settings(seed=None)).posterior.mean, atol=1e-3)
-
-
-def test_noise_is_the_same_whoever_answers() -> None:
-    rounds = settings(client_rate=0.75)
-    point = torch.zeros(3, dtype=torch.float64)
-    clients = [Client(MODEL, data, rounds, seed=5) for data in UNEVEN]
-    noises = []
-    for kept in (4, 2, 0):
-        federation = Federation(rounds)
-        asked = federation.sampled(1)[:kept]
-        answers = [clients[one].answer(1, point) for one in asked]
-        found = federation.aggregate(
-            1, [Message(one, 1, a) for one, a in zip(asked, answers, strict=True)]
-        ).update
-        assert found is not None
-        noises.append(found * 0.75 * 4 - sum(answers, torch.zeros(3, dtype=torch.float64)))
-    # Up to the lattice of 3 * 8 / 32.
-    assert all(bool(((noise - noises[0]).abs() <= 0.75).all()) for noise in noises)
-    many = Federation(settings(noise_multiplier=2.0, size=300))
-    drawn = []
-    for number in range(1, 31):
-        many.sampled(number)
-        drawn.append(many.aggregate(number, []).update)
-    spread = torch.cat([one for one in drawn if one is not None]).std() * 4
-    assert spread == pytest.approx(16.0, rel=0.03)  # z C with nobody there
-
-
-def test_an_extreme_client_and_an_extreme_record_move_a_sum_by_their_clips() -> None:
-    rounds = settings(record_rate=1.0)
-    point = torch.tensor([0.5, -2.0, 1.0], dtype=torch.float64)
-    wild = Dataset(1e90 * DATA.x, 1 - DATA.y)
-
-    def answer(data: Dataset) -> Tensor:
-        return Client(MODEL, data, rounds, seed=5).answer(1, point)
-
-    empty = answer(DATA.select(torch.arange(0)))
-    assert torch.equal(empty, torch.zeros_like(point))
-    assert 7.99 < float(answer(wild).norm()) <= 8.0
-    few, row = DATA.select(torch.arange(5)), torch.arange(1)
-    joined = Dataset(torch.cat([few.x, wild.x[row]]), torch.cat([few.y, wild.y[row]]))
-    moved = float((answer(joined) - answer(few)).norm())
-    assert moved <= 1.0 + 1e-12
-    alone = float(answer(Dataset(1e90 * point[None], torch.zeros(1))).norm())
-    assert alone == pytest.approx(1 - MARGIN, abs=1e-12)
 
 
 def reference(noise: float, rate: float, steps: int, delta: float, presence: float = 1.0) -> float:
@@ -334,13 +280,6 @@ def test_no_promise_where_there_is_none() -> None:
         fit.worst_case(1e-2, observer=SERVER_OF_UPDATES)
 
 
-def test_predictions_are_probabilities_that_fit() -> None:
-    found = fitted(UNEVEN, settings(record_rate=None, record_clip=None, **EXACT), 60)
-    means = found.predict_mean(DATA.x, 50, torch.Generator().manual_seed(0))
-    assert means.shape == (200,)
-    assert ((means > 0.5) == (DATA.y > 0.5)).double().mean() > 0.6
-
-
 def narrow() -> Dataset:
     return logistic_data(10, 2)
 
@@ -362,14 +301,6 @@ def test_what_does_not_fit_is_named_before_a_charge(
     with pytest.raises(ValueError, match=says):
         fitted(tables, rounds, federation=federation, **given)
     assert federation.charged == 0
-
-
-def test_a_budget_ends_it() -> None:
-    limit = Budget(epsilon=reference(3.0, 1.0, 5, 1e-2) * 1.01, delta=1e-2)
-    federation = Federation(settings(), Ledger(budget=limit))
-    with pytest.raises(BudgetExceededError):
-        fitted(UNEVEN, settings(), federation=federation)
-    assert federation.charged == 5
 
 
 def test_the_tables_ledgers_are_charged_what_it_does_to_records() -> None:

@@ -33,7 +33,7 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
+from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.task_identity import TaskIdentity
 
 import bdpvi.federated.flower
@@ -197,34 +197,6 @@ def test_an_oversized_update_is_clipped_by_the_server() -> None:
     assert BAD not in one.refused
 
 
-def test_who_takes_part_never_changes_the_noise() -> None:
-    """The same seed adds the same noise to every set of participants, and secret noise has σ."""
-
-    def noise(settings: Rounds, come: int) -> torch.Tensor:
-        one, nodes = ran(settings, lambda m, r: [r] if m.metadata.dst_node_id < 1000 + come else [])
-        total = torch.zeros(SIZE, dtype=torch.float64)
-        for _, replies in nodes.sent:
-            total += sum(flat(reply.content["arrays"]).double() for reply in replies)
-        return flat(one.arrays).double() * CLIENTS - total
-
-    everybody = noise(rounds(seed=0), CLIENTS)
-    for come in (0, 1, 5):
-        assert (
-            float((noise(rounds(seed=0), come) - everybody).abs().max()) <= 0.5 * CLIP / 32 + 1e-5
-        )
-    for come in (0, CLIENTS):
-        drawn = torch.cat([noise(rounds(), come) for _ in range(4)])
-        error = 0.5 / (2 * len(drawn)) ** 0.5  # of an estimated standard deviation
-        assert float(drawn.std()) == pytest.approx(0.5 * CLIP, abs=5 * error)
-
-
-def test_an_empty_round_is_released_with_its_noise() -> None:
-    one, nodes = ran(rounds(client_rate=1e-9), plain)
-    assert nodes.sent == []
-    assert float(flat(one.arrays).abs().max()) > 0
-    assert one.federation.charged == 1
-
-
 def test_coins_are_our_own_and_secret() -> None:
     """Python's generator, which Flower's sampling uses, has no say; every client has its coin."""
     one = strategy(rounds(client_rate=0.3))
@@ -249,32 +221,6 @@ def test_the_log_does_not_tell_who_took_part(caplog: pytest.LogCaptureFixture) -
     finally:
         logging.getLogger("flwr").removeHandler(caplog.handler)
     assert logs[0] == logs[1] != []
-
-
-def test_a_restarted_server_neither_loses_nor_doubles_a_charge(tmp_path: Path) -> None:
-    ledger = Ledger.at(tmp_path / "clients.jsonl")
-    settings = rounds(client_rate=0.9)
-    nodes = Nodes(client_app(settings))
-    one = strategy(settings, ledger=ledger)
-    one.start(nodes, first(), num_rounds=2)
-    (open_, *_) = one.configure_train(
-        3, one.arrays, ConfigRecord(), nodes
-    )  # the server dies in round 3
-    late = reply_with(open_.content["arrays"], open_)
-    assert sum(entry.count for entry in Ledger(ledger.path).entries()) == 3
-
-    assert ledger.path is not None
-    again = strategy(settings, ledger=Ledger(ledger.path))
-    again.start(Nodes(client_app(settings)), one.arrays, num_rounds=2)
-    assert again.federation.charged == 5
-    fresh = strategy(settings)
-    fresh.start(Nodes(client_app(settings)), first(), num_rounds=5)
-    assert again.worst_case(1e-3) == fresh.worst_case(1e-3)
-    assert path_of(again.cost(1e-3)).epsilon is not None
-
-    again.configure_train(1, one.arrays, ConfigRecord(), nodes)  # Flower counts from 1 again
-    again.aggregate_train(1, [late])
-    assert again.refused[late.metadata.src_node_id] == "stale: answers round '3', not 6"
 
 
 def test_what_it_reports() -> None:
@@ -318,19 +264,6 @@ def test_clients_that_moved_little_pay_less_on_the_path() -> None:
     plainly = BayesianFedAvg(FedAvg(), Federation(settings), watch=False)
     plainly.start(Many(small, 300), start, num_rounds=2)
     assert plainly.cost(1e-3).worst_case == spent.worst_case
-
-
-@pytest.mark.parametrize("kind", [FedAdam, FedProx])
-def test_other_strategies_see_the_noisy_mean_alone(kind: Any) -> None:
-    options = {"proximal_mu": 0.1} if kind is FedProx else {"eta": 0.1}
-    settings = rounds(noise_multiplier=0.05)
-    one = BayesianFedAvg(kind(**options), Federation(settings))
-    nodes = Nodes(client_app(settings))
-    result = one.start(nodes, first(), num_rounds=5)
-    assert fed.accuracy(result.arrays) > 0.5
-    config = nodes.sent[0][0].content["config"]
-    assert "server-round" in config
-    assert ("proximal-mu" in config) == (kind is FedProx)
 
 
 def test_the_budget_stops_it_and_leaves_the_weights() -> None:

@@ -27,7 +27,6 @@ from bdpvi.federated.rounds import (
     Observer,
     Rounds,
 )
-from bdpvi.privacy import worst_case
 from bdpvi.privacy.events import NormCounts
 
 Q, Z, C, R, RC, K, T = 0.1, 1.5, 2.0, 0.3, 0.5, 16, 50
@@ -185,20 +184,6 @@ def coins() -> Rounds:
         clients=100, size=2, clip=C, noise_multiplier=Z, client_rate=Q, record_rate=R,
         record_clip=RC,
     )  # fmt: skip
-
-
-@pytest.mark.parametrize(("rate", "epsilon"), [(0.1, 7.05), (1.0, 91.8)])
-def test_numbers_of_the_design(rate: float, epsilon: float) -> None:
-    """Of exact noise: at an ε of 92 no δ pays for the rounding of any."""
-    made = Rounds(clients=1000, size=2, clip=1.0, noise_multiplier=1.0, client_rate=rate)
-    found = worst_case.epsilon([dataclasses.replace(made.event(100), rounding=0.0)], 1e-5)
-    assert found is not None
-    assert found.epsilon == pytest.approx(epsilon, rel=1e-3)
-    if epsilon < 10:
-        assert spent_by(made, 100).worst_case(1e-5).epsilon == pytest.approx(epsilon, rel=1e-3)
-    else:
-        with pytest.raises(ValueError, match="noise_multiplier=1 has no finite ε; use more"):
-            spent_by(made, 100).worst_case(1e-5)
 
 
 def test_coins_gain_nothing_where_the_round_tells_how_many_came() -> None:

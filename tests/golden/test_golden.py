@@ -22,7 +22,7 @@ import bdpvi
 from bdpvi import Ledger, load_release
 from bdpvi._ground.chain import link, save
 from bdpvi.guides import Laplace, MeanField
-from bdpvi.synthesis.released import load
+from bdpvi.synthesis import load
 
 HERE = Path(__file__).parent
 EXPECTED = HERE / "expected.json"

@@ -18,7 +18,7 @@ from torch import Tensor
 import bdpvi
 from bdpvi.bench.methods.runs import Run
 from bdpvi.bench.methods.variational import dpvi_runs
-from bdpvi.federated.federated_vi import Server
+from bdpvi.federated.parties import Server
 from bdpvi.guides import Laplace, LowRank, MeanField
 from bdpvi.models.misfits import MisfitError
 

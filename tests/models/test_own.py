@@ -20,8 +20,9 @@ import bdpvi
 from bdpvi import BayesianDP, Budget, Dataset, Ledger, guides
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.influence import of_any_table
-from bdpvi.models.kinds import weighing
-from bdpvi.models.losses import LogisticErrors, LossBound
+from bdpvi.models.family import weighing
+from bdpvi.models.linear import LogisticErrors
+from bdpvi.models.losses import LossBound
 from bdpvi.models.own import OwnRegression
 from bdpvi.privacy.cost import Assumption
 

@@ -347,7 +347,7 @@ def test_a_fit_saved_before_there_were_weights_is_as_it_was(
     fit = bdpvi.fit(model, made, wide(), neighbours=Optimum(Remove(5)), progress=False)
     bdpvi.save_fit(fit, tmp_path / "fit")
     again = bdpvi.load_fit(tmp_path / "fit", model, made)
-    assert not model.weighted
+    assert not model.weighs
     assert bdpvi.cost(again, delta=1e-5) == bdpvi.cost(fit, delta=1e-5)
     assert to_json(model) == OLD | {"clip": clip}
     old: Any = {"clip": clip}

@@ -141,30 +141,7 @@ def test_an_optimiser_may_have_frozen_weights() -> None:
         made.step()
 
 
-def test_a_module_without_layers_or_weights_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"layer '0' \(LazyLinear\).*call the module once"):
-        private(nn.Sequential(nn.LazyLinear(3)))
-
-
 # --------------------------------------------------------------------------- schedules
-
-
-@pytest.mark.parametrize(
-    "scheduler",
-    [
-        lambda optim: torch.optim.lr_scheduler.LambdaLR(optim, lambda step: float(step == 0)),
-        lambda optim: torch.optim.lr_scheduler.MultiplicativeLR(optim, lambda _: 0.0),
-    ],
-)
-def test_a_scheduler_of_the_learning_rate_takes_the_optimiser(scheduler: Any) -> None:
-    module = nn.Linear(6, 3)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    made, schedule = private(module, optimizer), scheduler(optimizer)
-    made.step()
-    schedule.step()
-    before = module.weight.detach().clone()
-    made.step()
-    assert torch.equal(module.weight, before)
 
 
 def test_a_schedule_of_noise_and_clip_costs_what_its_parts_cost() -> None:
@@ -221,39 +198,6 @@ def test_a_part_is_charged_or_refused_before_it_draws() -> None:
     for given in ({"noise_multiplier": 0.0}, {"max_grad_norm": -1.0}, {"steps": 0}):
         with pytest.raises(ValueError, match=next(iter(given))):
             made.go_on(**given)
-
-
-def test_a_part_counts_its_panel_from_its_own_first_step() -> None:
-    generator = torch.Generator().manual_seed(1)
-    panel = torch.randn(100, 6, generator=generator), torch.arange(100) % 3
-    made = private(nn.Linear(6, 3), noise_multiplier=4.0, panel=panel, steps=2)
-    made.step()
-    made.step()
-    later = made.go_on(noise_multiplier=2.0, steps=1)
-    later.step()
-    assert (made.event().steps, later.event().steps) == (2, 1)
-    assert later.event().norms is not None
-    assert later.event().norms.steps == 1  # type: ignore[union-attr]
-
-
-def test_a_part_goes_on_from_its_state() -> None:
-    def start() -> Private:
-        torch.manual_seed(0)
-        made = private(nn.Linear(6, 3), noise_multiplier=4.0, ledger=ledger, steps=2)
-        return made
-
-    ledger = Ledger()
-    made = start()
-    made.step()
-    made.step()
-    later = made.go_on(noise_multiplier=2.0)
-    later.step()
-    state = later.state_dict()
-    again = start().go_on(noise_multiplier=2.0)
-    again.load_state_dict(state)
-    again.step()
-    assert [entry.count for entry in ledger.entries()] == [2, 10, 10]  # ten in advance, twice
-    assert again.worst_case(1e-5) == later.worst_case(1e-5)
 
 
 def test_weights_of_another_layout_take_a_fused_optimiser() -> None:

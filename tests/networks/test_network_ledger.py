@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import bdpvi
-from bdpvi import Budget, BudgetExceededError, Dataset, Ledger, make_private
+from bdpvi import Budget, BudgetExceededError, Ledger, make_private
 from bdpvi.networks import DPSGDSettings
 from bdpvi.networks.deep import BLOCK
 from bdpvi.networks.private import Private
@@ -61,48 +60,8 @@ def theirs(*runs: tuple[float, int]) -> float:
     return PrivacyLossAccountant().together(events, DELTA)
 
 
-def test_two_networks_of_one_table_say_together_what_they_cost() -> None:
-    ledger = Ledger()
-    one, other = network(ledger), network(ledger, noise=3.0)
-    train(one, 20), train(other, BLOCK)
-    total = ledger.worst_case(DELTA)
-    assert total is not None
-    assert total.epsilon == pytest.approx(theirs((2.0, 20), (3.0, 10)), rel=1e-6)
-    assert one.worst_case(DELTA).epsilon == other.worst_case(DELTA).epsilon == total.epsilon
-    alone = one.cost(DELTA).worst_case
-    assert alone is not None
-    assert alone.epsilon == network_alone(20).worst_case(DELTA).epsilon
-    # Nothing that was charged ahead is in what is published.
-    other.step()
-    assert charged(ledger) == 20 + 2 * BLOCK
-    expected = theirs((2.0, 20), (3.0, 11))
-    assert other.worst_case(DELTA).epsilon == pytest.approx(expected, rel=1e-6)
-
-
 def network_alone(steps: int) -> Private:
     return train(network(Ledger()), steps)
-
-
-def test_a_network_and_a_fit_of_one_table_say_together_what_they_cost() -> None:
-    x, y = records()
-    data = Dataset(x.double(), y.double())
-    model = bdpvi.BayesianLogisticRegression.unweighted(intercept=True)
-    route = bdpvi.regression.ObjectivePerturbation(draws=10)
-    bdpvi.fit_private(model, data, epsilon=0.5, delta=DELTA, route=route)
-    module = nn.Linear(3, 1)
-    private = make_private(
-        module, torch.optim.SGD(module.parameters(), lr=0.1), data=data, rate=Q,
-        loss=lambda out, y: F.binary_cross_entropy_with_logits(out[:, 0], y),
-        max_grad_norm=1.0, noise_multiplier=Z, settings=DPSGDSettings(records=300),
-    )  # fmt: skip
-    assert private.ledger is data.ledger
-    train(private, BLOCK)
-    before = [entry for entry in data.ledger.book().charges if entry.kind != "steps"]
-    events = [event for entry in before for event in entry.events or ()]
-    total = epsilon([*events, private.mechanism.event(BLOCK)], DELTA)
-    assert total is not None
-    assert private.worst_case(DELTA).epsilon == pytest.approx(total.epsilon, rel=1e-12)
-    assert total.epsilon > 1.05 * max(0.5, network_alone(BLOCK).worst_case(DELTA).epsilon)
 
 
 def test_two_networks_of_one_table_refuse_at_the_joint_budget() -> None:

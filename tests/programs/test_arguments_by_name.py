@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro.infer import Trace_ELBO, config_enumerate
+from pyro.infer import Trace_ELBO
 from pyro.infer.autoguide import AutoNormal
 from pyro.optim import Adam
 from torch import Tensor
@@ -164,13 +163,6 @@ def test_sizes_that_a_file_declares_take_no_memory(tmp_path: Path) -> None:
         bdpvi.load_release(tmp_path / "large.json", wards).with_draws(3)
 
 
-def test_targets_are_drawn_for_arviz() -> None:
-    pytest.importorskip("arviz")
-    made = bdpvi.fit_private(wards, BY_NAME, epsilon=5.0, route=ROUTE).with_draws(20)
-    found = made.to_inference_data({"x": X[:4], "ward": WARD[:4]})
-    assert found["posterior_predictive"]["y"].shape == (1, 20, 4)
-
-
 def test_columns_of_a_frame_are_arguments() -> None:
     def model(dose: Tensor, old: Tensor, *, y: Tensor | None = None) -> None:
         w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
@@ -208,11 +200,6 @@ def test_check_tries_a_model_of_several_arguments() -> None:
     with pytest.raises(MisfitError, match="depends on other records"):
         bdpvi.check(centred, guide, BY_NAME)
     bdpvi.check(packed, bdpvi.guides.MeanField(packed), TensorDataset(torch.zeros(5, 3), Y[:5]))
-
-
-def test_signatures_of_handlers_and_partials_are_read() -> None:
-    for model in (config_enumerate(wards), partial(wards), pyro.poutine.scale(wards, scale=1.0)):
-        assert by_argument(model, BY_NAME).feature_names == ("x", "ward")
 
 
 def no_target(x: Tensor, ward: Tensor, y: Tensor) -> None:

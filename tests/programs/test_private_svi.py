@@ -14,9 +14,8 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from pyro import poutine
-from pyro.infer import SVI, Predictive, Trace_ELBO, TraceEnum_ELBO, config_enumerate
-from pyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoNormal
+from pyro.infer import SVI, Predictive, Trace_ELBO
+from pyro.infer.autoguide import AutoDiagonalNormal, AutoNormal
 from pyro.nn import PyroModule, PyroSample
 from pyro.optim import SGD, Adam
 from scipy.stats import norm
@@ -167,22 +166,6 @@ def test_brute_force_on_six_records_never_costs_more_than_is_said() -> None:
     said = one.worst_case(0.01)
     assert said is not None
     assert largest(said.epsilon) <= 0.01
-
-
-def test_the_worst_record_costs_what_is_said_within_1_percent() -> None:
-    noise, rate = 1.5, 0.4
-    one = Ledger()
-    event = NoisySum(rate=rate, clip=1.0, noise_multiplier=noise, size=1, records=1).event(1)
-    one.charge(Entry(kind="steps", of="a", events=(event,)))
-    said = one.worst_case(0.01)
-    assert said is not None
-    with_it, without = [(0.0, 1 - rate), (1.0, rate)], [(0.0, 1.0)]
-
-    def cost(epsilon: float) -> float:
-        pair = (with_it, without)
-        return max(hockey_stick(*pair, noise, epsilon), hockey_stick(*pair[::-1], noise, epsilon))
-
-    assert cost(said.epsilon) <= 0.01 < cost(said.epsilon / 1.01)
 
 
 def test_charges_come_first_and_stop_at_the_budget() -> None:
@@ -355,42 +338,7 @@ def test_other_mistakes() -> None:
         broken.step(x, y)
 
 
-class OnDisk(torch.utils.data.Dataset[Any]):
-    """Records that are read one by one."""
-
-    def __init__(self) -> None:
-        self.x, self.y = table()
-        self.reads: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, at: int) -> tuple[Tensor, Tensor]:
-        self.reads.append(at)
-        return self.x[at], self.y[at]
-
-
-def test_a_dataset_is_read_by_the_batch() -> None:
-    data = OnDisk()
-    svi = made(seed=2)
-    for _ in range(3):
-        svi.step(data)
-    # The first 256 tell, once, which other calls had the same rows; the rest is the batches.
-    first, rest = data.reads.index(255), len(data.reads) - 256
-    assert data.reads[first - 255 : first + 1] == [*range(256)]
-    assert 0 < rest < 300
-    found = [value.detach().clone() for value in pyro.get_param_store().values()]
-    pyro.clear_param_store()
-    torch.manual_seed(0)
-    other = made(seed=2)
-    for _ in range(3):
-        other.step(data.x, data.y)
-    for one, value in zip(found, pyro.get_param_store().values(), strict=True):
-        torch.testing.assert_close(one, value.detach())
-    assert svi.get_epsilon(DELTA) == other.get_epsilon(DELTA)
-
-
-# Three scripts as Pyro's tutorials write them; two lines change.
+# A script as Pyro's tutorials write it; two lines change.
 
 
 class BayesianRegression(PyroModule):  # type: ignore[misc]
@@ -420,82 +368,14 @@ def regression_script(make: Any) -> float:
     return float(drawn["linear.weight"].mean(0)[0, 0, 0])
 
 
-class Autoencoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(4, 6), nn.Softplus(), nn.Linear(6, 2))
-        self.decoder = nn.Sequential(nn.Linear(1, 6), nn.Softplus(), nn.Linear(6, 4))
-
-    def model(self, x: Tensor) -> None:
-        pyro.module("decoder", self.decoder)
-        with pyro.plate("data", x.shape[0]):
-            z = pyro.sample("latent", dist.Normal(x.new_zeros(x.shape[0], 1), 1.0).to_event(1))
-            logits = self.decoder(z)
-            pyro.sample("obs", dist.Bernoulli(logits=logits).to_event(1), obs=x)
-
-    def guide(self, x: Tensor) -> None:
-        pyro.module("encoder", self.encoder)
-        with pyro.plate("data", x.shape[0]):
-            loc, scale = self.encoder(x).chunk(2, -1)
-            pyro.sample("latent", dist.Normal(loc, torch.exp(scale)).to_event(1))
-
-
-def autoencoder_script(make: Any) -> float:
-    vae = Autoencoder()
-    kind = torch.rand(2000, 1) < 0.5
-    x = (torch.rand(2000, 4) < torch.where(kind, 0.9, 0.1)).float()
-    svi = make(vae.model, vae.guide, Adam({"lr": 0.05}), loss=Trace_ELBO())
-    first = svi.evaluate_loss(x)
-    for _ in range(300):
-        svi.step(x)
-    return float((first - svi.evaluate_loss(x)) / len(x) > 0.1)
-
-
-@config_enumerate  # type: ignore[untyped-decorator]
-def clusters(data: Tensor) -> None:
-    weights = pyro.sample("weights", dist.Dirichlet(0.5 * torch.ones(2)))
-    scale = pyro.sample("scale", dist.LogNormal(0.0, 2.0))
-    with pyro.plate("components", 2):
-        locs = pyro.sample("locs", dist.Normal(0.0, 10.0))
-    with pyro.plate("data", len(data)):
-        assignment = pyro.sample("assignment", dist.Categorical(weights))
-        pyro.sample("obs", dist.Normal(locs[assignment], scale), obs=data)
-
-
-def clusters_script(make: Any) -> float:
-    data = torch.cat([torch.randn(1000) - 4, torch.randn(1000) + 4])
-
-    def start(site: dict[str, Any]) -> Tensor:
-        known = {"weights": torch.ones(2) / 2, "scale": torch.tensor(2.0)}
-        return known.get(site["name"], torch.tensor([-1.0, 1.0]))
-
-    shown = poutine.block(clusters, expose=["weights", "locs", "scale"])
-    guide = AutoDelta(shown, init_loc_fn=start)
-    svi = make(clusters, guide, Adam({"lr": 0.1}), loss=TraceEnum_ELBO(max_plate_nesting=1))
-    for _ in range(200):
-        svi.step(data)
-    return float(guide.median()["locs"].sort().values[1])
-
-
-@pytest.mark.parametrize(
-    ("script", "clip", "wanted", "near"),
-    [
-        (regression_script, 2.0, 1.0, 0.15),
-        (autoencoder_script, 4.0, 1.0, 0.0),
-        (clusters_script, 2.0, 4.0, 0.4),
-    ],
-)
-def test_a_script_for_svi_becomes_private_by_one_line(
-    script: Any, clip: float, wanted: float, near: float
-) -> None:
+def test_a_script_for_svi_becomes_private_by_one_line() -> None:
     def private(*args: Any, **kwargs: Any) -> PrivateSVI:
-        return PrivateSVI(*args, clip=clip, noise_multiplier=1.0, rate=0.1, **kwargs)
+        return PrivateSVI(*args, clip=2.0, noise_multiplier=1.0, rate=0.1, **kwargs)
 
-    assert script(private) == pytest.approx(wanted, abs=near)
-    pyro.clear_param_store()
-    torch.manual_seed(0)
-    if script is not autoencoder_script:  # plain SVI passes over all records in every step
-        assert script(SVI) == pytest.approx(wanted, abs=near)
+    for make in (private, SVI):
+        pyro.clear_param_store()
+        torch.manual_seed(0)
+        assert regression_script(make) == pytest.approx(1.0, abs=0.15)
 
 
 def test_a_site_that_is_gone_is_named() -> None:

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pyro import poutine
 from pyro.infer import (
     RenyiELBO,
     Trace_ELBO,
-    TraceEnum_ELBO,
     TraceMeanField_ELBO,
-    config_enumerate,
 )
 from pyro.infer.autoguide import (
-    AutoDelta,
-    AutoLowRankMultivariateNormal,
     AutoMultivariateNormal,
     AutoNormal,
 )
-from pyro.nn import PyroModule, PyroParam, PyroSample
+from pyro.nn import PyroModule
 from pyro.optim import Adam
 from torch import Tensor, nn
 from torch.distributions import constraints
@@ -36,12 +28,11 @@ import bdpvi
 from bdpvi import guides
 from bdpvi._ground.isolation import isolated
 from bdpvi.models.misfits import MisfitError
-from bdpvi.models.parameters import modules_of
 from bdpvi.noise.keys import Key
-from bdpvi.noise.streams import stir
+from bdpvi.noise.secure import stir
 from bdpvi.programs import descent
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import Clip, Descent
+from bdpvi.programs.descent import Descent, GradientClip
 from bdpvi.programs.moments import moments
 from bdpvi.programs.program import Draw, Program
 from bdpvi.programs.reading import read
@@ -73,46 +64,6 @@ def plain(x: Tensor, y: Tensor | None = None) -> None:
         pyro.sample("y", dist.Normal(x[:, :2] @ w, s), obs=y)
 
 
-def groups(x: Tensor, y: Tensor | None = None) -> None:
-    spread = pyro.sample("spread", dist.HalfNormal(1.0))
-    with pyro.plate("groups", 4):
-        effect = pyro.sample("effect", dist.Normal(0.0, spread))
-    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Normal(effect[x[:, 2].long()] + x[:, 0] * weights[0], 1.0), obs=y)
-
-
-def several(x: Tensor, y: Tensor | None = None) -> None:
-    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-    with pyro.plate("records", len(x)):
-        pyro.sample("count", dist.Poisson((x[:, 0] * w[0]).exp()), obs=x[:, 2])
-        with poutine.mask(mask=x[:, 1] > 0):
-            mean = torch.stack([x[:, 0] * w[0], x[:, 1] * w[1]], -1)
-            seen = None if y is None else torch.stack([y, -y], -1)
-            pyro.sample("pair", dist.Normal(mean, 1.0).to_event(1), obs=seen)
-
-
-class Network(PyroModule):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = PyroModule[nn.Linear](2, 3)
-        self.first.weight = PyroSample(dist.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
-        self.last = PyroModule[nn.Linear](3, 1)
-        self.sigma = PyroParam(torch.tensor(0.7), constraint=constraints.positive)
-
-    def forward(self, x: Tensor, y: Tensor | None = None) -> None:
-        mean = self.last(torch.tanh(self.first(x[:, :2]))).squeeze(-1)
-        with pyro.plate("records", len(x)):
-            pyro.sample("y", dist.Normal(mean, self.sigma), obs=y)
-
-
-def with_parameter(x: Tensor, y: Tensor | None = None) -> None:
-    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-    s = pyro.param("s", torch.tensor(0.5), constraint=constraints.positive)
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Normal(x[:, :2] @ w, s), obs=y)
-
-
 def by_hand(x: Tensor, y: Tensor | None = None) -> None:
     loc = pyro.param("loc", torch.zeros(2))
     scale = pyro.param("scale", torch.full((2,), 0.3), constraint=constraints.positive)
@@ -122,44 +73,6 @@ def by_hand(x: Tensor, y: Tensor | None = None) -> None:
 
 def argued(*args: Any) -> Arguments:
     return Arguments.of(args, {})
-
-
-PAIRS: list[tuple[Any, Callable[[Any], Any]]] = [
-    (plain, AutoNormal),
-    (plain, AutoMultivariateNormal),
-    (plain, lambda model: AutoLowRankMultivariateNormal(model, rank=1)),
-    (plain, AutoDelta),
-    (plain, guides.MeanField),
-    (plain, guides.FullRank),
-    (plain, lambda _: by_hand),
-    (groups, AutoNormal),
-    (groups, AutoMultivariateNormal),
-    (several, AutoNormal),
-    (Network, AutoNormal),
-    (with_parameter, AutoNormal),
-]
-
-
-@pytest.mark.parametrize(("model", "guide"), PAIRS)
-def test_sums_of_single_records_are_the_gradient_of_pyros_elbo(model: Any, guide: Any) -> None:
-    model = model() if isinstance(model, type) else model
-    guide = guide(model)
-    x, y = table()
-    program = read(model, guide, Trace_ELBO(), argued(x, y))
-    torch.manual_seed(5)
-    draw = program.draw()
-    total = program.gradients(draw, (x, y)).sum(0)
-    program.backward(draw, total)
-    found = {name: value.grad.clone() for name, value in program.parameters.items()}  # type: ignore[union-attr]
-    torch.manual_seed(5)
-    loss = Trace_ELBO().differentiable_loss(model, guide, x, y)
-    values = list(program.parameters.values())
-    expected = torch.autograd.grad(loss, values, allow_unused=True)
-    for name, one in zip(program.parameters, expected, strict=True):
-        wanted = torch.zeros_like(found[name]) if one is None else one
-        torch.testing.assert_close(found[name], wanted, rtol=1e-8, atol=1e-8)
-    each = program.record_losses(draw, (x, y)).sum() + draw.public
-    torch.testing.assert_close(each, loss.detach(), rtol=1e-10, atol=1e-8)
 
 
 def by_size(x: Tensor, y: Tensor) -> None:
@@ -193,44 +106,6 @@ def test_a_plates_size_has_no_part_in_a_record(model: Any) -> None:
     draw = program.draw()
     expected = -(y - x[:, :2] @ draw.latents.detach())[:, None] * x[:, :2]
     torch.testing.assert_close(program.gradients(draw, (x, y)), expected)
-
-
-@config_enumerate  # type: ignore[untyped-decorator]
-def mixture(x: Tensor, y: Tensor | None = None) -> None:
-    weights = pyro.sample("weights", dist.Dirichlet(torch.ones(3)))
-    with pyro.plate("parts", 3):
-        loc = pyro.sample("loc", dist.Normal(0.0, 2.0))
-    with pyro.plate("records", len(x)):
-        which = pyro.sample("which", dist.Categorical(weights))
-        pyro.sample("y", dist.Normal(loc[which], 1.0), obs=y)
-
-
-@config_enumerate  # type: ignore[untyped-decorator]
-def classes(x: Tensor, y: Tensor | None = None) -> None:
-    with pyro.plate("parts", 2):
-        loc = pyro.sample("loc", dist.Normal(torch.zeros(3), 2.0).to_event(1))
-    with pyro.plate("records", len(x), dim=-2):
-        which = pyro.sample("which", dist.Categorical(torch.tensor([0.3, 0.7])))
-        with pyro.plate("items", 3, dim=-1):
-            at = torch.arange(3)
-            seen = None if y is None else y[:, None] + x
-            pyro.sample("y", dist.Normal(loc[which, at], 1.0), obs=seen)
-
-
-@pytest.mark.parametrize("model", [mixture, classes])
-def test_enumerated_latents_are_summed_out_as_by_pyro(model: Any) -> None:
-    x, y = table()
-    guide = AutoNormal(poutine.block(model, hide=["which"]))
-    program = read(model, guide, TraceEnum_ELBO(), argued(x, y))
-    torch.manual_seed(5)
-    draw = program.draw()
-    program.backward(draw, program.gradients(draw, (x, y)).sum(0))
-    torch.manual_seed(5)
-    nesting = 2 if model is classes else 1
-    loss = TraceEnum_ELBO(max_plate_nesting=nesting).differentiable_loss(model, guide, x, y)
-    values = list(program.parameters.values())
-    for value, one in zip(values, torch.autograd.grad(loss, values), strict=True):
-        torch.testing.assert_close(value.grad, one, rtol=1e-8, atol=1e-8)
 
 
 class Factor(nn.Module):
@@ -503,90 +378,6 @@ def test_the_plate_is_asked_for_where_several_could_be_it() -> None:
     assert made.plate == "records"
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.floats(0, 1e6), min_size=1, max_size=6),
-    st.floats(1e-3, 1e3),
-    st.floats(0, 0.5),
-    st.floats(0, 1),
-)
-def test_no_record_moves_a_sum_by_more_than_1(
-    norms: list[float], bound: float, share: float, longer: float
-) -> None:
-    clip = Clip(bound=bound, share=share, longer=longer)
-    directions = torch.nn.functional.normalize(torch.randn(len(norms), 4), dim=1)
-    each = torch.tensor(norms).unsqueeze(1) * directions
-    whole = clip.parts(each, bound)
-    for i in range(len(norms)):
-        rest = clip.parts(torch.cat([each[:i], each[i + 1 :]]), bound)
-        assert float((whole - rest).norm()) <= 1 + 1e-9
-
-
-def test_the_clip_follows_the_quantile_it_is_told() -> None:
-    clip = Clip(bound=50.0, share=0.1, longer=0.2, batch=500.0)
-    norms = torch.rand(500, 1).sqrt() * 3  # a fifth is beyond 3 √0.8
-    bound = clip.bound
-    for number in range(200):
-        bound = clip.next(bound, float(clip.parts(norms, bound)[-1]), number)
-    assert bound == pytest.approx(3 * math.sqrt(0.8), rel=0.03)
-
-
-def test_gradients_that_are_not_finite_count_as_zero() -> None:
-    x, y = table()
-    y[3] = math.nan
-    y[4] = math.inf
-    program: Program = read(plain, AutoNormal(plain), Trace_ELBO(), argued(x, y))
-    found = program.gradients(program.draw(), (x, y))
-    clip = Clip(bound=1.0)
-    good = torch.ones(N, dtype=torch.bool)
-    good[3:5] = False
-    torch.testing.assert_close(clip.parts(found, 1.0), clip.parts(found[good], 1.0))
-
-
-def test_misfits_come_together() -> None:
-    def both(x: Tensor, y: Tensor | None = None) -> None:
-        k = pyro.sample("k", dist.Bernoulli(0.5))
-        j = pyro.sample("j", dist.Bernoulli(0.5))
-        with pyro.plate("records", len(x)):
-            pyro.sample("y", dist.Normal(k + j, 1.0), obs=y)
-
-    with pytest.raises(MisfitError) as found:
-        read(both, lambda x, y: None, Trace_ELBO(), argued(*table()))
-    assert len(found.value.misfits) == 2
-
-
-DECODER = nn.Linear(1, 2)
-
-
-def by_name(x: Tensor) -> Tensor:
-    found: Tensor = DECODER(x)
-    return found
-
-
-class Holding:
-    """A class of a user's own that holds a module."""
-
-    def __init__(self) -> None:
-        self.net = nn.Linear(1, 1)
-
-    def model(self, x: Tensor) -> Tensor:
-        return self.net(x)  # type: ignore[no-any-return]
-
-
-def test_modules_are_found_where_scripts_keep_them() -> None:
-    own, holding = nn.Linear(1, 1), Holding()
-
-    def closing(x: Tensor) -> Tensor:
-        return own(by_name(x))  # type: ignore[no-any-return]
-
-    assert modules_of(by_name) == [DECODER]
-    assert modules_of(closing) == [own]
-    assert modules_of(poutine.block(config_enumerate(by_name), hide=["z"])) == [DECODER]
-    assert modules_of(partial(closing, torch.ones(1)), own) == [own]
-    assert modules_of(holding.model) == [holding.net]
-    assert modules_of(own.forward) == [own]
-
-
 def components(x: Tensor, y: Tensor | None = None) -> None:
     with pyro.plate("others", N):  # as many as records, by chance
         mu = pyro.sample("mu", dist.Normal(0.0, 1.0))
@@ -648,7 +439,7 @@ def test_what_records_draw_does_not_follow_from_what_latents_drew(
         mechanism = NoisySum(
             rate=0.5, clip=1.0, noise_multiplier=1.0, size=program.size, records=1, length=4
         )
-        made = Descent(program, Adam({"lr": 0.1}), mechanism, Clip(bound=1.0))
+        made = Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=1.0))
         drawn.append(made.step(0)[0])
     assert torch.equal(drawn[0], drawn[1])
     assert followed[0] != followed[1]
@@ -684,7 +475,10 @@ def test_logistic_gradients_in_closed_form_are_those_of_the_traced_model(model: 
         guide.setup(x, y)
         program = read(model, guide, Trace_ELBO(), Arguments.of((x, y), {}))
         point = torch.randn(program.dim, generator=generator, dtype=torch.float64)
-        draw, rows = Draw(point, {}, x.new_zeros(())), program.arguments.rows(torch.arange(7))
+        draw, rows = (
+            Draw(point, {}, x.new_zeros(())),
+            program.arguments.source.read(torch.arange(7)),
+        )
         closed = program.gradients(draw, rows)
         assert program._closed
         program.__dict__["_closed"] = False

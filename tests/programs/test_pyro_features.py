@@ -102,12 +102,6 @@ def wards(x: Tensor, y: Tensor | None = None) -> None:
         pyro.sample("y", dist.Normal(w[x[:, 0]], 0.5), obs=y)
 
 
-def flags(x: Tensor, y: Tensor | None = None) -> None:
-    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Normal(torch.where(x[:, 0], w[0], w[1]), 0.5), obs=y)
-
-
 def test_whole_numbers_stay_indices_in_training_draws_and_predictions(tmp_path: Path) -> None:
     ward = torch.arange(N)[:, None] % 3
     y = torch.tensor([0.0, 1.0, 1.5])[ward[:, 0]] + 0.1 * torch.sin(torch.arange(N))
@@ -119,13 +113,6 @@ def test_whole_numbers_stay_indices_in_training_draws_and_predictions(tmp_path: 
     again = bdpvi.load_release(tmp_path / "wards.json", wards)
     assert torch.allclose(again.predict_mean(ward[:3]).float(), made.predict_mean(ward[:3]))
     assert again.with_draws(7).latents["w"].shape == (7, 3)
-
-
-def test_boolean_features_stay_conditions() -> None:
-    x = torch.arange(N)[:, None] % 2 == 0
-    y = torch.where(x[:, 0], 1.0, -1.0)
-    made = private(flags, x, y)
-    assert torch.allclose(made.predict_mean(x[:2]), torch.tensor([1.0, -1.0]), atol=0.15)
 
 
 def test_indices_in_an_array_are_refused_with_the_remedy() -> None:

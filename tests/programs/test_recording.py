@@ -29,11 +29,11 @@ from bdpvi import DPVI, Dataset, Ledger, PrivateSVI
 from bdpvi.bayesian.inference.optimisers import decay, together
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import Clip, Descent, clipped_sum
+from bdpvi.programs.descent import Descent, GradientClip, clipped_sum
 from bdpvi.programs.program import Program
 from bdpvi.programs.reading import read
 from bdpvi.programs.recording import recorded
-from bdpvi.programs.sources import Batch
+from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases.estimate import Trained
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before
@@ -193,10 +193,10 @@ def test_records_that_draw_as_they_are_read_have_fresh_randomness(
 def test_one_record_moves_a_recorded_sum_by_its_clip_at_most() -> None:
     x, y = table()
     _, made = programs(regression, 10 * x[:12], y[:12], rows=5)
-    draw, clip = made.draw(), Clip(bound=0.1)
+    draw, clip = made.draw(), GradientClip(bound=0.1)
 
     def summed(kept: list[int]) -> Tensor:
-        return clipped_sum(made, draw, Batch.of((10 * x[kept], y[kept])), clip, 0.1)[0]
+        return clipped_sum(made, draw, RecordBatch.of((10 * x[kept], y[kept])), clip, 0.1)[0]
 
     every = [*range(12)]
     moved = [summed(every) - summed([j for j in every if j != i]) for i in every]
@@ -230,8 +230,8 @@ def test_a_record_that_fails_or_is_not_finite_counts_as_zero_as_ever() -> None:
     x, y = torch.tensor([0, 1, 9, 3, 2, 1, 0]), torch.linspace(-2.0, 3.0, 7)
     y[4] = torch.inf
     plain, made = programs(lookup, x, y, rows=5)
-    draw, clip = made.draw(), Clip(bound=0.5)
-    batch = Batch.of((x, y))
+    draw, clip = made.draw(), GradientClip(bound=0.5)
+    batch = RecordBatch.of((x, y))
     wanted, ignored = clipped_sum(plain, draw, batch, clip, 0.5)
     found, also = clipped_sum(made, draw, batch, clip, 0.5)
     assert ignored == also == 2
@@ -353,15 +353,6 @@ def test_regressions_are_recorded_by_default(name: str, monkeypatch: pytest.Monk
     assert seen == ["Recorded", "Program"]
 
 
-def test_a_private_fit_refuses_before_a_charge() -> None:
-    data = Dataset(*table())
-    model, _ = counting()
-    route = DPVI(rows=RECORDS, steps=20, loss=JitTrace_ELBO())
-    with pytest.raises(ValueError, match=r"JitTrace_ELBO.*another gradient.*Nothing was charged"):
-        bdpvi.fit_private(model, data, epsilon=1.0, route=route)
-    assert not data.ledger.entries()
-
-
 OPTIMISERS: dict[str, Callable[[], Any]] = {
     "Adam": lambda: Adam({"lr": 0.1, "betas": (0.8, 0.9), "weight_decay": 0.01}),
     "schedule": lambda: ExponentialLR(
@@ -398,29 +389,3 @@ def equal(one: object, other: object) -> bool:
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return one == other
     return torch.allclose(one, other, 1e-12, 1e-14)
-
-
-def turned(x: Tensor, y: Tensor | None = None) -> None:
-    w = pyro.sample("w", dist.Normal(torch.zeros(3, 2), 1.0).to_event(2))
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Bernoulli(logits=(x @ w).sum(1)), obs=y)
-
-
-def turned_guide(x: Tensor, y: Tensor | None = None) -> None:
-    loc = pyro.param("loc", torch.arange(6.0).reshape(2, 3) / 10)
-    pyro.sample("w", dist.Normal(loc.T, 0.1).to_event(2))
-
-
-@pytest.mark.parametrize("loss", [Trace_ELBO, JitTrace_ELBO])
-def test_a_gradient_of_another_layout_moves_the_same_entries(loss: Any) -> None:
-    found = []
-    for settings in ({"fused": False}, {}, {"fused": True}):
-        pyro.clear_param_store()
-        given: dict[str, Any] = {"clip": 1.0, "noise_multiplier": 1.0, "rate": 0.3, "seed": 3}
-        svi = PrivateSVI(turned, turned_guide, Adam({"lr": 0.05, **settings}), loss(), **given)
-        x, y = table()
-        for _ in range(4):
-            svi.step(x, y)
-        found.append(pyro.param("loc").detach().clone())
-    assert torch.allclose(found[0], found[1], 1e-9, 1e-12)
-    assert torch.allclose(found[0], found[2], 1e-9, 1e-12)

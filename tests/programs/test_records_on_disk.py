@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -31,14 +30,12 @@ from bdpvi import (
     PrivateSVI,
     datasets,
 )
-from bdpvi.bayesian.guarantees import BayesianDP
 from bdpvi.datasets import constants_of
 from bdpvi.datasets.dataset import BlockData, People
 from bdpvi.datasets.records import Spread
 from bdpvi.noise.keys import Key
 from bdpvi.programs import sources
 from bdpvi.programs.sources import Windows
-from bdpvi.regression import NoisyScores
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.transaction import Transaction
 
@@ -138,50 +135,6 @@ def test_training_on_blocks_is_that_in_memory_to_the_bit(
         parts = replace(blocks.parts, executor=pool)
         spread = replace(blocks, parts=parts, people=People())
         assert torch.equal(trained(spread), expected)
-
-
-@pytest.mark.filterwarnings("ignore:for the owner only")
-@pytest.mark.usefixtures("once")
-def test_a_number_of_rows_is_bought_as_in_memory(rows: pd.DataFrame, tmp_path: Path) -> None:
-    blocks, route = on_disk(rows, tmp_path / "table", 3), replace(QUICK, rows=None)
-    found = [
-        bdpvi.fit_private(model, data, epsilon=1.0, route=route, guide=guide)
-        for data in (blocks, in_memory(rows))
-    ]
-    assert torch.equal(found[0].samples, found[1].samples)
-    assert len([one for one in blocks.ledger.entries() if one.events]) == 3
-
-
-@pytest.mark.filterwarnings("ignore:for the owner only")
-@pytest.mark.usefixtures("once")
-@pytest.mark.whole
-def test_persons_with_several_rows_are_trained_on_as_in_memory(
-    rows: pd.DataFrame, tmp_path: Path
-) -> None:
-    visits = rows.assign(who=np.random.default_rng(1).integers(0, 1000, len(rows)))
-    visits.to_csv(tmp_path / "visits.csv", index=False)
-    datasets.partition(tmp_path / "visits.csv", by="who", out=tmp_path / "table", progress=False)
-    given: dict[str, Any] = {"positive": "yes", "constants": PUBLIC}
-    blocks = datasets.from_blocks(
-        tmp_path / "table", "sick", unit="who", rows_per_unit=3, progress=False, **given
-    )
-    whole = pd.read_parquet(tmp_path / "table").rename(columns=str)
-    first = whole[whole.groupby("who").cumcount() < 3].drop(columns="who")
-    memory = datasets.dataset_from_frame(first, "sick", **given)
-    memory = memory.of_people(People(unit="who", rows_per_unit=3))
-    assert len(memory) == len(blocks) < len(first) < len(whole)
-    found = [
-        bdpvi.fit_private(model, data, epsilon=4.0, route=QUICK, guide=guide)
-        for data in (blocks, memory)
-    ]
-    assert torch.equal(found[0].samples, found[1].samples)
-    assert found[0].cost == found[1].cost
-    assert blocks.ledger.rows_per_unit == 3
-    one = on_disk(rows, tmp_path / "rows", 3)
-    alone = bdpvi.fit_private(model, one, epsilon=4.0, route=QUICK, guide=guide)
-    noises = [data.ledger.entries()[-1].events[0].noise_multiplier for data in (blocks, one)]
-    assert noises[0] > 2 * noises[1]
-    assert not torch.equal(alone.samples, found[0].samples)
 
 
 def test_a_person_in_two_blocks_is_refused_before_any_charge(
@@ -436,70 +389,6 @@ def test_a_table_that_changes_during_training_is_named(rows: pd.DataFrame, tmp_p
     long = replace(few, parts=seven.parts, people=People())
     with pytest.raises(ValueError, match=r"'few' had 5 records, and has 7 now; a table must"):
         bdpvi.fit_private(model, long, epsilon=1.0, route=QUICK, guide=guide)
-
-
-def test_what_is_refused_is_refused_before_any_charge(rows: pd.DataFrame, tmp_path: Path) -> None:
-    data, ledger = on_disk(rows, tmp_path / "table", 1), Ledger(unit="patient", rows_per_unit=3)
-    with pytest.raises(ValueError, match="unit"):
-        bdpvi.fit_private(model, data, epsilon=1.0, route=QUICK, guide=guide, ledger=ledger)
-    with pytest.raises(ValueError, match="unit='age' names persons, and is the target or in const"):
-        on_disk(rows, tmp_path / "other", 1, unit="age", rows_per_unit=2)
-    x, y = torch.ones(20, 2), torch.ones(20)
-    with pytest.raises(ValueError, match=r"records of the shapes \(2,\); make each a pair"):
-        bdpvi.fit_private(model, TensorDataset(x), epsilon=1.0, route=QUICK)
-    with pytest.raises(ValueError, match="data has 0 records"):
-        bdpvi.fit_private(model, TensorDataset(x[:0], y[:0]), epsilon=1.0, route=QUICK)
-    with pytest.raises(ValueError, match="data must be a Dataset, records in blocks or a pair"):
-        bdpvi.fit_private(model, [x, y], epsilon=1.0, route=QUICK)
-    with pytest.raises(ValueError, match="data=TensorDataset is read by index, and a guarantee"):
-        bdpvi.fit_private(
-            BayesianLogisticRegression(), TensorDataset(x, y), epsilon=1.0, guarantee=BayesianDP()
-        )
-    few = NoisyScores(rows=20)
-    wrong = bdpvi.BayesianLinearRegression(largest=1.0, levels=((0, 5),))
-    with pytest.raises(ValueError, match="levels"):
-        bdpvi.fit_private(wrong, TensorDataset(x, y), epsilon=1.0, route=few)
-    assert not ledger.entries()
-    assert not data.ledger.entries()
-
-
-class Made(Whole[tuple[Tensor, Tensor]]):
-    """Records that are made when they are read."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __len__(self) -> int:
-        return self.number
-
-    def __getitem__(self, at: int) -> tuple[Tensor, Tensor]:
-        x = torch.tensor([math.sin(at), math.cos(3.0 * at)])
-        return x, (x[0] > 0).float()
-
-
-def test_memory_does_not_grow_with_the_records() -> None:
-    def peak(records: int) -> int:
-        pyro.clear_param_store()
-        svi = PrivateSVI(
-            model,
-            guide,
-            pyro.optim.Adam({"lr": 0.05}),
-            Trace_ELBO(),
-            clip=1.0,
-            noise_multiplier=1.0,
-            rate=200 / records,
-        )
-        data = Made(records)
-        tracemalloc.start()
-        for _ in range(3):
-            svi.step(data)
-        found = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        pyro.clear_param_store()
-        return found
-
-    peak(1000)  # imports
-    assert peak(1_000_000) < peak(1000) + 2_000_000  # a coin for each record would be 8 MB
 
 
 def test_no_batch_beyond_the_training_is_drawn(

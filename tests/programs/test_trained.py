@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from rehearsals import left_out
 from test_cli import run
 
 from bdpvi import (
@@ -32,7 +31,6 @@ from bdpvi.privacy.book import Entry, for_unit
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.worst_case import epsilon as worst_case
-from bdpvi.programs.training import SuitedDPVI
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before, Transaction
 from bdpvi.tables import Prepared, Recipe
@@ -199,34 +197,6 @@ def test_the_route_that_suits_the_model_is_taken() -> None:
     assert from_json(Recipe, to_json(exposed)) == exposed
 
 
-def test_a_killed_command_goes_on_and_pays_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = tmp_path / "people.csv"
-    people(500).to_csv(table, index=False)
-    given = ("--model", "ordinal", *OPTIONS["ordinal"], "--epsilon", 9, "--quiet", "--no-scores")
-    command = (
-        "private",
-        "--one-row-per-person",
-        "--data",
-        table,
-        *given,
-        "--out",
-        tmp_path / "shared",
-    )
-    shorter(monkeypatch, 20)
-    left_out(monkeypatch)
-    monkeypatch.setattr(Prepared, "rehearse", lambda _: None)
-    train = SuitedDPVI.draw
-    monkeypatch.setattr(SuitedDPVI, "draw", killed)
-    assert run(*command) != 0
-    ledger = Ledger.at(tmp_path / "people.csv.ledger.jsonl")
-    paid = ledger.entries()
-    monkeypatch.setattr(SuitedDPVI, "draw", train)
-    assert run(*command) == 0
-    assert Ledger.at(tmp_path / "people.csv.ledger.jsonl").entries() == paid
-
-
 @pytest.mark.parametrize(
     "given", [{"expected_rows": 8_000}, pytest.param({}, marks=pytest.mark.slow)]
 )
@@ -293,23 +263,6 @@ def shorter(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     monkeypatch.setattr(Pipeline, "chosen", with_steps)
 
 
-def killed(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("recorded", [False, True])
-def test_a_table_without_any_such_row_is_fitted_as_any_other(
-    monkeypatch: pytest.MonkeyPatch, recorded: bool
-) -> None:
-    shorter(monkeypatch, 20)
-    monkeypatch.setattr("bdpvi.programs.training._PAYS", 1 if recorded else 300)
-    frame = people(9).assign(grade="unknown")
-    work = of_grades(frame, constants=PUBLIC, expected_rows=1000)
-    assert len(encoded(work)[0]) == 0
-    assert len(work.released(Transaction(work.ledger, Key.of_seed(0))).samples) == 1000
-    assert [one.kind for one in work.ledger.entries()] == ["reserved", "release", "ended"]
-
-
 def test_encoded_records_have_their_classes_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     shorter(monkeypatch, 20)
     x = torch.randn(40, 2, dtype=torch.float64)
@@ -319,26 +272,3 @@ def test_encoded_records_have_their_classes_by_number(monkeypatch: pytest.Monkey
     assert release.predict_proba(x).shape == (40, 3)
     with pytest.raises(ValueError, match="exposure: for encoded records"):
         flat.private(data, epsilon=1.0, model=model, exposure="years")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--model", "ordinal"), "model='ordinal': --classes is needed, and must be public"),
-        (("--model", "ordinal", "--classes", "a"), "classes must be a whole number of at"),
-        (("--model", "multinomial", "--classes", "1", "--classes", "1.0"), "different values of"),
-        (("--classes", "a"), "model='logistic': --classes does not go with it"),
-        (("--model", "multinomial", *CLASSES, "--exposure", "years"), "exposure='years': it goes"),
-        (("--model", "poisson", "--largest", 9, "--exposure", "no"), "exposure='no' must be a col"),
-        (("--model", "multinomial", *CLASSES, "--guarantee", "bayesian"), "has a worst case"),
-    ],
-)  # fmt: skip
-def test_what_does_not_go_together_is_named_and_charges_nothing(
-    options: tuple[object, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = tmp_path / "people.csv"
-    people(20).to_csv(table, index=False)
-    given = ("--data", table, "--target", "grade", "--epsilon", 1, "--out", tmp_path / "shared")
-    assert run("private", *given, "--one-row-per-person", *options) == 2
-    assert message in capsys.readouterr().err
-    assert Ledger.at(tmp_path / "people.csv.ledger.jsonl").entries() == ()

@@ -31,7 +31,7 @@ from bdpvi import (
 )
 from bdpvi.datasets import Encoding
 from bdpvi.datasets.columns import Numeric, OneHot
-from bdpvi.programs.training import DPVIPlan
+from bdpvi.programs.plan import DPVIPlan
 from bdpvi.regression import NoisyScores
 from bdpvi.regression.noisy_scores import _estimate
 from bdpvi.regression.score_posterior import Posterior

@@ -15,32 +15,23 @@ from pyro.infer import MCMC, NUTS
 from scipy import integrate, stats
 from torch import Tensor
 
-from bdpvi.models.regression import MOST_COUNT
+from bdpvi.models.linear import LinearScores
+from bdpvi.models.logistic import FREE, LogisticScores, largest_logistic
+from bdpvi.models.poisson import MOST_COUNT, PoissonScores, cut_poisson, free_poisson
+from bdpvi.models.scores import ROBUST, Parts, ScoreParts
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.regression import score_release as noisy_scores
-from bdpvi.regression.score_families import (
-    FREE,
-    ROBUST,
-    Family,
-    Linear,
-    Logistic,
-    Parts,
-    Poisson,
-    cut_poisson,
-    free_poisson,
-    largest_logistic,
-)
 from bdpvi.regression.score_posterior import NormalPrior, Round, closed_form, combined, sampled
 from bdpvi.regression.score_release import Measured, ScorePlan, measure
 from bdpvi.regression.score_rounds import SLACK, noisy, summed
 from bdpvi.regression.score_start import Joined
 
-FAMILIES: dict[str, Family] = {
-    "logistic": Logistic(),
-    "poisson": Poisson(10.0),
-    "one": Poisson(1.0),
-    "linear": Linear(5.0),
+FAMILIES: dict[str, ScoreParts] = {
+    "logistic": LogisticScores(),
+    "poisson": PoissonScores(10.0),
+    "one": PoissonScores(1.0),
+    "linear": LinearScores(5.0),
 }
 
 
@@ -153,7 +144,7 @@ def of_parts(parts: Parts, x: Tensor, multiplier: float, key: Key) -> Round:
 def test_a_round_is_the_sums_with_the_noise_it_names() -> None:
     x, g = adversarial(3, 200, 0).clamp(-3, 3), generator(1)
     y = (torch.rand(200, generator=g) < 0.5).double()
-    parts, found = Logistic().first(x, y, math.sqrt(3)), []
+    parts, found = LogisticScores().first(x, y, math.sqrt(3)), []
     for seed in range(3000):
         found.append(of_parts(parts, x, 2.0, Key.of_seed(seed)))
     one = found[0]
@@ -228,7 +219,7 @@ def test_a_wrong_model_has_intervals_that_cover() -> None:
         shape = torch.full((8000,), 2.0, dtype=torch.float64)
         rate = (x @ beta).exp() * torch.distributions.Gamma(shape, shape).sample()
         y = torch.poisson(rate, generator=g)
-        plan = ScorePlan.of(Poisson(25.0), 3, math.sqrt(largest_variance(3.0, 1e-5)), 8000)
+        plan = ScorePlan.of(PoissonScores(25.0), 3, math.sqrt(largest_variance(3.0, 1e-5)), 8000)
         prior = NormalPrior(0 * beta, torch.eye(3).double() / 25)
         made = measure(plan, x, y, prior, Key.of_seed(seed))
         for rounds, kept in ((made.rounds, inside), (_unaware(made.rounds), naive)):
@@ -262,7 +253,7 @@ def test_weights_are_wider_where_the_signal_is_strong_and_noise_still_falls(name
 def test_one_record_moves_a_round_by_its_part_alone() -> None:
     x = adversarial(3, 50, 3)
     y = torch.arange(50).double() % 2
-    plan, moved = Logistic(), []
+    plan, moved = LogisticScores(), []
     for rows in (slice(0, 50), slice(0, 49)):
         parts = plan.parts(x[rows], y[rows], math.sqrt(3), x[0] / 9, math.inf)
         moved.append(of_parts(parts, x[rows], 1.0, Key.of_seed(0)))
@@ -317,7 +308,7 @@ def test_blanks_that_are_left_out_count_as_the_mean() -> None:
         y = (torch.rand(n, generator=g) < torch.sigmoid(number - 3)).double()
         blank = torch.rand(n, generator=g) < 0.03
         x = torch.stack([number * ~blank, blank.double(), torch.ones(n).double()], 1)
-        plan = ScorePlan.of(Logistic(), 3, 0.1, n, size=2.0)
+        plan = ScorePlan.of(LogisticScores(), 3, 0.1, n, size=2.0)
         prior = NormalPrior(torch.zeros(3).double(), torch.eye(3).double() / 25)
         made = measure(plan, x, y, prior, Key.of_seed(seed), torch.tensor([-1, 0, -1]))
         found = made.of_features()
@@ -346,7 +337,7 @@ def test_levels_without_records_cost_nothing_and_predict_their_columns_mean() ->
         for table, may in ((x, levels[[0, 1, 2, 3, 4, -1]]), (wide, levels)):
             size = table.shape[1]
             prior = NormalPrior(torch.zeros(size).double() + 0.5, torch.eye(size).double() / 25)
-            plan = ScorePlan.of(Logistic(), size, 0.268, n, size=6.0)
+            plan = ScorePlan.of(LogisticScores(), size, 0.268, n, size=6.0)
             made = measure(plan, table, y, prior, Key.of_seed(seed), may)
             found = made.of_features()
             both.append(found.covariance.diagonal().sqrt())
@@ -392,7 +383,7 @@ def test_levels_that_are_left_out_bias_no_other(shares: tuple[float, ...]) -> No
     truth = torch.cat([effects[1:], torch.tensor([-0.5]).double()])
     may = torch.tensor([*[0] * (levels - 1), -1])
     prior = NormalPrior(torch.zeros(levels).double(), torch.eye(levels).double() / 25)
-    plan = ScorePlan.of(Logistic(), levels, 0.2, n, size=2.0)
+    plan = ScorePlan.of(LogisticScores(), levels, 0.2, n, size=2.0)
     misses, left_out = [], 0
     for seed in range(60):
         g = generator(seed)
@@ -527,7 +518,7 @@ def test_columns_that_say_nothing_have_the_prior_and_leave_the_others_alone() ->
         x, y, beta = table("logistic", 10_000, 3, 0)
         x[:, 1] = 0 if kind == "zero" else x[:, 0]
         y = (torch.rand(10_000, generator=generator(1)) < torch.sigmoid(x @ beta)).double()
-        plan = ScorePlan.of(Logistic(), 4, 0.268, 10_000)
+        plan = ScorePlan.of(LogisticScores(), 4, 0.268, 10_000)
         zero, eye = torch.zeros(4).double(), torch.eye(4).double()
         found = measure(plan, x, y, NormalPrior(zero, eye / 25), Key.of_seed(0)).of_features()
         assert found.measured == 3

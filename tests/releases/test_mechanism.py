@@ -20,7 +20,7 @@ from bdpvi.bench.methods.runs import Run, Streams
 from bdpvi.bench.methods.sgld import DPSGLDSettings, dp_sgld_runs
 from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.federated.federated import Federation, Message
-from bdpvi.federated.federated_vi import Client
+from bdpvi.federated.parties import Client
 from bdpvi.federated.rounds import Rounds
 from bdpvi.guides import FullRank
 from bdpvi.networks.deep import make_private

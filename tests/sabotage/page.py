@@ -25,7 +25,7 @@ The other changes were chosen together with their tests, so that all are noticed
 faults that nobody thought of; the {missed} of {unseen} say more.
 
 Some faults make an ε too small. Others make an interval or a table wrong, with its ε right.
-Each patch in `tests/sabotage` names the test that notices it, and
+Each patch in `tests/sabotage` says what goes wrong and names the test that notices it, and
 `python tests/sabotage/page.py` wrote this page from them.
 """
 
@@ -35,7 +35,6 @@ def page() -> str:
     every = faults()
     unseen = [one for one in every if one.written != "with its tests"]
     missed = [one for one in unseen if one.written.endswith("missed at first")]
-    chosen = dict.fromkeys(one.what for one in every if one not in unseen)
     lines = [
         PROSE.format(patches=len(every), unseen=len(unseen), missed=len(missed)),
         "## Missed at first\n",
@@ -43,8 +42,6 @@ def page() -> str:
             f"- {one.what}: `{one.tests[0].rpartition('::')[2].partition('[')[0]}`"
             for one in missed
         ),
-        "\n## Chosen with their tests\n",
-        *(f"- {what}" for what in chosen),
     ]
     return "\n".join([*lines, ""])
 

@@ -96,11 +96,6 @@ def test_departing_noise_is_what_quadrature_says(order: int, power: float) -> No
     ("weights", "clients", "at_1", "at_32"),
     [
         (26_010, 10, 162, math.inf),
-        (26_010, 100, 1.3, 28),
-        (26_010, 1000, 0.013, 0.22),
-        (26_010, 10_000, 1.3e-4, 2.2e-3),
-        (470_000, 10, 2920, math.inf),
-        (470_000, 100, 24, 505),
         (470_000, 1000, 0.23, 4.0),
         (470_000, 10_000, 2.4e-3, 0.039),
     ],
@@ -178,31 +173,3 @@ def test_growth_is_the_smallest_over_orders_of_binomial_sums(table: pd.DataFrame
     assert (np.diff(sequential) < 0).all()
     assert (found["the sum itself"] <= sequential).all()
     assert (sequential < found["parallel", 1]).all()
-
-
-def test_a_sum_per_client_first_is_smaller(table: pd.DataFrame) -> None:
-    maxima = table[table["part"] == "maxima"].pivot(
-        index="clients", columns="what", values="epsilon"
-    )
-    first, each = maxima.iloc[:, 1], maxima.iloc[:, 0]
-    assert maxima.columns[1].startswith("sum per client")
-    assert (first < each).all()
-    assert (np.diff(each) > 0).all()
-    rounds = int(table[table["part"] == "maxima"]["rounds"].max())
-    rng = np.random.default_rng(0)
-    drawn = (rng.random((1000, 1)) + rng.random((1000, rounds)))[:10] / 2
-    dear = np.ceil(64 * drawn) / 64  # ten clients
-    costs = [
-        [[binomial(order, 1 / d, 0.1) for d in client] for client in dear] for order in range(1, 17)
-    ]
-    assert first.iloc[0] == pytest.approx(converted([max(map(sum, c)) for c in costs]), rel=1e-6)
-    highest = [sum(map(max, zip(*c, strict=True))) for c in costs]
-    assert each.iloc[0] == pytest.approx(converted(highest), rel=1e-6)
-
-
-def test_every_epsilon_and_every_claim_says_what_it_is(table: pd.DataFrame) -> None:
-    assert set(table[table["epsilon"].notna()]["guarantee"]) == {"DP", "none"}
-    verdicts = table[table["part"] == "schemes"].set_index("what")["verdict"]
-    assert set(verdicts) == {"sound", federated.SUM_ONLY, "unsound"}
-    assert verdicts["joint"] == "unsound"
-    assert verdicts["instance level, sequential"] == federated.SUM_ONLY

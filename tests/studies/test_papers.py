@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
-from papers import STATUS, at_small_delta, descent, with_papers, with_part
+from papers import at_small_delta, descent, with_papers
 from scipy import optimize, stats
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -15,14 +15,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_the_page_has_the_printed_numbers() -> None:
     page = (DOCS / "benchmarks" / "reproduction.txt").read_text(encoding="utf-8")
     assert with_papers(page, DOCS / "benchmarks") == page
-
-
-def test_a_part_is_written_before_a_heading_or_in_place_of_itself() -> None:
-    page = "# Page\n\n## One\n\n1\n\n## Two\n\n2\n"
-    once = with_part(page, "## New\n\nfirst\n", "## Two")
-    assert once == page.replace("## Two", "## New\n\nfirst\n\n## Two")
-    again = with_part(once, "## New\n\nsecond\n", "## Two")
-    assert again == once.replace("first", "second")
 
 
 @pytest.mark.parametrize("epsilon", [0.00998, 0.02, 1.0])
@@ -38,11 +30,6 @@ def test_epsilon_at_a_small_delta_is_that_of_the_same_gaussian(epsilon: float) -
         lambda at: math.log(max(delta(distance, at), 1e-300) / 1e-10), epsilon, 20 * epsilon
     )
     assert at_small_delta(epsilon) == pytest.approx(expected, rel=1e-4)
-
-
-def test_what_is_not_redone_has_a_reason() -> None:
-    for what, status, where in STATUS:
-        assert what.startswith("**") or (status and where)
 
 
 def test_descent_is_read_from_table_one() -> None:

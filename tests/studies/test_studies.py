@@ -15,12 +15,12 @@ from scipy import integrate, stats
 from studies import accountants, composition, coverage, gaussian, networks
 from studies.catalogue import STUDIES
 from studies.coverage_report import pooled, upper_limit
-from studies.populations import POPULATIONS, Population, gaussian_square, weibull
-from studies.study import Finding, sized
+from studies.populations import POPULATIONS, Population, gaussian_square
+from studies.study import Finding
 
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian.accounting.betting import betting
-from bdpvi.bayesian.accounting.estimators import Moments, student_t
+from bdpvi.bayesian.accounting.estimators import student_t
 from bdpvi.bayesian.accounting.reliability import reliable
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.privacy.conversions import Orders
@@ -69,45 +69,6 @@ def test_every_study_writes_table_figure_and_text(
     assert finding.text in text
     assert f"({name}.png)" in text
     assert "nan" not in finding.text
-
-
-def test_studies_repeat_bit_for_bit(tmp_path: Path) -> None:
-    first, second = (
-        STUDIES["orders"](tmp_path, seed=3, track=silent, scale=0.003) for _ in range(2)
-    )
-    pd.testing.assert_frame_equal(first.table, second.table)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["accountants", "weibull-clipping", "steps", "orders", "composition", "networks"]
-)
-def test_no_epsilon_without_its_guarantee(findings: dict[str, Finding], name: str) -> None:
-    table = findings[name].table
-    assert set(table["guarantee"]) <= {"Bayesian DP", "DP", "DP by PLD", "none"}
-    if "composition" in table:
-        unsound = table["composition"] == "naive (unsound)"
-        assert (table["guarantee"][unsound] == "none").all()
-
-
-@pytest.mark.slow
-def test_without_clipping_there_is_no_worst_case(findings: dict[str, Finding]) -> None:
-    table = findings["weibull-clipping"].table
-    assert (table[~table["clipped"]]["guarantee"] == "Bayesian DP").all()
-    clipped = table[table["clipped"]].pivot(index="sigma", columns="guarantee", values="epsilon")
-    assert (clipped["Bayesian DP"] < clipped["DP"]).all()
-
-
-@pytest.mark.slow
-def test_panel_never_exceeds_hoelder(findings: dict[str, Finding]) -> None:
-    table = findings["composition"].table
-    every = table.pivot(
-        index=["distances", "steps"], columns="composition", values="epsilon"
-    ).reset_index()
-    assert (every["panel"] <= every["Hölder"] * (1 + 1e-9)).all()
-    same = every[every["distances"] == "a record's distance stays the same"]
-    assert same["panel"].to_numpy() == pytest.approx(same["Hölder"].to_numpy())
-    assert (same["naive (unsound)"] <= same["panel"] * (1 + 1e-9)).all()
 
 
 def test_moments_accountant_of_the_orders_study_is_the_exact_binomial_sum() -> None:
@@ -192,27 +153,6 @@ def test_rule_keeps_the_miss_rate_at_about_gamma_among_reliable_results() -> Non
     assert tiny["all_misses"] > 50
 
 
-def test_weibull_population_is_that_of_scipy() -> None:
-    z = np.linspace(-4, 4, 9)
-    expected = stats.weibull_min.isf(stats.norm.sf(z), 0.5)
-    assert np.expm1(weibull(0.5).log_value(z)) == pytest.approx(expected, rel=1e-9)
-
-
-def test_skewness_reads_tiny_costs_where_shares_of_the_sum_do_not() -> None:
-    z = np.random.default_rng(0).standard_normal(500)
-    costly, tiny = (
-        Moments.of(torch.tensor(gaussian_square(rate).log_value(z)), least=3)
-        for rate in (1e-3, 1e-9)
-    )
-    assert float(costly.skewness) == pytest.approx(float(tiny.skewness), rel=0.02)
-
-
-@pytest.mark.parametrize("scale", [0.0, 1.5, math.nan])
-def test_scale_is_a_share(scale: float) -> None:
-    with pytest.raises(ValueError, match="scale"):
-        sized(100, scale)
-
-
 @pytest.mark.parametrize(
     ("clip", "by_losses", "by_moments"),
     [(5, 0.087, 0.37), (10, 0.185, 0.41), (20, 0.40, 0.58), (29, 0.61, None), (50, 1.17, 1.55)],
@@ -262,39 +202,6 @@ def test_recorded_distances_are_those_of_clipped_means_with_a_record_left_out() 
         assert networks.left_out(scale * found).numpy() == pytest.approx(clipped.numpy(), abs=1e-5)
 
 
-def test_recording_trains_and_sees_a_tenth_of_the_weights() -> None:
-    data, module = networks._digits(0).train, networks._network(0)
-    before = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
-    found = networks.recorded(module, data, 2, silent)
-    after = torch.nn.utils.parameters_to_vector(module.parameters()).detach()
-    assert {rows.shape for rows in found.values()} == {(2, 28)}
-    assert (found["digits"] <= found["digits, all weights"]).all()
-    assert float((before != after).double().mean()) == pytest.approx(0.19, abs=0.03)
-
-
-def test_simulated_gradients_are_orthogonal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(networks, "SPREAD", 0.0)
-    found = networks._simulated(7.0, 2)
-    assert found.numpy() == pytest.approx(np.full((2, 28), 7 * math.sqrt(2 * 0.1) / 1023))
-
-
-def test_the_leakage_check_finds_differences_where_there_are_none() -> None:
-    data = networks._digits(0)
-    check = networks.leakage_check(networks._network(0), data, 60, 0)
-    assert check["t, nothing"] > 0.2
-
-
-@pytest.mark.slow
-def test_digits_cost_what_they_did_elsewhere(tmp_path: Path) -> None:
-    """The worst case is exact; the path's ε of another program was 3.98."""
-    rows = networks._dp_sgd(networks._digits(0), 1.0, 1.0, 300, 0)
-    epsilon = [float(str(row["epsilon"])) for row in rows]
-    assert epsilon[0] == pytest.approx(4.183, rel=1e-3)
-    assert epsilon[1] == pytest.approx(3.98, rel=0.05)
-    assert epsilon[2:] == sorted(epsilon[2:])
-    assert rows[0]["accuracy"] == pytest.approx(0.934, abs=0.04)
-
-
 def test_the_published_noise_is_that_on_the_sum_over_the_clip() -> None:
     z, q, steps = 102.4 / 20, 1024 / 60_000, 1160
     tried = []
@@ -304,12 +211,6 @@ def test_the_published_noise_is_that_on_the_sum_over_the_clip() -> None:
         tried.append((steps * math.log(moment) + math.log(1e5)) / order)
     found = networks.worst_case(20.0, accountant=MomentsAccountant(32))
     assert found == pytest.approx(min(tried), rel=1e-6)
-
-
-def test_binary_published_example() -> None:
-    assert float(coverage.binary(np.array([0]), 100, 0.99**101)[0]) == pytest.approx(
-        0.01, rel=1e-12
-    )
 
 
 @pytest.mark.parametrize(("hits", "misses"), [(0, 30), (3, 97), (50, 50), (20, 0)])

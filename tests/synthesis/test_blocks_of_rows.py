@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 import secrets
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing import get_context
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import rehearsals
 from test_cli import run
 
 import bdpvi
@@ -25,7 +23,7 @@ from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
-from bdpvi.synthesis import Counts, Synthetic, load
+from bdpvi.synthesis import Counts, Synthetic
 
 ROWS, SECRET = 3_000, Key(bytes(range(32)))
 DECLARED = Schema({"dose": ColumnType(low=0, high=3), "ward": ColumnType(kind="code")}, "By law.")
@@ -89,34 +87,6 @@ def test_a_table_in_blocks_has_the_release_of_the_table(name: str, folder: Path)
         Table.of(folder / "parts" / "*.parquet"),
     ):
         assert made(table, **OPTIONS[name]).to_bytes() == whole
-
-
-def test_the_owner_is_told_the_same(folder: Path) -> None:
-    def told(table: Any) -> set[str]:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            made(table)
-        return {str(one.message) for one in said}
-
-    words = told(patients())
-    assert words == told(folder / "parts")
-    assert any("values out of range and clamped" in one for one in words)
-    assert any("no level, such as" in one for one in words)
-
-
-def test_commas_in_several_blocks_are_told_of_once(tmp_path: Path) -> None:
-    for name in "ab":
-        rows = "\n".join(["70;5,x", "81;0,y"] * 500).replace(",", "|").replace(";", ",")
-        (tmp_path / f"{name}.csv").write_text(f"kg|sex\n{rows}\n")
-    with pytest.warns(UserWarning, match="2000 of 2000 cells are numbers with a comma"):
-        made(tmp_path, file=FileFormat(separator="|"), schema=None, settings=None, target=None)
-    file = FileFormat(separator="|", decimal=",")
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        found = made(tmp_path, file=file, schema=None, settings=None, target=None)
-    assert not any("comma" in str(one.message) for one in said)
-    assert "," in "".join(found.receipt.declared.values())
-    assert found.schema.columns["kg"].bounds is not None
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -200,77 +170,6 @@ def test_what_is_wrong_is_refused_before_any_charge(message: str, folder: Path) 
     assert not (folder / "ledger.jsonl").exists()
 
 
-@pytest.mark.filterwarnings("ignore:The inplace keyword")
-def test_dask_workers_make_the_same_release(folder: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    dataframe = pytest.importorskip("dask.dataframe")
-    here = made(folder / "parts").to_bytes()
-    local = {"n_workers": 2, "threads_per_worker": 1, "processes": False}
-    with distributed.Client(dashboard_address=None, set_as_default=False, **local) as client:
-        table = dataframe.read_parquet(folder / "parts")
-        for one in (folder / "parts", table):
-            assert made(one, executor=client.get_executor()).to_bytes() == here
-
-
-def command(folder: Path, name: str, *more: object) -> list[object]:
-    return [
-        "synthesize", "--data", folder / "parts", "--target", "sick", "--epsilon", 2, "--drop",
-        "mixed", "--one-row-per-person", "--quiet", "--out", folder / name, *more,
-    ]  # fmt: skip
-
-
-def test_the_command_reads_blocks_by_workers(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = []
-    for name, more in {"a": (), "b": ("--workers", 2)}.items():
-        ledger = ("--ledger", folder / f"{name}.jsonl")
-        assert run(*command(folder, name, *ledger, *more)) == 0
-        assert "No report for the owner: the table is in blocks" in capsys.readouterr().out
-        files.append((folder / name / "synthetic.json").read_bytes())
-        assert (
-            len(pd.read_csv(folder / name / "synthetic.csv"))
-            == load(folder / name / "synthetic.json").rows
-        )
-    assert files[0] == files[1]
-    assert load(folder / "a" / "synthetic.json").receipt.declared["columns dropped"] == "1"
-    for more, said in (
-        (("--workers", 1, "--dask", "tcp://127.0.0.1:1"), "both given; give one"),
-        (("--workers", 0), "workers must be"),
-        (("--drop", "ill"), "drop='ill' must be a column"),
-    ):
-        assert run(*command(folder, "no", *more)) == 2
-        assert said in capsys.readouterr().err
-    assert not (folder / "parts.ledger.jsonl").exists()
-
-
-def test_what_needs_rows_in_memory_is_left_out(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = command(folder, "out")
-    assert run(*given, "--groups", "sex") == 2
-    assert "leave --groups out" in capsys.readouterr().err
-    assert run(*[one for one in given if one != "--one-row-per-person"], "--unit", "sex") == 2
-    assert "`bdpvi partition TABLE --by sex --out FOLDER`" in capsys.readouterr().err
-    assert not (folder / "parts.ledger.jsonl").exists()
-    assert run(*given) == 0
-
-
-def test_the_same_command_goes_on_after_a_lost_block(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        rehearsals.left_out(patch)
-        patch.setattr("bdpvi.synthesis.released.count", lost)
-        assert run(*command(folder, "out")) == 2
-    assert "ε was charged to" in capsys.readouterr().err
-    assert run(*command(folder, "out")) == 0
-    assert len(Ledger.at(folder / "parts.ledger.jsonl").entries()) == 1
-    patients()[:7].to_parquet(folder / "parts" / "2.parquet", index=False)
-    assert run(*command(folder, "out")) == 2
-    assert "with another table" in capsys.readouterr().err
-
-
 def lost(*_: object) -> None:
     raise ValueError("parts/1.parquet: disk lost")
 
@@ -323,13 +222,20 @@ def test_a_person_in_two_blocks_is_refused_uncharged(folder: Path) -> None:
     assert not ledger.entries()
 
 
-def test_the_command_protects_persons_by_workers(folder: Path) -> None:
-    _, parts = visits(folder)
-    given: tuple[object, ...] = (
-        "synthesize", "--data", parts, "--target", "sick", "--epsilon", 2, "--unit", "who",
-        "--rows-per-unit", 3, "--quiet", "--ledger", folder / "book.jsonl",
-    )  # fmt: skip
-    assert run(*given, "--out", folder / "out", "--workers", 2) == 0
-    book = Ledger.at(folder / "book.jsonl").book()
-    assert (book.unit, book.rows) == ("who", 3)
-    assert "who" not in load(folder / "out" / "synthetic.json").schema.columns
+def command(folder: Path, name: str, *more: object) -> list[object]:
+    return [
+        "synthesize", "--data", folder / "parts", "--target", "sick", "--epsilon", 2, "--drop",
+        "mixed", "--one-row-per-person", "--quiet", "--out", folder / name, *more,
+    ]  # fmt: skip
+
+
+def test_what_needs_rows_in_memory_is_left_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = command(folder, "out")
+    assert run(*given, "--groups", "sex") == 2
+    assert "leave --groups out" in capsys.readouterr().err
+    assert run(*[one for one in given if one != "--one-row-per-person"], "--unit", "sex") == 2
+    assert "`bdpvi partition TABLE --by sex --out FOLDER`" in capsys.readouterr().err
+    assert not (folder / "parts.ledger.jsonl").exists()
+    assert run(*given) == 0

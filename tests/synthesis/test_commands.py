@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import pkgutil
 import shutil
-import signal
 import stat
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import rehearsals
 from test_cli import run as main
 from typer.testing import CliRunner
 
-from bdpvi import Budget, BudgetExceededError
 from bdpvi.cli import app
-from bdpvi.privacy.book import Entry
-from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import intent
 from bdpvi.synthesis import load
@@ -116,24 +107,6 @@ def test_what_is_wrong_leaves_nothing_behind(people: Path, option: list[str], sa
     assert not ledger.exists() or not Ledger(ledger).entries()
 
 
-@pytest.mark.parametrize("budget", [Budget(5.0, 3e-5), None])
-def test_what_was_spent_at_a_larger_delta_is_shown(people: Path, budget: Budget | None) -> None:
-    folder = people.parent
-    content = {"source": "law", "columns": COLUMNS}
-    (folder / "s.json").write_text(json.dumps(content), encoding="utf-8")
-    ledger = Ledger.at(folder / "people.csv.ledger.jsonl")
-    ledger.settle(budget=budget)
-    earlier = (SampledGaussian(noise_multiplier=5.0), Threshold(2e-6))  # above synthesize's δ
-    ledger.charge(Entry(kind="release", of="earlier", events=earlier))
-    said = run("synthesize", "--one-row-per-person",
-               "--data", people, "--table", folder / "s.json", "--epsilon", "1",
-               "--out", folder / "shared", "--drop", "name", "--no-report")  # fmt: skip
-    assert ledger.worst_case(1e-6) is None
-    delta = 1e-5 if budget is None else budget.delta
-    assert f"everything spent on this table: {ledger.worst_case(delta)}\n" in said
-    assert f"at δ = {delta:g}" in said
-
-
 def test_without_a_schema_constants_are_bought_under_the_same_epsilon(
     people: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,35 +155,6 @@ def test_what_a_file_leaves_out_is_not_bought_and_its_marks_need_consent(people:
     assert "2000 " not in (folder / "shared" / "synthetic.json").read_text(encoding="utf-8")
 
 
-def test_two_releases_add_in_the_ledger_and_its_budget_is_kept(people: Path) -> None:
-    folder = people.parent
-    ledger = folder / "all.jsonl"
-    for name in ("one", "two"):
-        run("synthesize", "--one-row-per-person",
-            "--data", people, "--epsilon", "0.5", "--drop", "name", "--out",
-            folder / name, "--ledger", ledger, "--budget", "0.8")  # fmt: skip
-    total = Ledger(ledger).worst_case(1e-6)
-    assert total is not None
-    assert 0.5 * 2**0.5 < total.epsilon < 0.8
-    with pytest.raises(BudgetExceededError, match=r"over the budget of ε = 0\.8"):
-        run("synthesize", "--one-row-per-person",
-            "--data", people, "--epsilon", "0.5", "--drop", "name", "--out",
-            folder / "three", "--ledger", ledger)  # fmt: skip
-    assert len(Ledger(ledger).entries()) == 2
-    assert not list(folder.glob("three*"))
-
-
-@pytest.mark.parametrize("option", ["--secret", "--ledger"])
-@pytest.mark.parametrize("inside", ["shared/it", "shared/../shared/it", "shared"])
-def test_nothing_secret_lies_in_what_is_shared(people: Path, option: str, inside: str) -> None:
-    folder = people.parent
-    with pytest.raises(ValueError, match="which is shared; choose another place"):
-        run("synthesize", "--one-row-per-person",
-            "--data", people, "--epsilon", "1", "--out", folder / "shared",
-            option, folder / inside)  # fmt: skip
-    assert [one.name for one in folder.iterdir()] == ["people.csv"]
-
-
 def test_a_secret_folder_is_of_one_table_and_of_one_command(people: Path) -> None:
     folder = people.parent
     given = [
@@ -257,149 +201,3 @@ def test_an_identifier_with_repeats_is_said_also_if_it_is_dropped(people: Path) 
             "--ledger", f"{out}.jsonl", *option)  # fmt: skip
         assert "column 'patient_id' has 500 different values in 2000 rows: 4 each" in said
         assert "--unit patient_id --rows-per-unit 4" in said
-
-
-MOMENTS = {
-    "before the charge": "bdpvi.privacy.ledger.append",
-    "after the charge": "bdpvi.privacy.ledger.append",  # but before its head
-    "before what is bought": "bdpvi.synthesis.order.Order.bought",
-    "before the counts": "bdpvi.synthesis.released.count",
-    "before the output": "bdpvi.synthesis.released.Synthetic.to_bytes",
-    "before the secret is erased": "bdpvi.releases.intent.replace",
-    "before the rows": "bdpvi.commands.synthesize._write",
-    "before the name": "bdpvi._ground.store._publish",
-}
-
-
-def ending(how: str, folder: Path) -> None:
-    """End this process, or what it does."""
-    if how == "full disk":
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
-    if how == "Ctrl-C":
-        raise KeyboardInterrupt
-    os.kill(os.getpid(), signal.SIGKILL if how == "kill -9" else signal.SIGTERM)
-    time.sleep(10)
-
-
-def killed(*arguments: object) -> None:
-    """Run the command line in a process that is killed."""
-    if not (pid := os.fork()):
-        try:
-            main(*arguments)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-
-
-@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM", "kill -9", "full disk"])
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_it_is_charged_or_not_drawn_and_the_same_command_goes_on(
-    moment: str,
-    how: str,
-    people: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    folder, paid = people.parent, moment != "before the charge"
-    ledger = folder / "people.csv.ledger.jsonl"
-    module, _, name = MOMENTS[moment].rpartition(".")
-    drawn: list[Any] = []
-    counting: Any = pkgutil.resolve_name("bdpvi.synthesis.released.count")
-
-    def counted(*given: Any) -> Any:
-        drawn.append(counting(*given))
-        return drawn[-1]
-
-    def given(folder: Path) -> list[object]:
-        return ["synthesize", "--one-row-per-person",
-                "--data", folder / "people.csv", "--epsilon", "1", "--drop", "name",
-                "--out", folder / "shared"]  # fmt: skip
-
-    rehearsals.left_out(monkeypatch)
-    monkeypatch.setattr("bdpvi.synthesis.released.count", counted)
-    owner = pkgutil.resolve_name(module)
-    whole = getattr(owner, name)
-
-    def ended(*given: Any, **more: Any) -> Any:
-        if moment == "after the charge":
-            whole(*given, **more)
-        return ending(how, folder)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, ended)
-        if how == "kill -9":
-            killed(*given(folder))
-        else:
-            assert main(*given(folder)) == (2 if how == "full disk" else 130)
-            said = capfd.readouterr().err
-            assert said.count("\n") == 1
-            assert ("ε was charged to" in said and "without a second charge" in said) == paid
-            assert ("nothing was charged; the same command starts again" in said) == (not paid)
-            assert (folder / "shared.secret").exists() == paid
-    assert not (folder / "shared").exists()
-    before = Ledger(ledger).entries()
-    assert len(before) == paid
-    copy = tmp_path_factory.mktemp("copies") / "copy"
-    shutil.copytree(folder, copy)
-    assert main(*given(folder)) == 0
-    after = Ledger(ledger).entries()
-    assert [one.kind for one in after] == ["release"]
-    assert after[: len(before)] == before
-    assert len(pd.read_csv(folder / "shared" / "synthetic.csv")) > 1000
-    assert not list(folder.rglob("*bdpvi-*"))
-    names = {one.name for one in folder.iterdir() if one.suffix != ".lock"}
-    kept = {f"{ledger.name}{more}" for more in ("", ".head", ".identity")}
-    assert names == {"people.csv", *kept, "shared", "shared.secret"}
-    secret = folder / "shared.secret"
-    kept = {one.name for one in secret.iterdir()} - {".lock"}
-    assert kept == {*KEPT, *REPORT}
-    assert intent.read(secret / "intent.json").key == b""
-    assert (secret / "intent.output").read_bytes() == contents(folder / "shared")["synthetic.json"]
-    if paid or how == "kill -9":  # else the work was not begun, and begins anew
-        assert main(*given(copy)) == 0
-        assert contents(folder / "shared") == contents(copy / "shared")
-        for one in drawn:
-            assert all((a == b).all() for a, b in zip(one.single, drawn[0].single, strict=True))
-
-
-def test_what_is_charged_counts_before_its_head_is_written(people: Path) -> None:
-    """A head that is behind its ledger is of a process that died in between."""
-    folder = people.parent
-    ledger = folder / "people.csv.ledger.jsonl"
-    given = ["synthesize", "--one-row-per-person", "--data", people, "--drop", "name", "--quiet"]
-    run(*given, "--epsilon", "0.5", "--budget", "1", "--out", folder / "one")
-    old = (folder / "people.csv.ledger.jsonl.head").read_bytes()
-    run(*given, "--epsilon", "0.5", "--out", folder / "two")
-    (folder / "people.csv.ledger.jsonl.head").write_bytes(old)
-    assert len(Ledger(ledger).entries()) == 2
-
-
-def test_a_report_that_was_killed_leaves_nothing_in_the_secret_folder(
-    people: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = people.parent
-    given = ["synthesize", "--one-row-per-person",
-             "--data", people, "--epsilon", "1", "--drop", "name",
-             "--out", folder / "shared"]  # fmt: skip
-    replace = os.replace
-
-    def dying(source: Path, target: Path) -> None:
-        if target.name == "report.html":
-            ending("kill -9", folder)
-        replace(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", dying)
-        killed(*given)
-    assert list((folder / "shared.secret").glob(".report.html.bdpvi-*"))
-    assert (folder / "shared" / "synthetic.csv").exists()
-    shared = contents(folder / "shared")
-    run(*given)
-    assert (folder / "shared.secret" / "report.html").exists()
-    assert contents(folder / "shared") == shared
-    assert not list(folder.rglob("*bdpvi-*"))
-    (folder / "shared" / "synthetic.csv").write_text("age,sick\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="exists already"):
-        run(*given)
-    assert len(Ledger(folder / "people.csv.ledger.jsonl").entries()) == 1

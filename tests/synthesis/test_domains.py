@@ -64,13 +64,6 @@ def test_the_grid_holds_every_number_between_the_bounds(
     assert ((back >= domain.low) & (back <= domain.high)).all()
 
 
-def test_bounds_and_zero_stand_alone() -> None:
-    codes, _ = grid.encode(
-        ColumnType(low=-5, high=5), pd.Series([-5.0, -4.9999, -1e-9, 0.0, 1e-9, 4.9999, 5])
-    )
-    assert len(set(codes)) == 7
-
-
 def test_a_schema_is_read_as_it_was_written(tmp_path: Path) -> None:
     SCHEMA.save(tmp_path / "s.json")
     assert Schema.load(tmp_path / "s.json") == SCHEMA
@@ -185,11 +178,3 @@ def test_a_mark_without_levels_or_bounds_says_nothing(tmp_path: Path) -> None:
     content = {"source": "law", "columns": {"a": entry, "b": [0, 1]}}
     (tmp_path / "s.json").write_text(json.dumps(content), encoding="utf-8")
     assert Schema.load(tmp_path / "s.json").marked == ()
-
-
-@pytest.mark.parametrize("mark", [{"from_data": True}, {"origin": "rows"}])
-def test_a_mark_is_never_lost_beside_another(mark: dict[str, Any]) -> None:
-    for more in ({}, {"bought": False}, {"from_data": False, "origin": "rows"}):
-        entry = {"low": 0, "high": 9, "integer": False} | mark | more
-        with pytest.raises(ValueError, match="'age' is marked as read from the rows"):
-            constants_of({"source": "law", "columns": {"age": entry}})

@@ -227,16 +227,6 @@ def test_without_noise_a_network_is_found_again(target: int | None) -> None:
     assert variation(codes, rows_of(codes, CHAIN, target, NOISELESS)) < 1.3 * half
 
 
-def test_with_noise_dependence_is_kept_and_the_star_loses_it() -> None:
-    codes = known_network(60_000)
-    random = np.random.default_rng(9)
-    shuffled = np.stack([random.permutation(one) for one in codes.T], axis=1)
-    kept = variation(codes, rows_of(codes, CHAIN, 4, 0.27))
-    star = variation(codes, rows_of(codes, CHAIN, 4, 0.27, cells=1))
-    assert kept < 0.03
-    assert kept < 0.5 * star < 0.5 * variation(codes, shuffled)
-
-
 @pytest.mark.parametrize("target", [None, 3])
 def test_the_pairs_of_a_network_are_the_noisy_pairs(target: int | None) -> None:
     """A chain's neighbours lie in one clique: their tables are those that were counted."""

@@ -7,17 +7,16 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-import rehearsals
 from scipy.stats import chisquare, norm
 
 import bdpvi
-from bdpvi import Budget, BudgetExceededError, Ledger
+from bdpvi import Ledger
 from bdpvi.datasets import ColumnType, Schema
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import LAW, WholeNormals
 from bdpvi.privacy.gaussian_dp import gaussian_distance
-from bdpvi.synthesis import Counts, released
+from bdpvi.synthesis import Counts
 from bdpvi.synthesis.counts import MeasurementPlan
 
 COINS = Schema({name: ColumnType(levels=("0", "1")) for name in "abcd"}, "coins")
@@ -112,48 +111,6 @@ def test_rounding_is_that_of_every_cell_that_is_counted() -> None:
     schema = Schema({name: COINS.columns[name] for name in "abc"}, "coins")
     plan = MeasurementPlan.of(schema, 0, 0.4, Counts(also=(("a", "b", "c"),)))
     assert plan.rounding == secure.sum_rounding(3 * 4 + 3 * 4**2 + 4**3)
-
-
-def test_two_releases_add_in_the_ledger() -> None:
-    ledger = Ledger()
-    for _ in range(2):
-        bdpvi.synthesize(ROWS, COINS, "d", epsilon=1.0, delta=1e-5, ledger=ledger)
-    mu = math.sqrt(2) * gaussian_distance(1.0, 1e-5)
-    total = ledger.worst_case(1e-5)
-    assert total is not None
-
-    def delta(epsilon: float) -> float:  # Balle and Wang 2018, theorem 8
-        near, far = norm.cdf(mu / 2 - epsilon / mu), norm.cdf(-mu / 2 - epsilon / mu)
-        return float(near - math.exp(epsilon) * far)
-
-    assert math.isclose(delta(total.epsilon), 1e-5, rel_tol=1e-6)
-
-
-def test_it_is_charged_before_anything_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = Ledger()
-
-    def fails(*_: object) -> None:
-        assert len(ledger.entries()) == 1
-        raise KeyboardInterrupt
-
-    rehearsals.left_out(monkeypatch)
-    monkeypatch.setattr(released, "count", fails)
-    with pytest.raises(KeyboardInterrupt):
-        bdpvi.synthesize(ROWS, COINS, "d", epsilon=1.0, delta=1e-5, ledger=ledger)
-    total = ledger.worst_case(1e-5)
-    assert total is not None
-    assert 0.999 < total.epsilon <= 1.0
-
-
-def test_what_the_budget_lacks_is_neither_charged_nor_drawn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rehearsals.left_out(monkeypatch)
-    monkeypatch.delattr(released, "count")
-    ledger = Ledger(budget=Budget(0.5, 1e-5))
-    with pytest.raises(BudgetExceededError, match="Nothing was charged"):
-        bdpvi.synthesize(ROWS, COINS, "d", epsilon=1.0, delta=1e-5, ledger=ledger)
-    assert ledger.entries() == ()
 
 
 def test_a_person_with_several_rows_is_charged_for_all() -> None:

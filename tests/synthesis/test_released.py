@@ -14,8 +14,7 @@ import pytest
 import bdpvi
 from bdpvi.datasets import ColumnType, Schema
 from bdpvi.privacy.cost import Assumption
-from bdpvi.synthesis import Counts, Synthetic, load
-from bdpvi.synthesis.released import of_bytes
+from bdpvi.synthesis import Synthetic, load
 
 ROWS = 1234
 SCHEMA = Schema(
@@ -58,40 +57,6 @@ def test_rows_are_as_the_schema_says() -> None:
     assert (rows["sex"] == "M").mean() > 0.9
     rows = made(people(), epsilon=3.0).sample(5000)
     assert 0.2 < (rows["pay"] == 0).mean() < 0.4
-
-
-def test_dependence_is_kept() -> None:
-    rows = made(people(20_000)).sample(20_000)
-    share = (rows["sick"] == "yes").groupby(rows["age"] // 28).mean()
-    assert share.iloc[-1] - share.iloc[0] > 0.6
-
-
-@pytest.mark.parametrize("target", ["sick", None])
-@pytest.mark.parametrize("rows", [0, 1, 3])
-def test_few_rows_are_enough(rows: int, target: str | None) -> None:
-    shared = made(people().head(rows), target=target)
-    assert shared.sample(7).shape == (7, 4)
-    assert shared.sample().shape == (shared.rows, 4)
-
-
-@pytest.mark.parametrize("target", ["a", None])
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("levels", [("x",), ("x", "y")])
-def test_few_columns_and_levels_are_enough(
-    levels: tuple[str, ...], size: int, target: str | None
-) -> None:
-    schema = Schema({name: ColumnType(levels=levels) for name in "ab"[:size]}, "few")
-    frame = pd.DataFrame({name: [None, "x"] * 500 for name in "ab"[:size]})
-    rows = made(frame, schema, target=target).sample(4000)
-    assert rows.shape == (4000, size)
-    assert 0.3 < rows["a"].isna().mean() < 0.7
-
-
-def test_blanks_only_are_blanks() -> None:
-    frame = people().assign(pay="", sex=None)
-    rows = made(frame).sample(1000)
-    assert rows["pay"].isna().mean() > 0.9
-    assert rows["sex"].isna().mean() > 0.9
 
 
 def test_what_does_not_fit_is_told_to_the_owner_and_refuses_nothing() -> None:
@@ -205,25 +170,6 @@ def test_bounds_that_are_not_public_are_named_in_the_receipt() -> None:
     assert receipt.from_data == ("age",)
     assert Assumption.CONSTANTS_FROM_TABLE in receipt.worst_case.assumptions
     assert Assumption.PUBLIC_CONSTANTS in made().receipt.worst_case.assumptions
-
-
-def test_tables_vary_as_other_samples_with_other_noise_would() -> None:
-    """The sd of P(sick) over bootstrap tables, beside that over fresh tables and noise."""
-    random, schema = np.random.default_rng(1), Schema(dict(list(SCHEMA.columns.items())[2:]), "")
-
-    def frame() -> pd.DataFrame:
-        sick = random.random(2000) < 0.3
-        return pd.DataFrame({"pay": random.random(2000), "sick": np.where(sick, "yes", "no")})
-
-    def share(one: pd.DataFrame) -> float:
-        return float((one["sick"] == "yes").mean())
-
-    tables = made(frame(), schema, epsilon=0.3).tables(40, 40_000)
-    fresh = [made(frame(), schema, epsilon=0.3).sample(40_000) for _ in range(40)]
-    ratio = np.std([share(one) for one in tables]) / np.std([share(one) for one in fresh])
-    assert 0.55 < ratio < 1.8  # 40 of each: a standard error of 0.16
-    settings = Counts(also=(("age", "sex", "pay"),))
-    assert (0, 1, 2) in of_bytes(made(settings=settings).to_bytes()).counts.joint
 
 
 @pytest.mark.parametrize("name", ["sample", "tables"])

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from people_shared import FOUND, HELD_OUT, MADE, TRAIN, people
 from scipy.optimize import linprog
@@ -100,9 +99,8 @@ def test_the_page_is_one_file_in_order(tmp_path: Path) -> None:
 
 @needs_page
 def test_names_from_the_table_are_text(tmp_path: Path) -> None:
-    odd = replace(FOUND.columns[0], name="<b>$x_1$</b>")
-    names = replace(FOUND.made[0], name="<b>$x_1$</b>", unfit="<i>")
-    found = replace(FOUND, columns=(odd, *FOUND.columns[1:]), made=(names, *FOUND.made[1:]))
+    odd = replace(FOUND.columns[0], name="<b>$x_1$</b>", unfit="<i>")
+    found = replace(FOUND, columns=(odd, *FOUND.columns[1:]))
     found.html(tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "<b>" not in text
@@ -203,13 +201,6 @@ def test_without_the_extra_there_are_numbers_and_the_verdict(
     assert found == {"report.json", "report.rows", "intent.json", "intent.output", "ledger.head"}
 
 
-def test_without_a_report_no_row_is_kept_out(tmp_path: Path, given: list[object]) -> None:
-    run(*given, "--no-report")
-    assert not list((tmp_path / "shared.secret").glob("report*"))
-    made = load(tmp_path / "shared" / "synthetic.json")
-    assert Assumption.SECRET_SPLIT not in made.receipt.worst_case.assumptions
-
-
 def test_an_interrupted_report_leaves_what_is_shared(
     tmp_path: Path, given: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,28 +211,6 @@ def test_an_interrupted_report_leaves_what_is_shared(
     done = CliRunner().invoke(app, [str(one) for one in given])
     assert "only the report is missing" in done.output
     assert (tmp_path / "shared" / "synthetic.csv").exists()
-
-
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        (["--groups", "z"], "groups='z'"),
-        (["--test-fraction", "0"], "test_fraction"),
-        (["--test-fraction", "1"], "test_fraction"),
-    ],
-)
-def test_bad_options_are_refused_before_anything_is_charged(
-    tmp_path: Path, given: list[object], option: list[str], said: str
-) -> None:
-    with pytest.raises(ValueError, match=said):
-        run(*given, *option)
-    assert not (tmp_path / "shared").exists()
-    assert not (tmp_path / "people.csv.ledger.jsonl").exists()
-
-
-def test_an_empty_table_has_a_report(tmp_path: Path, given: list[object]) -> None:
-    pd.DataFrame(columns=list(MADE.schema.columns)).to_csv(tmp_path / "people.csv", index=False)
-    assert "no model was scored, as no rows were held out" in run(*given)
 
 
 def test_of_a_person_the_rows_that_are_counted_are_looked_at(

@@ -18,7 +18,7 @@ from bdpvi.datasets import ColumnType, Schema, grid
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.table import Table
 from bdpvi.synthesis import load
-from bdpvi.synthesis.released import Synthetic
+from bdpvi.synthesis.synthetic import Synthetic
 
 _TEXTS = st.text("abAB01 -+=@'.,;é\"", min_size=1, max_size=6).map(str.strip)
 _LEVELS = (

@@ -35,14 +35,14 @@ from torch import Tensor
 from bdpvi.bayesian.mode.own import OwnCurvature
 from bdpvi.bayesian.mode.rows import Rows, Weighted, blocks, outer, width
 from bdpvi.bayesian.optimum.packed import indices, monomials, unpack
-from bdpvi.models.losses import Softmax
-from bdpvi.models.weighing import Weighing
+from bdpvi.models.family import Family
+from bdpvi.models.multinomial import Softmax
 
 _NARROW = 24
 """Largest number of weights for tensors of degree 3."""
 
 
-def weigh(part: tuple[Tensor, Tensor], model: Weighing) -> Rows:
+def weigh(part: tuple[Tensor, Tensor], model: Family) -> Rows:
     """Return records, x and y, transformed by ``model``, in float64 on the host."""
     if not isinstance(model.loss, Softmax):
         return Weighted.of(part, model)

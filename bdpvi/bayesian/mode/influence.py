@@ -8,8 +8,7 @@ from dataclasses import replace
 import torch
 
 from bdpvi.bayesian.mode.objective import EXACT, Peak, distance
-from bdpvi.models.losses import StatedLoss
-from bdpvi.models.weighing import Weighing
+from bdpvi.models.family import Family
 from bdpvi.privacy.conceivable import Influence
 
 _ROOM, _WIDEST = 10 * EXACT, 4.0
@@ -59,7 +58,7 @@ def of_any_record(
 
 
 def _of_least(
-    model: Weighing, columns: int, longest: float, least: float, *, added: bool
+    model: Family, columns: int, longest: float, least: float, *, added: bool
 ) -> Influence | None:
     """Return the influence where λ_min is at least ``least``."""
     assert model.loss is not None
@@ -70,7 +69,7 @@ def _of_least(
     found = of_any_record(longest, pull, share, columns, added=added, room=_ROOM)
     if found is None:
         return None
-    found = replace(found, stated=isinstance(model.loss, StatedLoss))
+    found = replace(found, stated=model.loss.stated)
     return found if model.loss.predictors == 1 else _spread(found)
 
 
@@ -86,14 +85,14 @@ def _spread(found: Influence) -> Influence:
     return replace(found, spread=wider, share=0.0)
 
 
-def of_mode(model: Weighing, mode: Peak, *, added: bool) -> Influence | None:
+def of_mode(model: Family, mode: Peak, *, added: bool) -> Influence | None:
     """Return how far any conceivable record moves this table's mode."""
     curvature = torch.linalg.inv(mode.root @ mode.root.T)
     least = max(float(torch.linalg.eigvalsh(curvature)[0]), mode.posterior.precision)
     return _of_least(model, len(mode.point), mode.longest, least, added=added)
 
 
-def of_any_table(model: Weighing, columns: int, *, added: bool) -> Influence | None:
+def of_any_table(model: Family, columns: int, *, added: bool) -> Influence | None:
     """Return how far any conceivable record moves the fit to any table, from public numbers.
 
     The fit is the computed N(m, H⁻¹) with H the Hessian at m, where m may be :data:`EXACT` standard

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bdpvi._ground import validate
-from bdpvi.models.losses import Logistic
-from bdpvi.models.weighing import Weighing
+from bdpvi.models.family import Family
+from bdpvi.models.logistic import LogisticLoss
 from bdpvi.privacy.gaussian import largest_variance
 
 MARGIN = 5.0
@@ -12,7 +12,7 @@ MARGIN = 5.0
 
 
 def planned_temperature(
-    model: Weighing,
+    model: Family,
     weights: int,
     *,
     rows: float,
@@ -43,7 +43,7 @@ def planned_temperature(
     2.6
     """
     validate.positive("rows", rows)
-    loss = model.loss or Logistic()  # clipped scores have its curvature, or none
+    loss = model.loss or LogisticLoss()  # clipped scores have its curvature, or none
     prior = 13 * model.precision(weights // loss.predictors) / (4 * loss.bound.curvature)
     usual = (rows + prior) * largest_variance(epsilon, delta)
     return max(1.0, float(f"{MARGIN * draws * weights / usual:.2g}"))

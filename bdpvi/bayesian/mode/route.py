@@ -24,9 +24,8 @@ from bdpvi.datasets.dataset import BlockData, Data, Dataset
 from bdpvi.datasets.records import Spread
 from bdpvi.guides.laplace import Laplace, PointMass
 from bdpvi.models.contract import Model
-from bdpvi.models.kinds import weighing
-from bdpvi.models.losses import Softmax
-from bdpvi.models.weighing import Weighing, weights_of
+from bdpvi.models.family import Family, weighing
+from bdpvi.models.multinomial import Softmax
 from bdpvi.noise.keys import Key
 
 MOST = 200_000
@@ -88,7 +87,7 @@ class Mode:
         if known is None or not cls.takes(model, guide):
             return False
         # The condition for adding is weaker.
-        return of_any_table(known, weights_of(known, features), added=False) is not None
+        return of_any_table(known, known.weights(features), added=False) is not None
 
     def key(self) -> Key:
         """Return a secret key for the batches of SVI, which do not affect the result."""
@@ -145,7 +144,7 @@ class Mode:
         parameters, _ = run_svi(replace(problem, guide=delta), track)
         return parameters["loc"].double().cpu()
 
-    def _panel(self, model: Weighing, peak: Peak, rows: RowFits) -> Panel:
+    def _panel(self, model: Family, peak: Peak, rows: RowFits) -> Panel:
         """Return the panel of one kind."""
         added = rows.sign > 0
         own = weigh((rows.records.x, rows.records.y), model)
@@ -177,7 +176,7 @@ def _climbed(posterior: LogPosterior, start: Tensor) -> Peak:
     return climbed(posterior, start, enough=_CLOSE)
 
 
-def _basis(model: Weighing) -> torch.Tensor:
+def _basis(model: Family) -> torch.Tensor:
     """Return the orthonormal basis of a row's predictors that the loss depends on, (K, J)."""
     if isinstance(model.loss, Softmax):
         return model.loss.basis

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from bdpvi.bayesian.mode.own import OwnCurvature
 from bdpvi.bayesian.optimum.packed import monomials, squares
-from bdpvi.models.losses import Loss, Softmax, StatedLoss
-from bdpvi.models.weighing import Weighing
+from bdpvi.models.family import Family
+from bdpvi.models.losses import PredictorLoss
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -84,24 +84,23 @@ class Weighted:
     z: Tensor
     weight: Tensor
     y: Tensor
-    loss: Loss
+    loss: PredictorLoss
 
     most: ClassVar[int] = 3
 
     @property
     def cost(self) -> float:
         """Work of a pass; automatic differentiation is slow."""
-        return 100.0 if isinstance(self.loss, StatedLoss) else 1.0
+        return 100.0 if self.loss.stated else 1.0
 
     @classmethod
-    def of(cls, part: tuple[Tensor, Tensor], model: Weighing) -> Weighted:
+    def of(cls, part: tuple[Tensor, Tensor], model: Family) -> Weighted:
         """Return records, x and y, transformed by ``model``, in float64 on the host."""
         x, y = (values.double().cpu() for values in part)
-        loss = model.loss
-        assert loss is not None
-        assert not isinstance(loss, Softmax)
         rows, target = model.terms(x, y)
-        return cls(rows, model.record_weights(rows), target, loss)  # a row's sign is no matter
+        return cls(
+            rows, model.record_weights(rows), target, model.loss
+        )  # a row's sign is no matter
 
     def __len__(self) -> int:
         return len(self.z)

@@ -158,7 +158,7 @@ class LogisticGradient:
         """
         design = self.model.design(data.x)
         seen = (1 - 2 * data.y).unsqueeze(1) * design, self.model.slope_bound(design).unsqueeze(1)
-        weights = [self.model.record_weights(design).unsqueeze(1)] if self.model.weighted else []
+        weights = [self.model.record_weights(design).unsqueeze(1)] if self.model.weighs else []
         return *seen, *weights
 
     def __call__(self, free: Free, step: Step, out: Free) -> None:

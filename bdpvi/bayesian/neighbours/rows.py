@@ -138,7 +138,7 @@ def row_gradient(problem: Problem) -> RowGradient:
     model, guide, rate = problem.model, problem.guide, problem.plan.rate
     if type(model) is not BayesianLogisticRegression or not isinstance(guide, Reparameterised):
         return TracedGradient(problem)
-    compilable = not model.intercept_mean and not model.weighted
+    compilable = not model.intercept_mean and not model.weighs
     if problem.data.x.device.type == "cpu" and compilable:
         with suppress(ImportError):  # numba is optional
             from bdpvi.bayesian.neighbours.rows_compiled import CompiledGradient

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from bdpvi.bayesian.optimum.series import changes
-from bdpvi.bayesian.optimum.smoothing import smoothed
-from bdpvi.models.losses import Loss
+from bdpvi.models.losses import PredictorLoss
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Terms:
     mark: Tensor
     weight: Tensor
     slopes: Tensor
-    loss: Loss
+    loss: PredictorLoss
 
     def __len__(self) -> int:
         return len(self.variance)
@@ -144,7 +143,7 @@ class Terms:
             # Nothing is proven for a Gaussian with variances below half of the fit's.
             grown = (1 + s[..., far]).clamp(min=0.5)
             moved = (mean + v.sqrt() * a[..., far]).flatten()
-            new = smoothed(self.loss, moved, (v * grown).flatten(), mark.flatten(), 2)
+            new = self.loss.smoothed(moved, (v * grown).flatten(), mark.flatten(), 2)
             new = new.view(3, *mean.shape) * weight
             first[..., far] = new[1] / grown.sqrt() - one
             second[..., far] = new[2] / grown - other

@@ -37,8 +37,8 @@ from bdpvi.bayesian.optimum.sensitivity import largest, room
 from bdpvi.guides.full_rank import FullRank
 from bdpvi.guides.gaussian import GaussianGuide
 from bdpvi.guides.mean_field import MeanField
-from bdpvi.models.classes import BayesianMultinomialRegression
 from bdpvi.models.contract import Model, unpack
+from bdpvi.models.multinomial import BayesianMultinomialRegression
 from bdpvi.models.traces import log_likelihood
 from bdpvi.noise.keys import Key
 

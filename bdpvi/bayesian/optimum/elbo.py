@@ -1,7 +1,7 @@
 """The ELBO of a regression with a convex loss and a Gaussian guide, and its maximum.
 
 For w ~ N(μ, Σ) the predictor of record x is N(xᵀμ, xᵀΣx), so the ELBO needs one integral per record
-(:mod:`bdpvi.bayesian.optimum.smoothing`). It is concave in (μ, L), Σ = LLᵀ, strictly so by the
+(:meth:`.PredictorLoss.smoothed`). It is concave in (μ, L), Σ = LLᵀ, strictly so by the
 prior, as the likelihood is log-concave (Challis and Barber, JMLR 2013): one maximiser, which does
 not depend on where the search starts.
 """
@@ -18,13 +18,12 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground.outputs import several
-from bdpvi.bayesian.optimum.smoothing import smoothed
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.kinds import Smooth
-from bdpvi.models.logistic import BayesianLogisticRegression, departure
-from bdpvi.models.losses import Logistic, Loss, Softmax
+from bdpvi.models.family import Family, departure
+from bdpvi.models.logistic import LogisticLoss
+from bdpvi.models.losses import PredictorLoss
 
-_LOGISTIC = Logistic()
+_LOGISTIC = LogisticLoss()
 _STEPS = 500
 _LATE = 1e-3
 
@@ -55,23 +54,19 @@ class Records:
     x: Tensor
     mark: Tensor
     weight: Tensor
-    loss: Loss = _LOGISTIC
+    loss: PredictorLoss = _LOGISTIC
 
     @classmethod
-    def of(cls, model: Smooth, data: Dataset) -> Records:
+    def of(cls, model: Family, data: Dataset) -> Records:
         """Return the records of ``data`` transformed by ``model``, in float64."""
         return cls.seen(model, data.x.double(), data.y.double())
 
     @classmethod
-    def seen(cls, model: Smooth, x: Tensor, y: Tensor) -> Records:
+    def seen(cls, model: Family, x: Tensor, y: Tensor) -> Records:
         """Return records transformed by ``model``: features (N, d), targets (N,)."""
-        rows, mark = model.terms(x, y)
-        if isinstance(model, BayesianLogisticRegression):
-            return cls(rows, model.slope_bound(rows), model.record_weights(rows))
-        loss = model.loss
-        assert loss is not None
-        assert not isinstance(loss, Softmax)
-        return cls(rows, mark, model.record_weights(rows), loss)
+        rows, y = model.terms(x, y)
+        loss = model.loss or _LOGISTIC  # clipped scores have no loss of their own
+        return cls(rows, model.mark(rows, y), model.record_weights(rows), loss)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -85,15 +80,13 @@ class Records:
         return Records(self.x[index], self.mark[index], self.weight[index], self.loss)
 
     def derivatives(self, mean: Tensor, variance: Tensor, order: int) -> Tensor:
-        """Return :func:`~bdpvi.bayesian.optimum.smoothing.smoothed` times the weights."""
-        return smoothed(self.loss, mean, variance, self.mark, order).mul_(self.weight)
+        """Return :meth:`.PredictorLoss.smoothed` times the weights."""
+        return self.loss.smoothed(mean, variance, self.mark, order).mul_(self.weight)
 
     @property
     def slope(self) -> Tensor:
         """A bound on the slope of each record's loss, (N,)."""
-        if isinstance(self.loss, Logistic):
-            return self.mark.clamp(max=1)
-        return torch.full_like(self.mark, self.loss.bound.score)
+        return self.loss.steepest(self.mark)
 
     def equal(self, record: Records) -> Tensor:
         """Return a mask of the records equal to one record, (N,)."""

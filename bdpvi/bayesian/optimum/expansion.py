@@ -18,7 +18,7 @@ The certificate: on the segment to the neighbour's optimum the negative Hessian 
 λ_min(J) - κ, where κ bounds its change due to the step and the record itself. With a gradient of
 norm γ the error is then at most γ/(λ_min(J) - κ), by strong monotonicity. γ includes a bound on the
 truncation error of the series: the next terms in absolute value, and for all further terms
-``|v^{k/2} D_k| ≤ κ v √(k-2)!`` (:func:`bdpvi.bayesian.optimum.smoothing.smoothed`), which
+``|v^{k/2} D_k| ≤ κ v √(k-2)!`` (:meth:`.PredictorLoss.smoothed`), which
 also holds with a weight of at most 1. If λ_min(J) - κ is not clearly positive, the prior bounds the
 error, see :meth:`Expansion._by_prior`.
 """

@@ -38,7 +38,7 @@ from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.sensitivity import largest, room, scale_name
 from bdpvi.bayesian.optimum.sizes import PART, Size, free_memory
 from bdpvi.models.contract import Model
-from bdpvi.models.kinds import Smooth, smooth
+from bdpvi.models.family import Family, smooth
 from bdpvi.noise.keys import Key
 
 PASSES = 30
@@ -361,7 +361,7 @@ def pairs(
     return GaussianPairs(torch.cat([b.r for b in blocks]), torch.cat([b.b2 for b in blocks]))
 
 
-def _checked(problem: Problem) -> tuple[Smooth, str]:
+def _checked(problem: Problem) -> tuple[Family, str]:
     """Return the model and the name of the guide's scale parameter, if this route supports them."""
     scale, model = scale_name(problem.model, problem.guide), smooth(problem.model)
     assert model is not None

@@ -6,17 +6,14 @@ import math
 
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.guides.laplace import Laplace
-from bdpvi.models.classes import BayesianMultinomialRegression
 from bdpvi.models.contract import Model
-from bdpvi.models.kinds import Smooth, smooth
-
-Bounded = Smooth | BayesianMultinomialRegression
+from bdpvi.models.family import Family, smooth
 
 ROOM = 1e-5
 """Largest effect of rounding on the mean, as a fraction of a record's largest effect."""
 
 
-def room(model: Bounded, weights: int, share: float = ROOM) -> float:
+def room(model: Family, weights: int, share: float = ROOM) -> float:
     """Return the largest allowed distance of a fit from the optimum, in the units of the weights.
 
     It is public, and fits to all tables stay within it. It raises ε by a fraction of at most about
@@ -30,12 +27,12 @@ def room(model: Bounded, weights: int, share: float = ROOM) -> float:
     return share * _distance(model, weights)
 
 
-def _distance(model: Bounded, weights: int) -> float:
+def _distance(model: Family, weights: int) -> float:
     """Return Cs²."""
     return model.score_bound(weights) / model.precision(weights)
 
 
-def largest(model: Bounded, guide: Guide, weights: int, share: float = ROOM) -> float | None:
+def largest(model: Family, guide: Guide, weights: int, share: float = ROOM) -> float | None:
     """Return a bound on Σb² for any record, if the model and the guide give one.
 
     The negative ELBO is strongly convex in (μ, L), Σ = LLᵀ, by the prior with 1/s² (Challis and

@@ -37,17 +37,14 @@ from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.bayesian.neighbours.route import Add, Remove
 from bdpvi.bayesian.storage import load_fit, save_fit
-from bdpvi.models.classes import ordered_logits
-from bdpvi.models.kinds import weighing
-from bdpvi.models.losses import (
-    ContinuedPoisson,
-    LogisticErrors,
-    Loss,
-    LossBound,
-    NegativeBinomial,
-    Softmax,
-)
+from bdpvi.models.family import weighing
+from bdpvi.models.linear import LogisticErrors
+from bdpvi.models.losses import LossBound, PredictorLoss
+from bdpvi.models.multinomial import Softmax
+from bdpvi.models.negative_binomial import NegativeBinomial
+from bdpvi.models.ordinal import ordered_logits
 from bdpvi.models.own import OwnRegression
+from bdpvi.models.poisson import ContinuedPoisson
 from bdpvi.models.traces import log_likelihood
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.events import WITH, WITHOUT
@@ -131,7 +128,7 @@ def fitted(model: Any, data: Dataset, neighbours: Mode | None = None) -> bdpvi.F
 
 # --- constants ------------------------------------------------------------------------------------
 
-LOSSES: list[tuple[Loss, list[float]]] = [
+LOSSES: list[tuple[PredictorLoss, list[float]]] = [
     (ContinuedPoisson(6.0), [0.0, 1.0, 3.0, 6.0]),
     (NegativeBinomial(6.0, 0.3), [0.0, 1.0, 6.0]),
     (NegativeBinomial(2.0, 0.1), [0.0, 2.0]),
@@ -140,7 +137,7 @@ LOSSES: list[tuple[Loss, list[float]]] = [
 
 
 @pytest.mark.parametrize(("loss", "targets"), LOSSES)
-def test_bounds_hold_everywhere_and_are_reached(loss: Loss, targets: list[float]) -> None:
+def test_bounds_hold_everywhere_and_are_reached(loss: PredictorLoss, targets: list[float]) -> None:
     a = torch.linspace(-30, 30, 200_001, dtype=torch.float64)
     bound, most = loss.bound, torch.zeros(3, dtype=torch.float64)
     for target in targets:

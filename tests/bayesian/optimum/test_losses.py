@@ -33,9 +33,11 @@ from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, climb, start
 from bdpvi.bayesian.optimum.sensitivity import largest
-from bdpvi.bayesian.optimum.smoothing import smoothed
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.models.losses import ContinuedPoisson, LogisticErrors, Loss, NegativeBinomial
+from bdpvi.models.linear import LogisticErrors
+from bdpvi.models.losses import PredictorLoss
+from bdpvi.models.negative_binomial import NegativeBinomial
+from bdpvi.models.poisson import ContinuedPoisson
 from bdpvi.models.traces import log_likelihood
 
 float64 = torch.float64
@@ -72,7 +74,7 @@ def optimum(name: str, data: Dataset, guide: type[GaussianGuide]) -> Point:
 # --- expectations ---------------------------------------------------------------------------------
 
 
-def curvature(loss: Loss, a: Any, y: float) -> Any:
+def curvature(loss: PredictorLoss, a: Any, y: float) -> Any:
     """Return ℓ″, from its definition."""
     if isinstance(loss, ContinuedPoisson):
         return loss.largest / 2 * mpmath.exp(-abs(a - mpmath.log(loss.largest / 2)))
@@ -85,9 +87,9 @@ def curvature(loss: Loss, a: Any, y: float) -> Any:
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize(("mean", "deviation"), [(1.3, 0.03), (0.4, 0.6), (3.5, 2.5)])
-def test_expectations_agree_with_mpmath(loss: Loss, mean: float, deviation: float) -> None:
+def test_expectations_agree_with_mpmath(loss: PredictorLoss, mean: float, deviation: float) -> None:
     y, one = 3.0, torch.ones(1, dtype=torch.float64)
-    found = smoothed(loss, mean * one, deviation**2 * one, y * one, 5)[:, 0].tolist()
+    found = loss.smoothed(mean * one, deviation**2 * one, y * one, 5)[:, 0].tolist()
     kink = (loss.kink - mean) / deviation
     corners = sorted({-10.0, -2.0, 0.0, 2.0, 10.0} | ({kink} if abs(kink) < 10 else set()))
     polynomials: list[Callable[[Any], Any]] = [
@@ -111,28 +113,28 @@ def test_expectations_agree_with_mpmath(loss: Loss, mean: float, deviation: floa
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_lower_orders_agree_with_sums_over_a_grid(loss: Loss) -> None:
+def test_lower_orders_agree_with_sums_over_a_grid(loss: PredictorLoss) -> None:
     """Value and slope follow from the loss itself, by the trapezoidal rule."""
     y, t = torch.tensor([0.0, 3.0, 8.0]).double(), torch.linspace(-10, 10, 40_001, dtype=float64)
     density = torch.exp(-t * t / 2) * (t[1] - t[0]) / math.sqrt(2 * math.pi)
     for mean, deviation in ((-2.0, 0.3), (1.5, 0.02), (1.0, 3.0), (40.0, 1.0), (-30.0, 6.0)):
         m, v = torch.full_like(y, mean), torch.full_like(y, deviation**2)
-        found = smoothed(loss, m, v, y, 1)
+        found = loss.smoothed(m, v, y, 1)
         a, targets = mean + deviation * t, y.unsqueeze(1)
         value = (loss.value(a, targets) * density).sum(1)
         slope = (loss.slopes(a, targets, 1)[0] * density).sum(1)
         assert torch.allclose(found[1], -deviation * slope, rtol=1e-7, atol=1e-9)
         gap = found[0] + value  # a constant of each target
-        still = smoothed(loss, 0 * m, 0 * v + 1e-20, y, 1)[0] + loss.value(0 * m, y)
+        still = loss.smoothed(0 * m, 0 * v + 1e-20, y, 1)[0] + loss.value(0 * m, y)
         assert torch.allclose(gap, still, rtol=1e-7, atol=1e-6)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_derivatives_are_within_the_bound_of_all_orders(loss: Loss) -> None:
+def test_derivatives_are_within_the_bound_of_all_orders(loss: PredictorLoss) -> None:
     g = torch.Generator().manual_seed(0)
     m, v = torch.randn(500, generator=g).double() * 3, torch.rand(500, generator=g).double() * 9
     y = torch.randint(0, 9, (500,), generator=g).double()
-    found = smoothed(loss, m, v, y, 17)
+    found = loss.smoothed(m, v, y, 17)
     for order in range(2, 18):
         most = loss.bound.curvature * v * math.sqrt(math.factorial(order - 2))
         assert bool((found[order].abs() <= most * (1 + 1e-9)).all())

@@ -27,7 +27,6 @@ from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bayesian.neighbours.rows import RowFits
-from bdpvi.bayesian.optimum import quadrature
 from bdpvi.bayesian.optimum.displacements import Moves
 from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, climb, start
 from bdpvi.bayesian.optimum.enclosing import enclosing
@@ -40,12 +39,13 @@ from bdpvi.bayesian.optimum.packed import (
     third_moments,
     unpack,
 )
-from bdpvi.bayesian.optimum.quadrature import derivatives
 from bdpvi.bayesian.optimum.route import Optimum, pairs
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.series import changes, heat, left_out
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.models import quadrature
 from bdpvi.models.clipped import ClippedBernoulli
+from bdpvi.models.quadrature import derivatives
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.privacy.gaussian import equal_covariance
 

@@ -1,33 +1,76 @@
-"""Bayesian multinomial and ordinal regression."""
+"""Bayesian multinomial regression of classes without an order."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, pad
 
 from bdpvi._ground import validate
-from bdpvi.datasets.dataset import Dataset
-from bdpvi.models.design import Design
-from bdpvi.models.losses import Softmax
-from bdpvi.models.priors import Prior, log_prior
+from bdpvi.models.family import Prior, Regression
+from bdpvi.models.losses import LossBound
 
-_REACH = 20.0
-"""Log distances between cut points are clipped at ± this."""
+
+@dataclass(frozen=True)
+class Softmax:
+    """The loss of classes: −ln of the target's share of the sum of exponentials of K predictors.
+
+    Score and curvature are in the predictors' Euclidean norm: the score p − e_y has s = √2, the
+    curvature's largest eigenvalue is κ = ½, and M = √2 as a vector of length 1 has at most that
+    range (:mod:`bdpvi.bayesian.mode.classes`). Predictors that are equal for all classes change
+    nothing, so weights are counted in a basis of the rest.
+
+    >>> torch.allclose(Softmax(3).basis.T @ Softmax(3).basis, torch.eye(2).double())
+    True
+    """
+
+    classes: int
+
+    kink, stated = math.inf, False
+    bound = LossBound(math.sqrt(2), 0.5, math.sqrt(2))
+
+    @property
+    def predictors(self) -> int:
+        """K − 1."""
+        return self.classes - 1
+
+    @property
+    def basis(self) -> Tensor:
+        """Q: orthonormal columns that sum to 0, (K, K − 1)."""
+        return _basis(self.classes)
+
+    def score(self, b: Tensor, y: Tensor) -> Tensor:
+        """Return the gradient in the predictors' coordinates (..., N, K − 1)."""
+        expected: Tensor = (b @ self.basis.T).softmax(-1) @ self.basis
+        score: Tensor = expected - self.basis[y]
+        return score
+
+
+@cache
+def _basis(classes: int) -> Tensor:
+    """Return Helmert's contrasts, (K, K − 1)."""
+    contrasts = torch.zeros(classes, classes - 1, dtype=torch.float64)
+    for j in range(1, classes):
+        contrasts[:j, j - 1], contrasts[j, j - 1] = 1.0, -float(j)
+    lengths: Tensor = torch.linalg.vector_norm(contrasts, dim=0)
+    return contrasts / lengths
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Classes(Design):
+class Classes(Regression):
     """A regression with targets 0 to K − 1.
 
     Args:
         classes: number of classes K, public.
-        prior_scale, limit, levels: as in :class:`Design`.
+        prior_scale, limit, levels: as in :class:`.Regression`.
     """
+
+    target: ClassVar = "class"
 
     classes: int
 
@@ -39,20 +82,10 @@ class _Classes(Design):
         """Return a mask of the targets that are valid classes."""
         return (y >= 0) & (y < self.classes) & (y == y.round())
 
-    def takes(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return a mask of the records that the model accepts, (N,)."""
-        return self.fits(y)
-
-    def check(self, data: Dataset) -> None:
-        """Raise ValueError unless every target is a whole number from 0 to K − 1.
-
-        Raises:
-            ValueError: also as in :meth:`Design.check`.
-        """
-        super().check(data)
-        validate.every(
-            "y", data.y, self.fits(data.y), f"be whole numbers from 0 to {self.classes - 1}"
-        )
+    @property
+    def rule(self) -> str:  # type: ignore[override]
+        """What targets must do, in words."""
+        return f"be whole numbers from 0 to {self.classes - 1}"
 
     def logits(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return log P(y = k), (N, K), up to a constant for each record."""
@@ -70,7 +103,7 @@ class _Classes(Design):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BayesianMultinomialRegression(_Classes):
+class BayesianMultinomialRegression(Classes):
     """Bayesian multinomial logistic regression of K classes.
 
     Latent variables are the weights ``w``, (d + 1, K), with a column for each class and the
@@ -100,8 +133,8 @@ class BayesianMultinomialRegression(_Classes):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for one in self.class_weights:
-            validate.positive("class_weights", one)
+        for weight in self.class_weights:
+            validate.positive("class_weights", weight)
         if self.class_weights and len(self.class_weights) != self.classes:
             raise ValueError(
                 f"class_weights must have one number for each of {self.classes} classes, got "
@@ -136,61 +169,3 @@ class BayesianMultinomialRegression(_Classes):
     def logits(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return the linear predictors, (N, K)."""
         return self.predictors(latents, x)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BayesianOrdinalRegression(_Classes):
-    """Bayesian ordinal regression of K ordered classes, with proportional odds.
-
-    P(y > k) = σ(η − c_k) with the linear predictor η and cut points 0 = c₀ < c₁ < … (McCullagh,
-    "Regression Models for Ordinal Data", 1980). The intercept replaces the first cut point, so with
-    two classes this is logistic regression. Latent variables are the weights ``w``, the intercept
-    last, with the prior N(0, s²I), and ``log_gaps``, (K − 2,), the logarithms of c_k − c_{k−1},
-    with the prior N(0, 2²I).
-
-    Args:
-        classes: number K of classes, public, at least 3. Targets are 0 to K − 1, in order.
-        prior_scale: the prior's standard deviation s.
-        limit: features are clipped at ± limit; None does not clip.
-        levels: column numbers of the levels of each category.
-
-    >>> model = BayesianOrdinalRegression(classes=4)
-    >>> priors = model.priors(torch.zeros(4, 2))
-    >>> priors["w"].mean.shape, priors["log_gaps"].mean.shape
-    (torch.Size([3]), torch.Size([2]))
-    """
-
-    kind: ClassVar[str] = "ordinal"
-    certifies: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        validate.positive_int("classes", self.classes, least=3)
-
-    def priors(self, x: Tensor) -> dict[str, Prior]:
-        """Return the priors of the weights and the logarithms of the gaps."""
-        return {**super().priors(x), "log_gaps": log_prior(x, self.classes - 2)}
-
-    def logits(self, latents: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return log P(y = k), (N, K)."""
-        gaps = latents["log_gaps"].clamp(-_REACH, _REACH).exp()
-        return ordered_logits(self.predictors(latents, x), gaps)
-
-
-def ordered_logits(predictors: Tensor, gaps: Tensor) -> Tensor:
-    """Return log P(y = k) of ordered classes, (N, K), accurately even for rare classes.
-
-    With b = c_k − η and a = c_{k−1} − η it is log(σ(b) − σ(a)) = log σ(b) + log σ(−a) +
-    log(1 − e^(a−b)), which avoids cancellation.
-
-    Args:
-        predictors: η, (N,).
-        gaps: c_k − c_{k−1}, (K − 2,), positive; c₀ = 0.
-
-    >>> ordered_logits(torch.tensor([0.0]), torch.tensor([1.0])).exp()
-    tensor([[0.5000, 0.2311, 0.2689]])
-    """
-    cuts = pad(gaps.cumsum(0), (1, 0))
-    upper = pad(logsigmoid(cuts - predictors[:, None]), (0, 1))
-    lower = pad(logsigmoid(predictors[:, None] - cuts), (1, 0))
-    return upper + lower + pad((-torch.expm1(-gaps)).log(), (1, 1))

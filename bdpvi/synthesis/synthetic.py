@@ -1,0 +1,172 @@
+"""A synthetic table that may be shared: noisy counts, rows from them, and its file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from bdpvi._ground import schema as files
+from bdpvi._ground import store, validate
+from bdpvi.datasets import grid
+from bdpvi.datasets.schema import Schema, of_today
+from bdpvi.privacy.cost import Assumption
+from bdpvi.synthesis.content import File, TableReceipt
+from bdpvi.synthesis.counts import Counts, NoisyCounts
+from bdpvi.synthesis.network import Network, network, redrawn
+
+_MOST_ROWS = 10**8
+
+
+@dataclass(frozen=True, eq=False)
+class Synthetic:
+    """Noisy counts of a table, and any number of rows from them, all of which may be shared.
+
+    Attributes:
+        receipt: the guarantee.
+        schema: schema of the rows.
+        target: name of the column on which all others are conditioned, or None.
+        settings: see :class:`Counts`.
+        counts: the noisy counts with their standard deviations, for your own models.
+    """
+
+    receipt: TableReceipt
+    schema: Schema
+    target: str | None
+    settings: Counts
+    counts: NoisyCounts
+
+    @property
+    def rows(self) -> int:
+        """The estimated number of rows of the table, at least 1. The exact number is secret."""
+        return round(self.counts.records)
+
+    @cached_property
+    def network(self) -> Network:
+        """The distribution of the rows."""
+        return self._fitted(self.counts)
+
+    def sample(self, rows: int | None = None, *, seed: int | None = None) -> pd.DataFrame:
+        """Return rows at no privacy cost, with the columns, spellings and ranges of the schema.
+
+        A blank is None or NaN; an unknown level is "other".
+
+        Args:
+            rows: number of rows; :attr:`rows` by default.
+            seed: makes the rows repeatable; by default they differ each time.
+
+        Raises:
+            ValueError: naming the argument that is out of range.
+        """
+        random = _random(seed)
+        return self.schema.decode(self.network.sample(self._number(rows), random), random)
+
+    def tables(
+        self, number: int, rows: int | None = None, *, seed: int | None = None
+    ) -> tuple[pd.DataFrame, ...]:
+        """Return bootstrap tables, which vary like tables from other samples and other noise.
+
+        They are for :func:`~bdpvi.synthesis.combine` and cost nothing. Each table is drawn from the
+        network of a bootstrap replicate of the counts (:func:`~bdpvi.synthesis.network.redrawn`),
+        fitted without shrinkage, so that intervals are not biased.
+
+        Args:
+            number: M, number of tables.
+            rows: rows of each; :attr:`rows` by default.
+            seed: as for :meth:`sample`.
+
+        Raises:
+            ValueError: naming the argument that is out of range.
+        """
+        number, rows = checked_rows("number", number), self._number(rows)
+        random = _random(seed)
+        made = []
+        for _ in range(number):
+            again = redrawn(self.counts, self.network, self.rows, random)
+            codes = self._fitted(again, shrink=False).sample(rows, random)
+            made.append(self.schema.decode(codes, random))
+        return tuple(made)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to a JSON file, which may be shared.
+
+        Raises:
+            ValueError: if the path exists, or this is a seeded experiment.
+        """
+        if not store.nothing_at(Path(path)):
+            raise ValueError(f"path={str(path)!r} exists already; choose another")
+        store.write(Path(path), self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """Return the content that :meth:`save` writes.
+
+        Raises:
+            ValueError: if this is a seeded experiment.
+        """
+        if Assumption.SEEDED_EXPERIMENT in self.receipt.worst_case.assumptions:
+            raise ValueError(
+                "seed: an experiment has no guarantee and is not saved; leave seed out"
+            )
+        return store.json_text(
+            files.to_json(
+                File.of(self.receipt, self.schema, self.target, self.settings, self.counts)
+            )
+        ).encode()
+
+    def _number(self, rows: int | None) -> int:
+        return checked_rows("rows", self.rows if rows is None else rows)
+
+    def _fitted(self, counts: NoisyCounts, *, shrink: bool = True) -> Network:
+        settings, shares = self.settings, [*map(grid.shares, self.schema.columns.values())]
+        target = None if self.target is None else list(self.schema.columns).index(self.target)
+        return network(counts, target, shares, settings.parents, settings.cells, shrink=shrink)
+
+
+def checked_rows(name: str, rows: int) -> int:
+    """Return a valid number of rows or tables.
+
+    Raises:
+        ValueError: naming the argument, if it is not.
+    """
+    return validate.at_most(name, validate.positive_int(name, rows), _MOST_ROWS)
+
+
+def load(path: str | os.PathLike[str]) -> Synthetic:
+    """Read a file written by :meth:`Synthetic.save`.
+
+    The file is untrusted: no memory is allocated for a size that it merely claims.
+
+    Raises:
+        ValueError: naming the file, if it was cut, edited, is of another format or too large.
+        OSError: if it cannot be read.
+    """
+    try:
+        return of_bytes(store.read_shared(Path(path)))
+    except ValueError as error:
+        raise ValueError(f"{path} holds no synthetic table: {error}") from error
+
+
+def of_bytes(content: bytes) -> Synthetic:
+    """Read the bytes of :meth:`Synthetic.to_bytes`, of any size.
+
+    Raises:
+        ValueError: naming the entry that is missing or wrong.
+    """
+    given = files.parsed(content)
+    if isinstance(given.get("schema"), dict):
+        given["schema"] = of_today(given["schema"])
+    found = files.from_json(File, given)
+    return Synthetic(found.receipt, found.schema, found.target, found.settings, found.counts())
+
+
+def checked_seed(seed: int | None) -> int | None:
+    """Return a valid seed, or None."""
+    return None if seed is None else validate.positive_int("seed", seed, least=0)
+
+
+def _random(seed: int | None) -> np.random.Generator:
+    return np.random.default_rng(checked_seed(seed))
