@@ -179,7 +179,7 @@ def main() -> None:
         frame = pd.DataFrame({"age": age, "dose": rng.normal(size=1500)})
         frame.assign(sick=np.where(sick, "yes", "no")).to_csv(root / "patients.csv", index=False)
         for kind in WANTED:
-            work = fresh(root, None)
+            work = fresh(root)
             code, points = child(kind, work, None)
             assert code == 0, (kind, code)
             turns = max(1, -(-given.kills // (len(WANTED) * points)))
@@ -190,7 +190,7 @@ def main() -> None:
             for number, at in enumerate(tried):
                 full = number % 5 == 4
                 found["full disks" if full else "kills"] += 1
-                attempt(kind, fresh(root, start), at, full, found)
+                attempt(kind, fresh(root), at, full, found)
             rows.append({"command": kind, "points": points, **found})
             print(json.dumps(rows[-1]), flush=True)
     wrong = [
@@ -203,14 +203,11 @@ def main() -> None:
     sys.exit(bool(wrong))
 
 
-def fresh(root: Path, start: Path | None) -> Path:
+def fresh(root: Path) -> Path:
     """Return a folder to work in, as it was at first."""
     work = root / "work"
     shutil.rmtree(work, ignore_errors=True)
-    if start is None:
-        work.mkdir()
-    else:
-        shutil.copytree(start, work)
+    work.mkdir()
     return work
 
 
