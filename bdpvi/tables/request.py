@@ -47,13 +47,13 @@ class Public:
         rows: Public number of rows of the table, within a factor of 3, such as 1e4. It is
             published, rounded to 1, 2 or 5 times a power of ten. By default the number is estimated
             privately.
-        missing: How to treat blanks, where exact constants are published: refuse; drop, which
-            leaves their rows out; level, which makes a blank a category of its own.
-        unknown: How to treat an unknown category, a blank or a missing column, where exact
-            constants are published: refuse, or base, which uses the column's public mean. The
-            choice is stored in the model.
-        encoding: Encoding of categories, where exact constants are published: onehot, one feature
-            for each; ordinal, its position.
+        missing: How to treat blanks, with exact preprocessing bounds: refuse; drop, which leaves
+            their rows out; level, which makes a blank a category of its own.
+        unknown: How to treat an unknown category, a blank or a missing column, with exact
+            preprocessing bounds: refuse, or base, which uses the column's public mean. The choice
+            is stored in the model.
+        encoding: Encoding of categories, with exact preprocessing bounds: onehot, one feature for
+            each; ordinal, its position.
     """
 
     types: Schema | None = None
