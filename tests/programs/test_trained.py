@@ -33,10 +33,12 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before, Transaction
-from bdpvi.tables import Prepared, Recipe
-from bdpvi.tables.pipeline import Pipeline
+from bdpvi.tables import Request
+from bdpvi.tables.allowance import setup
+from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.private import Work
 from bdpvi.tables.rows import Encoded
+from bdpvi.tables.setup import Setup
 
 ROWS = 8_000
 GRADES = ("mild", "moderate", "severe")
@@ -153,7 +155,7 @@ def test_the_exposure_is_used_as_it_is_and_costs_nothing() -> None:
     frame = people(50)
     work = of_visits(frame, constants=PUBLIC, expected_rows=50)
     data, found = encoded(work)
-    recipe = work.pipeline.chosen(found=found)
+    recipe = setup(work.asked, found)
     assert found is not None
     assert not found.paid
     assert isinstance(recipe.model, BayesianNegativeBinomialRegression)
@@ -167,13 +169,13 @@ def test_the_model_knows_the_levels_of_categories() -> None:
     for of in (of_grades, of_visits):
         work = of(frame, constants=PUBLIC, expected_rows=50)
         data, found = encoded(work)
-        model: Any = work.pipeline.chosen(found=found).model
+        model: Any = setup(work.asked, found).model
         (levels,) = model.levels
         names = [data.feature_names[at] for at in levels]
         assert names == ["smoker=no", "smoker=yes", "smoker=other", "smoker is missing"]
         assert (data.x[:, levels].sum(1) == 1).all()
         assert from_json(type(model), to_json(model)) == model
-        plain: Any = work.pipeline.model
+        plain: Any = work.asked.model
         with pytest.raises(ValueError, match="column numbers are assigned during encoding"):
             of(frame, constants=PUBLIC, model=replace(plain, levels=((0,),))).check()
         with pytest.raises(ValueError, match="levels must hold column numbers"):
@@ -184,17 +186,15 @@ def test_the_model_knows_the_levels_of_categories() -> None:
 
 def test_the_route_that_suits_the_model_is_taken() -> None:
     for work in (of_grades(people(9)), of_visits(people(9))):
-        assert isinstance(work.pipeline.chosen().route, DPVI)
+        assert isinstance(setup(work.asked).route, DPVI)
     counts: dict[str, Any] = {
         "target": "visits",
         "epsilon": 1.0,
         "model": BayesianPoissonRegression(largest=9),
     }
-    assert not isinstance(flat.request(**counts).chosen().route, DPVI)
-    exposed = flat.request(**counts, exposure="years").chosen()
+    assert not isinstance(setup(flat.request(**counts)).route, DPVI)
+    exposed = setup(flat.request(**counts, exposure="years"))
     assert isinstance(exposed.route, DPVI)
-    assert "variational" in str(exposed)
-    assert from_json(Recipe, to_json(exposed)) == exposed
 
 
 @pytest.mark.parametrize(
@@ -253,14 +253,13 @@ def steps_of(ledger: Ledger) -> list[SampledGaussian]:
 
 def shorter(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Let the command train for fewer steps than by default."""
-    chosen = Pipeline.chosen
 
-    def with_steps(self: Pipeline, *given: Any, **more: Any) -> Recipe:
-        recipe = chosen(self, *given, **more)
-        assert isinstance(recipe.route, DPVI)
-        return replace(recipe, route=replace(recipe.route, steps=steps))
+    def with_steps(asked: Request, found: Encoded | None = None) -> Setup:
+        chosen = setup(asked, found)
+        assert isinstance(chosen.route, DPVI)
+        return replace(chosen, route=replace(chosen.route, steps=steps))
 
-    monkeypatch.setattr(Pipeline, "chosen", with_steps)
+    monkeypatch.setattr("bdpvi.tables.private.setup", with_steps)
 
 
 def test_encoded_records_have_their_classes_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
