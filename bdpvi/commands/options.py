@@ -123,6 +123,10 @@ class UnitOptions:
         """Return whom these options, or else the table's public file, say; None if neither."""
         from bdpvi.privacy.book import Unsaid
 
+        if self.unit and self.one_row_per_person:
+            raise ValueError(
+                f"unit={self.unit!r} and one_row_per_person=True were both given; give one"
+            )
         said = known.people(self.unit, self.rows_per_unit, self.one_row_per_person)
         if not isinstance(said["unit"], Unsaid):
             return Unit(said["unit"], said["rows_per_unit"], other_people)

@@ -480,11 +480,14 @@ class Work:
             fitted.kept.name = work.name
             if isinstance(fitted, Prepared):
                 return fitted.release(epsilon=asked.epsilon, delta=asked.delta, work=work)
+            guarantee, rows = asked.guarantee, asked.public.rows
+            if isinstance(guarantee, BayesianDP) and guarantee.rows is None and rows is not None:
+                guarantee = replace(guarantee, rows=rows)  # by which a temperature is planned
             wanted = Asked(
                 draws=asked.draws,
                 epsilon=asked.epsilon,
                 delta=asked.delta,
-                guarantee=asked.guarantee,
+                guarantee=guarantee,
                 work=work,
             )
             return carried_out(fitted, wanted)

@@ -29,7 +29,7 @@ USUAL = (".", "")
 
 
 def looked(frame: pd.DataFrame, file: FileFormat | None = None, **asked: Any) -> TableLook:
-    usual = {"positive": "", "one_row_per_person": True}
+    usual: dict[str, Any] = {"positive": "", "one_row_per_person": "unit" not in asked}
     return seen(frame, flat.request(**{**usual, **asked}), file)
 
 

@@ -97,10 +97,6 @@ def by_private(given: Encoding, ledger: Ledger) -> bdpvi.Release:
     return private(1, constants=given, ledger=ledger, epsilon=4.0)
 
 
-def by_guide(given: Encoding, ledger: Ledger) -> bdpvi.Release:
-    return private(1, constants=given, ledger=ledger, epsilon=4.0, guide=guides.MeanField)
-
-
 def by_intervals(given: Encoding, ledger: Ledger) -> bdpvi.Release:
     return private(1, constants=given, ledger=ledger, epsilon=4.0, intervals=True)
 
@@ -127,7 +123,7 @@ def by_hand(given: Encoding, ledger: Ledger) -> bdpvi.Release:
     return bdpvi.fit_private(MODEL, data, epsilon=4.0, route=ROUTE)
 
 
-@pytest.mark.parametrize("door", [by_private, by_guide, by_intervals, by_route, by_fit, by_hand])
+@pytest.mark.parametrize("door", [by_private, by_intervals, by_route, by_fit, by_hand])
 def test_constants_of_another_table_are_not_bought_here(
     door: Callable[[Encoding, Ledger], bdpvi.Release],
     encoding: Encoding,
@@ -226,17 +222,17 @@ def test_a_forged_origin_is_refused(first: bdpvi.Release, tmp_path: Path, name: 
         ({"from_data": True}, Origin.FROM_THIS_TABLE),
     ],
 )
-@pytest.mark.parametrize("guide", [None, "mean-field", "linear"])
+@pytest.mark.parametrize("kind", ["logistic", "linear"])
 def test_estimators_say_where_their_constants_are_from(
-    given: dict[str, Any], origin: Origin, guide: str | None
+    given: dict[str, Any], origin: Origin, kind: str
 ) -> None:
     table = patients()
     x, y = table[["age", "dose"]].to_numpy(), table["sick"].to_numpy()
-    if guide == "linear":  # its target's bounds are bought each time, and are no constants of X
+    if kind == "linear":  # its target's bounds are bought each time, and are no constants of X
         made: Any = sklearn.PrivateLinearRegression(2.0, **given).fit(x, x.sum(axis=1))
     else:
         classes = ("no", "yes")
-        made = sklearn.PrivateLogisticRegression(2.0, classes=classes, guide=guide, **given)
+        made = sklearn.PrivateLogisticRegression(2.0, classes=classes, **given)
         made.fit(x, y)
     assert made.release_.encoding.origins == (origin,)
     wanted = {Origin.BOUGHT_HERE: BOUGHT, Origin.PUBLIC: PUBLIC, Origin.FROM_THIS_TABLE: THIS}

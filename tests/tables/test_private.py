@@ -180,7 +180,7 @@ def test_exact_constants_are_asked_for_and_named_everywhere(
 def test_a_bayesian_guarantee_needs_public_constants(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    more = ("--epsilon", 1, "--guarantee", "bayesian", "--no-scores", "--json")
+    more = ("--epsilon", 2, "--guarantee", "bayesian", "--no-scores", "--json")
     assert private(table, tmp_path / "one", *more) == 2
     assert "needs public bounds or categories" in capsys.readouterr().err
     constants = tmp_path / "constants.json"
