@@ -62,7 +62,6 @@ check-docs: docs  ## open every page in Chromium, where there is one
 	$(BIN)/python docs/check_site.py build/site
 
 benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks
-	$(BIN)/python benchmarks/main_job.py
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/rows.py
 	$(BIN)/python benchmarks/odd_cells.py
@@ -70,7 +69,6 @@ benchmark: $(VENV)/installed  ## the numbers in docs/benchmarks
 	$(BIN)/python benchmarks/dp_step.py
 	$(BIN)/python benchmarks/networks.py
 	$(BIN)/python benchmarks/scaling.py
-	$(BIN)/python benchmarks/recommended.py
 	$(BIN)/python benchmarks/stream.py
 	for epsilon in 1 10; do \
 	  $(BIN)/python examples/generative/embedding.py --epsilon $$epsilon && \

@@ -27,12 +27,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import torch
-from defaults import of_file
 from printed import command
 from scipy.optimize import brentq
 from torch import Tensor
 
-from bdpvi import Dataset, datasets
+from bdpvi import Dataset, Table, datasets
 from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
 from bdpvi.regression.objective_plan import Facts, ObjectivePlan, plan
 from bdpvi.regression.perturbed_objective import WeightedObjective
@@ -40,6 +39,13 @@ from bdpvi.regression.perturbed_objective import WeightedObjective
 DELTA = 1e-5
 EPSILONS = (0.05, 0.2, 1.0)
 DRAWS, BATCHES, MOST = 400, 10, 4_000
+
+
+def of_file(file: Path) -> Dataset:
+    """Return a file's training records: the last column is the target."""
+    frame = Table.of(file).frame()
+    same = [str(name) for name in frame if frame[name].nunique() < 2]
+    return datasets.from_frame(frame, frame.columns[-1], drop=same, name=file.stem).train
 
 
 def losses(settings: ObjectivePlan, objective: WeightedObjective) -> Tensor:

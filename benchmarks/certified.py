@@ -51,8 +51,8 @@ from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.privacy import mode_draws
-from bdpvi.privacy.book import Charge
-from bdpvi.privacy.events import ModeDraws
+from bdpvi.privacy.entry import Charge
+from bdpvi.privacy.mode_draws import ModeDraws
 
 NAMES = (
     "simulated5_1e4", "simulated5_1e5", "simulated8_2e4", "simulated20_1e4", "simulated20_1e5",

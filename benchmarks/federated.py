@@ -33,7 +33,8 @@ from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.datasets import mnist
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.rounds import Rounds
-from bdpvi.privacy.events import LEVELS, NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import LEVELS, NormCounts
 from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant, calibrate
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist.py"

@@ -49,9 +49,8 @@ from bdpvi import (
 )
 from bdpvi._ground.host import on
 from bdpvi.bench.methods import descent, sgld, variational
-from bdpvi.bench.methods.certified import CertifiedDraws
+from bdpvi.bench.methods.posterior import LaplaceDraws
 from bdpvi.bench.methods.runs import Run
-from bdpvi.bench.methods.training import TrainingRelease
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.federated_vi import fit_federated
 from bdpvi.federated.rounds import Rounds
@@ -362,22 +361,15 @@ def trained(data: Dataset, steps: int = 30) -> dict[str, Case]:
         (found,) = sgld.dp_sgld_runs(logistic(), data.to(device), runs=RUNS, settings=settings)
         return found.latents["w"]
 
-    def by_steps(device: torch.device) -> Tensor:
-        method = TrainingRelease(model=logistic(), steps=5, rate=0.5, records=10)
-        prepared = method.prepare(data.to(device), 1e-5)
-        (found,) = prepared.outcomes([1000.0], [1])
-        return found.latents["w"]
-
     def by_draws(device: torch.device) -> Tensor:
         model = BayesianLogisticRegression()
-        (found,) = CertifiedDraws(model=model).prepare(data.to(device), 1e-5).outcomes([9.0], [1])
+        (found,) = LaplaceDraws(model=model).prepare(data.to(device), 1e-5).outcomes([9.0], [1])
         return found.latents["w"]
 
     return {
         "DPVI": Case(by_dpvi),
         "DP-GD": Case(by_gd),
         "DP-SGLD": Case(by_sgld),
-        "training accounted": Case(by_steps),
         "posterior draws": Case(by_draws),
     }
 

@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 if TYPE_CHECKING:
-    from bdpvi.privacy.book import Entry
+    from bdpvi.privacy.entry import Entry
 
 EVENTS = {"open", "os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 """Audit events (PEP 578) at which a process is killed, besides each wait for the disk."""

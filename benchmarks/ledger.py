@@ -24,7 +24,7 @@ from torch import nn
 import bdpvi
 from bdpvi._ground.chain import chained, save
 from bdpvi.guides import MeanField
-from bdpvi.privacy.book import Charge, Entry, TemperatureOrigin
+from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 

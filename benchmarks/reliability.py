@@ -31,7 +31,7 @@ from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi.audits.found import Audit
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import ColumnType
-from bdpvi.privacy.book import Entry
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.synthesis import synthesize

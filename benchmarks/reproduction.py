@@ -266,7 +266,7 @@ def cost(row: pd.Series | None) -> str:
 def published(summaries: dict[str, pd.DataFrame]) -> str:
     head = (
         "data", "non-private: published", "ours", "private: published", "Bayesian ε: published",
-        "first version", "ours, full-rank", "ours, mean-field", "ours, training accounted",
+        "first version", "ours, full-rank", "ours, mean-field",
         "worst-case ε of DPVI-MA: published", "ours", "DPVI-PLD", "DP-GD",
     )  # fmt: skip
     rows: list[tuple[object, ...]] = []
@@ -276,12 +276,11 @@ def published(summaries: dict[str, pd.DataFrame]) -> str:
         found = [
             cost(at_least(summary, method, wanted)) if method in set(summary["method"]) else "—"
             for method in (
-                "bdp-vi-full-rank", "bdp-vi-mean-field", "bdp-vi-training", "dpvi-ma", "dpvi-pld",
-                "dp-gd",
+                "bdp-vi-full-rank", "bdp-vi-mean-field", "dpvi-ma", "dpvi-pld", "dp-gd",
             )
         ]  # fmt: skip
         known = (data, public, number(ours, 4), private, bayesian, first)
-        rows.append((*known, *found[:3], moments, *found[3:]))
+        rows.append((*known, *found[:2], moments, *found[2:]))
     return markdown(head, rows)
 
 
@@ -350,15 +349,14 @@ Ours: the smallest ε of the comparison at which mean accuracy is at least 0.760
 {published(summaries)}
 The papers charge Adam's training step by step with sampled records and a Hölder composition; the
 columns "full-rank" and "mean-field" (— where the comparison did not run it) charge the one draw
-that is published instead, which is another mechanism with the same use. "Training accounted" is the
-papers' mechanism. Their MNIST and CIFAR-10 rows are networks and stand below.
+that is published instead, which is another mechanism with the same use. Their MNIST and CIFAR-10
+rows are networks and stand below.
 
 What all methods of the comparison make of the features is part of their settings: on Adult an
 intercept and a limit of one standard deviation, which the papers' models do not have and which
 raise accuracy without privacy from 0.81 to {number(plain, 2)}; on Abalone a public correlation
 within groups of columns that measure nearly the same thing. So an ε of ours at the published
-accuracy is not the papers' model at a lower price; `benchmarks/levers.py` (docs/benchmarks.md)
-tells what each change buys.
+accuracy is not the papers' model at a lower price.
 
 {networks()}
 {FEDERATED}
@@ -423,7 +421,6 @@ def main() -> None:
     figures.mkdir(parents=True, exist_ok=True)
     for data, folder in folders.items():
         shutil.copyfile(folder / "curve.png", figures / f"{data}.png")
-        shutil.copyfile(folder / "headline.png", figures / f"{data}-headline.png")
     write(options.out, with_papers(page(summaries, options.seeds), OUTPUTS))
 
 

@@ -33,7 +33,8 @@ from bdpvi import datasets
 from bdpvi._ground.types import Scope
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.settings import Accounting
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
 
 DELTA = 1e-5

@@ -65,7 +65,7 @@ def price(panel: Panel, rule: Accounting, draws: int, tau: float) -> str:
     assert known is not None
     order = "" if known.order is None else f", λ {known.order:.1f}"
     trust = "reliable" if found.reliable else "no"
-    return f"{found.epsilon:.3f} ({trust}{order}, skewness {known.diagnostics.skewness:.1f})"
+    return f"{found.epsilon:.3f} ({trust}{order}, skewness {known.skewness:.1f})"
 
 
 def report(name: str, records: int, steps: int) -> None:

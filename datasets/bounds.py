@@ -2,7 +2,7 @@
 
 The header and options decide what is estimated. Nothing is refused because of the rows. Costs are
 distances μ of Gaussian mechanisms, and a δ for the names of levels, with the shares of
-:mod:`bdpvi.datasets.bought`. All noise is integer-valued, added to counts exactly.
+:mod:`bdpvi.datasets.estimates`. All noise is integer-valued, added to counts exactly.
 
 A numeric column has three queries: whether its numbers are whole; their counts in a public grid
 with three cells per decade; and their counts in finer cells over the range found with the first
@@ -21,8 +21,8 @@ import numpy as np
 from scipy.stats import norm
 
 from bdpvi.datasets import exact
-from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED, excess, name_counts
 from bdpvi.datasets.cells import Columns, read_cell
+from bdpvi.datasets.estimates import CATEGORY, NUMBER, UNDECLARED, excess, name_counts
 from bdpvi.datasets.grid import OTHER, Codes
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.types import ESTIMATED, MOST_LEVELS, ColumnType
@@ -102,7 +102,7 @@ def kinds_of(
     return found
 
 
-def buy(
+def estimate(
     table: Records[Columns],
     kinds: Mapping[str, str],
     *,
@@ -117,7 +117,7 @@ def buy(
     Args:
         table: cells of the records.
         kinds: kinds of the columns to estimate: numbers or categories.
-        distance, delta, key, rows, types: as for :func:`bdpvi.datasets.bought.buy`.
+        distance, delta, key, rows, types: as for :func:`bdpvi.datasets.estimates.estimate`.
 
     Returns:
         The types, with these bounds and levels.
@@ -128,7 +128,7 @@ def buy(
     >>> people = pd.DataFrame({"age": [*range(18, 88)] * 40, "sex": ["F", "M"] * 1400})
     >>> kinds = {"age": "number", "sex": "category"}
     >>> table = Held(read_columns(people))
-    >>> made = buy(table, kinds, distance=1.0, delta=1e-6, key=Key.of_seed(0))
+    >>> made = estimate(table, kinds, distance=1.0, delta=1e-6, key=Key.of_seed(0))
     >>> made["age"].bounds, made["age"].whole, made["sex"].levels
     ((18.0, 87.0), True, ('F', 'M'))
     """

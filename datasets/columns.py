@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
+Encoded = tuple[Floats, NDArray[np.bool_]]
 FARTHEST = 1e12
 """Numbers are clipped at this many standard deviations, far beyond any model's limit."""
 
@@ -38,47 +39,12 @@ def label(value: object) -> str:
     return str(value).strip()
 
 
-def known(
-    column: Column, values: pd.Series[Any], guess: ColumnType | None = None
-) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return a column's features, each from its own cell alone, and which cells are blank.
-
-    Args:
-        column: the encoding.
-        values: (N,), of any types.
-        guess: the type by which a column without one is read; None for the usual signs.
-
-    Returns:
-        Features, NaN for cells it cannot encode, blanks among them; and a mask of the blanks.
-
-    >>> import pandas as pd
-    >>> known(OneHot("smokes", ("none", "some")), pd.Series(["none", 7, "NA"]))[0].tolist()
-    [[1.0, 0.0], [nan, nan], [nan, nan]]
-    """
-    if isinstance(column, OneHot | Ordinal):
-        numbers, blank = _places(column.categories, values, column.type, guess)
-    else:
-        cells = read_cells(values, column.type or guess)
-        numbers, blank = cells.numbers, cells.blank
-        if isinstance(column, Hashed):
-            found = column.encode_cells(cells)[:, :-1]
-            found[blank] = np.nan
-            return found, blank
-    if isinstance(column, OneHot):
-        found = np.eye(len(column.categories))[np.nan_to_num(numbers).astype(np.int64)]
-        found[np.isnan(numbers)] = np.nan
-        return found, blank
-    with np.errstate(over="ignore"):
-        found = ((numbers - column.mean) / column.sd)[:, None]
-    return np.where(np.isfinite(found), found, np.nan), blank
-
-
 def _places(
     names: tuple[str, ...],
     values: pd.Series[Any],
     type: ColumnType | None = None,
     guess: ColumnType | None = None,
-) -> tuple[Floats, NDArray[np.bool_]]:
+) -> Encoded:
     """Return each cell's index among names of categories, NaN if it is none, and the blanks."""
     if type is None and len({read_cell(one, declared=names)[1] for one in names}) < len(names):
         type = ColumnType(kind="category")  # 7 and 07 would be one number
@@ -120,10 +86,17 @@ class Numeric:
     """A standardised number: one feature, (value - mean) / sd.
 
     ``missing`` says whether a blank is a separate value; see :class:`Encoding`. ``type`` is the
-    declared type by which cells are read, if any.
+    declared type by which cells are read, if any. Of each class of columns ``named`` says whether
+    it has names of categories, and ``scaled`` whether its feature is a standardised number.
+
+    >>> import pandas as pd
+    >>> OneHot("smokes", ("none", "some")).encode(pd.Series(["none", 7, "NA"]))[0].tolist()
+    [[1.0, 0.0], [nan, nan], [nan, nan]]
     """
 
     kind: ClassVar[str] = "numeric"
+    named: ClassVar[bool] = False
+    scaled: ClassVar[bool] = True
     name: str
     mean: float
     sd: float
@@ -156,6 +129,30 @@ class Numeric:
         """Names of the features it makes."""
         return (self.name,)
 
+    @property
+    def scales(self) -> tuple[tuple[float, float], ...]:
+        """Centre and scale of the number behind each feature; 0 and 1 where there is none."""
+        return ((self.mean, self.sd),)
+
+    def encode(self, values: pd.Series[Any], guess: ColumnType | None = None) -> Encoded:
+        """Return the features of raw cells, each from its own cell alone, and which are blank.
+
+        Args:
+            values: (N,), of any types.
+            guess: the type by which a column without one is read; None for the usual signs.
+
+        Returns:
+            Features, NaN for cells it cannot encode, blanks among them; and a mask of the blanks.
+        """
+        numbers, blank = self._numbers(values, guess)
+        with np.errstate(over="ignore"):
+            found = ((numbers - self.mean) / self.sd)[:, None]
+        return np.where(np.isfinite(found), found, np.nan), blank
+
+    def _numbers(self, values: pd.Series[Any], guess: ColumnType | None) -> Encoded:
+        cells = read_cells(values, self.type or guess)
+        return cells.numbers, cells.blank
+
     def encode_cells(self, cells: Cells) -> Floats:
         """Return the features, (N, 2): the number or 0, and whether it is missing."""
         with np.errstate(over="ignore"):
@@ -168,11 +165,15 @@ class Ordinal(Numeric):
     """A category as its index in a list, standardised as a number: one feature."""
 
     kind: ClassVar[str] = "ordinal"
+    named: ClassVar[bool] = True
     categories: tuple[str, ...]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         distinct(self.name, self.categories)
+
+    def _numbers(self, values: pd.Series[Any], guess: ColumnType | None) -> Encoded:
+        return _places(self.categories, values, self.type, guess)
 
     @classmethod
     def measured(cls, values: pd.Series[Any], categories: tuple[str, ...] = ()) -> Ordinal:
@@ -198,6 +199,8 @@ class OneHot:
     """
 
     kind: ClassVar[str] = "onehot"
+    named: ClassVar[bool] = True
+    scaled: ClassVar[bool] = False
     name: str
     categories: tuple[str, ...]
     missing: bool = field(default=False, kw_only=True)
@@ -218,6 +221,18 @@ class OneHot:
         """Names of the features it makes."""
         return tuple(f"{self.name}={category}" for category in self.categories)
 
+    @property
+    def scales(self) -> tuple[tuple[float, float], ...]:
+        """See :class:`Numeric`."""
+        return ((0.0, 1.0),) * len(self.categories)
+
+    def encode(self, values: pd.Series[Any], guess: ColumnType | None = None) -> Encoded:
+        """See :meth:`Numeric.encode`."""
+        places, blank = _places(self.categories, values, self.type, guess)
+        found = np.eye(len(self.categories))[np.nan_to_num(places).astype(np.int64)]
+        found[np.isnan(places)] = np.nan
+        return found, blank
+
     def encode_cells(self, cells: Cells) -> Floats:
         """Return the features, (N, categories + 2): also ``other``, and whether it is a blank."""
         width = len(self.categories)
@@ -237,6 +252,8 @@ class Hashed:
     """
 
     kind: ClassVar[str] = "hashed"
+    named: ClassVar[bool] = False
+    scaled: ClassVar[bool] = False
     name: str
     buckets: int = 64
     missing: bool = field(default=True, kw_only=True)
@@ -251,6 +268,18 @@ class Hashed:
     def features(self) -> tuple[str, ...]:
         """Names of the features it makes."""
         return tuple(f"{self.name}#{place}" for place in range(self.buckets))
+
+    @property
+    def scales(self) -> tuple[tuple[float, float], ...]:
+        """See :class:`Numeric`."""
+        return ((0.0, 1.0),) * self.buckets
+
+    def encode(self, values: pd.Series[Any], guess: ColumnType | None = None) -> Encoded:
+        """See :meth:`Numeric.encode`."""
+        cells = read_cells(values, self.type or guess)
+        found = self.encode_cells(cells)[:, :-1]
+        found[cells.blank] = np.nan
+        return found, cells.blank
 
     def encode_cells(self, cells: Cells) -> Floats:
         """Return the features, (N, buckets + 1), the last of which is for a blank."""

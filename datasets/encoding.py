@@ -25,12 +25,9 @@ from bdpvi._ground.schema import from_json, to_json
 from bdpvi.datasets.cells import Columns, read_columns
 from bdpvi.datasets.columns import (
     Column,
-    Hashed,
     Numeric,
-    OneHot,
     Ordinal,
     distinct,
-    known,
     label,
     no_numbers,
     some,
@@ -70,13 +67,13 @@ class Encoding:
         origin: where the constants come from; if there are several origins, the least covered.
         besides: the other origins.
         purchases: digests of the charges for privately estimated constants, as in
-            :attr:`bdpvi.privacy.book.Entry.purchase`.
+            :attr:`bdpvi.privacy.entry.Entry.purchase`.
 
     Raises:
         ValueError: if there are no columns, a name repeats, or origins and purchases do not fit.
 
     >>> import pandas as pd
-    >>> from bdpvi.datasets.columns import Numeric
+    >>> from bdpvi.datasets.columns import Numeric, OneHot
     >>> sexes = OneHot("sex", ("F", "M"))
     >>> encoding = Encoding((Numeric("age", mean=40.0, sd=10.0), sexes), "Census tables.")
     >>> encoding.feature_names
@@ -106,10 +103,10 @@ class Encoding:
         if list(self.origins) != sorted(set(self.origins), key=list(Origin).index):
             raise ValueError(f"origin and besides must be in order, got {self.origins!r:.200}")
         digests = all(_PURCHASE.fullmatch(one) for one in self.purchases)
-        if not digests or bool(self.purchases) != (Origin.BOUGHT_HERE in self.origins):
+        if not digests or bool(self.purchases) != (Origin.ESTIMATED_HERE in self.origins):
             raise ValueError(
                 f"purchases must be digests, and of origin "
-                f"{Origin.BOUGHT_HERE.value!r} only, got {self.purchases!r:.80}"
+                f"{Origin.ESTIMATED_HERE.value!r} only, got {self.purchases!r:.80}"
             )
         if self.unknown == "other" and any(c.kind == Ordinal.kind for c in self.columns):
             raise ValueError("unknown='other' goes with numbers and one-hot categories only")
@@ -122,7 +119,7 @@ class Encoding:
     def feature_names(self) -> tuple[str, ...]:
         """Names of the d features, for printing: a feature is known by its place.
 
-        >>> from bdpvi.datasets.columns import Numeric
+        >>> from bdpvi.datasets.columns import Numeric, OneHot
         >>> Encoding((OneHot("a", ("b",)), Numeric("a=b", 0.0, 1.0)), "By law.").feature_names
         ('a=b', 'a=b (2)')
         """
@@ -139,42 +136,42 @@ class Encoding:
     def one_hot(self) -> tuple[tuple[int, ...], ...]:
         """Column numbers of each one-hot category's features, in order.
 
+        >>> from bdpvi.datasets.columns import OneHot
         >>> Encoding((OneHot("sex", ("F", "M")), OneHot("job", ("a",))), "By law.").one_hot
         ((0, 1), (2,))
         """
         places = self.places
-        return tuple(places[one.name] for one in self.columns if isinstance(one, OneHot))
+        return tuple(places[one.name] for one in self.columns if one.named and not one.scaled)
 
     @property
     def numbers(self) -> tuple[int, ...]:
         """Column numbers of the features that are standardised numbers, in order.
 
-        >>> from bdpvi.datasets.columns import Numeric
+        >>> from bdpvi.datasets.columns import Numeric, OneHot
         >>> age = Numeric("age", 40.0, 10.0)
         >>> Encoding((OneHot("sex", ("F", "M")), age), "By law.", unknown="other").numbers
         (4,)
         """
-        places, others = self.places, OneHot | Hashed
-        return tuple(places[one.name][0] for one in self.columns if not isinstance(one, others))
+        places = self.places
+        return tuple(places[one.name][0] for one in self.columns if one.scaled)
 
     @property
     def scales(self) -> tuple[tuple[float, float], ...]:
         """Centre and scale of the number behind each feature, (d, 2); 0 and 1 where there is none.
 
-        >>> from bdpvi.datasets.columns import Numeric
+        >>> from bdpvi.datasets.columns import Numeric, OneHot
         >>> Encoding((Numeric("age", 40.0, 10.0), OneHot("sex", ("F", "M"))), "By law.").scales
         ((40.0, 10.0), (0.0, 1.0), (0.0, 1.0))
         """
         found: list[tuple[float, float]] = []
         for one in self.columns:
-            first = [] if isinstance(one, OneHot | Hashed) else [(one.mean, one.sd)]
-            found += [*first, *[(0.0, 1.0)] * (len(self.of_column(one)) - len(first))]
+            found += [*one.scales, *[(0.0, 1.0)] * (len(self.of_column(one)) - len(one.scales))]
         return tuple(found)
 
     def of_column(self, column: Column) -> tuple[str, ...]:
         """Return the names of a column's features."""
         every = self.unknown == "other"
-        other = f"{column.name}={OTHER}" if every and isinstance(column, OneHot) else ""
+        other = f"{column.name}={OTHER}" if every and column.named else ""
         missing = f"{column.name} is {MISSING}" if every or column.missing else ""
         return (*column.features, *filter(None, (other, missing)))
 
@@ -204,7 +201,7 @@ class Encoding:
 
         >>> from bdpvi.datasets.columns import Numeric
         >>> one = Encoding((Numeric("age", 40.0, 10.0),), "Noisy means.")
-        >>> one = one.of([Origin.BOUGHT_HERE], [64 * "0"])
+        >>> one = one.of([Origin.ESTIMATED_HERE], [64 * "0"])
         >>> one.counting({64 * "0"}).origin.value, one.counting(()).origin.value
         ('bought here', 'from another release')
         """
@@ -212,7 +209,7 @@ class Encoding:
         origins = {*self.origins}
         if len(kept) < len(self.purchases):
             origins.add(Origin.FROM_ANOTHER_RELEASE)
-        return self.of(origins if kept else origins - {Origin.BOUGHT_HERE}, kept)
+        return self.of(origins if kept else origins - {Origin.ESTIMATED_HERE}, kept)
 
     def apply(self, frame: pd.DataFrame) -> Tensor:
         """Return the features of raw rows, (N, d) float64; unknown columns are ignored.
@@ -304,7 +301,7 @@ class Encoding:
         for column in self.columns:
             name = column.name
             if name in frame:
-                features, blank[name] = known(column, frame[name], guess)
+                features, blank[name] = column.encode(frame[name], guess)
             else:
                 features = np.full((len(frame), len(column.features)), np.nan)
                 blank[name] = np.full(len(frame), False)

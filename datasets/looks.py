@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets.cells import Columns, places_of, read_cells
-from bdpvi.datasets.columns import Numeric, OneHot, Ordinal
 from bdpvi.datasets.encoding import Encoding, said
 from bdpvi.datasets.origin import target_bounds
 from bdpvi.datasets.spelling import number_of
@@ -93,6 +92,7 @@ def unclear(encoding: Encoding, table: Columns) -> Unclear:
     """Return how many cells of new rows are blank, unfit or of an unlisted level, by column.
 
     >>> from bdpvi.datasets.cells import read_columns
+    >>> from bdpvi.datasets.columns import OneHot
     >>> levels = Encoding((OneHot("sex", ("F", "M")),), "By law.", unknown="other")
     >>> unclear(levels, read_columns(pd.DataFrame({"sex": ["F", "X", None]})))
     {'blank': {'sex': 1}, 'unlisted level': {'sex': 1}}
@@ -103,11 +103,11 @@ def unclear(encoding: Encoding, table: Columns) -> Unclear:
             found.setdefault("blank", {})[column.name] = max(map(len, table.values()), default=0)
             continue
         odd = {"blank": cells.count(BLANK), "unfit": cells.count(UNFIT)}
-        if isinstance(column, OneHot | Ordinal):
-            listed = places_of(column.categories, column.type)
+        if column.named:
+            listed = places_of(getattr(column, "categories", ()), column.type)
             strange = [at for at, name in enumerate(cells.names) if name not in listed]
             odd["unlisted level"] = int(np.isin(cells.codes, strange).sum())
-        elif isinstance(column, Numeric):
+        elif column.scaled:
             odd["unfit"] += int((np.isnan(cells.numbers) & ~cells.blank).sum())
         for kind, count in odd.items():
             if count:
@@ -118,6 +118,7 @@ def unclear(encoding: Encoding, table: Columns) -> Unclear:
 def tell_of_unclear(found: Unclear, encoding: Encoding, stacklevel: int = 4) -> None:
     """Warn the owner of the cells that :func:`unclear` counts.
 
+    >>> from bdpvi.datasets.columns import OneHot
     >>> levels = Encoding((OneHot("sex", ("F", "M")),), "By law.", unknown="base")
     >>> with warnings.catch_warnings(record=True) as told:
     ...     warnings.simplefilter("always")

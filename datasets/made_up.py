@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from bdpvi.datasets.bought import CATEGORY, UNDECLARED
+from bdpvi.datasets.estimates import CATEGORY, UNDECLARED
 from bdpvi.datasets.records import Held, added
 from bdpvi.datasets.table import Table
 
@@ -76,7 +76,7 @@ def frames(
     """Yield made-up tables. Of the columns of undeclared kind every second has names.
 
     Args:
-        kinds: kinds of the columns, in order, as of :class:`bdpvi.datasets.bought.Purchase`.
+        kinds: kinds of the columns, in order, as of :class:`bdpvi.datasets.estimates.Purchase`.
         declared: values of some columns, which these have beside others.
         alone: values of some columns, which these have alone.
 

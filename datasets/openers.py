@@ -21,7 +21,7 @@ from bdpvi.datasets.digests import of_bytes, of_rows
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.lines import Text, chunks, names_of, parsed
 from bdpvi.datasets.objects import cleaned, frame_of, sliced
-from bdpvi.datasets.records import Block
+from bdpvi.datasets.records import Part
 from bdpvi.datasets.sheets import READERS, Observations, Sheet
 from bdpvi.datasets.stored import NAMES, TEXT, Stored, files_of
 
@@ -303,7 +303,7 @@ _OPENERS: dict[str, Callable[[Stored, str, FileFormat, int], Opened]] = {
 }
 
 
-def of_files(path: str, format: FileFormat, size: int) -> tuple[list[str], list[Block]]:
+def of_files(path: str, format: FileFormat, size: int) -> tuple[list[str], list[Part]]:
     """Return the header and the parts of a file, or of a folder or glob of files of one kind."""
     files = [_stored(name) for name in files_of(path)]
     kinds = sorted({NAMES[kind].split()[0] for _, kind in files}, reverse=True)
@@ -312,7 +312,7 @@ def of_files(path: str, format: FileFormat, size: int) -> tuple[list[str], list[
             f"{path!r} has both {' and '.join(kinds)} files; name one kind, such as *.csv"
         )
     header: list[str] = []
-    parts: list[Block] = []
+    parts: list[Part] = []
     for file, kind in files:
         names, make = opened(file, kind, format, size)
         header = header or names

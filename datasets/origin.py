@@ -22,13 +22,13 @@ class Origin(str, Enum):
     Attributes:
         FROM_THIS_TABLE: computed from the rows; no ε covers them.
         FROM_ANOTHER_RELEASE: privately estimated; this release's ε does not include the charge.
-        BOUGHT_HERE: privately estimated; this release's ε includes the charge.
+        ESTIMATED_HERE: privately estimated; this release's ε includes the charge.
         PUBLIC: declared public.
     """
 
     FROM_THIS_TABLE = "from this table"
     FROM_ANOTHER_RELEASE = "from another release"
-    BOUGHT_HERE = "bought here"
+    ESTIMATED_HERE = "bought here"
     PUBLIC = "public"
 
 

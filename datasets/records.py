@@ -27,7 +27,7 @@ S = TypeVar("S")
 _AHEAD = 32
 
 
-class Block(Protocol):
+class Part(Protocol):
     """A part of a table that can be sent to a worker and read there."""
 
     @property
@@ -98,7 +98,7 @@ class Spread(Generic[T]):
     {'all': 14}
     """
 
-    parts: Sequence[Block]
+    parts: Sequence[Part]
     steps: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = ()
     executor: Executor | None = None
     track: Track[Any] | None = field(default=None, repr=False)
@@ -171,7 +171,7 @@ class Spread(Generic[T]):
                     _failed(block, error)
                 yield self._same(block, *found)
             return
-        waiting: deque[tuple[Block, Future[tuple[S, int]]]] = deque()
+        waiting: deque[tuple[Part, Future[tuple[S, int]]]] = deque()
         try:
             for block in turns:
                 waiting.append((block, self._sent(sent, block)))
@@ -185,7 +185,7 @@ class Spread(Generic[T]):
             for _, future in waiting:
                 future.cancel()
 
-    def _same(self, block: Block, found: S, digest: int) -> S:
+    def _same(self, block: Part, found: S, digest: int) -> S:
         """Return the sum of a block, if its rows are those of the first pass."""
         if self.seen.setdefault(block.name, digest) != digest:
             raise ValueError(
@@ -195,7 +195,7 @@ class Spread(Generic[T]):
             )
         return found
 
-    def _sent(self, task: Callable[[Block], S], block: Block) -> Future[S]:
+    def _sent(self, task: Callable[[Part], S], block: Part) -> Future[S]:
         assert self.executor is not None
         try:
             return self.executor.submit(task, block)
@@ -255,7 +255,7 @@ class _Worker(ValueError):
 
 
 def _sum_of(
-    block: Block, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], made_by: str
+    block: Part, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], made_by: str
 ) -> tuple[Any, int]:
     """Return the sum over one block, by one thread so that it is the same everywhere.
 
@@ -289,7 +289,7 @@ def _sum_of(
         return summed()
 
 
-def _worked(block: Block, **given: Any) -> Any:
+def _worked(block: Part, **given: Any) -> Any:
     """Do :func:`_sum_of` in a worker, whose threads then stay as many as they are in a sum."""
     import torch
 
@@ -303,14 +303,14 @@ def _stepped(part: Any, steps: Sequence[tuple[Callable[..., Any], tuple[Any, ...
     return part
 
 
-def _result(block: Block, future: Future[S]) -> S:
+def _result(block: Part, future: Future[S]) -> S:
     try:
         return future.result()
     except (Exception, CancelledError) as error:
         _failed(block, error)
 
 
-def _failed(block: Block, error: BaseException) -> NoReturn:
+def _failed(block: Part, error: BaseException) -> NoReturn:
     """Raise the error of a block, with its name."""
     if isinstance(error, _Worker):
         raise error

@@ -39,7 +39,7 @@ def scales(
         names: the columns.
         each: the cost μ of one query.
         reserve: queries of columns that are nearly constant.
-        key: see :func:`buy`.
+        key: see :func:`estimate`.
     """
     rough: dict[str, tuple[float, float]] = {}
     medians = _medians(table, {name: From(name) for name in names}, each, key, "centre")

@@ -36,7 +36,7 @@ _FACTOR = np.uint32(secrets.randbits(32) | 1)
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class Sketch:
     """The smallest hashes of a column's values, or of rows.
 
     Attributes:
@@ -49,7 +49,7 @@ class Sample:
     most: int
     least: int
 
-    def shares(self, other: Sample) -> bool:
+    def shares(self, other: Sketch) -> bool:
         """Return whether more than half of the smaller table is in the other, by the samples."""
         if self.least != other.least:
             return False
@@ -59,7 +59,7 @@ class Sample:
         return shared >= self.least and 2 * shared > min(len(one), len(two))
 
 
-def samples_of(parts: Sequence[Any]) -> tuple[Sample, ...]:
+def samples_of(parts: Sequence[Any]) -> tuple[Sketch, ...]:
     """Return samples of records: of columns that name them, and of rows where these do not suffice.
 
     Args:
@@ -71,7 +71,7 @@ def samples_of(parts: Sequence[Any]) -> tuple[Sample, ...]:
     True
     """
     blocks = [one for one in map(_block, parts) if len(one) and len(one[0])]
-    found: list[Sample] = []
+    found: list[Sketch] = []
     most, varied = 0, blocks[0][0] if blocks else None
     for column in (one for block in blocks for one in block[:_COMPARED]):
         if len(found) == _COLUMNS:
@@ -139,7 +139,7 @@ def _different(values: NDArray[Any]) -> NDArray[Any]:
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
-def _named(column: NDArray[Any]) -> Sample | None:
+def _named(column: NDArray[Any]) -> Sketch | None:
     """Return the sample of a column that names records, if it does."""
     hashes = _bits(column) * _FACTOR
     cut = len(hashes) > KEPT
@@ -149,11 +149,11 @@ def _named(column: NDArray[Any]) -> Sample | None:
     return _sample(made, _LEAST, cut) if names else None
 
 
-def _sample(hashes: NDArray[np.uint32], least: int, cut: bool = False) -> Sample:
+def _sample(hashes: NDArray[np.uint32], least: int, cut: bool = False) -> Sketch:
     """Return the sample of different hashes, which are sorted."""
     kept = hashes[:KEPT]
     whole = len(kept) == len(hashes) and not cut
-    return Sample(kept, 2**32 - 1 if whole else int(kept[-1]), least)
+    return Sketch(kept, 2**32 - 1 if whole else int(kept[-1]), least)
 
 
 def _some(hashes: Bits) -> Any:

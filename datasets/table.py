@@ -27,7 +27,7 @@ from bdpvi.datasets.objects import LEFT_OUT as LEFT_OUT
 from bdpvi.datasets.objects import frame_of, in_memory
 from bdpvi.datasets.openers import BYTES as BYTES
 from bdpvi.datasets.openers import MANY, Lines, Partition, RowGroup, of_files
-from bdpvi.datasets.records import Block, Spread
+from bdpvi.datasets.records import Part, Spread
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.stored import NAMES, Stored
 
@@ -86,7 +86,7 @@ class Table:
 
     path: str
     header: tuple[str, ...]
-    parts: tuple[Block, ...] = field(repr=False)
+    parts: tuple[Part, ...] = field(repr=False)
     file: FileFormat = field(default_factory=FileFormat)
     schema: Schema | None = None
     seen: dict[str, int] = field(default_factory=dict, repr=False, compare=False)

@@ -25,7 +25,7 @@ from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.estimators import student_t
 from bdpvi.bayesian.accounting.reliability import reliable
 from bdpvi.bayesian.curve import label_shares
-from bdpvi.bench.curves import COLOURS, Line, draw, plain_ticks
+from bdpvi.bench.curves import COLOURS, Curve, draw, plain_ticks
 from bdpvi.guides import MeanField
 from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
@@ -223,7 +223,9 @@ def _scores(axes: mpl.axes.Axes) -> None:
             lines.setdefault(names[method], []).append(point)
         elif method == "logistic-regression":
             plain = float(cells[4].split()[0])
-    draw(axes, [Line(name, points, bayesian=name == DRAW) for name, points in lines.items()], plain)
+    draw(
+        axes, [Curve(name, points, bayesian=name == DRAW) for name, points in lines.items()], plain
+    )
     axes.set(ylim=(-0.46, -0.375), xlabel=f"ε at δ = {DELTA:g}", ylabel="test log score",
              title="Adult, 39,073 records")  # fmt: skip
 

@@ -10,9 +10,9 @@ from bdpvi.bayesian.accounting.charges import Charged
 from bdpvi.bayesian.accounting.estimators import Estimator
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.privacy import process
+from bdpvi.privacy.assumptions import Evidence
 from bdpvi.privacy.cost import Bound, Cost
-from bdpvi.privacy.events import Event
-from bdpvi.privacy.evidence import Evidence
+from bdpvi.privacy.event import Event
 
 
 class Accountant:

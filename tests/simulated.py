@@ -9,9 +9,9 @@ import torch
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Fit
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.runs import Run
 from bdpvi.guides import GaussianGuide, MeanField
-from bdpvi.privacy.cost import Outcome
 
 
 def logistic_data(records: int, features: int, seed: int = 0) -> Dataset:

@@ -39,7 +39,7 @@ from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import ColumnType
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.rounds import Rounds
-from bdpvi.privacy.book import Entry
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.sklearn import PrivateLogisticRegression
 from bdpvi.synthesis.counts import Counts

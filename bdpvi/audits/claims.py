@@ -12,15 +12,15 @@ to the claim with hundreds of runs; one (ε, δ) alone would take a number that 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from bdpvi.privacy import worst_case
-from bdpvi.privacy.distances import unsampled, variance_of
-from bdpvi.privacy.events import PerturbedObjective, Priced, SampledGaussian, Threshold
+from bdpvi.privacy.event import PERTURBED, SAMPLED, Event
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.loss_distribution import deltas_together
 from bdpvi.privacy.perturbed_loss import gaussian_delta
@@ -51,7 +51,7 @@ class Claim:
         events: gaussian sums, sums over Poisson samples, perturbed objectives, thresholds.
     """
 
-    events: tuple[Priced, ...]
+    events: tuple[Event, ...]
 
     @classmethod
     def of(cls, ledger: Ledger) -> Claim:
@@ -60,7 +60,7 @@ class Claim:
         Raises:
             ValueError: if a charge has no worst case.
         """
-        found: list[Priced] = []
+        found: list[Event] = []
         for entry in ledger.entries():
             if entry.events is None:
                 raise ValueError(f"ledger: nothing bounds a record in its charge {entry.kind!r}")
@@ -74,17 +74,16 @@ class Claim:
 
     def with_noise(self, scale: float) -> Claim:
         """Return the same events with ``scale`` times the noise."""
-        return Claim(tuple(_louder(one, scale) for one in self.events))
+        return Claim(tuple(one.with_noise(scale) for one in self.events))
 
     @lru_cache(maxsize=64)  # noqa: B019
     def deltas(self) -> Floats:
         """Return δ at each of ``_EPSILONS``, without the part that rounding adds."""
         flat = self.events
-        steps = [one for one in flat if isinstance(one, SampledGaussian) and not unsampled(one)]
-        runs = tuple(one.at(one.largest, one.steps) for one in steps)
-        minima = tuple(one for one in flat if isinstance(one, PerturbedObjective))
-        variance = math.fsum(variance_of(one) or 0.0 for one in flat)
-        known = math.fsum(one.delta for one in flat if isinstance(one, Threshold))
+        runs = tuple(one.run for one in flat if one.form == SAMPLED)
+        minima: tuple[Any, ...] = tuple(one for one in flat if one.form == PERTURBED)
+        variance = math.fsum(one.squared_distance or 0.0 for one in flat)
+        known = math.fsum(one.delta for one in flat)
         if runs and variance:
             runs += (SampledGaussian(noise_multiplier=variance**-0.5),)
         others = deltas_together(runs) if runs else None
@@ -121,12 +120,3 @@ class Claim:
             else:
                 low = middle
         return max(least, self.with_noise(math.exp(high)).epsilon(delta))
-
-
-def _louder(event: Priced, scale: float) -> Priced:
-    if isinstance(event, SampledGaussian):
-        return replace(event, noise_multiplier=event.noise_multiplier * scale, norms=None)
-    if isinstance(event, PerturbedObjective):
-        noise, hiding = event.noise_multiplier * scale, event.hiding / scale
-        return replace(event, noise_multiplier=noise, hiding=hiding)
-    return event

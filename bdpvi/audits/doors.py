@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from bdpvi.audits.found import Door
 from bdpvi.audits.games import likelihood_ratio
-from bdpvi.datasets.bought import Purchase
 from bdpvi.datasets.cells import Cells
 from bdpvi.datasets.columns import Numeric
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.datasets.estimates import Purchase
 from bdpvi.datasets.grid import Codes
 from bdpvi.datasets.records import Held
 from bdpvi.datasets.schema import Schema
@@ -31,7 +31,7 @@ from bdpvi.federated.rounds import Rounds
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.networks.deep import DPSGDSettings, make_private
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Entry
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger

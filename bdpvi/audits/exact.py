@@ -213,7 +213,7 @@ def random_records(name: str, data: Dataset, epsilon: float, delta: float) -> Au
     begun, number = time.monotonic(), min(_FRESH, len(data) // 2)
     plain = first(data, _MOST)
     kept = Dataset(plain.x[number:], plain.y[number:])
-    known = Drawn.of(kept, delta)
+    known = AuditedDraw.of(kept, delta)
     random = known.pairs((plain.x[at, None], plain.y[at, None]) for at in range(number))
     worst = known.pairs(searched(plain.x.shape[1]))
     found = max(mean_epsilon(worst.select(slice(at, at + 1)), delta) for at in range(len(worst)))
@@ -222,7 +222,7 @@ def random_records(name: str, data: Dataset, epsilon: float, delta: float) -> Au
 
 
 @dataclass(frozen=True)
-class Drawn:
+class AuditedDraw:
     """A draw from the posterior of a table, and the Bayesian ε that is claimed of it.
 
     Attributes:
@@ -236,7 +236,7 @@ class Drawn:
     claim: float
 
     @classmethod
-    def of(cls, data: Dataset, delta: float) -> Drawn:
+    def of(cls, data: Dataset, delta: float) -> AuditedDraw:
         """Fit a table, and make the draw."""
         whole = cls._fitted(data, None)
         bound = release(whole, delta=delta).cost.bayesian

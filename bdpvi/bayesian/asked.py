@@ -13,8 +13,8 @@ from bdpvi.bayesian import guarantees, pricing
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.guarantees import BayesianDP, Guarantee
-from bdpvi.privacy.book import Charge
 from bdpvi.privacy.cost import Kind
+from bdpvi.privacy.entry import Charge
 from bdpvi.releases.refitted import Refitted
 from bdpvi.releases.transaction import Transaction
 

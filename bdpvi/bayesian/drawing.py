@@ -17,8 +17,9 @@ from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.guarantees import Guarantee
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Charge
-from bdpvi.privacy.cost import Assumption, Bound, Cost, Kind
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.cost import Bound, Cost, Kind
+from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import basis
 from bdpvi.releases.account import told

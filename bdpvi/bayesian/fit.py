@@ -38,8 +38,9 @@ from bdpvi.models.contract import Model, fitting
 from bdpvi.models.logistic import with_categories
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import EXPERIMENT, Key
-from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.releases import basis
 
 _TYPICAL = (

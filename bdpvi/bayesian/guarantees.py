@@ -32,8 +32,8 @@ from bdpvi.bayesian.pricing import (
 )
 from bdpvi.models.family import weighing
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.book import Charge, TemperatureOrigin
 from bdpvi.privacy.cost import Bound, Cost, Kind
+from bdpvi.privacy.entry import Charge, TemperatureOrigin
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.left import SPENT
 

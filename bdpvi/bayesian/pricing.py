@@ -20,10 +20,12 @@ from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.models.family import weighing
 from bdpvi.models.kinds import Known
-from bdpvi.privacy.book import Charge, Entry, Priced
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.cost import Bound, Cost, Kind
-from bdpvi.privacy.events import ModeDraws, SampledGaussian
+from bdpvi.privacy.entry import Charge, Entry
+from bdpvi.privacy.event import Event
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.mode_draws import ModeDraws
 from bdpvi.releases.basis import assumptions_of
 
 
@@ -94,7 +96,7 @@ def keep_again(fit: Fit) -> None:
             losses_of(fit).keep(fit.ledger, fit.kept.name)
 
 
-def priced(fit: Fit, charge: Charge) -> tuple[Priced, ...] | None:
+def priced(fit: Fit, charge: Charge) -> tuple[Event, ...] | None:
     """Return the worst-case events of draws, from public numbers only; None without any."""
     if charge.from_data or not bounded(fit):
         return None

@@ -12,8 +12,8 @@ from bdpvi._ground.outputs import two_digits
 from bdpvi._ground.types import NotCertifiedWarning
 from bdpvi.bayesian.accounting.answer import sampled
 from bdpvi.bayesian.fit import Fit
-from bdpvi.privacy.book import Charge
 from bdpvi.privacy.cost import Bound, Cost, Kind, relation_of
+from bdpvi.privacy.entry import Charge
 from bdpvi.releases import basis
 from bdpvi.releases.receipt import AIMED, COMPUTED, OWNERS, PUBLIC, Receipt
 

@@ -19,8 +19,8 @@ from bdpvi.bayesian.guarantees import Guarantee
 from bdpvi.bayesian.pricing import priced
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Charge
 from bdpvi.privacy.cost import Cost
+from bdpvi.privacy.entry import Charge
 from bdpvi.releases import receipts
 from bdpvi.releases.account import OTHERS
 from bdpvi.releases.refitted import Refitted

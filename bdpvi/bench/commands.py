@@ -19,16 +19,12 @@ if TYPE_CHECKING:
 
 METHODS = (
     "logistic-regression", "non-private", "posterior-draws", "bdp-vi-full-rank",
-    "vi-full-rank-worst-case", "bdp-vi-mean-field", "vi-mean-field-worst-case", "bdp-vi-training",
-    "dpvi-ma", "dpvi-pld", "dp-sgld", "dp-sgld-pld", "dp-gd", "dp-gd-bayesian",
+    "bdp-vi-mean-field", "dpvi-ma", "dpvi-pld", "dp-sgld", "dp-sgld-pld", "dp-gd",
     "noisy-statistics", "objective-perturbation",
 )  # fmt: skip
-TUNED = tuple(name for name in METHODS if not name.endswith(("worst-case", "gd-bayesian", "draws")))
+TUNED = tuple(name for name in METHODS if not name.startswith(("posterior", "bdp-vi")))
 ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)
-WRITTEN = (
-    "report.html", "results.csv", "summary.csv", "ratios.csv", "headline.png", "headline.svg",
-    "curve.png", "curve.svg", "reliability.png", "reliability.svg",
-)  # fmt: skip
+WRITTEN = ("report.html", "results.csv", "summary.csv", "ratios.csv", "curve.png")
 DEMONSTRATED = ("fair", "adult", "abalone", "breast-cancer")
 EPSILONS = "0.01,0.02,0.05,0.1,0.2,0.5,1"
 
@@ -45,7 +41,7 @@ COLUMNS = (
     "mean log-likelihood of a record in nats, higher is better; behind the best of its guarantee, "
     "with a 95 % interval over test records and runs"
 )
-_EXTRA = ("jinja2", "matplotlib", "optuna")
+_EXTRA = ("jinja2", "matplotlib")
 _WIDE = 1_000
 """Characters per line: tables written to a file or another program are not wrapped."""
 
@@ -126,12 +122,9 @@ def compare(
     Example: bdpvi compare --data abalone --out abalone-comparison
     """
     _need_extra()
-    import pandas as pd
-    from rich.console import Console
-
     from bdpvi._ground import progress
     from bdpvi._ground.host import device_of
-    from bdpvi.bench import comparison, headline, hyperparameters, report
+    from bdpvi.bench import comparison, hyperparameters
     from bdpvi.bench.hyperparameters import DEFAULT
 
     there = device_of(device)
@@ -153,23 +146,31 @@ def compare(
             chosen={"data": chosen.data, **chosen.how},
             track=progress.silent if quiet else progress.bar,
         )
-        summary, ratios = (pd.read_csv(out / f"{name}.csv") for name in ("summary", "ratios"))
-        files, lines = [out / name for name in WRITTEN], headline.headline(summary, ratios)
-        if as_json:
-            rows = summary.astype(object).where(summary.notna(), None).to_dict("records")
-            said = {"out": out, "headline": lines, "summary": rows, "files": files}
-            outputs.say(store.json_text(said))
-            return
-        console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
-        console.print(f"ε is for the guarantee of each row, at δ = {delta:g}", COLUMNS, sep="\n")
-        console.print(report.EXPERIMENT)
-        for heading, shown in report.console_tables(summary).items():
-            console.print(heading, shown, sep="\n")
-        for line in lines:
-            console.print(f"- {line}")
-        outputs.say("Wrote " + ", ".join(map(str, files)))
-        if (out / report.SECRET).exists():
-            outputs.say(f"Secret, for the owner of the records alone: {out}/{report.SECRET}")
+    _shown(out, delta, as_json)
+
+
+def _shown(out: Path, delta: float, as_json: bool) -> None:
+    """Print what a comparison wrote to its folder."""
+    import pandas as pd
+    from rich.console import Console
+
+    from bdpvi.bench import headline, report
+
+    summary, ratios = (pd.read_csv(out / f"{name}.csv") for name in ("summary", "ratios"))
+    files, lines = [out / name for name in WRITTEN], headline.headline(summary, ratios)
+    if as_json:
+        rows = summary.astype(object).where(summary.notna(), None).to_dict("records")
+        said = {"out": out, "headline": lines, "summary": rows, "files": files}
+        outputs.say(store.json_text(said))
+        return
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
+    console.print(f"ε is for the guarantee of each row, at δ = {delta:g}", COLUMNS, sep="\n")
+    console.print(report.EXPERIMENT)
+    for heading, shown in report.console_tables(summary).items():
+        console.print(heading, shown, sep="\n")
+    for line in lines:
+        console.print(f"- {line}")
+    outputs.say("Wrote " + ", ".join(map(str, files)))
 
 
 @of_fields
@@ -216,16 +217,10 @@ def tune(
     from bdpvi.bench import hyperparameters, report, tuning
 
     search = tuning.Search(
-        configurations=configurations,
-        refinements=refinements,
-        objective=objective,
-        epsilons=tuple(_numbers("epsilons", epsilons)),
-        folds=folds,
-        repeats=repeats,
-        finalists=finalists,
-        seeds=seeds,
-        delta=delta,
-    )
+        configurations=configurations, refinements=refinements, objective=objective, folds=folds,
+        epsilons=tuple(_numbers("epsilons", epsilons)), repeats=repeats, finalists=finalists,
+        seeds=seeds, delta=delta,
+    )  # fmt: skip
     with options.resumable(tuning.trials_folder(out)):
         found = tuning.tune(
             table.split(options.PUBLIC_SEED).train,

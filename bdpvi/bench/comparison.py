@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,16 @@ from bdpvi._ground import progress as bars
 from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi._ground.outputs import csv_text, several
 from bdpvi._ground.progress import Track
-from bdpvi._ground.store import replacing
-from bdpvi.bayesian.accounting import quantiles
+from bdpvi._ground.store import write
 from bdpvi.bench import report
 from bdpvi.bench.hyperparameters import describe, nearest
 from bdpvi.bench.methods import NONE, BaseRate, Method, PreparedMethod
-from bdpvi.bench.summary import LEVELS, NO, PAIRED, WORST, YES, ratio_table, summarise
+from bdpvi.bench.methods.outcome import Outcome
+from bdpvi.bench.summary import NO, PAIRED, WORST, YES, ratio_table, summarise
 from bdpvi.datasets.dataset import Split
 from bdpvi.models.predictions import predictive_means
-from bdpvi.privacy.cost import Cost, Kind, Outcome
-from bdpvi.tables.metrics import BINS, MEASURES, calibration, check_classes, correct, log_scores
+from bdpvi.privacy.cost import Cost, Kind
+from bdpvi.tables.metrics import MEASURES, check_classes, correct, log_scores
 
 EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 LANDING = 0.055
@@ -37,17 +37,13 @@ temperature on the public grid uses nearly all of it."""
 ABOVE = "not certified at the target: at the temperature that is planned for it ε is {:.3g}"
 PLANNED = "costs less than the target: its temperature was planned before a record was seen"
 
-UNSURE = 1e-6
-"""Failure probability of the certified 99 % quantile of all records' ε."""
-_LOWEST = 37.0
-"""No record costs more nats, see :func:`bdpvi.tables.metrics.log_scores`."""
 _AT_ONCE = 2**22
 """Number of predicted probabilities held in memory at once."""
 
 COLUMNS = (
     "data", "method", "guarantee", "target_epsilon", "seed", *MEASURES,
     "epsilon", "worst_case_epsilon", "delta", "certified", "reliable", "reason",
-    "setting", "accountant", "top_share", "effective_size", "pareto_k", "skewness", "seconds",
+    "setting", "accountant", "skewness", "seconds",
 )  # fmt: skip
 
 
@@ -159,10 +155,7 @@ def compare(
     store = Checkpoint(out, settings, "cells")
     store.begin()
 
-    def kept(cell: Combination) -> Any:
-        return store.get(cell.name, lambda found: check_cell(found, cell, split, plan))
-
-    missing = [cell for cell in plan.cells() if kept(cell) is None]
+    missing = [cell for cell in plan.cells() if store.get(cell.name) is None]
     prepared: dict[Method, PreparedMethod] = {}  # for one name; targets may share hyper-parameters
     for cell in track(missing, "compare"):
         method = cell.method
@@ -172,21 +165,13 @@ def compare(
             prepared[method] = method.prepare(split.train, plan.delta)
         with log.step(f"compare {cell.name}"):
             store.put(cell.name, run(cell, prepared[method], split, plan))
-    finished = [(cell, kept(cell)) for cell in plan.cells()]
-    rows = [row for _, found in finished for row in _rows(found, plan.seeds)]
-    table, every = pd.DataFrame(rows, columns=list(COLUMNS)), [found for _, found in finished]
-    results = report.Results(
-        methods=plan.methods,
-        summary=summarise(every),
-        ratios=ratio_table(every, plan.methods),
-        bins={(cell.method.name, cell.epsilon): found["bins"] for cell, found in finished},
-        own={(cell.method.name, cell.epsilon): found["own"] for cell, found in finished},
-    )
-    frames = {"results": table, "summary": results.summary, "ratios": results.ratios}
-    for name, frame in frames.items():
-        with replacing(out / f"{name}.csv") as temporary:
-            temporary.write_bytes(csv_text(frame).encode())
-    report.write(out, split, results, settings)
+    every = [store.get(cell.name) for cell in plan.cells()]
+    rows = [row for found in every for row in _rows(found, plan.seeds)]
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    summary, ratios = summarise(every), ratio_table(every)
+    for name, frame in {"results": table, "summary": summary, "ratios": ratios}.items():
+        write(out / f"{name}.csv", csv_text(frame).encode())
+    report.write(out, split, plan.methods, summary, ratios, settings)
     return table
 
 
@@ -211,10 +196,7 @@ def run(
     Returns:
         "row", the values shared by the cell's runs, including the cost; "measures", each measure's
         value for every run; "records", for each of ``PAIRED`` the mean over the runs on each test
-        record; "bins", the data of a reliability diagram, averaged over the runs; "own", quantiles
-        at ``LEVELS`` of the panel records' ε, and "certified", the 99 % quantile of all records' ε
-        with confidence 1 − ``UNSURE``: None without a panel, or with too small a panel. If the
-        target cannot be reached, the row has the reason, and the rest is None.
+        record. If the target cannot be reached, the row has the reason, and the rest is None.
     """
     about, count = _about(cell, split), plan.runs(cell.method)
     start = time.perf_counter()
@@ -222,7 +204,7 @@ def run(
     def failed(reason: str) -> dict[str, Any]:
         seconds = time.perf_counter() - start
         row = {**about, "delta": plan.delta, "reason": reason, "seconds": seconds}
-        return {"row": row, **dict.fromkeys(_PARTS - {"row"})}
+        return {"row": row, "measures": None, "records": None}
 
     try:
         setting = prepared.calibrate(cell.epsilon)
@@ -233,27 +215,17 @@ def run(
     except FloatingPointError as error:
         return failed(f"training diverged: {error}")
     measured = _measured(cell.method, outcomes, split)
-    account = getattr(prepared, "account", None)
-    own = certified = None
-    if account is not None:
-        numbers, epsilon_of = account(setting).own_price(plan.delta)
-        own = quantiles.within(numbers, epsilon_of, LEVELS)
-        most = float(quantiles.quantile_certificate(numbers, UNSURE, 0.99))
-        certified = epsilon_of(most) if math.isfinite(most) else None
     row = {**about, "setting": setting, "seconds": time.perf_counter() - start}
     for outcome in outcomes:  # their costs are identical, but each is checked
         row |= price(outcome, cell.epsilon)
-    return {"row": row, **measured, "own": own, "certified": certified}
+    return {"row": row, **measured}
 
 
 def _measured(method: Method, outcomes: Sequence[Outcome], split: Split) -> dict[str, Any]:
-    """Return "measures", "records" and "bins" of :func:`run`, computed in batches of runs."""
+    """Return "measures" and "records" of :func:`run`, computed in batches of runs."""
     y, count = split.test.y.cpu(), len(outcomes)
     values: dict[str, list[float]] = {name: [] for name in MEASURES}
-    sums, bins = (
-        torch.zeros(len(PAIRED), len(y), dtype=torch.float64),
-        torch.zeros(BINS, 3).double(),
-    )
+    sums = torch.zeros(len(PAIRED), len(y), dtype=torch.float64)
     some = max(1, _AT_ONCE // (len(y) * len(next(iter(outcomes[0].latents.values())))))
     for first in range(0, count, some):
         probability = predict(method, outcomes[first : first + some], split)
@@ -261,76 +233,10 @@ def _measured(method: Method, outcomes: Sequence[Outcome], split: Split) -> dict
             values[name] += measure.of(probability, y).tolist()
         each = {"accuracy": correct(probability, y), "log_score": log_scores(probability, y)}
         sums += torch.stack([each[name].double().sum(0) for name in PAIRED])
-        bins += calibration(probability, y).sum(0)
     # Seven decimals keep the files small and exceed the precision of the estimates.
     means = zip(PAIRED, (sums / count).tolist(), strict=True)
     records = {name: [round(one, 7) for one in mean] for name, mean in means}
-    return {"measures": values, "records": records, "bins": (bins / count).tolist()}
-
-
-_PARTS = {"row", "measures", "records", "bins", "own", "certified"}
-_FAILED = {"delta", "reason", "seconds"}
-_REACHED = {"setting", "seconds"}
-_PRICED = {"epsilon", "delta", "certified", "reason", "accountant"}
-
-
-def check_cell(found: Any, cell: Combination, split: Split, plan: ComparisonPlan) -> None:
-    """Raise ValueError unless ``found`` is a result of :func:`run` for this cell."""
-    if not isinstance(found, dict) or found.keys() != _PARTS:
-        raise ValueError(f"it must be an object with {', '.join(sorted(_PARTS))}")
-    row, same, needed = found["row"], _about(cell, split), _FAILED
-    if found["measures"] is not None:
-        needed = _REACHED if cell.method.guarantee == NONE else _REACHED | _PRICED
-        _check_numbers("measures", found["measures"], MEASURES, plan.runs(cell.method))
-        _check_numbers("records", found["records"], PAIRED, len(split.test))
-        _check_figures(found["bins"], found["own"], found["certified"])
-    allowed = {*COLUMNS} - {*MEASURES, "seed"}
-    if not isinstance(row, dict) or not {*same, *needed} <= row.keys() <= allowed:
-        raise ValueError(f"row must be an object with {sorted({*same, *needed})}")
-    for name, value in row.items():
-        most = math.inf if row.get("certified") == NO else cell.epsilon
-        if not (value == same[name] if name in same else _fits(name, value, most)):
-            raise ValueError(f"{name} of the row cannot be {value!r}")
-
-
-def _check_numbers(part: str, found: Any, names: Iterable[str], count: int) -> None:
-    """Raise ValueError unless ``found`` has a list of valid numbers for each name."""
-    if not isinstance(found, dict) or found.keys() != {*names}:
-        raise ValueError(f"{part} must be an object with {', '.join(names)}")
-    for name, values in found.items():
-        least, most = (-_LOWEST, 0.0) if name == "log_score" else (0.0, 1.0)
-        whole = isinstance(values, list) and len(values) == count
-        if not whole or not all(type(v) is float and least <= v <= most for v in values):
-            raise ValueError(f"{part}: {name} must be {count} numbers from {least:g} to {most:g}")
-
-
-def _check_figures(bins: Any, own: Any, certified: Any) -> None:
-    """Raise ValueError unless a cell's figures can be drawn from these values."""
-
-    def numbers(value: Any, count: int) -> bool:
-        return (
-            isinstance(value, list)
-            and len(value) == count
-            and all(type(one) is float and one >= 0 for one in value)
-        )
-
-    if not isinstance(bins, list) or len(bins) != BINS or not all(numbers(b, 3) for b in bins):
-        raise ValueError(f"bins must be {BINS} lists of 3 numbers, got {bins!r}")
-    if own is not None and not numbers(own, len(LEVELS)):
-        raise ValueError(f"own must be {len(LEVELS)} numbers of at least 0, got {own!r}")
-    if certified is not None and not numbers([certified], 1):
-        raise ValueError(f"certified must be a number of at least 0, got {certified!r}")
-
-
-def _fits(name: str, value: Any, most: float) -> bool:
-    """Return whether a cell's column may hold this value; ε is limited to ``most``."""
-    if name == "certified":
-        return value in (YES, NO, WORST)
-    if name in ("reason", "accountant", "reliable"):
-        return isinstance(value, bool if name == "reliable" else str)
-    if type(value) is not float and (type(value) is not int or abs(value) >= 2**53):
-        return False
-    return name != "epsilon" or 0 < value <= most
+    return {"measures": values, "records": records}
 
 
 def _about(cell: Combination, split: Split) -> dict[str, Any]:
@@ -356,11 +262,11 @@ def predict(method: Method, outcomes: Sequence[Outcome], split: Split) -> Tensor
 def price(outcome: Outcome, target: float) -> dict[str, Any]:
     """Return an outcome's cost and how reliable it is.
 
-    An ε that is certified at a public temperature but exceeds the target gives an uncertified row,
-    because nothing is guaranteed at the target.
+    A Bayesian ε at a public temperature that exceeds the target gives an uncertified row, because
+    nothing is guaranteed at the target.
 
     Raises:
-        RuntimeError: if any other cost exceeds the target; such a row must never be written.
+        RuntimeError: if a worst-case ε exceeds the target; such a row must never be written.
     """
     cost = outcome.cost or Cost()
     paid = cost.bayesian or cost.worst_case
@@ -369,11 +275,11 @@ def price(outcome: Outcome, target: float) -> dict[str, Any]:
             raise RuntimeError(f"an outcome without a price was calibrated to epsilon={target}")
         return {}
     above = not paid.epsilon <= target
-    if above and not (paid.certified and math.isfinite(paid.epsilon)):
+    if above and (paid.kind is Kind.WORST_CASE or not math.isfinite(paid.epsilon)):
         raise RuntimeError(f"epsilon={paid.epsilon} lies above its target {target}")
     low = paid.epsilon < (1 - LANDING) * target
     note = "costs less than the target at the least noise that the method has" if low else ""
-    if paid.certified:
+    if paid.kind is not Kind.WORST_CASE:
         note = ABOVE.format(paid.epsilon) if above else PLANNED * low
     held = YES if paid.certified and not above else NO
     row: dict[str, Any] = {"epsilon": paid.epsilon, "delta": paid.delta}
@@ -387,7 +293,7 @@ def price(outcome: Outcome, target: float) -> dict[str, Any]:
     if known is None:
         return {**row, "accountant": paid.by}
     by = f"{known.conversion}, {known.estimator}, {several(known.sample_size, 'record')}"
-    return {**row, **asdict(known.diagnostics), "accountant": by}
+    return {**row, "skewness": known.skewness, "accountant": by}
 
 
 def _settings(

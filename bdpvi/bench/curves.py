@@ -20,7 +20,7 @@ GREY = "0.35"
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """One method's results.
 
     Attributes:
@@ -38,7 +38,7 @@ class Line:
     certified: bool = True
 
 
-def draw(axes: Axes, lines: Sequence[Line], without: float) -> None:
+def draw(axes: Axes, lines: Sequence[Curve], without: float) -> None:
     """Draw lines, and the score without privacy as a horizontal one."""
     axes.axhline(without, color=GREY, lw=1.2, ls="--", label="without privacy")
     for colour, line in zip(COLOURS, lines, strict=False):
@@ -79,19 +79,19 @@ def demonstration(rows: pd.DataFrame, delta: float) -> Figure:
     return figure
 
 
-def _lines(rows: pd.DataFrame, score: str) -> list[Line]:
+def _lines(rows: pd.DataFrame, score: str) -> list[Curve]:
     own = rows[rows["certified"].notna() & rows["epsilon"].notna()]
     lines = []
     for certified, some in own.groupby(own["certified"].astype(bool)):
         kind = "certified Bayesian DP" if certified else "Bayesian DP, not certified"
         lines.append(
-            Line(f"posterior draws, {kind}", _points(some, score),
+            Curve(f"posterior draws, {kind}", _points(some, score),
                  notes=[*some["method"].str.replace("temperature", "τ =")], bayesian=True,
                  certified=bool(certified))
         )  # fmt: skip
     others = rows[rows["certified"].isna() & rows["epsilon"].notna()]
     for method, some in others.groupby("method", sort=False):
-        lines.append(Line(f"{method}, worst-case DP", _points(some, score)))
+        lines.append(Curve(f"{method}, worst-case DP", _points(some, score)))
     return lines
 
 

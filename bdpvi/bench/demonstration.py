@@ -31,8 +31,8 @@ from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
 from bdpvi.datasets.dataset import Dataset, Split
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import predictive_means
-from bdpvi.privacy.book import Charge
 from bdpvi.privacy.cost import Cost
+from bdpvi.privacy.entry import Charge
 from bdpvi.tables.metrics import correct, log_scores
 
 TARGETS = (0.2, 0.5, 1.0, 2.0)

@@ -62,8 +62,7 @@ def describe(method: Method) -> dict[str, Any]:
     >>> describe(build("dp-gd", {"steps": 30}))["steps"]
     30
     """
-    # The method's name determines the guide.
-    return {name: value for name, value in to_json(method).items() if name != "guide"}
+    return dict(to_json(method))
 
 
 def load(data: str, path: Path = FILE) -> Chosen:
@@ -82,8 +81,8 @@ def load(data: str, path: Path = FILE) -> Chosen:
     if unknown:
         raise ValueError(f"{path}: {known!r} has unknown methods {sorted(unknown)}")
     try:
-        methods = {name: build(name, entries.get(owner(name), {})) for name in METHODS}
-        at = {n: _built_at(n, targets[owner(n)]) for n in METHODS if owner(n) in targets}
+        methods = {name: build(name, entries.get(name, {})) for name in METHODS}
+        at = {name: _built_at(name, there) for name, there in targets.items()}
     except ValueError as error:
         raise ValueError(f"{path}: {known!r}: {error}") from error
     return Chosen(known, how, methods, at)
@@ -97,15 +96,6 @@ def nearest(at: Mapping[float, Method], epsilon: float, otherwise: Method) -> Me
     100
     """
     return at[min(at, key=lambda e: abs(math.log(e / epsilon)))] if at else otherwise
-
-
-def owner(name: str) -> str:
-    """Return the method whose entry in the file holds this one's hyper-parameters.
-
-    >>> owner("dp-gd-bayesian"), owner("dp-gd")
-    ('dp-gd', 'dp-gd')
-    """
-    return getattr(METHODS[name], "settings_of", name)
 
 
 def _built_at(name: str, values: Any) -> dict[float, Method]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 from rich.box import MARKDOWN
 from rich.table import Table
 
@@ -19,114 +16,47 @@ from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.bench import figures
 from bdpvi.bench.headline import BEYOND, headline
 from bdpvi.bench.methods import SENTENCES, Method
-from bdpvi.bench.summary import BEST, EXPOSURE, NO, PAIRED, YES
+from bdpvi.bench.summary import BEST, PAIRED
 from bdpvi.datasets.dataset import Split
 from bdpvi.tables.metrics import MEASURES
 
 TEMPLATE = Path(__file__).with_name("report.html.j2")
-SECRET = "secret-record-epsilons.png"
-"""The one figure for the owner of the records only. It is not in the report."""
 EXPERIMENT = "An experiment: its seeds are public, so nothing here may be released"
 COLUMNS = (
     "method", "guarantee", "certified", "ε", "worst-case ε",
     "log score", "log score: sd", "log score: behind", "accuracy", "accuracy: sd",
     "accuracy: behind", "AUC", "calibration error", "above non-private", "gain kept",
 )  # fmt: skip
-MOST = 7
-"""Largest number of targets in the first table of a report, which has three other columns."""
-EXPOSED = ("method", "target ε", "ε", "largest", "99 %", "median", "largest / ε")
 RATIOS = (
     "method", "target ε", "certified", "worst-case ε", "measure", "against", "difference",
     "ratio of ε",
 )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class Results:
-    """The results of a comparison.
-
-    Attributes:
-        methods: the methods in the order of tables and figures.
-        summary: a row for each method and target, see
-            :func:`bdpvi.bench.summary.summarise`. Part of it is secret.
-        ratios: Bayesian rows compared with worst-case rows, see
-            :func:`bdpvi.bench.summary.ratio_table`.
-        bins: by method and target (inf without privacy), the count, the summed probabilities and
-            the summed targets of each bin, averaged over the runs; None where the target was not
-            reached.
-        own: likewise, the quantiles at ``LEVELS`` of the panel records' ε; None without a panel.
-            Secret.
-    """
-
-    methods: Sequence[Method]
-    summary: pd.DataFrame
-    ratios: pd.DataFrame
-    bins: Mapping[tuple[str, float], Sequence[Sequence[float]] | None]
-    own: Mapping[tuple[str, float], Sequence[float] | None]
-
-    @property
-    def targets(self) -> list[float]:
-        """Return the target ε of private methods, in increasing order."""
-        return sorted(self.summary["target_epsilon"].dropna().unique())
-
-
-def write(out: Path, split: Split, results: Results, settings: Mapping[str, Any]) -> None:
-    """Write the figures, and a self-contained ``report.html``.
-
-    Figures are ``headline``, ``curve`` and ``reliability``, each .png and .svg, and :data:`SECRET`
-    if a method has a panel of records.
-    """
-    drawn = pictures(results)
-    for name, figure in drawn.items():
-        for kind in ("png", "svg"):
-            with replacing(out / f"{name}.{kind}") as temporary:
-                figure.savefig(temporary, format=kind)
-    if any(own is not None for own in results.own.values()):
-        delta = results.summary["delta"].dropna().iloc[0]
-        with replacing(out / SECRET) as temporary:
-            figures.record_epsilons(results.methods, results.own, delta).savefig(
-                temporary, format="png"
-            )
-    whole = report(split, results, settings, drawn)
-    with replacing(out / "report.html") as temporary:
-        temporary.write_text(whole, encoding="utf-8")
-
-
-def pictures(results: Results) -> dict[str, Figure]:
-    """Return the figures that the report shows, by name; reliability is at the largest target."""
-    target = max(results.targets, default=math.inf)
-    rows = results.summary.to_dict("records")
-    titles = {
-        row["method"]: f"{_guarantee(row)}, target ε {target:g}"
-        + (f"\n{figures.NO_WORST_CASE}" if _worst_case(row) == "none" else "")
-        for row in rows
-        if row["target_epsilon"] == target
-    }
-    bins = {n: one for (n, epsilon), one in results.bins.items() if epsilon in (target, math.inf)}
-    return {
-        "headline": figures.headline(results.summary),
-        "curve": figures.curve(results.methods, results.summary),
-        "reliability": figures.reliability(results.methods, bins, titles),
-    }
-
-
-def report(
+def write(
+    out: Path,
     split: Split,
-    results: Results,
+    methods: Sequence[Method],
+    summary: pd.DataFrame,
+    ratios: pd.DataFrame,
     settings: Mapping[str, Any],
-    drawn: Mapping[str, Figure],
-) -> str:
-    """Return the report as one HTML page.
+) -> None:
+    """Write the figure, ``curve.png``, and a self-contained ``report.html``.
 
     Args:
+        out: the folder.
         split: the data of the comparison.
-        results: the results.
+        methods: the methods in the order of tables and figures.
+        summary: a row for each method and target, see :func:`bdpvi.bench.summary.summarise`.
+        ratios: Bayesian rows compared with worst-case rows, see
+            :func:`bdpvi.bench.summary.ratio_table`.
         settings: "methods", the hyper-parameters by name@ε, and "chosen", how they were found.
-        drawn: the figures "headline", "curve" and "reliability".
     """
-    methods, summary = results.methods, results.summary
+    figure = figures.curve(methods, summary)
+    with replacing(out / "curve.png") as temporary:
+        figure.savefig(temporary, format="png")
     labels = {method.name: method.label for method in methods}
-    return page.render(
+    whole = page.render(
         TEMPLATE,
         text=_text,
         flat=_flat,
@@ -135,25 +65,23 @@ def report(
         train=len(split.train),
         test=len(split.test),
         deltas=[f"{delta:g}" for delta in sorted(summary["delta"].dropna().unique())],
-        opening=page.svg(drawn["headline"]),
-        pictures={name: page.png(figure) for name, figure in drawn.items()},
-        overview=overview(summary, labels),
+        picture=page.png(figure),
         methods=methods,
         guarantees=list(dict.fromkeys(method.guarantee for method in methods)),
         sentences=SENTENCES,
         columns=COLUMNS,
-        tables=tables(results.summary, labels),
-        headline=headline(summary, results.ratios),
+        tables=tables(summary, labels),
+        headline=headline(summary, ratios),
         beyond=BEYOND,
         ratio_columns=RATIOS,
-        ratios=ratio_rows(results.ratios, labels),
-        exposed_columns=EXPOSED,
-        exposed=exposed_rows(summary, labels),
+        ratios=ratio_rows(ratios, labels),
         remarks=_remarks(summary, labels),
         chosen=settings["chosen"],
         preprocessing=split.train.preprocessing,
         settings={labels.get(n, n): table for n, table in _settings(settings["methods"]).items()},
     )
+    with replacing(out / "report.html") as temporary:
+        temporary.write_text(whole, encoding="utf-8")
 
 
 def tables(summary: pd.DataFrame, labels: Mapping[str, str]) -> dict[str, list[list[str]]]:
@@ -175,35 +103,6 @@ def tables(summary: pd.DataFrame, labels: Mapping[str, str]) -> dict[str, list[l
         heading: [_row(row, labels) for row in rows.to_dict("records")]
         for heading, rows in (parts or {"Without privacy": summary}).items()
     }
-
-
-def overview(summary: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]]:
-    """Return every method's log score at the targets; if there are many, the first and last ones.
-
-    Returns:
-        Rows of at most ten columns; the first row is the heading.
-    """
-    targets = sorted(summary["target_epsilon"].dropna().unique())
-    if len(targets) > MOST:
-        targets = [*targets[: MOST // 2], *targets[-(MOST - MOST // 2) :]]
-    rows = [["method", "guarantee", "certified", *(f"ε {t:g}" for t in targets)]]
-    for name, some in summary.groupby("method", sort=False):
-        own = some.set_index("target_epsilon")
-        free = own.index.isna().any()
-        scores = [own["log_score"].iloc[0] if free else own["log_score"].get(t) for t in targets]
-        rows.append([
-            labels.get(str(name), str(name)), str(own["guarantee"].iloc[0]), _where(own),
-            *(f"{score:.3f}" if pd.notna(score) else "not reached" for score in scores),
-        ])  # fmt: skip
-    return rows
-
-
-def _where(own: pd.DataFrame) -> str:
-    """Return the targets, from the index, at which a method's Bayesian ε is certified."""
-    found = own["certified"].dropna()
-    if set(found) == {YES, NO}:
-        return "at ε " + ", ".join(f"{target:g}" for target in found[found == YES].index)
-    return str(found.iloc[0]) if len(found) else ""
 
 
 def _row(row: Mapping[Any, Any], labels: Mapping[str, str]) -> list[str]:
@@ -228,30 +127,13 @@ def ratio_rows(ratios: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str
     shown = []
     for row in ratios.to_dict("records"):
         rival = f": {labels.get(row['rival'], row['rival'])}" if pd.notna(row["rival"]) else ""
-        against = (
-            BEST + rival if row["against"] == BEST else labels.get(row["against"], row["against"])
-        )
         ends = (row[f"difference{end}"] for end in ("", "_low", "_high"))
         shown.append([
             labels.get(row["method"], row["method"]), f"{row['target_epsilon']:g}",
-            _word(row["certified"]), _worst_case(row), MEASURES[row["measure"]].label, against,
+            _word(row["certified"]), _worst_case(row), MEASURES[row["measure"]].label, BEST + rival,
             _interval(*ends), row["shown"],
         ])  # fmt: skip
     return shown
-
-
-def exposed_rows(summary: pd.DataFrame, labels: Mapping[str, str]) -> list[list[str]]:
-    """Return single records' ε as text, in the order of :data:`EXPOSED`. Secret."""
-    rows = summary[summary["secret_largest_ratio"].notna()].to_dict("records")
-    return [
-        [
-            labels.get(row["method"], row["method"]), f"{row['target_epsilon']:g}",
-            _number(row["epsilon"]),
-            *(_number(row[f"secret_{name}_epsilon"]) for name in EXPOSURE),
-            f"{row['secret_largest_ratio']:.2f}",
-        ]
-        for row in rows
-    ]  # fmt: skip
 
 
 def _guarantee(row: Mapping[Any, Any]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
-from bdpvi.bench.methods import BaseRate, Method
+from bdpvi.bench.methods import BaseRate
 from bdpvi.bench.methods.dpvi import NonPrivate
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.ratios import REPEATS, Interval, ScoreTable, difference, epsilon_ratios
@@ -18,10 +18,6 @@ from bdpvi.tables.metrics import MEASURES
 
 PAIRED = ("log_score", "accuracy")
 """Measures that are means over records, so that methods can be compared record by record."""
-LEVELS = tuple(percent / 100 for percent in range(1, 101))
-"""Fractions of a panel's records at which the distribution of their own ε is kept."""
-EXPOSURE = {"largest": 1.0, "99": 0.99, "median": 0.5}
-"""Single records' ε, in columns ``secret_…_epsilon``: the fraction of records with at most this."""
 BEST = "best worst-case"
 YES, NO, WORST = "yes", "no", "—"
 """Whether a row's Bayesian ε is certified, and within its target; worst-case rows need not be."""
@@ -54,10 +50,6 @@ def summarise(found: Sequence[Found]) -> pd.DataFrame:
     ``kept`` is the share of logistic regression's gain in log score over the base rate, and
     ``ece_above`` the calibration error minus that of logistic regression; if it is not among the
     methods, both refer to variational inference without privacy.
-    ``secret_…_epsilon`` are the largest, the 99 % quantile and the median of the records' ε, and
-    the 99 % quantile of their population (``certified``, see
-    :func:`bdpvi.bayesian.accounting.quantiles.quantile_certificate`); ``secret_largest_ratio`` is
-    the largest over the row's ε.
 
     Args:
         found: the cells.
@@ -77,7 +69,7 @@ def summarise(found: Sequence[Found]) -> pd.DataFrame:
         row = {name: one["row"].get(name) for name in _COMMON}
         row["seeds"] = len(one["measures"]["accuracy"]) if one["measures"] else 0
         if one["measures"]:
-            row |= _measures(one) | _against_free(one, base, free) | _exposure(one)
+            row |= _measures(one) | _against_free(one, base, free)
             row |= _behind(one, [other for other in found if _class(other) == _class(one)])
         rows.append({**row, "seconds": one["row"]["seconds"]})
     return pd.DataFrame(rows, columns=[*_COMMON, "seeds", *_columns(), "seconds"])
@@ -89,8 +81,6 @@ def _columns() -> Iterator[str]:
         if name in PAIRED:
             yield from (f"{name}_behind", f"{name}_behind_low", f"{name}_behind_high")
     yield from ("kept", "ece_above")
-    yield from (f"secret_{name}_epsilon" for name in EXPOSURE)
-    yield from ("secret_certified_epsilon", "secret_largest_ratio")
 
 
 def scores(one: Found, measure: str) -> ScoreTable:
@@ -139,15 +129,6 @@ def _against_free(
     return {"kept": kept, "ece_above": now["ece"] - free["ece"]}
 
 
-def _exposure(one: Found) -> dict[str, float]:
-    if one["own"] is None:
-        return {}
-    at = {name: one["own"][LEVELS.index(level)] for name, level in EXPOSURE.items()}
-    found = {f"secret_{name}_epsilon": value for name, value in at.items()}
-    found["secret_certified_epsilon"] = math.nan if one["certified"] is None else one["certified"]
-    return {**found, "secret_largest_ratio": at["largest"] / one["row"]["epsilon"]}
-
-
 def _behind(one: Found, alike: Sequence[Found]) -> dict[str, float]:
     """Return a cell's difference from the best with its guarantee and target, if there is one."""
     found: dict[str, float] = {}
@@ -162,70 +143,43 @@ def _behind(one: Found, alike: Sequence[Found]) -> dict[str, float]:
     return found
 
 
-def ratio_table(
-    found: Sequence[Found], methods: Sequence[Method], repeats: int = REPEATS
-) -> pd.DataFrame:
+def ratio_table(found: Sequence[Found], repeats: int = REPEATS) -> pd.DataFrame:
     """Return Bayesian rows compared with worst-case rows: in score, and in ε for the same score.
 
     Each is compared with the best worst-case row at its target (``against`` is "best worst-case",
-    ``rival`` that row's method), and with the same mechanism under worst-case accounting, if there
-    is one (``against`` is its name). ``difference`` is how much higher the Bayesian row scores than
+    ``rival`` that row's method). ``difference`` is how much higher the Bayesian row scores than
     the rival, with a 95 % interval. ``ratio`` is the ε that the worst-case rows need for the same
     score over the Bayesian row's ε, see :func:`bdpvi.bench.ratios.epsilon_ratios`: 0 means at most
     ``least``, inf at least ``most``; ``shown`` has it in words. Unreliable rows are left out.
 
     Args:
         found: the cells.
-        methods: methods of the comparison.
         repeats: number of resamples of the test records for each interval.
     """
-    targets = sorted({one["row"]["target_epsilon"] for one in found} - {None})
     reached = [one for one in found if best([one], PAIRED[0])]
     worst = [one for one in reached if one["row"]["guarantee"] == WORST_CASE]
     bayesian = [one for one in reached if one["row"]["guarantee"] == BAYESIAN]
-    twins = _twins(methods)
     rows = []
-    for measure in PAIRED:
-        at = {t: [one for one in worst if one["row"]["target_epsilon"] == t] for t in targets}
-        first = {t: top for t, some in at.items() if (top := best(some, measure))}
-        groups = [(BEST, bayesian, first)]
-        for name, twin in twins.items():
-            own = [one for one in bayesian if one["row"]["method"] == name]
-            alike = {one["row"]["target_epsilon"]: one for one in worst
-                     if one["row"]["method"] == twin}  # fmt: skip
-            groups.append((twin, own, alike))
-        for against, some, curve in groups:
-            rows += _set_against(measure, against, some, curve, repeats)
+    for measure in PAIRED if bayesian else ():
+        at: dict[float, list[Found]] = {}
+        for one in worst:
+            at.setdefault(one["row"]["target_epsilon"], []).append(one)
+        curve = {target: best(some, measure) for target, some in at.items()}
+        first = {target: top for target, top in curve.items() if top is not None}
+        rows += _set_against(measure, bayesian, first, repeats) if first else []
     return pd.DataFrame(rows, columns=list(_RATIOS))
 
 
-def _twins(methods: Sequence[Method]) -> dict[str, str]:
-    """Map Bayesian methods' names to those of the same mechanisms under worst-case accounting.
-
-    Mechanisms with different models are different.
-    """
-    found = {}
-    for method in methods:
-        owner = getattr(method, "settings_of", None)
-        if any(other.name == owner and other.model == method.model for other in methods):
-            assert owner is not None
-            pair = (owner, method.name) if method.guarantee == WORST_CASE else (method.name, owner)
-            found[pair[0]] = pair[1]
-    return found
-
-
 def _set_against(
-    measure: str, against: str, rows: Sequence[Found], curve: Mapping[float, Found], repeats: int
+    measure: str, rows: Sequence[Found], curve: Mapping[float, Found], repeats: int
 ) -> list[dict[str, Any]]:
-    """Return the rows of :func:`ratio_table` for one curve of worst-case cells, by target."""
-    if not rows or not curve:
-        return []
+    """Return the rows of :func:`ratio_table` for the best worst-case cells, by target."""
     ours = [(one["row"]["epsilon"], scores(one, measure)) for one in rows]
     points = [(one["row"]["epsilon"], scores(one, measure)) for one in curve.values()]
     found = []
     for one, ratio in zip(rows, epsilon_ratios(ours, points, repeats), strict=True):
         row, rival = one["row"], curve.get(one["row"]["target_epsilon"])
-        entry: dict[str, Any] = {"measure": measure, "against": against, "shown": str(ratio)}
+        entry: dict[str, Any] = {"measure": measure, "against": BEST, "shown": str(ratio)}
         entry |= {name: row.get(name) for name in _COMMON if name in _RATIOS}
         if rival is not None:
             gap = difference(scores(one, measure), scores(rival, measure))

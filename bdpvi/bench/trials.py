@@ -1,29 +1,21 @@
-"""Configurations of a hyper-parameter search, and its finished trials in an Optuna journal.
-
-A search can resume from the journal file, and Optuna's own tools can show it.
-"""
+"""Configurations of a hyper-parameter search, and its finished trials."""
 
 from __future__ import annotations
 
 import copy
 import math
 import random
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations, product
 from operator import getitem
-from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi.bench.hyperparameters import Entry, build, describe
 from bdpvi.bench.methods import Method
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
 
 
 @dataclass(frozen=True)
@@ -45,92 +37,37 @@ class Trial:
 
 
 class Study:
-    """The finished trials of one method: an Optuna study of :attr:`Trial.score`.
+    """The finished trials of one method in one cross-validation, each a part of a checkpoint.
 
     Args:
-        file: the journal of all studies of a search; only its owner may read it.
+        kept: the checkpoint.
         name: the study's name.
         method: the method to tune.
         targets: number of scores of each trial.
 
     Raises:
-        ValueError: if the file is not a journal of this kind.
+        ValueError: if a part is no trial of this kind.
 
     >>> import tempfile
     >>> from bdpvi.bench.methods.dp_gd import DPGD
-    >>> file = Path(tempfile.mkdtemp()) / "journal.log"
-    >>> Study(file, "dp-gd", DPGD(), 2).add(Trial(describe(DPGD()), [0.5, 0.75]))
-    >>> Study(file, "dp-gd", DPGD(), 2).trials()[0].score
+    >>> kept = Checkpoint(tempfile.mkdtemp() + "/trials", {})
+    >>> Study(kept, "dp-gd", DPGD(), 2).add(Trial(describe(DPGD()), [0.5, 0.75]))
+    >>> Study(kept, "dp-gd", DPGD(), 2).trials[0].score
     0.625
     """
 
-    def __init__(self, file: Path, name: str, method: Method, targets: int) -> None:
-        import optuna
-        from optuna.storages.journal import JournalFileBackend
-
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.file, self.method, self.targets = file, method, targets
-        file.touch(mode=0o600)
-        content = file.read_bytes()
-        if not content.endswith(b"\n"):  # the machine stopped while a trial was written
-            file.write_bytes(content[: content.rfind(b"\n") + 1])
-        with self._named():
-            self._study = optuna.create_study(
-                storage=optuna.storages.JournalStorage(JournalFileBackend(str(file))),
-                study_name=name,
-                direction="maximize",
-                load_if_exists=True,
-            )
-
-    def trials(self) -> list[Trial]:
-        """Return all finished trials, in the order in which they were added.
-
-        Raises:
-            ValueError: if one cannot have been added here.
-        """
-        with self._named():
-            return [self._read(one.user_attrs) for one in self._study.trials]
+    def __init__(self, kept: Checkpoint, name: str, method: Method, targets: int) -> None:
+        self.kept, self.name, self.trials = kept, name, list[Trial]()
+        while (part := kept.get(f"{name}-{len(self.trials)}")) is not None:
+            trial = Trial(describe(build(method.name, part["entry"])), part["scores"])
+            if len(trial.scores) != targets:
+                raise ValueError(f"a trial of {name} must have {targets} scores")
+            self.trials.append(trial)
 
     def add(self, trial: Trial) -> None:
-        """Store a finished trial; only values in the method's space become parameters."""
-        from optuna.trial import create_trial
-
-        space, entry = distributions(self.method), trial.entry
-        named = {p: v for p in space if (v := value_at(entry, p)) in self.method.space[p]}
-        finished = create_trial(
-            params=named,
-            distributions={path: space[path] for path in named},
-            value=trial.score,
-            user_attrs=dict(vars(trial)),
-        )
-        with self._named():
-            self._study.add_trial(finished)
-
-    def _read(self, attributes: Mapping[str, Any]) -> Trial:
-        entry = describe(build(self.method.name, attributes["entry"]))
-        trial = Trial(entry, [float(one) for one in attributes["scores"]])
-        if len(trial.scores) != self.targets or not math.isfinite(trial.score):
-            raise ValueError(f"a trial must have {self.targets} finite scores")
-        return trial
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Name the file in any error that its content causes, in Optuna or here."""
-        try:
-            yield
-        except OSError:
-            raise
-        except Exception as error:
-            raise ValueError(
-                f"{self.file} is no journal of trials: {error!r}; delete it"
-            ) from error
-
-
-def distributions(method: Method) -> dict[str, BaseDistribution]:
-    """Return the method's space in Optuna's terms."""
-    from optuna.distributions import CategoricalDistribution
-
-    return {path: CategoricalDistribution(values) for path, values in method.space.items()}
+        """Store a finished trial."""
+        self.kept.put(f"{self.name}-{len(self.trials)}", vars(trial))
+        self.trials.append(trial)
 
 
 def value_at(entry: Entry, path: str) -> Any:
@@ -171,22 +108,19 @@ def configurations(
     >>> first["steps"] == DPGD().steps, second["steps"] in DPGD.space["steps"]
     (True, True)
     """
-    import optuna
-
     points = math.prod(len(values) for values in method.space.values())
     if count > points:
         raise ValueError(f"configurations={count} is more than the {points} that {method.name} has")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.RandomSampler(seed=zlib.crc32(f"{seed} {method.name}".encode()))
-    drawn, space = optuna.create_study(sampler=sampler), distributions(method)
+    chance = random.Random(f"{seed} {method.name}")
     entries: list[Entry] = []
     now = map(describe, (method, *at))
     for _ in range(1_000 * count):  # skip repeated and invalid points
         if len(entries) == count:
             return entries
-        entry = next(now, None) or _built(
-            method, replaced(describe(method), drawn.ask(space).params)
-        )
+        entry = next(now, None)
+        if entry is None:
+            drawn = {path: chance.choice(values) for path, values in method.space.items()}
+            entry = _built(method, replaced(describe(method), drawn))
         if entry is not None and entry not in entries:
             entries.append(entry)
     raise ValueError(
@@ -197,11 +131,11 @@ def configurations(
 def _built(method: Method, entry: Entry) -> Entry | None:
     """Return a configuration as read back from its method, None if it is invalid.
 
-    >>> from bdpvi.bench.methods.posterior import FullRankRelease as FullRank
-    >>> path, entry = "model.correlation", describe(FullRank())
-    >>> _built(FullRank(), replaced(entry, {path: 0.5})) is None  # no prior follows from the width
+    >>> from bdpvi.bench.methods.dp_gd import DPGD
+    >>> entry = describe(DPGD())
+    >>> _built(DPGD(), replaced(entry, {"tail": 2.0})) is None
     True
-    >>> _built(FullRank(), replaced(entry, {"model.limit": None})) == entry
+    >>> _built(DPGD(), replaced(entry, {"tail": entry["tail"]})) == entry
     True
     """
     try:

@@ -20,12 +20,12 @@ from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi._ground.progress import Track
 from bdpvi._ground.store import check_writable, json_text, read_json, replacing
 from bdpvi.bench.comparison import EPSILONS, check_epsilons, predict
-from bdpvi.bench.hyperparameters import FILE, Chosen, Entry, build, describe, owner
+from bdpvi.bench.hyperparameters import FILE, Chosen, Entry, build, describe
 from bdpvi.bench.methods import NONE, BaseRate, Method, PreparedMethod
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.trials import Study, Trial, configurations, refinement
 from bdpvi.datasets.dataset import Dataset, Split
 from bdpvi.datasets.split import folds
-from bdpvi.privacy.cost import Outcome
 from bdpvi.tables.metrics import OBJECTIVES, Measure
 
 _GOES_ON = {"refinements", "repeats", "finalists"}
@@ -130,14 +130,13 @@ def tune(
     at: dict[str, dict[float, Entry]] = {
         name: {epsilon: describe(method) for epsilon, method in values.items()}
         for name, values in chosen.at.items()
-        if owner(name) == name
     }
     for name, trials in found.items():
         if chosen.methods[name].guarantee != NONE:
             columns = zip(*(trial.scores for trial in trials), strict=True)
             firsts = [column.index(max(column)) for column in columns]
             at[name] = {e: trials[i].entry for e, i in zip(search.epsilons, firsts, strict=True)}
-    methods = {n: describe(method) for n, method in chosen.methods.items() if owner(n) == n}
+    methods = {name: describe(method) for name, method in chosen.methods.items()}
     entry = {
         "chosen": _story(train, chosen, search, best, floor),
         "methods": methods | {name: trial.entry for name, trial in best.items()},
@@ -170,13 +169,12 @@ def _searched(
     }
     kept = Checkpoint(folder, settings, "cells")
     kept.begin()
-    file = kept.folder / "journal.log"
     repeats = range(search.repeats)
     splits = [folds(train, search.folds, search.seed + repeat) for repeat in repeats]
 
     def study(name: str, repeat: int) -> Study:
         targets = 1 if chosen.methods[name].guarantee == NONE else len(search.epsilons)
-        return Study(file, f"{name}-{repeat}", chosen.methods[name], targets)
+        return Study(kept, f"{name}-{repeat}", chosen.methods[name], targets)
 
     def add(name: str, repeat: int, entry: Entry) -> None:
         method = build(name, entry)
@@ -187,24 +185,24 @@ def _searched(
     studies = {(name, repeat): study(name, repeat) for name in names for repeat in repeats}
     first = search.configurations
     for words, effort in (("tune", first), ("refine", first + search.refinements)):
-        turns = [n for n in names for _ in range(effort - len(studies[n, 0].trials()))]
+        turns = [n for n in names for _ in range(effort - len(studies[n, 0].trials))]
         for name in track(turns, words):
             at = chosen.at.get(name, {}).values()
-            entry = proposal(chosen.methods[name], studies[name, 0].trials(), search, at)
+            entry = proposal(chosen.methods[name], studies[name, 0].trials, search, at)
             if entry is not None:
                 add(name, 0, entry)
-    finalists = {name: _finalists(studies[name, 0].trials(), search) for name in names}
+    finalists = {name: _finalists(studies[name, 0].trials, search) for name in names}
     missing = [
         (name, repeat, entry)
         for (name, repeat), one in studies.items()
         for entry in finalists[name]
-        if entry not in [trial.entry for trial in one.trials()]
+        if entry not in [trial.entry for trial in one.trials]
     ]
     for job in track(missing, "repeat"):
         add(*job)
 
     def whole(name: str, entry: Entry) -> Trial:
-        everywhere = (t for repeat in repeats for t in studies[name, repeat].trials())
+        everywhere = (t for repeat in repeats for t in studies[name, repeat].trials)
         return _mean(entry, [t.scores for t in everywhere if t.entry == entry])
 
     return {name: [whole(name, entry) for entry in finalists[name]] for name in names}

@@ -13,7 +13,7 @@ from bdpvi._ground.outputs import several
 from bdpvi.commands.options import Json
 
 if TYPE_CHECKING:
-    from bdpvi.privacy.book import Entry
+    from bdpvi.privacy.entry import Entry
     from bdpvi.privacy.ledger import Ledger
 
 
@@ -84,7 +84,7 @@ def _repaired(place: Path, kept: Ledger, charge: list[str] | tuple[()]) -> int:
 
 
 def _charge(text: str, of: str) -> Entry:
-    from bdpvi.privacy.book import Charge, Entry, TemperatureOrigin
+    from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
 
     try:
         draws, temperature = text.split(",")
@@ -98,13 +98,13 @@ def _print(
     place: Path, as_json: bool, *, delta: float | None, html: Path | None, added: int | None = None
 ) -> None:
     from bdpvi.bayesian import storage
-    from bdpvi.releases.account import Account
+    from bdpvi.releases.account import Statement
 
     kept = storage.open_ledger(place)
     book = kept.book()
     if delta is None:
         delta = book.budget.delta if book.budget else 1e-5
-    made = Account(book, delta)
+    made = Statement(book, delta)
     if html is not None:
         store.write(html, made.page().encode())
     if as_json:

@@ -280,7 +280,7 @@ class Counting:
             fraction: of the rows, held out for the report, whose numbers the secret folder gets.
         """
         from bdpvi.datasets.records import Held, Spread
-        from bdpvi.privacy.cost import Assumption
+        from bdpvi.privacy.assumptions import Assumption
         from bdpvi.releases.persons import OTHER_PEOPLE
         from bdpvi.synthesis.order import counted
         from bdpvi.synthesis.released import Synthesis, as_read

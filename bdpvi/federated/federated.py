@@ -23,9 +23,11 @@ from bdpvi._ground.host import on_host
 from bdpvi._ground.outputs import several
 from bdpvi.bayesian.accounting.accountant import cost_of
 from bdpvi.federated.rounds import PUBLIC, Observer, Rounds
-from bdpvi.privacy.cost import Assumption, Bound, Cost
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.cost import Bound, Cost
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.privacy.worst_case import epsilon
 from bdpvi.releases.steps import Steps
 
@@ -70,7 +72,7 @@ class Released:
 
     def distances(self, clients: int) -> Tensor:
         """Return how far each client moved the sum, over C, (clients,), 1 where unknown: for
-        :class:`~bdpvi.privacy.events.NormCounts`."""
+        :class:`~bdpvi.privacy.norms.NormCounts`."""
         found = torch.ones(clients, dtype=torch.float64)
         for client, norm in self.norms.items():
             found[client] = norm

@@ -22,7 +22,7 @@ from bdpvi.federated.federated import Federation, Released
 from bdpvi.federated.federated import Message as Answer
 from bdpvi.federated.rounds import PUBLIC, Observer, Rounds
 from bdpvi.privacy.cost import Bound, Cost
-from bdpvi.privacy.events import NormCounts
+from bdpvi.privacy.norms import NormCounts
 
 try:
     from flwr.app import (

@@ -31,8 +31,8 @@ from bdpvi.models.reachable import check_reach
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.keys import Key
 from bdpvi.programs.arguments import Arguments
-from bdpvi.programs.descent import GradientClip, clipped_sum, move, unchanged
-from bdpvi.programs.program import Draw, Program
+from bdpvi.programs.descent import GradientClip, clipped_sum, move
+from bdpvi.programs.program import Draw, Program, unchanged
 from bdpvi.programs.reading import read
 from bdpvi.programs.sources import RecordBatch, at
 

@@ -21,7 +21,8 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Relation
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.events import UNITS, NormCounts, SampledGaussian
+from bdpvi.privacy.events import UNITS, SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, calibrate
 from bdpvi.releases.clipping import clip_of, clipped_sum
 from bdpvi.releases.noisy_sum import NoisySum

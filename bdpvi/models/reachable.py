@@ -122,44 +122,50 @@ def reachable(**roots: Any) -> Iterator[tuple[str, Any]]:
         left.extend(_next(way, one))
 
 
-def _next(way: str, one: Any) -> Iterator[tuple[str, Any]]:
+def _next(way: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an object refers to."""
-    if isinstance(one, partial):
-        yield way, one.func
-        yield from _entries(f"{way}, its argument ", one.args)
-        yield from ((f"{way}, its argument {name}", value) for name, value in one.keywords.items())
-    elif isinstance(one, types.MethodType | types.BuiltinMethodType | types.MethodWrapperType):
-        yield from ((way, part) for part in (getattr(one, "__func__", None), one.__self__))
-    elif isinstance(one, types.FunctionType):
-        yield from _of_function(way, one)
-    elif isinstance(one, types.FrameType):
-        yield from ((f"{way}, its variable {name}", v) for name, v in one.f_locals.items())
-    elif isinstance(one, types.GeneratorType):
-        yield way, one.gi_frame
-    elif isinstance(one, weakref.ref):
-        yield way, one()
-    elif isinstance(one, dict | types.MappingProxyType):
-        pairs = zip(range(_LONG), dict(one).items(), strict=False)
-        yield from ((f"{way}[{_shown(key)}]", value) for _, (key, value) in pairs)
-        yield from _attributes(way, one)
-    elif isinstance(one, _MANY_OF) and _numbers(one) is None:
-        yield from _entries(way, one)
-        yield from _attributes(way, one)
-    elif isinstance(one, np.ndarray) and one.dtype == object:
-        yield from _entries(way, one.flat)
-    elif isinstance(one, type):
-        if not _installed(one.__module__):
-            own = [
-                (name, value) for name, value in vars(one).items() if name != "__init__"
-            ]  # has run
-            yield from ((f"{way}.{name}", value) for name, value in own)
-            yield from ((way, base) for base in one.__bases__)
-    elif isinstance(one, staticmethod | classmethod):
-        yield way, one.__func__
-    elif isinstance(one, property | cached_property):
-        yield way, getattr(one, "fget", None) or getattr(one, "func", None)
-    elif not isinstance(one, types.ModuleType) and not _is_table(one):
-        yield from _attributes(way, one)
+    for kinds, parts in _PARTS:
+        if isinstance(value, kinds):
+            return parts(way, value)
+    return iter(()) if _is_frame(value) else _attributes(way, value)
+
+
+def _of_partial(way: str, value: partial[Any]) -> Iterator[tuple[str, Any]]:
+    yield way, value.func
+    yield from _entries(f"{way}, its argument ", value.args)
+    yield from ((f"{way}, its argument {name}", one) for name, one in value.keywords.items())
+
+
+def _of_method(way: str, value: Any) -> Iterator[tuple[str, Any]]:
+    yield from ((way, part) for part in (getattr(value, "__func__", None), value.__self__))
+
+
+def _of_frame(way: str, value: types.FrameType) -> Iterator[tuple[str, Any]]:
+    yield from ((f"{way}, its variable {name}", one) for name, one in value.f_locals.items())
+
+
+def _of_mapping(way: str, value: Any) -> Iterator[tuple[str, Any]]:
+    for key, one in islice([*dict(value).items()], _LONG):
+        yield f"{way}[{_shown(key)}]", one
+    yield from _attributes(way, value)
+
+
+def _of_many(way: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if _numbers(value) is None:
+        yield from _entries(way, value)
+    yield from _attributes(way, value)
+
+
+def _of_array(way: str, value: np.ndarray) -> Iterator[tuple[str, Any]]:
+    if value.dtype == object:
+        yield from _entries(way, value.flat)
+
+
+def _of_type(way: str, value: type) -> Iterator[tuple[str, Any]]:
+    if not _installed(value.__module__):
+        own = [item for item in vars(value).items() if item[0] != "__init__"]  # has run
+        yield from ((f"{way}.{name}", one) for name, one in own)
+        yield from ((way, base) for base in value.__bases__)
 
 
 def _of_function(way: str, one: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -219,6 +225,25 @@ def _attributes(way: str, one: Any) -> Iterator[tuple[str, Any]]:
 def _entries(way: str, one: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     some = [*islice(one, _LONG)]  # at once: another thread may change a queue meanwhile
     return ((f"{way}[{at}]", value) for at, value in enumerate(some))
+
+
+_PARTS: tuple[tuple[Any, Callable[[str, Any], Iterator[tuple[str, Any]]]], ...] = (
+    (partial, _of_partial),
+    (types.MethodType | types.BuiltinMethodType | types.MethodWrapperType, _of_method),
+    (types.FunctionType, _of_function),
+    (types.FrameType, _of_frame),
+    (types.GeneratorType, lambda way, value: iter([(way, value.gi_frame)])),
+    (weakref.ref, lambda way, value: iter([(way, value())])),
+    (dict | types.MappingProxyType, _of_mapping),
+    (_MANY_OF, _of_many),
+    (np.ndarray, _of_array),
+    (type, _of_type),
+    (staticmethod | classmethod, lambda way, value: iter([(way, value.__func__)])),
+    (property, lambda way, value: iter([(way, value.fget)])),
+    (cached_property, lambda way, value: iter([(way, value.func)])),
+    (types.ModuleType | Tensor, lambda way, value: iter(())),
+)
+"""What objects of each kind refer to; the first kind counts."""
 
 
 def _shown(key: Any) -> str:

@@ -31,7 +31,7 @@ from bdpvi.networks.refusals import (
     check_optimizer,
     check_rehearsed,
 )
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.solve import smallest

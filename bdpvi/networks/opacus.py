@@ -27,8 +27,10 @@ from bdpvi.networks.gradients import Loss, RecordGradients, forked, trainable
 from bdpvi.networks.records import IndexedRecords, Source, check_panel_size
 from bdpvi.networks.refusals import check_loss, check_module
 from bdpvi.privacy import worst_case
-from bdpvi.privacy.cost import Assumption, Cost, Exposure
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.cost import Cost, Exposure
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.releases.clipping import MARGIN
 
 MECHANISM = "bdp"

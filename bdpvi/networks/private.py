@@ -25,8 +25,9 @@ from bdpvi.networks.records import IndexedRecords
 from bdpvi.networks.refusals import check_frozen
 from bdpvi.noise.secure import stir
 from bdpvi.privacy.cost import Bound, Cost, Exposure
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.releases.clipping import MARGIN, clip_of
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.steps import Steps
@@ -40,6 +41,7 @@ class Private:
 
     Attributes:
         module, optimizer: as given.
+        mechanism: rate, clip, noise multiplier, number of records and seed, for all steps.
         batch: positions in the data of the records in the last batch, (B,).
     """
 
@@ -57,7 +59,7 @@ class Private:
     ) -> None:
         module = gradients.module
         self.module, self.optimizer = module, optimizer
-        self._mechanism = mechanism
+        self.mechanism = mechanism
         self.batch = torch.zeros(0, dtype=torch.int64)
         self._gradients, self._charged = gradients, charged
         self._data, self._counted = data, counted
@@ -68,11 +70,6 @@ class Private:
         self._versions = self._now()
         self._stopped = ""
         self._told = False
-
-    @property
-    def mechanism(self) -> NoisySum:
-        """Rate, clip, noise multiplier, number of records and seed, for all steps."""
-        return self._mechanism
 
     @property
     def ledger(self) -> Ledger:
@@ -87,7 +84,7 @@ class Private:
     def __getstate__(self) -> dict[str, Any]:
         # A copy draws its own coins: two steps on one batch cost more than two steps on independent
         # batches.
-        return {**self.__dict__, "_mechanism": replace(self._mechanism)}
+        return {**self.__dict__, "mechanism": replace(self.mechanism)}
 
     def step(self) -> None:
         """Charge a step, then take it: Poisson batch, clipped gradients, noise, optimiser.
@@ -192,8 +189,8 @@ class Private:
             clip_of("max_grad_norm", max_grad_norm)
         made = copy(self)
         chosen: dict[str, Any] = {name: one for name, one in given.items() if one is not None}
-        made._mechanism = replace(self._mechanism, **chosen)
-        made._charged = self._charged.next(made._mechanism.event(1), steps)
+        made.mechanism = replace(self.mechanism, **chosen)
+        made._charged = self._charged.next(made.mechanism.event(1), steps)
         made._norms = None if self._counted is None else NormCounts.none(self._counted.ids)
         return made
 

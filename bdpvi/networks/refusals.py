@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from bdpvi._ground.checkpoint import reread
 from bdpvi._ground.outputs import several
 from bdpvi.networks.gradients import Batch, Loss, call, entered, trainable
-from bdpvi.networks.trial import TrialRun, still
+from bdpvi.networks.preflight import TrialRun, still
 
 INSTEAD = (
     "use GroupNorm or LayerNorm instead, or freeze its statistics: layer.eval(), if they come from "

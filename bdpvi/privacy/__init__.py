@@ -5,17 +5,19 @@ from typing import TYPE_CHECKING
 from bdpvi._ground.lazy import lazy
 
 if TYPE_CHECKING:
-    from bdpvi.privacy.book import Charge
+    from bdpvi.privacy.assumptions import Assumption
     from bdpvi.privacy.conceivable import Influence
-    from bdpvi.privacy.cost import Assumption, Exposure
+    from bdpvi.privacy.cost import Exposure
+    from bdpvi.privacy.entry import Charge
     from bdpvi.privacy.groups import group
 else:
     __getattr__ = lazy(
         __name__,
         {
-            "book": ("Charge",),
+            "entry": ("Charge",),
             "conceivable": ("Influence",),
-            "cost": ("Assumption", "Exposure"),
+            "assumptions": ("Assumption",),
+            "cost": ("Exposure",),
             "groups": ("group",),
         },
     )

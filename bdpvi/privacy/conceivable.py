@@ -50,12 +50,11 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.privacy import conversions
+from bdpvi.privacy.event import WITHOUT
 from bdpvi.privacy.inversion import LogMgf, largest_bound
 
 SLACK = 0.02
 """Relative increase of the maximum that the search finds."""
-WITHOUT = "D′‖D"
-"""The direction of a divergence of the neighbour from the data."""
 _ORDERS = torch.logspace(-1, 5, 481, dtype=torch.float64, device="cpu")
 _POINTS = 17
 """Points of the search in each of φ, ψ and w."""

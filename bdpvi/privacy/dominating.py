@@ -53,11 +53,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.loss_bounds import Array, Deltas
 from bdpvi.privacy.loss_distribution import deltas_together
-from bdpvi.privacy.perturbed_loss import Loss, gaussian_delta
-from bdpvi.privacy.perturbed_objective import reach
+from bdpvi.privacy.perturbed_loss import MinimumLoss, gaussian_delta
+from bdpvi.privacy.perturbed_objective import PerturbedObjective, reach
 from bdpvi.privacy.sampled_steps import LEAST_NOISE
 from bdpvi.privacy.solve import smallest
 
@@ -89,11 +89,11 @@ def within(price: PerturbedObjective, curvature: float, residual: float) -> Pert
     made = replace(price, curvature=curvature, residual=residual)
     if residual == 1:
         return made
-    loss = Loss.of(price)
+    loss = price.loss
     epsilon, most = _below(loss.delta, loss.mu, reach(loss))
 
     def excess(noise: float) -> float:
-        return float((Loss.of(replace(made, noise_multiplier=noise)).delta(epsilon) / most).max())
+        return float((replace(made, noise_multiplier=noise).loss.delta(epsilon) / most).max())
 
     guess, noise = residual * price.noise_multiplier, price.noise_multiplier
     with suppress(ArithmeticError):  # the bound is far off: noise as without a clip
@@ -125,7 +125,7 @@ def steps_within(
     if run.rate == 1:
         return replace(run, noise_multiplier=math.sqrt(run.steps) * price.noise_multiplier)
     mu = rows / price.noise_multiplier
-    loss = Loss(mu, 0.0, 1.0)
+    loss = MinimumLoss(mu, 0.0, 1.0)
     epsilon, most = _below(lambda e: gaussian_delta(e, mu**2) + spare, mu, reach(loss))
     most[-1] = spare
 

@@ -1,10 +1,14 @@
-"""Releases as frozen data: everything an accountant needs to compute their cost."""
+"""Noisy sums over samples, choices by noisy scores, and outputs that rarely reveal a record."""
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,161 +16,15 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Relation, Scope
-from bdpvi.privacy.conceivable import WITHOUT as WITHOUT
-from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.conversions import INTEGER_ORDERS, Orders
+from bdpvi.privacy.event import SAMPLED, WITH, WITHOUT, Event
+from bdpvi.privacy.norms import LARGEST, NormCounts
 
-WITH = "D‖D′"
-"""The direction of a divergence from the neighbour; WITHOUT is the reverse."""
 UNITS = ("record", "client")
-LARGEST: Mapping[Relation, float] = {
-    Relation.ADD_OR_REMOVE: 1.0,
-    Relation.REPLACE: 2.0,
-    Relation.ZERO_OUT: 1.0,
-}
-"""The sensitivity of a sum of vectors clipped to norm 1, by relation."""
-LEVELS = torch.arange(1, 65, dtype=torch.float64, device="cpu") / 64
-"""64 levels; rounding up to them adds at most 1/64 of the clip to a sensitivity."""
-
-
-class Event(Protocol):
-    """Anything that an accountant can charge.
-
-    An accountant knows events by their type.
-    """
-
-    @property
-    def records(self) -> Mapping[str, Tensor]:
-        """The ids of the records, (m,), by direction, such as "remove D‖D′".
-
-        Costs of several events add up record by record, so all events of one relation share the
-        names of directions and the records.
-        """
-
-    @property
-    def orders(self) -> Orders | None:
-        """The only orders λ at which the cost is known; None if it is known at every λ > 0."""
-
-    @property
-    def rounding(self) -> float:
-        """Total variation between the release and the exact one that was priced; see
-        :mod:`bdpvi.bayesian.neighbours.rounding`."""
-
-    @property
-    def from_data(self) -> bool:
-        """Whether a number that should be public was computed from the records."""
-
-
-@dataclass(frozen=True, eq=False)
-class NormCounts:
-    """The number of steps that each record's clipped norm spent at each level.
-
-    A record's cost depends on nothing else. Norms are rounded up to a few levels, so that no cost
-    is too small and memory does not grow with the steps.
-
-    Attributes:
-        ids: ids of the reference records, (m,) int64; of pairs, if one record is replaced.
-        counts: number of steps of each record at each level, (m, L) int64. Secret.
-        levels: in units of the clip, (L,), increasing. The last is the largest that clipping
-            permits: 1, or 2 if records are replaced.
-        scope: STATIC for norms that depend on the record only; PATH for norms observed during
-            training, such as gradient norms.
-
-    Raises:
-        ValueError: if shapes do not agree, levels do not increase from above 0 to 1 or 2, or counts
-            are not whole numbers with the same total for all records.
-
-    >>> counts = NormCounts.none(torch.arange(3), torch.tensor([0.5, 1.0]))
-    >>> for norms in ([0.0, 0.5, 0.6], [0.1, 0.7, 30.0]):
-    ...     counts = counts.add(torch.tensor(norms))
-    >>> counts.counts.tolist(), counts.steps
-    ([[2, 0], [1, 1], [0, 2]], 2)
-    """
-
-    ids: Tensor
-    counts: Tensor
-    levels: Tensor = LEVELS
-    scope: Scope = Scope.PATH
-
-    def __post_init__(self) -> None:
-        validate.choice("scope", self.scope, [Scope.STATIC.value, Scope.PATH.value])
-        object.__setattr__(self, "scope", Scope(self.scope))
-        if self.levels.ndim != 1 or len(self.levels) == 0:
-            raise ValueError(f"levels must have shape (L,), got {tuple(self.levels.shape)}")
-        levels = self.levels.cpu().double()
-        rises = levels.diff(prepend=levels.new_zeros(1)) > 0
-        validate.every("levels", levels, rises, "increase, from above 0")
-        object.__setattr__(self, "levels", levels)
-        if levels[-1] not in LARGEST.values():
-            raise ValueError(
-                "levels must end at the largest sensitivity in units of the clip, 1, or to replace "
-                f"a record 2, got {levels[-1].item()}"
-            )
-        counts, shape = self.counts, (len(self.ids), len(levels))
-        if counts.shape != shape:
-            raise ValueError(
-                f"counts must have shape (records, levels) = {shape}, got {tuple(counts.shape)}"
-            )
-        if counts.is_floating_point() or counts.is_complex():
-            raise ValueError(f"counts must be whole numbers, got dtype {counts.dtype}")
-        if len(counts) < 3:
-            raise ValueError(
-                f"ids has {several(len(counts), 'record')}; an estimate needs at least 3"
-            )
-        validate.every("counts", counts, counts >= 0, "be at least 0")
-        rule = f"add up to steps={self.steps} in every row: charge each record in each step"
-        validate.every("counts", counts.sum(1), counts.sum(1) == self.steps, rule)
-
-    @classmethod
-    def none(cls, ids: Tensor, levels: Tensor = LEVELS, scope: Scope = Scope.PATH) -> NormCounts:
-        """Return the counts before the first step."""
-        return cls(ids, torch.zeros(len(ids), len(levels), dtype=torch.int64), levels, scope)
-
-    @property
-    def steps(self) -> int:
-        """The number of counted steps."""
-        return int(self.counts[0].sum())
-
-    def add(self, norms: Tensor, steps: int = 1) -> NormCounts:
-        """Return the counts after one more step, or several.
-
-        Args:
-            norms: norms of the records' gradients in units of the clip, (m,), before or after
-                clipping; of the differences, if records are replaced. Each is rounded up to a
-                level. Norms above the last level count there, as clipping bounds them.
-            steps: number of steps with these norms.
-
-        Raises:
-            ValueError: if the shape is wrong, or a norm is not finite or below 0.
-        """
-        if norms.shape != (len(self.counts),):
-            raise ValueError(
-                f"norms must have shape ({len(self.counts)},), got {tuple(norms.shape)}"
-            )
-        norms = norms.detach().to("cpu", torch.float64)
-        holds = (norms >= 0) & norms.isfinite()
-        validate.every("norms", norms, holds, "be finite and at least 0")
-        at = torch.bucketize(norms.clamp(max=float(self.levels[-1])), self.levels)
-        more = torch.nn.functional.one_hot(at, len(self.levels))
-        return replace(self, counts=self.counts + validate.positive_int("steps", steps) * more)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of counts on a path, for ``NormCounts(**state)``. Secret."""
-        return {"ids": self.ids, "counts": self.counts, "levels": self.levels}
-
-    def add_largest(self, steps: int = 1) -> NormCounts:
-        """Return the counts after steps at the largest norm for all records, for unknown norms.
-
-        Raises:
-            ValueError: if ``steps`` is negative.
-        """
-        counts = self.counts.clone()
-        counts[:, -1] += validate.positive_int("steps", steps, least=0)
-        return replace(self, counts=counts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampledGaussian:
+class SampledGaussian(Event):
     """Steps, each of which releases a clipped sum over a Poisson sample plus Gaussian noise.
 
     An example is a run of DP-SGD. At rate 1, one step is any noisy sum that is no worse than a
@@ -208,7 +66,8 @@ class SampledGaussian:
     rows: int = field(default=1, metadata={"absent": 1})
 
     orders: ClassVar[Orders] = INTEGER_ORDERS
-    from_data: ClassVar[bool] = False
+    losses: ClassVar[str] = "counts"
+    what: ClassVar[str] = "steps with seen coins of clients have no known cost"
 
     def __post_init__(self) -> None:
         if validate.positive_int("rows", self.rows) > 1 and self.rate * self.presence == 1:
@@ -253,6 +112,73 @@ class SampledGaussian:
         ids = torch.zeros(0, dtype=torch.int64) if self.norms is None else self.norms.ids
         return {f"{kind} {way}": ids for way in (WITH, WITHOUT)}
 
+    @property
+    def on_path(self) -> bool:
+        """Whether its norms were observed during training."""
+        return self.norms is not None and self.norms.scope is Scope.PATH
+
+    @property
+    def form(self) -> str:
+        """A loss distribution, unless every step uses all records."""
+        return "" if self.rate == self.presence == 1 else SAMPLED
+
+    @property
+    def squared_distance(self) -> float:
+        """μ² of all steps, if every one uses all records; else 0."""
+        moved = 0.0 if self.form else self.largest / self.noise_multiplier
+        return self.steps * moved * moved  # ** 2 would raise where this is +inf
+
+    @property
+    def run(self) -> SampledGaussian:
+        """All steps, for the largest sensitivity."""
+        return self.at(self.largest, self.steps)
+
+    def cost(self, direction: str, order: Tensor) -> Tensor:
+        """Return each record's log-moments, by its norms."""
+        from bdpvi.privacy.sampled_moments import seen_coin_cost, subsampled_gaussian_cost
+
+        if self.norms is None:
+            return order.new_zeros(len(order), 0)
+        one = subsampled_gaussian_cost(self.norms.levels, self.noise_multiplier, self.rate, order)
+        return seen_coin_cost(one, self.presence) @ self.norms.counts.to(one).T
+
+    def for_rows(self, rows: int) -> Event:
+        """Return the steps as they count for k rows.
+
+        For k rows a Gaussian mechanism of distance μ costs at most what one of distance kμ costs
+        for one row (Dong, Roth and Su 2022, Theorem 2.14). Steps that sample rows are those of k
+        rows, :func:`.loss_distribution.step`.
+        """
+        alone = self if self.norms is None else replace(self, norms=None)
+        if rows == 1:
+            return alone
+        if self.presence < 1:
+            return super().for_rows(rows)
+        if self.rate < 1:
+            return replace(alone, rows=rows * self.rows)
+        return replace(alone, noise_multiplier=self.noise_multiplier / rows)
+
+    def times(self, count: int) -> tuple[Event, ...]:
+        """Return as many steps in one event."""
+        if count == 1 and self.norms is None:
+            return (self,)
+        steps, rounding = count * self.steps, count * self.rounding
+        return (replace(self, steps=steps, rounding=rounding, norms=None),)
+
+    def total(self) -> Total:
+        """Return the sum of steps that are alike."""
+        return Total(self)
+
+    def with_noise(self, scale: float) -> SampledGaussian:
+        """Return it with ``scale`` times the noise."""
+        return replace(self, noise_multiplier=self.noise_multiplier * scale, norms=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it without the panel's norms, which are secret."""
+        content = super().to_dict()
+        del content["norms"]
+        return content
+
     def at(self, level: float, steps: int = 1) -> SampledGaussian:
         """Return the steps for a record of sensitivity ``level``, as steps of sensitivity 1."""
         return SampledGaussian(
@@ -264,8 +190,61 @@ class SampledGaussian:
         )
 
 
+_LARGEST = sys.float_info.max
+"""What an infinite distance counts as: its sum is an OverflowError, and never an ε."""
+
+
 @dataclass(frozen=True)
-class ExponentialMechanism:
+class Total:
+    """Steps whose numbers, or whose squared distances, add up.
+
+    The squared distances of Gaussian mechanisms do (Dong, Roth and Su 2022, Corollary 2). Sums are
+    exact: no order of charges changes a bit.
+
+    Attributes:
+        first: one of them.
+        steps: number of steps.
+        precision: sum of their squared distances.
+        rounding: sum of theirs.
+        equal: whether all are equal.
+    """
+
+    first: SampledGaussian
+    steps: int = 0
+    precision: Fraction = Fraction(0)
+    rounding: Fraction = Fraction(0)
+    equal: bool = True
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What events that are alike share."""
+        one = self.first
+        noise = one.noise_multiplier if one.form else 0.0
+        return one.relation.value, one.unit, one.rate, one.presence, one.rows, noise
+
+    def plus(self, one: SampledGaussian, count: int) -> Total:
+        """Return them with another, repeated."""
+        steps = count * one.steps
+        return Total(
+            self.first,
+            self.steps + steps,
+            self.precision + steps * Fraction(min(1 / one.noise_multiplier, _LARGEST)) ** 2,
+            self.rounding + count * Fraction(one.rounding),
+            self.equal and one == self.first,
+        )
+
+    @cached_property
+    def together(self) -> SampledGaussian:
+        """One event of their joint cost."""
+        steps, noise = self.steps, self.first.noise_multiplier
+        if not (self.equal or self.first.form):
+            steps, noise = 1, float(self.precision) ** -0.5
+        rounding = float(self.rounding)
+        return replace(self.first, noise_multiplier=noise, steps=steps, rounding=rounding)
+
+
+@dataclass(frozen=True)
+class ExponentialMechanism(Event):
     """A choice by noisy scores: the privacy loss lies in an interval of length η.
 
     Attributes:
@@ -278,100 +257,41 @@ class ExponentialMechanism:
     def __post_init__(self) -> None:
         validate.positive("range", self.range)
 
+    @property
+    def squared_distance(self) -> float:
+        """μ² of a Gaussian mechanism no more private."""
+        moved = _OF_RANGE * self.range
+        return moved * moved
+
+    def for_rows(self, rows: int) -> ExponentialMechanism:
+        """Return a choice of ``rows`` times the range."""
+        return ExponentialMechanism(rows * self.range)
+
+
+_OF_RANGE = math.sqrt(math.pi / 8) * (1 + 1e-15)
+"""μ of a Gaussian mechanism no more private than one whose loss lies in an interval of length 1.
+
+The least private mechanism of range η has two outcomes with losses t and t − η (Dong, Durfee and
+Rogers 2020, Lemma 3.1). At t = η/2 its total variation is tanh(η/4), which is less than
+2Φ(μ/2) − 1 at μ = η √(π/8). A test checks the same at all other ε.
+"""
+
 
 @dataclass(frozen=True)
-class Threshold:
+class Threshold(Event):
     """An output that reveals a record with probability at most δ, such as a rare category.
 
     Attributes:
         delta: δ.
     """
 
-    delta: float
+    delta: float = field()
+
+    squared_distance: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         validate.probability("delta", self.delta)
 
-
-@dataclass(frozen=True, kw_only=True)
-class PerturbedObjective:
-    """Minima of logistic regression's objective plus a random linear term, one for each draw.
-
-    See :mod:`bdpvi.privacy.perturbed_objective` for the mechanism and its price.
-
-    Attributes:
-        noise_multiplier: σ/C, the slope's standard deviation over the bound on ω‖z‖.
-        curvature: R, the bound on ω‖z‖² over the ridge λ.
-        residual: k, the clip of residuals; 1 means no clipping.
-        draws: number of minima, each with its own slope.
-        hiding: ν, distance of the Gaussian noise that hides the error of each search.
-        rounding: total variation between all released draws and their exact law.
-
-    Raises:
-        ValueError: if an argument is out of range.
-    """
-
-    noise_multiplier: float
-    curvature: float
-    residual: float = 1.0
-    draws: int = 1
-    hiding: float = 0.0
-    rounding: float = 0.0
-
-    def __post_init__(self) -> None:
-        validate.positive("noise_multiplier", self.noise_multiplier)
-        validate.non_negative("curvature", self.curvature)
-        validate.rate("residual", self.residual)
-        validate.positive_int("draws", self.draws)
-        validate.non_negative("hiding", self.hiding)
-        validate.non_negative("rounding", self.rounding)
-
-    @property
-    def variance(self) -> float:
-        """Squared distance of the noise that hides the searches' errors, over all draws."""
-        return self.draws * self.hiding**2
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModeDraws:
-    """Samples from N(m, τH⁻¹) at the mode of a posterior, for any table.
-
-    Attributes:
-        influence: how far any added record moves m and H of any table. Over all tables this covers
-            each pair of neighbours, in both orders; public.
-        draws: number of samples k.
-        temperature: τ.
-        rounding: total variation between the k samples and exact ones, jointly.
-
-    Raises:
-        ValueError: if a number is out of range, or the influence is for a removed record.
-    """
-
-    influence: Influence
-    draws: int = 1
-    temperature: float = 1.0
-    rounding: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.influence, Influence):  # as in a ledger
-            object.__setattr__(self, "influence", Influence(**self.influence))
-        if self.influence.added is not True:
-            raise ValueError(f"influence must be of an added record, got {self.influence}")
-        validate.positive_int("draws", self.draws)
-        validate.positive("temperature", self.temperature)
-        validate.non_negative("rounding", self.rounding)
-
-
-Priced = SampledGaussian | PerturbedObjective | ModeDraws | ExponentialMechanism | Threshold
-"""Events with a worst-case price."""
-
-
-def check_same_records(before: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> None:
-    """Raise ValueError unless events have the same directions and the same records."""
-    if set(before) != set(now):
-        raise ValueError(f"event: has directions {sorted(now)}, not {sorted(before)}")
-    for name, ids in now.items():
-        if not torch.equal(ids, before[name]):
-            raise ValueError(
-                f"event: its record ids in {name!r} differ from the ids of earlier events"
-            )
+    def for_rows(self, rows: int) -> Threshold:
+        """Return it as it is: it covers all rows of a unit."""
+        return self

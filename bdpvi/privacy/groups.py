@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi.privacy.cost import Bound, Kind
-from bdpvi.privacy.events import Priced, Threshold
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee
 from bdpvi.privacy.succession import changes
 from bdpvi.privacy.worst_case import epsilon as worst_case
@@ -75,7 +75,7 @@ def group(guarantee: Bound, size: int) -> Bound | None:
     return replace(guarantee, epsilon=epsilon, delta=delta, unit=unit) if delta < 1 else None
 
 
-def row_by_row(events: Sequence[Priced], size: int, delta: float) -> Bound | None:
+def row_by_row(events: Sequence[Event], size: int, delta: float) -> Bound | None:
     """Return the joint guarantee for k rows of events priced for one row, at δ; None if none.
 
     One row's guarantee is (ε′, δ′) at every δ′, and k rows have that of :func:`group`; this is the
@@ -87,13 +87,13 @@ def row_by_row(events: Sequence[Priced], size: int, delta: float) -> Bound | Non
         size: k.
         delta: δ of the k rows together.
 
-    >>> from bdpvi.privacy.events import PerturbedObjective
+    >>> from bdpvi.privacy.perturbed_objective import PerturbedObjective
     >>> event = PerturbedObjective(noise_multiplier=12.5, curvature=0.3)
     >>> round(row_by_row([event], 3, 1e-5).epsilon, 2)
     0.89
     """
-    others = [one for one in events if not isinstance(one, Threshold)]
-    rest = delta - math.fsum(one.delta for one in events if isinstance(one, Threshold))
+    others = [one for one in events if one.form or one.squared_distance != 0]
+    rest = delta - math.fsum(one.delta for one in events if one not in others)
     if not rest > 0:
         return None
 

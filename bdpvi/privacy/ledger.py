@@ -7,9 +7,6 @@ write to it before they draw. A ledger's file is a chain of JSON lines
 
 from __future__ import annotations
 
-import os
-import secrets
-import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,30 +18,19 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock
 
 from bdpvi._ground import store
-from bdpvi._ground.chain import Chain, Head, append, chained, head_of, lock, read, save, state
+from bdpvi._ground.chain import Chain, Head, chained, head_of, read, save
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget, BudgetExceededError
-from bdpvi.privacy.book import (
-    RESERVED,
-    ROW,
-    Book,
-    Charge,
-    Entry,
-    Priced,
-    TemperatureOrigin,
-    checked,
-    follow,
-    for_unit,
-    read_line,
-    tally,
-)
-from bdpvi.privacy.cost import Assumption, Bound
-from bdpvi.privacy.distances import common_neighbours
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.book import ROW, checked, follow, tally
+from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.entry import RESERVED, Charge, Entry, Note, TemperatureOrigin
+from bdpvi.privacy.event import Event, for_unit, neighbours_of
 from bdpvi.privacy.left import together
-from bdpvi.privacy.note import Note
+from bdpvi.privacy.stored import StoredBook
 
 if TYPE_CHECKING:
-    from bdpvi.privacy.process import Account
+    pass
 
 __all__ = ["Charge", "Entry", "Ledger", "TemperatureOrigin"]
 
@@ -52,7 +38,7 @@ _SHOWN = 5
 """The most charges that an error names."""
 
 
-class Ledger:
+class Ledger(StoredBook):
     """All charges for one table of people, in memory or in a file that outlives the process.
 
     A charge is on disk before :meth:`charge` returns, so the draw after it is never forgotten; a
@@ -86,24 +72,13 @@ class Ledger:
         unit: str = ROW,
         rows_per_unit: int = 1,
     ) -> None:
-        if budget is not None and path is not None:
-            raise ValueError(f"budget={budget} was given, but {path} already has a budget")
-        self.path = None if path is None else Path(path).resolve()
-        checked(budget, unit, rows_per_unit)
-        self._kept = Book(secrets.token_hex(16), budget, unit, rows_per_unit)
-        self._content = b""
-        self._state: tuple[int, int, int] | None = None
-        self._heads: tuple[Path, ...] = ()
+        super().__init__(path, budget=budget, unit=unit, rows_per_unit=rows_per_unit)
         self.before_charge: list[Callable[[], None]] = []
         self.losses: dict[str, Any] = {}  # see bdpvi.bayesian.accounting.kept
-        self.process: Account | None = None
         self.limits_all = False  # whether the budget is for all of the process too
-        self._owner: int | None = os.getpid()
-        self._threads: Any = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy in memory may not be charged: the original would not see its charges.
-        return {**self.__dict__, "_owner": None, "_threads": None, "before_charge": []}
+        return {**super().__getstate__(), "before_charge": []}
 
     @classmethod
     def at(
@@ -170,30 +145,6 @@ class Ledger:
     def stand_for(self, other: Ledger) -> None:
         """Take the place of another ledger, of which this has a part, in the process's account."""
         self._kept, self.process = replace(self._kept, id=other.id), other.process
-
-    @property
-    def id(self) -> str:
-        """The unique id of this ledger."""
-        return self.book().id
-
-    @property
-    def budget(self) -> Budget | None:
-        """The total that may be spent, if one was set."""
-        return self.book().budget
-
-    @property
-    def unit(self) -> str:
-        """The unit of privacy: :data:`ROW`, or the column that names persons."""
-        return self.book().unit
-
-    @property
-    def rows_per_unit(self) -> int:
-        """The most rows that one unit has."""
-        return self.book().rows
-
-    def entries(self) -> tuple[Entry, ...]:
-        """Return all charges; errors as for :meth:`book`."""
-        return self.book().entries
 
     def charges(self, of: str | None = None) -> tuple[Charge, ...]:
         """Return the charges for draws, of one fit or of all."""
@@ -295,7 +246,7 @@ class Ledger:
     def worst_case(
         self,
         delta: float,
-        planned: Sequence[Priced] | Mapping[Priced, int] | None = (),
+        planned: Sequence[Event] | Mapping[Event, int] | None = (),
         without: str | None = None,
     ) -> Bound | None:
         """Return the worst case of all charges together with ``planned``.
@@ -319,7 +270,7 @@ class Ledger:
     def altogether(
         self,
         delta: float,
-        planned: Sequence[Priced] | Mapping[Priced, int] | None = (),
+        planned: Sequence[Event] | Mapping[Event, int] | None = (),
         without: str | None = None,
     ) -> Bound | None:
         """Return :meth:`worst_case` with all that other ledgers of the same rows hold.
@@ -390,7 +341,7 @@ class Ledger:
                 f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; {self.said()}"
             )
 
-    def affordable(self, event: Priced, most: int) -> int:
+    def affordable(self, event: Event, most: int) -> int:
         """Return how many more of an event the budget allows, at most ``most``; it may be 0.
 
         Raises:
@@ -410,10 +361,10 @@ class Ledger:
 
         return most if not over(most) else bisect_left(range(1, most), True, key=over)
 
-    def check(self, event: Priced) -> None:
+    def check(self, event: Event) -> None:
         """Raise ValueError unless all charges and this event have a total."""
         book = self.book()
-        common_neighbours((*(book.events or ()), *for_unit({event: 1}, book.rows)))
+        neighbours_of((*(book.events or ()), *for_unit({event: 1}, book.rows)))
 
     def said(self, without: str | None = None) -> str:
         """Return the earlier charges in words."""
@@ -434,98 +385,9 @@ class Ledger:
             else ""
         )
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock out other processes and threads: checks inside still hold at the charge."""
-        if self.path is None and self._owner != os.getpid():
-            raise ValueError(
-                "the ledger is in the memory of another process or a copy of it, so charges made "
-                "here would be lost; keep it in a file (Ledger.at), or save the fit and load it "
-                "in this process"
-            )
-        with (
-            self._threads if self.path is None else nullcontext(),
-            # Check again: the ledger may have moved to a file while this thread waited.
-            nullcontext() if self.path is None else lock(self.path),
-        ):
-            yield
-
-    def move(self, path: Path) -> None:
-        """Move to the file at ``path``, which has to hold the result of :meth:`content`."""
-        self.path = path.resolve()
-
-    def content(self) -> bytes:
-        """Return the whole ledger as the content of a file."""
-        return self.book().content()
-
-    def book(self) -> Book:
-        """Return the whole ledger.
-
-        Raises:
-            ValueError: if the file is damaged: reading on could hide a release.
-        """
-        if self.path is None:
-            return self._kept
-        if (now := state(self.path)) is None or now != self._state:
-            try:
-                self._read()
-            except ValueError:
-                with self.locked():  # perhaps it was being written
-                    self._read()
-        return self._kept
-
-    def _read(self) -> None:
-        """Update from the file's content."""
-        assert self.path is not None
-        now, head = state(self.path), Head.read(head_of(self.path))
-        content = read(self.path)
-        known = self._kept if self._content and content.startswith(self._content) else None
-        book = follow(self.path, content, known)
-        if book.file.rest and not book.file.torn:
-            raise ValueError(
-                f"{self.path}, line {len(book.file.said) + 1}: {book.file.why}. Until this is "
-                f"resolved nothing can be released: `bdpvi account {self.path} --repair`"
-            )
-        if head is None and len(book.file.hashes) > 1:
-            raise ValueError(
-                f"{head_of(self.path)} is missing: it records the last entry of {self.path.name}, "
-                f"and belongs beside it. Restore it, or `bdpvi account {self.path} --repair`"
-            )
-        if head is not None:
-            head.check(self.path, book.file)
-        self._kept, self._content, self._state = book, content[: book.file.size], now
-
-    def remember(self, file: Path) -> None:
-        """Store the ledger's head in another file too, such as in the secret folder of a work.
-
-        Raises:
-            ValueError: if the file has a head that the ledger does not contain.
-        """
-        with self.locked():
-            book = self.book()
-            if head := Head.read(file):
-                assert self.path is not None
-                head.check(self.path, book.file)
-            self._heads = (*self._heads, file)
-            Head.of(book.file).write(file)
-
     def mended(self) -> Ledger:
         """Return a ledger in memory with the lines that the file proves."""
         assert self.path is not None
         made = Ledger()
         made._kept = follow(self.path, read(self.path))
         return made
-
-    def _write(self, content: dict[str, Any]) -> None:
-        with self.locked():
-            book, line = self.book(), read_line(content)
-            file = book.file
-            if self.path is not None:
-                written, file = append(self.path, file, content)
-                self._content += written
-                for place in (head_of(self.path), *self._heads):
-                    Head.of(file).write(place)
-                self._state = state(self.path)
-            self._kept = book.with_lines(file, line)
-            if self.process is not None:
-                self.process.books[book.id] = self._kept

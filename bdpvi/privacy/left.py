@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from bdpvi._ground.outputs import several
-from bdpvi.privacy.book import ROW, Book, Priced, for_unit, merged
+from bdpvi.privacy.book import ROW, Book, merged
 from bdpvi.privacy.cost import Bound
-from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
+from bdpvi.privacy.event import Event
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.groups import row_by_row
 from bdpvi.privacy.solve import smallest
@@ -24,23 +25,23 @@ SLACK = 0.002
 """How far a total may stay below ε, as a share of ε."""
 
 
-def together(book: Book, delta: float, planned: Mapping[Priced, int]) -> Bound | None:
+def together(book: Book, delta: float, planned: Mapping[Event, int]) -> Bound | None:
     """Return the joint cost of a book and more events; None without a guarantee.
 
-    For several rows of a unit each event counts as :func:`~bdpvi.privacy.book.for_unit` says; or,
-    if one is objective perturbation, all of them by group privacy.
+    For several rows of a unit each event counts as it says; or, if one has no price for them but
+    that of group privacy, all of them by it.
     """
     if book.events is None:
         return None
     every = (*book.events, *planned) if book.rows > 1 else ()
-    if any(isinstance(one, PerturbedObjective) for one in every):
-        found = row_by_row(merged(for_unit(book.events + Counter(planned))), book.rows, delta)
+    if any(one.group_only for one in every):
+        found = row_by_row(merged(book.events + Counter(planned)), book.rows, delta)
     else:
         found = worst_case(book.merged.plus(planned).events, delta)
     return found if found is None or book.unit == ROW else replace(found, unit=book.whose)
 
 
-def total(book: Book, delta: float, *events: Priced) -> float:
+def total(book: Book, delta: float, *events: Event) -> float:
     """Return the ε of :func:`together`, infinite without a guarantee."""
     found = together(book, delta, Counter(events))
     return math.inf if found is None else found.epsilon

@@ -29,7 +29,7 @@ _NOTHING = 1e-20
 
 
 @dataclass(frozen=True)
-class LossBound:
+class LatticeLoss:
     """Masses at ``least`` + j · ``step``, and the rest at ∞."""
 
     least: float
@@ -38,7 +38,7 @@ class LossBound:
     infinite: float = 0.0
 
     @classmethod
-    def of(cls, deltas: Deltas, least: float, last: float, step: float) -> LossBound:
+    def of(cls, deltas: Deltas, least: float, last: float, step: float) -> LatticeLoss:
         """Return the law with the largest δ that is at most ``deltas`` at the lattice's points.
 
         Args:
@@ -47,7 +47,7 @@ class LossBound:
                 is δ there.
             step: step of the lattice.
 
-        >>> bound = LossBound.of(lambda e: np.maximum(-np.expm1(e - 1), 0), 0.0, 2.0, 0.5)
+        >>> bound = LatticeLoss.of(lambda e: np.maximum(-np.expm1(e - 1), 0), 0.0, 2.0, 0.5)
         >>> bound.masses.round(12).tolist(), bound.infinite
         ([0.0, 0.0, 1.0, 0.0, 0.0], 0.0)
         """
@@ -61,16 +61,16 @@ class LossBound:
         masses = x[1:] * np.diff(slopes, append=0.0)
         return cls(least, step, np.maximum(masses, 0.0), float(delta[-1]))
 
-    def together(self, other: LossBound) -> LossBound:
+    def together(self, other: LatticeLoss) -> LatticeLoss:
         """Return the law of the sum; tails of 1e-20 and the transforms' error move to ∞."""
         masses, lost = _convolved(self.masses, other.masses)
         tail = np.cumsum(masses[::-1])[::-1]
         kept = max(int(np.searchsorted(-tail, -_NOTHING)), 1)
         lost += float(tail[kept]) if kept < len(tail) else 0.0
         least = self.least + other.least
-        return LossBound(least, self.step, masses[:kept], self.infinite + other.infinite + lost)
+        return LatticeLoss(least, self.step, masses[:kept], self.infinite + other.infinite + lost)
 
-    def repeated(self, count: int) -> LossBound:
+    def repeated(self, count: int) -> LatticeLoss:
         """Return the law of the sum of ``count`` independent losses."""
         if count == 1:
             return self

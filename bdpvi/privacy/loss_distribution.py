@@ -20,7 +20,8 @@ from scipy.stats import binom
 from torch import Tensor
 
 from bdpvi.privacy.conversions import EPSILONS, minimise_delta, minimise_epsilon
-from bdpvi.privacy.events import WITH, SampledGaussian
+from bdpvi.privacy.event import WITH
+from bdpvi.privacy.events import SampledGaussian
 
 if TYPE_CHECKING:  # takes most of a second
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution

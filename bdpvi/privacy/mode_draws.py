@@ -17,16 +17,72 @@ it may be drawn first; whatever its outcome, the draws then have their ε at δ/
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.privacy import conversions
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.conversions import REAL_ORDERS
-from bdpvi.privacy.events import WITH, WITHOUT, ModeDraws
-
-NAME = "Rényi divergences"
+from bdpvi.privacy.event import MOMENTS, WITH, WITHOUT, Event
 
 
-def epsilon(events: Sequence[ModeDraws], delta: float, variance: float = 0.0) -> float:
+@dataclass(frozen=True, kw_only=True)
+class ModeDraws(Event):
+    """Samples from N(m, τH⁻¹) at the mode of a posterior, for any table.
+
+    Attributes:
+        influence: how far any added record moves m and H of any table. Over all tables this covers
+            each pair of neighbours, in both orders; public.
+        draws: number of samples k.
+        temperature: τ.
+        rounding: total variation between the k samples and exact ones, jointly.
+
+    Raises:
+        ValueError: if a number is out of range, or the influence is for a removed record.
+    """
+
+    influence: Influence
+    draws: int = 1
+    temperature: float = 1.0
+    rounding: float = 0.0
+
+    form: ClassVar[str] = MOMENTS
+    squared_distance: ClassVar[float] = 0.0
+    what: ClassVar[str] = "draws at a posterior mode have no known worst-case cost"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.influence, Influence):  # as in a ledger
+            object.__setattr__(self, "influence", Influence(**self.influence))
+        if self.influence.added is not True:
+            raise ValueError(f"influence must be of an added record, got {self.influence}")
+        validate.positive_int("draws", self.draws)
+        validate.positive("temperature", self.temperature)
+        validate.non_negative("rounding", self.rounding)
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Bounds that a model's author states, if it follows from them."""
+        return (Assumption.STATED_BOUNDS,) * self.influence.stated
+
+    def log_moment(self, order: Tensor, direction: str) -> Tensor:
+        """Return the log-moments of all samples."""
+        weight = self.draws / self.temperature
+        return self.influence.log_moment(order, direction, self.draws, weight)
+
+    def times(self, count: int) -> tuple[Event, ...]:
+        """Return as many samples in one event."""
+        return (replace(self, draws=count * self.draws, rounding=count * self.rounding),)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON types."""
+        return {**super().to_dict(), "influence": self.influence.to_dict()}
+
+
+def epsilon(events: Sequence[Event], delta: float, variance: float = 0.0) -> float:
     """Return the joint ε of all draws, without rounding; +inf where no log-moment is known.
 
     Args:
@@ -46,7 +102,6 @@ def epsilon(events: Sequence[ModeDraws], delta: float, variance: float = 0.0) ->
     for direction in (WITH, WITHOUT):
         total = gaussian
         for one in events:
-            weight = one.draws / one.temperature
-            total = total + one.influence.log_moment(order, direction, one.draws, weight)
+            total = total + one.log_moment(order, direction)
         found.append(float(conversions.epsilon(total, order, delta).min()))
     return max(found)

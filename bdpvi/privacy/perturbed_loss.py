@@ -25,7 +25,7 @@ with Z = a + m and q = max(R′ − m, 0)
 
 where q = 0, the larger of the first and the last. Drawn *without* the record the loss is at most
 max(0, k²m − ka), less than Ψ(Z) in law. δ(ε) = E(1 − e^{ε−loss})₊ grows with the loss, so it is at
-most that of Ψ (:meth:`Loss.of_largest`), which from ε = l₀ + k²q on is G(kμ, ε − c). λ ≥ k² max
+most that of Ψ (:meth:`.of_largest`), which from ε = l₀ + k²q on is G(kμ, ε − c). λ ≥ k² max
 ω‖z‖²/ε is enough for that. For k = 1, where c = 0, the supremum over tables *is* G(μ, ε). Nothing
 like this holds at a smaller ε: it is not Gaussian DP.
 
@@ -43,7 +43,7 @@ e^{rμx} ≥ 1 + rμx, at most v [φ(α − x)(1 − x/β) − φ(α)]₊, β = 
     δ(ε) ≤ G(kμ, ε) + μ ∫₀ᵏ max_x [φ(α − x)(1 − x/β) − φ(α)]₊ dr.
 
 With j the largest s(1 − s)R, r ≤ s ≤ k, in place of r(1 − r)R, the bound grows with both μ and R.
-:meth:`Loss.of_falling` bounds the integral from above on cells of r: φ(α − x)(1 − x/β) falls with α
+:meth:`.of_falling` bounds the integral from above on cells of r: φ(α − x)(1 − x/β) falls with α
 > x and rises with β, and μ∫φ(α) dr is a difference of G. For k < 1 this is far below Ψ's: at the
 least λ and k = ½ the noise is 18 % less, and 1 % above that for one interval of falling.
 
@@ -66,7 +66,6 @@ import numpy as np
 import torch
 from scipy.special import erfcx, ndtr
 
-from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.loss_bounds import Array
 
@@ -79,17 +78,12 @@ _FAR = 15.0
 
 
 @dataclass(frozen=True)
-class Loss:
+class MinimumLoss:
     """The privacy loss of one record in one minimum; the module defines the symbols."""
 
     mu: float
     curvature: float
     k: float
-
-    @classmethod
-    def of(cls, event: PerturbedObjective) -> Loss:
-        """Return the loss of one draw of the event."""
-        return cls(1 / event.noise_multiplier, event.curvature, event.residual)
 
     @property
     def m(self) -> float:

@@ -18,16 +18,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
+from typing import ClassVar
 
 import numpy as np
 from scipy.optimize import brentq
 
 from bdpvi._ground import validate
-from bdpvi.privacy.events import PerturbedObjective
-from bdpvi.privacy.loss_bounds import Deltas, LossBound
-from bdpvi.privacy.perturbed_loss import Loss, gaussian_delta
+from bdpvi.privacy.event import PERTURBED, Event
+from bdpvi.privacy.loss_bounds import Deltas, LatticeLoss
+from bdpvi.privacy.perturbed_loss import MinimumLoss, gaussian_delta
 from bdpvi.privacy.solve import smallest
 
 _FINE, _COARSE = 100.0, 40.0
@@ -41,6 +42,62 @@ _BELOW = 2**13
 """The most lattice points below the Gaussian part."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PerturbedObjective(Event):
+    """Minima of logistic regression's objective plus a random linear term, one for each draw.
+
+    The module has its price, :mod:`bdpvi.privacy.perturbed_loss` the mechanism.
+
+    Attributes:
+        noise_multiplier: σ/C, the slope's standard deviation over the bound on ω‖z‖.
+        curvature: R, the bound on ω‖z‖² over the ridge λ.
+        residual: k, the clip of residuals; 1 means no clipping.
+        draws: number of minima, each with its own slope.
+        hiding: ν, distance of the Gaussian noise that hides the error of each search.
+        rounding: total variation between all released draws and their exact law.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+
+    noise_multiplier: float
+    curvature: float
+    residual: float = 1.0
+    draws: int = 1
+    hiding: float = 0.0
+    rounding: float = 0.0
+
+    form: ClassVar[str] = PERTURBED
+    squared_distance: ClassVar[float] = 0.0
+    group_only: ClassVar[bool] = True
+    what: ClassVar[str] = (
+        "a minimum of a perturbed objective is priced by bdpvi.privacy.left.together, not alone,"
+    )
+
+    def __post_init__(self) -> None:
+        validate.positive("noise_multiplier", self.noise_multiplier)
+        validate.non_negative("curvature", self.curvature)
+        validate.rate("residual", self.residual)
+        validate.positive_int("draws", self.draws)
+        validate.non_negative("hiding", self.hiding)
+        validate.non_negative("rounding", self.rounding)
+
+    @property
+    def variance(self) -> float:
+        """Squared distance of the noise that hides the searches' errors, over all draws."""
+        return self.draws * self.hiding**2
+
+    @property
+    def loss(self) -> MinimumLoss:
+        """The loss of one draw."""
+        return MinimumLoss(1 / self.noise_multiplier, self.curvature, self.residual)
+
+    def with_noise(self, scale: float) -> PerturbedObjective:
+        """Return it with ``scale`` times the noise, and the searches' errors hidden as well."""
+        noise = self.noise_multiplier * scale
+        return replace(self, noise_multiplier=noise, hiding=self.hiding / scale)
+
+
 def profile(epsilon: float, event: PerturbedObjective) -> float:
     """Return the bound on δ(ε) of one exact minimum.
 
@@ -48,14 +105,14 @@ def profile(epsilon: float, event: PerturbedObjective) -> float:
     >>> f"{profile(1.0, event):.2e} {profile(0.5, event):.2e}"
     '1.00e-05 6.28e-03'
     """
-    return float(Loss.of(event).delta(np.array([float(epsilon)]))[0])
+    return float(event.loss.delta(np.array([float(epsilon)]))[0])
 
 
-def losses(events: Sequence[PerturbedObjective]) -> LossBound:
+def losses(events: Sequence[PerturbedObjective]) -> LatticeLoss:
     """Return a law that bounds the total loss of all draws, without ``hiding``."""
-    each = [Loss.of(event) for event in events]
+    each = [event.loss for event in events]
 
-    def finest(loss: Loss, draws: int) -> float:
+    def finest(loss: MinimumLoss, draws: int) -> float:
         points = _FINE if loss.k == 1 else _COARSE
         return max(
             loss.k * loss.mu * math.sqrt(math.sqrt(draws)) / points,
@@ -66,15 +123,15 @@ def losses(events: Sequence[PerturbedObjective]) -> LossBound:
     # A loss far narrower than another adds little to it, and needs no lattice as fine as its own.
     step = max(min(steps), max(steps) / _COARSER)
     parts = (_bound(loss, event.draws, step) for loss, event in zip(each, events, strict=True))
-    return reduce(LossBound.together, parts)
+    return reduce(LatticeLoss.together, parts)
 
 
 @lru_cache(maxsize=64)
-def _bound(loss: Loss, draws: int, step: float) -> LossBound:
-    return LossBound.of(loss.delta, 0.0, reach(loss), step).repeated(draws)
+def _bound(loss: MinimumLoss, draws: int, step: float) -> LatticeLoss:
+    return LatticeLoss.of(loss.delta, 0.0, reach(loss), step).repeated(draws)
 
 
-def reach(loss: Loss) -> float:
+def reach(loss: MinimumLoss) -> float:
     """Return the ε at which one draw's lattice ends: the δ there, 1e-20, lies at ∞."""
     sd = loss.k * loss.mu
     return min(max(loss.c + sd**2 / 2 + _REACH * sd, loss.top), _HIGHEST)
@@ -158,7 +215,7 @@ def calibrate(
     def spent(noise: float) -> float:
         return law([at(noise)], variance)(epsilon)
 
-    loss = Loss.of(event)
+    loss = event.loss
     rest = epsilon - event.draws * loss.at_zero  # what remains however strong the noise
     known = float(gaussian_delta(np.array([max(rest, 0.0)]), variance)[0]) if variance else 0.0
     try:

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from bdpvi.datasets.sketch import Sample, samples_of
+from bdpvi.datasets.sketch import Sketch, samples_of
 from bdpvi.privacy.book import Book
 
 
 @dataclass(eq=False)
-class Account:
+class SameRows:
     """All ledgers of the same rows in this process.
 
     Attributes:
@@ -29,7 +29,7 @@ class Account:
     """
 
     books: dict[str, Book] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[Sketch] = field(default_factory=list)
 
     @property
     def refused(self) -> int:
@@ -51,24 +51,24 @@ class Account:
         return replace(own, unit=widest.unit, rows=widest.rows, events=events)
 
 
-_accounts: list[Account] = []
+_accounts: list[SameRows] = []
 _lock = threading.RLock()
 
 
-def account_of(parts: Sequence[Any]) -> Account:
+def account_of(parts: Sequence[Any]) -> SameRows:
     """Return the account of these rows; accounts that turn out to be of the same rows are joined.
 
     Args:
         parts: as for :func:`~bdpvi.datasets.sketch.samples_of`.
     """
     if not parts:
-        return Account()  # of what no records are known of
+        return SameRows()  # of what no records are known of
     made = samples_of(parts)
     with _lock:
         # Tables without a row have one account: a receipt must not tell no row from one.
         empty = [one for one in _accounts if not one.samples]
         same = [one for one in _candidates(made) if _same(one, made)] if made else empty
-        found = same[0] if same else Account()
+        found = same[0] if same else SameRows()
         for other in same[1:]:
             found.books.update(other.books)
             found.samples.extend(other.samples)
@@ -81,7 +81,7 @@ def account_of(parts: Sequence[Any]) -> Account:
         return found
 
 
-def _candidates(made: Sequence[Sample]) -> list[Account]:
+def _candidates(made: Sequence[Sketch]) -> list[SameRows]:
     """Return the accounts that share some hash."""
     wanted = np.unique(np.concatenate([one.hashes for one in made]))
     none = np.zeros(0, np.uint32)
@@ -91,5 +91,5 @@ def _candidates(made: Sequence[Sample]) -> list[Account]:
     return [_accounts[at] for at in np.unique(owners[hits])]
 
 
-def _same(account: Account, made: Sequence[Sample]) -> bool:
+def _same(account: SameRows, made: Sequence[Sketch]) -> bool:
     return any(one.shares(two) for one in made for two in account.samples)

@@ -12,7 +12,8 @@ from bdpvi._ground import store
 from bdpvi._ground.chain import Chain, Head, chained, head_of, lock, proven, read, save
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import Budget
-from bdpvi.privacy.book import Book, Entry, follow
+from bdpvi.privacy.book import Book, follow
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import gaussian

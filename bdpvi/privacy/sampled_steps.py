@@ -11,9 +11,8 @@ from typing import ClassVar, Protocol
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.privacy.cost import ADD_OR_REMOVE, Bound
-from bdpvi.privacy.events import (
-    SampledGaussian,
-)
+from bdpvi.privacy.event import SAMPLED
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import GAUSSIAN, gaussian_epsilon, worst
 from bdpvi.privacy.loss_distribution import composed
 from bdpvi.privacy.rounding import after_rounding
@@ -59,7 +58,7 @@ class PrivacyLossAccountant:
     0.232
     """
 
-    name: ClassVar[str] = "privacy loss distribution"
+    name: ClassVar[str] = SAMPLED
     relation: ClassVar[str] = ADD_OR_REMOVE
 
     @on_host

@@ -8,28 +8,18 @@ of steps, q and σ determine ε. Neighbours differ by one record added or remove
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
-from bdpvi.privacy import mode_draws, perturbed_objective
-from bdpvi.privacy.cost import ADD_OR_REMOVE, REPLACE, Assumption, Bound
-from bdpvi.privacy.distances import common_neighbours, unsampled, variance_of
-from bdpvi.privacy.events import (
-    WITH,
-    WITHOUT,
-    Event,
-    ModeDraws,
-    PerturbedObjective,
-    Priced,
-    SampledGaussian,
-    Threshold,
-)
+from bdpvi.privacy.cost import ADD_OR_REMOVE, REPLACE, Bound
+from bdpvi.privacy.event import MOMENTS, PERTURBED, SAMPLED, WITH, WITHOUT, Event, neighbours_of
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee, worst
 from bdpvi.privacy.loss_distribution import (
     deltas_on_grid,
@@ -39,15 +29,11 @@ from bdpvi.privacy.loss_distribution import (
 from bdpvi.privacy.rounding import after_rounding
 from bdpvi.privacy.sampled_steps import LEAST_NOISE, PrivacyLossAccountant
 
-if TYPE_CHECKING:
-    pass  # takes most of a second
-
-
 NOTHING = "nothing was released"
 
 
 @on_host
-def epsilon(events: Iterable[Event | Priced], delta: float) -> Bound | None:
+def epsilon(events: Iterable[Event], delta: float) -> Bound | None:
     """Return the joint guarantee of all events for every conceivable record.
 
     Gaussian mechanisms compose to one of variance Σ μ², even if later ones depend on earlier
@@ -75,44 +61,46 @@ def epsilon(events: Iterable[Event | Priced], delta: float) -> Bound | None:
     """
     validate.probability("delta", delta)
     flat = list(events)
-    whose = common_neighbours(flat)
-    variances = [variance_of(one) for one in flat]
-    if any(v is None for v in variances):
+    whose = neighbours_of(flat)
+    distances = [one.squared_distance for one in flat]
+    if any(v is None for v in distances):
         return None
-    variance = math.fsum(v for v in variances if v is not None)
-    rounding = math.fsum(getattr(one, "rounding", 0.0) for one in flat)
-    rest = delta - math.fsum(one.delta for one in flat if isinstance(one, Threshold))
-    sampled = tuple(
-        one.at(one.largest, one.steps)
-        for one in flat
-        if isinstance(one, SampledGaussian) and not unsampled(one)
-    )
-    perturbed = tuple(one for one in flat if isinstance(one, PerturbedObjective))
-    modes = tuple(one for one in flat if isinstance(one, ModeDraws))
+    variance = math.fsum(v for v in distances if v is not None)
+    rounding = math.fsum(one.rounding for one in flat)
+    rest = delta - math.fsum(one.delta for one in flat)
     if not rest > 0:
         return None
-    if not (sampled or perturbed or modes):
+    name, solve = _solver(flat, variance)
+    if not name:
         if not variance:
             return worst(0.0, delta, NOTHING, **whose, distance=0.0, rounding=rounding)
         found = gaussian_guarantee(variance, rest, rounding)
         if found is not None and rest < delta:  # with a threshold it is not Gaussian
             found = replace(found, distance=None)
         return found and replace(found, delta=delta, **whose)
-    name, solve = PrivacyLossAccountant.name, partial(_sampled_epsilon, sampled, variance)
-    if perturbed:
-        name = "objective perturbation"
-        solve = partial(_perturbed_epsilon, perturbed, sampled, variance)
-    alone = partial(mode_draws.epsilon, modes)
-    if modes and (sampled or perturbed):
-        name, solve = f"{mode_draws.NAME} and {name}", partial(_in_halves, alone, solve)
-    elif modes:
-        name, solve = mode_draws.NAME, partial(alone, variance=variance)
     found_epsilon = after_rounding(solve, rest, rounding)
     if not math.isfinite(found_epsilon):
         return None
     found = worst(found_epsilon, delta, name, **whose, rounding=rounding)
-    stated = any(one.influence.stated for one in modes)
-    return found.assuming(*[Assumption.STATED_BOUNDS] * stated)
+    return found.assuming(*(more for one in flat for more in one.assumptions))
+
+
+def _solver(events: Sequence[Event], variance: float) -> tuple[str, Callable[[float], float]]:
+    """Return how events compose with Gaussian mechanisms, and ε at δ; "" if all are Gaussian."""
+    sampled = tuple(one.run for one in events if one.form == SAMPLED)
+    perturbed = tuple(one for one in events if one.form == PERTURBED)
+    moments = tuple(one for one in events if one.form == MOMENTS)
+    name, solve = SAMPLED, partial(_sampled_epsilon, sampled, variance)
+    if perturbed:
+        name, solve = PERTURBED, partial(_perturbed_epsilon, perturbed, sampled, variance)
+    if moments:
+        from bdpvi.privacy import mode_draws
+
+        alone = partial(mode_draws.epsilon, moments)
+        if not (sampled or perturbed):
+            return MOMENTS, partial(alone, variance=variance)
+        return f"{MOMENTS} and {name}", partial(_in_halves, alone, solve)
+    return (name if sampled or perturbed else ""), solve
 
 
 def _in_halves(
@@ -135,12 +123,14 @@ def _sampled_epsilon(runs: tuple[SampledGaussian, ...], variance: float, delta: 
 
 @lru_cache(maxsize=256)
 def _perturbed_epsilon(
-    perturbed: tuple[PerturbedObjective, ...],
+    perturbed: tuple[Any, ...],
     sampled: tuple[SampledGaussian, ...],
     variance: float,
     delta: float,
 ) -> float:
     """Return the joint ε of objective perturbation and the other mechanisms."""
+    from bdpvi.privacy import perturbed_objective
+
     if not sampled:
         return perturbed_objective.epsilon(perturbed, delta, variance)
     if min(run.noise_multiplier / run.rows for run in sampled) < LEAST_NOISE:

@@ -32,6 +32,10 @@ _MARGIN = 2.0
 """
 
 
+_STATE = ("taken", "variance", "sums", "start", "moments", "pull")
+"""What later steps depend on, beside the descent."""
+
+
 class TrainedGuide(NamedTuple):
     """The posterior of the latents after a training.
 
@@ -186,17 +190,15 @@ class Course:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything on which later steps depend."""
-        own = {"taken": self.taken, "variance": self.variance, "sums": dict(self.sums)}
-        own |= {"start": self.start, "moments": self.moments, "pull": self.pull}
+        own = {name: getattr(self, name) for name in _STATE}
         return {**own, "ignored": self.descent.ignored, **self.descent.state_dict()}
 
     def load_state_dict(self, state: Any) -> None:
         """Resume from a state."""
         self.descent.load_state_dict(state)
         self.descent.ignored = state["ignored"]
-        self.taken, self.variance = state["taken"], state["variance"]
-        self.sums, self.moments = dict(state["sums"]), state["moments"]
-        self.pull, self.start = state["pull"], state["start"]
+        for name in _STATE:
+            setattr(self, name, state[name])
 
 
 def slopes(moments: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +25,7 @@ from bdpvi._ground.outputs import several
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.inference.optimisers import fresh, together
 from bdpvi.noise.secure import stir
-from bdpvi.programs.program import Draw, Program
+from bdpvi.programs.program import Draw, Program, unchanged
 from bdpvi.programs.recording import recorded
 from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases import clipping
@@ -168,20 +167,6 @@ def move(program: Program, optim: PyroOptim, draw: Draw, gradient: Tensor, numbe
     raise FloatingPointError(
         f"parameter {name!r} is not finite after step {number + 1}; use a lower learning rate"
     )
-
-
-@contextmanager
-def unchanged(program: Program) -> Iterator[None]:
-    """Put parameters back to what they are now, at the end."""
-    values = program.parameters.values()
-    before = [value.detach().clone() for value in values]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for value, old in zip(values, before, strict=True):
-                value.copy_(old)
-                value.grad = None
 
 
 def tell_ignored(ignored: int, stacklevel: int) -> None:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Model
+from bdpvi.programs.settings import Settings
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
+if TYPE_CHECKING:  # settings need not load the training code
     from bdpvi.programs.training import SuitedDPVI
-
-COUNT = 0.01
-"""Share of μ² for the noisy number of records, if the owner declares none."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DPVI:
+class DPVI(Settings):
     """Any Pyro model by variational inference with clipped, noisy gradients of single records.
 
     A Gaussian guide is trained as with :class:`bdpvi.PrivateSVI`, with settings from public facts:
@@ -48,47 +42,12 @@ class DPVI:
         counted: whether ``rows`` is a noisy count instead of declared.
     """
 
-    kind: ClassVar[str] = "variational inference"
-
-    rows: float | None = None
-    draws: int = 1000
-    steps: int = 1000
-    batch: float | None = None
-    clip: float | None = None
-    lr: float = 0.05
-    loss: Any = None
-    plate: str | None = None
-    checkpoint: str | Path | None = None
-    progress: bool = False
-    counted: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("rows", "batch", "clip"):
-            if (value := getattr(self, name)) is not None:
-                validate.positive(name, value)
-        validate.positive("lr", self.lr)
-        validate.positive_int("draws", self.draws)
-        validate.positive_int("steps", self.steps)
-
-    @property
-    def count(self) -> float:
-        """Share of μ² for a noisy number of records."""
-        return COUNT if self.rows is None else 0.0
-
-    def of_rows(self, rows: float) -> Self:
-        """Return the route for a table of about ``rows`` records."""
-        return replace(self, rows=max(rows, 1.0), counted=True)
-
-    def with_draws(self, draws: int) -> Self:
-        """Return the route with ``draws`` draws in a release."""
-        return replace(self, draws=draws)
-
     def suited(self, model: Model, data: Data, guide: object) -> SuitedDPVI:
         """Return the route with guide and size, after a test run of model and guide.
 
         Raises:
             ValueError: if a site, which it names with a remedy, cannot be protected.
         """
-        from bdpvi.programs.training import SuitedDPVI  # late: settings need no training code
+        from bdpvi.programs.training import SuitedDPVI
 
         return SuitedDPVI.of(self, model, data, guide)

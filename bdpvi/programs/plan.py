@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from bdpvi.noise import secure
-from bdpvi.privacy.book import Priced
 from bdpvi.privacy.dominating import steps_within
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.programs.descent import GradientClip
-from bdpvi.programs.dpvi import DPVI
+from bdpvi.programs.settings import Settings
 
 if TYPE_CHECKING:
     from bdpvi.releases.route import Allowance
@@ -51,7 +51,7 @@ class DPVIPlan:
     together: int = 1
 
     @classmethod
-    def of(cls, settings: DPVI, size: int, left: Allowance) -> DPVIPlan:
+    def of(cls, settings: Settings, size: int, left: Allowance) -> DPVIPlan:
         """Return the settings, if a record's gradient has ``size`` coordinates."""
         assert settings.rows is not None
         variance = largest_variance(left.epsilon, left.delta) - left.variance
@@ -82,7 +82,7 @@ class DPVIPlan:
         return replace(made, event=price, run=event, spare=_SPARE * left.delta)
 
     @property
-    def events(self) -> tuple[Priced, ...]:
+    def events(self) -> tuple[Event, ...]:
         """The charged events."""
         return (self.event, Threshold(self.spare)) if self.spare else (self.event,)
 

@@ -157,31 +157,32 @@ class Program:
             (x, y), _ = self.arguments.call(rows)
             return -self.model.scores(x, y, latents).double()
 
-        def of_record(latents: Tensor, theta: dict[str, Tensor], *row: Tensor) -> Tensor:
-            return self.of_record(latents, {**values, **theta}, fixed, *row)
-
-        each = torch.vmap(
-            torch.func.grad(of_record, argnums=(0, 1)),
-            in_dims=(None, None, *[0 for _ in rows]),
-            randomness="different",
-        )
-        with torch.enable_grad():
-            u, found = each(latents, {name: values[name] for name in self.direct}, *rows)
+        (u, found), _ = self._of_records(latents, values, fixed, rows)
         every = [u, *(found[name].reshape(len(u), -1) for name in self.direct)]
         return torch.cat(every, dim=1).double()
 
     def record_losses(self, draw: Draw, rows: Rows) -> Tensor:
         """Return each record's term of the negative ELBO, (B,). Secret."""
-        theta = {name: self.parameters[name].detach() for name in self.direct}
+        values = {name: value.detach() for name, value in self.parameters.items()}
         # With the gradient, as torch has no batches of an LSTM without.
+        _, found = self._of_records(draw.latents.detach(), values, draw.fixed, rows)
+        return found.detach()  # type: ignore[no-any-return]
+
+    def _of_records(
+        self, latents: Tensor, values: dict[str, Tensor], fixed: dict[str, Tensor], rows: Rows
+    ) -> Any:
+        """Return each record's gradients in the latents and in θ, and its term of the ELBO."""
+
+        def of_record(latents: Tensor, theta: dict[str, Tensor], *row: Tensor) -> Tensor:
+            return self.of_record(latents, {**values, **theta}, fixed, *row)
+
         each = torch.vmap(
-            torch.func.grad_and_value(self.of_record, argnums=(0, 1)),
-            in_dims=(None, None, None, *[0 for _ in rows]),
+            torch.func.grad_and_value(of_record, argnums=(0, 1)),
+            in_dims=(None, None, *[0 for _ in rows]),
             randomness="different",
         )
         with torch.enable_grad():
-            _, found = each(draw.latents.detach(), theta, draw.fixed, *rows)
-        return found.detach()  # type: ignore[no-any-return]
+            return each(latents, {name: values[name] for name in self.direct}, *rows)
 
     def backward(self, draw: Draw, total: Tensor) -> None:
         """Set the gradients of all parameters from the public part and a sum over records.
@@ -277,6 +278,20 @@ class Program:
                 # cuDNN has no gradients of single records of an LSTM; torch's own code has.
                 stack.enter_context(torch.backends.cudnn.flags(enabled=False))
             yield
+
+
+@contextmanager
+def unchanged(program: Program) -> Iterator[None]:
+    """Put parameters back to what they are now, at the end."""
+    values = program.parameters.values()
+    before = [value.detach().clone() for value in values]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for value, old in zip(values, before, strict=True):
+                value.copy_(old)
+                value.grad = None
 
 
 def _summed_out(modelled: poutine.Trace, guided: poutine.Trace) -> Tensor:

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from bdpvi._ground.host import drawing, onto
 from bdpvi.programs.failures import line_of
-from bdpvi.programs.program import Draw, Program
+from bdpvi.programs.program import Draw, Program, unchanged
 from bdpvi.programs.sources import Rows, at
 
 Replay = Callable[..., tuple[Tensor, ...]]
@@ -96,17 +96,12 @@ def recorded(program: Program, rows: int) -> Program:
     except Exception as error:  # whatever a program of the user's raises
         where = f"{type(error).__name__}{line_of(error)}"
         raise _refused(program, f"cannot be recorded ({where})") from error
-    values = tuple(program.parameters.values())
-    kept = [one.detach().clone() for one in values]
-    try:
+    with unchanged(program):
         for number in range(2):  # with other values of the parameters the second time
             if wrong := _differing(program, made, number):
                 raise _refused(program, f"has another {wrong} when it is replayed")
             with torch.no_grad():
-                torch._foreach_add_(values, 0.01)
-    finally:
-        with torch.no_grad():
-            torch._foreach_copy_(values, kept)
+                torch._foreach_add_([*program.parameters.values()], 0.01)
     return made
 
 

@@ -16,7 +16,7 @@ from bdpvi.datasets.dataset import Data, Dataset, shown
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.cost import sentences
+from bdpvi.privacy.assumptions import sentences
 from bdpvi.regression import objective_plan
 from bdpvi.regression.objective_plan import (
     FAINT,

@@ -34,9 +34,8 @@ from functools import cached_property, lru_cache
 from bdpvi._ground import validate
 from bdpvi.noise.secure import sum_rounding, sum_slack
 from bdpvi.privacy.dominating import within
-from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.gaussian import largest_variance
-from bdpvi.privacy.perturbed_objective import calibrate
+from bdpvi.privacy.perturbed_objective import PerturbedObjective, calibrate
 from bdpvi.privacy.perturbed_objective import delta as delta_of
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.solve import smallest

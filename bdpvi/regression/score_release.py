@@ -23,7 +23,8 @@ from bdpvi.datasets.records import Held, Records
 from bdpvi.models.scores import ROBUST, ScoreParts
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import sum_rounding
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.privacy.solve import root
 from bdpvi.regression.score_posterior import (
     NormalPrior,

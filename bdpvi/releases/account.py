@@ -12,8 +12,9 @@ from typing import Any
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.schema import to_json
-from bdpvi.privacy.book import ENDED, RESERVED, Book, Entry
+from bdpvi.privacy.book import Book
 from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.entry import ENDED, RESERVED, Entry
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import together
 from bdpvi.releases.receipt import Receipt
@@ -34,7 +35,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class StatementLine:
     """One work: all its charges, which one call made.
 
     Attributes:
@@ -84,7 +85,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Account:
+class Statement:
     """Everything spent on a table, work by work. Secret, as the ledger is.
 
     Attributes:
@@ -94,7 +95,7 @@ class Account:
     >>> from bdpvi.privacy.events import SampledGaussian
     >>> price = (SampledGaussian(noise_multiplier=5.0),)
     >>> made = [Entry(kind="release", of=name, events=price) for name in "ab"]
-    >>> account = Account(Book("id").of_entries(made), 1e-5)
+    >>> account = Statement(Book("id").of_entries(made), 1e-5)
     >>> f"{account.lines[0].alone.epsilon:.3f} {account.total.epsilon:.3f}"
     '0.726 1.061'
     """
@@ -106,7 +107,7 @@ class Account:
         validate.probability("delta", self.delta)
 
     @cached_property
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[StatementLine, ...]:
         """The works, in the order of their first charge; draws from a fit count one by one."""
         works: dict[object, list[Entry]] = {}
         for at, one in enumerate(self.book.entries):
@@ -114,13 +115,13 @@ class Account:
         costs: dict[object, Bound | None] = {}
         return tuple(self._line(tuple(some), costs) for some in works.values())
 
-    def _line(self, entries: tuple[Entry, ...], costs: dict[object, Bound | None]) -> Line:
+    def _line(self, entries: tuple[Entry, ...], costs: dict[object, Bound | None]) -> StatementLine:
         own = self.book.of_entries(entries)
         key = None if own.events is None else frozenset(own.events.items())
         if key not in costs:
             costs[key] = together(own, self.delta, {})
         pending = entries[0].of in self.book.opened
-        return Line(entries=entries, pending=pending, alone=costs[key])
+        return StatementLine(entries=entries, pending=pending, alone=costs[key])
 
     @cached_property
     def total(self) -> Bound | None:

@@ -11,17 +11,17 @@ from torch import Tensor
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.origin import DECLARED, GIVEN, MULTILINE, Origin, features_of, listed
 from bdpvi.noise.keys import EXPERIMENT
-from bdpvi.privacy.cost import Assumption, sentences
+from bdpvi.privacy.assumptions import Assumption, sentences
 
 if TYPE_CHECKING:
-    from bdpvi.privacy.book import Entry
+    from bdpvi.privacy.entry import Entry
 
 LABELLED = "classes_from_labels"
 """Preprocessing key for data whose classes were taken from the labels."""
 ASSUMED = {
     Origin.FROM_THIS_TABLE: Assumption.CONSTANTS_FROM_TABLE,
     Origin.FROM_ANOTHER_RELEASE: Assumption.CONSTANTS_FROM_ANOTHER_RELEASE,
-    Origin.BOUGHT_HERE: Assumption.BOUGHT_CONSTANTS,
+    Origin.ESTIMATED_HERE: Assumption.BOUGHT_CONSTANTS,
     Origin.PUBLIC: Assumption.PUBLIC_CONSTANTS,
 }
 """Assumption of a guarantee, by origin of the preprocessing bounds."""
@@ -111,7 +111,7 @@ def about(preprocessing: Mapping[str, Any]) -> str:
         words.append(f"D is only the training part of a published table: {split}")
     words.append(listed(preprocessing.get(DECLARED, {})))
     encoding = preprocessing.get("encoding")
-    made_here = (Origin.BOUGHT_HERE.value, Origin.FROM_THIS_TABLE.value)  # named as assumptions
+    made_here = (Origin.ESTIMATED_HERE.value, Origin.FROM_THIS_TABLE.value)  # named as assumptions
     if encoding and not {encoding["origin"], *encoding["besides"]} <= {*made_here}:
         words.append(f"Preprocessing bounds: {encoding['source']}")
     return sentences(*words)

@@ -16,8 +16,9 @@ from bdpvi._ground.host import on_host
 from bdpvi.noise import secure
 from bdpvi.noise.batches import BatchPlan, Coins
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.cost import Assumption
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 
 Multiplier = TypeVar("Multiplier", float, Tensor)
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bdpvi._ground import schema
-from bdpvi.privacy.cost import READ_FROM_RECORDS, Assumption, Bound, Kind, sentences
+from bdpvi.privacy.assumptions import Assumption, sentences
+from bdpvi.privacy.cost import READ_FROM_RECORDS, Bound, Kind
 
 AIMED = "target"
 PUBLIC = "computed from public settings"

@@ -7,8 +7,8 @@ import warnings
 from pathlib import Path
 
 from bdpvi._ground import store
-from bdpvi.privacy.book import Entry
 from bdpvi.privacy.cost import Cost
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.ledger import Ledger
 
 _NAME = re.compile(r"release-(\d{1,9})\.json")

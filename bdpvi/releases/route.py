@@ -12,9 +12,11 @@ from bdpvi.datasets.dataset import Data
 from bdpvi.models.contract import Model
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
-from bdpvi.privacy.book import Book, Priced
-from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
+from bdpvi.privacy.book import Book
+from bdpvi.privacy.event import Event
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.privacy.solve import smallest
 from bdpvi.releases.estimate import Drawn, Processed, Trained
 from bdpvi.releases.transaction import Before
@@ -31,7 +33,7 @@ class RouteSettings(Protocol):
         """The event of the noise."""
 
     @property
-    def events(self) -> tuple[Priced, ...]:
+    def events(self) -> tuple[Event, ...]:
         """All its events."""
 
     def with_noise(self, noise_multiplier: float) -> RouteSettings:

@@ -10,8 +10,8 @@ from typing import Any
 from bdpvi._ground import validate
 from bdpvi._ground.types import BudgetExceededError
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Priced
 from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.transaction import Before, Plan, Transaction
@@ -51,7 +51,7 @@ class Steps:
     def __init__(
         self,
         ledger: Ledger,
-        event: Priced,
+        event: Event,
         *,
         kind: str,
         of: str,
@@ -65,7 +65,7 @@ class Steps:
         self._room, self._seen = 0, -1
         ledger.check(event)
 
-    def next(self, event: Priced, most: int | None) -> Steps:
+    def next(self, event: Event, most: int | None) -> Steps:
         """Return further steps at another price, of the same kind, with a name of their own."""
         name = secrets.token_hex(8)
         return Steps(self.ledger, event, kind=self.kind, of=name, block=self.block, most=most)
@@ -137,16 +137,16 @@ class Steps:
             elif of != self.of:
                 taken += self.taken
             if taken > self.charged:
-                self._charge(Block(self, taken - self.charged, anyway=True))
+                self._charge(StepsAtOnce(self, taken - self.charged, anyway=True))
             self.taken = max(self.taken, taken)
             self._ahead = min(self._ahead, self.charged - self.taken)
 
     def _pay(self) -> None:
         """Charge a block of steps, or all remaining steps if they are fewer."""
         wanted = self.block if self.most is None else min(self.block, self.most - self.taken)
-        self._ahead = self._charge(Block(self, wanted))
+        self._ahead = self._charge(StepsAtOnce(self, wanted))
 
-    def _charge(self, block: Block) -> int:
+    def _charge(self, block: StepsAtOnce) -> int:
         work = Transaction(self.ledger, self._secret, name=self.of, what="training")
         with self.ledger.locked():
             plan, _, _ = work.charge(block)
@@ -163,7 +163,7 @@ class Steps:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class StepsAtOnce:
     """Steps charged at once. Each draws with its own key, which nobody keeps.
 
     Attributes:

@@ -23,11 +23,13 @@ import torch
 
 from bdpvi._ground.types import TooFewRecordsError
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import ENDED, RESERVED, Book, Charge, Entry, Priced
-from bdpvi.privacy.cost import Assumption, Bound
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.book import Book
+from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.entry import ENDED, RESERVED, Charge, Entry, Note
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.left import gaussian, together
-from bdpvi.privacy.note import Note
 
 S = TypeVar("S")
 C = TypeVar("C", covariant=True)
@@ -47,7 +49,7 @@ class Plan(Generic[S]):
     """A mechanism's settings and price, decided from public facts before any draw.
 
     Attributes:
-        kind: kind of charge, one of :data:`~bdpvi.privacy.book.KINDS`.
+        kind: kind of charge, one of :data:`~bdpvi.privacy.entry.KINDS`.
         what: description for error messages.
         events: the worst-case price; None if nothing bounds a record.
         settings: settings of the mechanism.
@@ -60,7 +62,7 @@ class Plan(Generic[S]):
 
     kind: str
     what: str
-    events: tuple[Priced, ...] | None
+    events: tuple[Event, ...] | None
     settings: S
     count: int = 1
     charge: Charge | None = None
@@ -115,7 +117,7 @@ class Transaction:
         alone: whether the work's ε covers only the work, not everything spent on the table.
         kept: whether the secret outlives this process, so that an interrupted work can resume.
         what, out: what the work makes, and the file that gets it, for the ledger; see
-            :class:`~bdpvi.privacy.note.Note`.
+            :class:`~bdpvi.privacy.entry.Note`.
 
     >>> from bdpvi.privacy.events import SampledGaussian
     >>> class Count:

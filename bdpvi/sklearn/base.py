@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,25 +35,29 @@ class PrivacyLeakWarning(UserWarning):
     """An estimator leaks something that its guarantee does not cover."""
 
 
+@dataclass(eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     """An estimator that charges and releases every ``fit``.
 
-    It keeps only the release, so it may be pickled and shared.
+    It keeps only the release, so it may be pickled and shared. Its fields are the parameters of
+    every estimator.
     """
 
-    epsilon: float
-    delta: float
-    draws: int
-    limit: float | None
-    bounds: tuple[ArrayLike, ArrayLike] | None
-    scales: tuple[ArrayLike, ArrayLike] | None
-    from_data: bool
-    types: Schema | None
-    expected_rows: float | None
-    rows_per_unit: int
-    ledger: str | None
-    random_state: int | np.random.RandomState | None
-    _trial: Transaction | None = None
+    epsilon: float = 1.0
+    _: KW_ONLY
+    delta: float = 1e-5
+    draws: int = 1
+    limit: float | None = None
+    bounds: tuple[ArrayLike, ArrayLike] | None = None
+    scales: tuple[ArrayLike, ArrayLike] | None = None
+    from_data: bool = False
+    types: Schema | None = None
+    expected_rows: float | None = None
+    rows_per_unit: int = 1
+    ledger: str | None = None
+    random_state: int | np.random.RandomState | None = None
+
+    _trial = None  # type: Transaction | None
     """The work of a rehearsal."""
 
     @staticmethod
@@ -121,6 +125,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True  # such a record is left out
         tags.input_tags.string = True
         return tags
+
+    def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
+        return {"poor_score": True}
 
     def _given(self, inputs: Inputs) -> Encoding | None:
         """Return the scaling of numbers if it is given, and need not be estimated privately."""

@@ -17,10 +17,10 @@ from sklearn.utils import check_consistent_length, column_or_1d
 
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.datasets import made_up
-from bdpvi.datasets.bought import CATEGORY, NUMBER, public_encoding
 from bdpvi.datasets.cells import Cells, Columns, read_columns
 from bdpvi.datasets.dtypes import declared_by
 from bdpvi.datasets.encoding import Encoding, with_text_names
+from bdpvi.datasets.estimates import CATEGORY, NUMBER, public_encoding
 from bdpvi.datasets.given import REMEDY, warn_of_signs
 from bdpvi.datasets.objects import in_memory, rows_of
 from bdpvi.datasets.records import Held
@@ -171,7 +171,7 @@ class Inputs:
             return self._used(found), None
         *columns, last = found.encoding.columns
         target: Any = last
-        if [*purchase(asked, header).bought] == [self.target]:
+        if [*purchase(asked, header).estimated] == [self.target]:
             encoding = _public(asked)  # what was estimated is no feature's
         else:
             encoding = replace(found.encoding, columns=tuple(columns))

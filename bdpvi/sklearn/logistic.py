@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,13 +20,14 @@ from bdpvi.sklearn.base import Floats, PrivacyLeakWarning, PrivateEstimator
 if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi import Release
     from bdpvi.bayesian.guarantees import Guarantee
-    from bdpvi.datasets import Encoding, Schema
+    from bdpvi.datasets import Encoding
     from bdpvi.sklearn.inputs import Inputs
     from bdpvi.tables.request import Request
     from bdpvi.tables.rows import Encoded
     from bdpvi.tables.setup import Setup
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """Bayesian logistic regression with two or more classes, released with a known ε.
 
@@ -113,48 +114,13 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     'worst-case DP ε = 1 (target) at δ = 1e-05, to a'
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        *,
-        delta: float = 1e-5,
-        guarantee: Guarantee | None = None,
-        draws: int = 1,
-        prior_scale: float | None = None,
-        limit: float | None = None,
-        fit_intercept: bool = True,
-        bounds: tuple[ArrayLike, ArrayLike] | None = None,
-        scales: tuple[ArrayLike, ArrayLike] | None = None,
-        from_data: bool = False,
-        types: Schema | None = None,
-        classes: ArrayLike | None = None,
-        base_rate: float | None = None,
-        expected_rows: float | None = None,
-        intervals: bool = False,
-        class_weight: Mapping[Any, float] | None = None,
-        rows_per_unit: int = 1,
-        ledger: str | None = None,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.guarantee = guarantee
-        self.draws = draws
-        self.prior_scale = prior_scale
-        self.limit = limit
-        self.fit_intercept = fit_intercept
-        self.bounds = bounds
-        self.scales = scales
-        self.from_data = from_data
-        self.types = types
-        self.classes = classes
-        self.base_rate = base_rate
-        self.expected_rows = expected_rows
-        self.intervals = intervals
-        self.class_weight = class_weight
-        self.rows_per_unit = rows_per_unit
-        self.ledger = ledger
-        self.random_state = random_state
+    guarantee: Guarantee | None = None
+    prior_scale: float | None = None
+    fit_intercept: bool = True
+    classes: ArrayLike | None = None
+    base_rate: float | None = None
+    intervals: bool = False
+    class_weight: Mapping[Any, float] | None = None
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None, **options: Any
@@ -219,7 +185,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         noted: Mapping[str, bool],
     ) -> None:
         """Fit and release; keep only the release."""
-        from bdpvi.datasets.bought import SHARE
+        from bdpvi.datasets.estimates import SHARE
         from bdpvi.datasets.made_up import ROWS
         from bdpvi.tables.allowance import Remaining
         from bdpvi.tables.encoded import promising
@@ -287,9 +253,6 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True  # noise hides the classes of very small tables
         return tags
-
-    def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
-        return {"poor_score": True}
 
     def _request(self, inputs: Inputs, constants: Encoding | None) -> Request:
         """Return what is asked for the constants, some of which may be public."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from bdpvi.sklearn.base import Floats, PrivateEstimator
 
 if TYPE_CHECKING:
-    from bdpvi.datasets import Encoding, Schema
+    from bdpvi.datasets import Encoding
     from bdpvi.models.kinds import OfNumbers
     from bdpvi.sklearn.inputs import Inputs
     from bdpvi.tables.request import Request
@@ -30,14 +30,15 @@ _HIGHEST = 10**6
 """Largest private bound on counts: with few records it is dominated by noise of any size."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """A regression by noisy scores.
 
     Missing bounds on the target are estimated privately, like a column's centre and scale.
     """
 
-    draws: int
-    prior_scale: float
+    draws: int = 1000
+    prior_scale: float = 5.0
 
     def _model(self, center: float, scale: float) -> OfNumbers:
         """Return the model for targets with this private centre and scale."""
@@ -130,10 +131,8 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         tags.regressor_tags.poor_score = True  # noise hides the law of very small tables
         return tags
 
-    def _more_tags(self) -> Mapping[str, bool]:  # scikit-learn 1.5
-        return {"poor_score": True}
 
-
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivateLinearRegression(_PrivateRegressor):
     """Bayesian linear regression, released with a known ε and with valid intervals.
 
@@ -179,38 +178,7 @@ class PrivateLinearRegression(_PrivateRegressor):
     (True, (2, 2))
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        *,
-        delta: float = 1e-5,
-        target_bounds: tuple[float, float] | None = None,
-        draws: int = 1000,
-        prior_scale: float = 5.0,
-        limit: float | None = None,
-        bounds: tuple[ArrayLike, ArrayLike] | None = None,
-        scales: tuple[ArrayLike, ArrayLike] | None = None,
-        from_data: bool = False,
-        types: Schema | None = None,
-        expected_rows: float | None = None,
-        rows_per_unit: int = 1,
-        ledger: str | None = None,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.target_bounds = target_bounds
-        self.draws = draws
-        self.prior_scale = prior_scale
-        self.limit = limit
-        self.bounds = bounds
-        self.scales = scales
-        self.from_data = from_data
-        self.types = types
-        self.expected_rows = expected_rows
-        self.rows_per_unit = rows_per_unit
-        self.ledger = ledger
-        self.random_state = random_state
+    target_bounds: tuple[float, float] | None = None
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None, **options: Any
@@ -265,6 +233,7 @@ class PrivateLinearRegression(_PrivateRegressor):
         )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class PrivatePoissonRegressor(_PrivateRegressor):
     """Bayesian Poisson regression of counts, released with a known ε and with valid intervals.
 
@@ -293,38 +262,7 @@ class PrivatePoissonRegressor(_PrivateRegressor):
     (True, (1,))
     """
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        *,
-        delta: float = 1e-5,
-        largest: int | None = None,
-        draws: int = 1000,
-        prior_scale: float = 5.0,
-        limit: float | None = None,
-        bounds: tuple[ArrayLike, ArrayLike] | None = None,
-        scales: tuple[ArrayLike, ArrayLike] | None = None,
-        from_data: bool = False,
-        types: Schema | None = None,
-        expected_rows: float | None = None,
-        rows_per_unit: int = 1,
-        ledger: str | None = None,
-        random_state: int | np.random.RandomState | None = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.largest = largest
-        self.draws = draws
-        self.prior_scale = prior_scale
-        self.limit = limit
-        self.bounds = bounds
-        self.scales = scales
-        self.from_data = from_data
-        self.types = types
-        self.expected_rows = expected_rows
-        self.rows_per_unit = rows_per_unit
-        self.ledger = ledger
-        self.random_state = random_state
+    largest: int | None = None
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, unit: ArrayLike | None = None, **options: Any

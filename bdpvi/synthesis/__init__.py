@@ -2,11 +2,10 @@
 
 from bdpvi.synthesis.content import TableReceipt
 from bdpvi.synthesis.counts import Counts, NoisyCounts
-from bdpvi.synthesis.intervals import Combined, combine
 from bdpvi.synthesis.quality import evaluate
 from bdpvi.synthesis.released import synthesize
 from bdpvi.synthesis.report import Quality
-from bdpvi.synthesis.synthetic import Synthetic, load
+from bdpvi.synthesis.synthetic import Combined, Synthetic, combine, load
 
 __all__ = [
     "Combined",

@@ -14,7 +14,8 @@ from bdpvi.datasets.grid import Codes
 from bdpvi.datasets.origin import listed
 from bdpvi.datasets.schema import Schema
 from bdpvi.noise import secure
-from bdpvi.privacy.cost import Assumption, Bound, sentences
+from bdpvi.privacy.assumptions import Assumption, sentences
+from bdpvi.privacy.cost import Bound
 from bdpvi.synthesis.counts import Counts, Group, MeasurementPlan, NoisyCounts
 
 FORMAT = 2

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from bdpvi._ground import validate
-from bdpvi.datasets import bought, bounds
-from bdpvi.datasets.bought import CATEGORY, NUMBER, UNDECLARED
+from bdpvi.datasets import bounds, estimates
 from bdpvi.datasets.cells import Columns, LazyColumns, read_cell
+from bdpvi.datasets.estimates import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.origin import declared
 from bdpvi.datasets.records import Records, Spread
 from bdpvi.datasets.schema import Schema
@@ -29,8 +29,9 @@ from bdpvi.datasets.types import (
 )
 from bdpvi.datasets.units import RowLimit, at_most
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import ROW, Priced, for_unit
+from bdpvi.privacy.book import ROW
 from bdpvi.privacy.cost import Bound
+from bdpvi.privacy.event import Event, for_unit
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
@@ -203,7 +204,7 @@ class Order:
     @property
     def names(self) -> float:
         """δ for privately estimated names of levels."""
-        return bought.NAMES * self.delta * any(kind != NUMBER for kind in self.kinds.values())
+        return estimates.NAMES * self.delta * any(kind != NUMBER for kind in self.kinds.values())
 
     @cached_property
     def rounding(self) -> tuple[float, float]:
@@ -217,8 +218,8 @@ class Order:
         paid = self.delta - self.names
         whole = gaussian_distance(self.epsilon, paid, sum(self.rounding))
         whole /= self.settings.rows_per_unit
-        share = bought.SHARE if self.kinds else 0.0
-        kinds = share * bought.COUNTS if UNDECLARED in self.kinds.values() else 0.0
+        share = estimates.SHARE if self.kinds else 0.0
+        kinds = share * estimates.COUNTS if UNDECLARED in self.kinds.values() else 0.0
         a, b, c = (whole * math.sqrt(one) for one in (kinds, share - kinds, 1 - share))
         return a, b, c
 
@@ -227,7 +228,7 @@ class Order:
         return Schema({**self.declared, **dict.fromkeys(self.kinds, _ANY)}, "")
 
     @cached_property
-    def events(self) -> tuple[Priced, ...]:
+    def events(self) -> tuple[Event, ...]:
         """All charges; they are made before anything is drawn.
 
         The costs of all parts are fixed, whatever the first parts return. So the parts are one
@@ -235,7 +236,7 @@ class Order:
         """
         kinds, constants, counts = self.distances
         theta, rounding = self.rounding
-        paid: list[Priced] = []
+        paid: list[Event] = []
         if kinds:
             paid.append(SampledGaussian(noise_multiplier=1 / kinds))
         if constants:
@@ -276,7 +277,7 @@ class Order:
         kinds = self.kinds
         if first:
             kinds = bounds.kinds_of(cells, kinds, distance=first, key=key.child("kinds"))
-        made = bounds.buy(
+        made = bounds.estimate(
             cells,
             kinds,
             distance=second,

@@ -15,7 +15,8 @@ from bdpvi.datasets import grid
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.synthesis import measures
 from bdpvi.synthesis.counts import Floats
-from bdpvi.synthesis.findings import (
+from bdpvi.synthesis.measures import Bins, Scale, Task, total_variation
+from bdpvi.synthesis.report import (
     ALL,
     BASE,
     REAL,
@@ -24,11 +25,10 @@ from bdpvi.synthesis.findings import (
     ColumnShares,
     Detail,
     Pair,
+    Quality,
     Score,
     Told,
 )
-from bdpvi.synthesis.measures import Bins, Scale, Task, total_variation
-from bdpvi.synthesis.report import Quality
 from bdpvi.synthesis.synthetic import Synthetic
 
 MOST = 10**5

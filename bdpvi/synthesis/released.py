@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from bdpvi.datasets import grid, made_up
-from bdpvi.datasets.bought import CATEGORY, NUMBER
 from bdpvi.datasets.bounds import NOTHING
+from bdpvi.datasets.estimates import CATEGORY, NUMBER
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.grid import Codes, Unfit
 from bdpvi.datasets.made_up import Copies
@@ -25,8 +25,9 @@ from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ESTIMATED, ROWS
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.accounts import account, in_use, joined
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.book import ROW
-from bdpvi.privacy.cost import Assumption, Bound
+from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import transaction
 from bdpvi.releases.account import together_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bdpvi._ground.types import Budget, BudgetExceededError
-from bdpvi.datasets import bought
+from bdpvi.datasets import estimates
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
@@ -81,7 +81,7 @@ class Remaining:
             )
         limit = before.budget
         if limit is not None:
-            whole = gaussian_epsilon(asked.distance**2, (1 - bought.NAMES) * limit.delta)
+            whole = gaussian_epsilon(asked.distance**2, (1 - estimates.NAMES) * limit.delta)
             if whole > limit.epsilon * (1 + 1e-9):
                 raise BudgetExceededError(
                     f"epsilon={asked.epsilon:g} at δ = {asked.delta:g} is over the budget of "

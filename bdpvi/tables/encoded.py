@@ -13,13 +13,15 @@ from torch import Tensor
 
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import TooFewRecordsError
-from bdpvi.datasets import bought
+from bdpvi.datasets import estimates
 from bdpvi.datasets.cells import Cells, Columns, LazyColumns, read_cell, read_cells
 from bdpvi.datasets.encoding import Encoding, with_text_names
 from bdpvi.datasets.records import Records
 from bdpvi.datasets.types import ColumnType
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Book, Priced, digest_of
+from bdpvi.privacy.book import Book
+from bdpvi.privacy.entry import digest_of
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
@@ -114,18 +116,18 @@ class CountCells:
     step: ClassVar[str] = "count"
 
     rows: Records[Rows]
-    purchase: bought.Purchase
+    purchase: estimates.Purchase
     distance: float
 
     def plan(self, before: Before) -> Plan[None]:
         """Return the price."""
-        rounding = bought.count_rounding(self.purchase, self.distance)
+        rounding = estimates.count_rounding(self.purchase, self.distance)
         return _plan(_gaussian(self.distance, rounding))
 
-    def draw(self, plan: Plan[None], key: Key) -> tuple[float, bought.Purchase]:
+    def draw(self, plan: Plan[None], key: Key) -> tuple[float, estimates.Purchase]:
         """Count."""
         cells = self.rows.map(columns_of)
-        return bought.count(cells, self.purchase, distance=self.distance, key=key)
+        return estimates.count(cells, self.purchase, distance=self.distance, key=key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,18 +147,20 @@ class EstimateConstants:
     step: ClassVar[str] = "constants"
 
     rows: Records[Rows]
-    asked: bought.Purchase
-    purchase: bought.Purchase
+    asked: estimates.Purchase
+    purchase: estimates.Purchase
     price: Mapping[str, Any]
     types: Mapping[str, ColumnType] = field(default_factory=dict)
 
     def plan(self, before: Before) -> Plan[None]:
         """Return the price."""
-        events: list[Priced] = []
+        events: list[Event] = []
         if self.asked.queries:
             distance, rows = self.price["distance"], self.price["rows"]
             # A column found to be a category has a count for each row's name, instead of three.
-            events.append(_gaussian(distance, rows * bought.rounding(self.asked, distance, rows)))
+            events.append(
+                _gaussian(distance, rows * estimates.rounding(self.asked, distance, rows))
+            )
         if self.asked.may_name:
             events.append(Threshold(self.price["delta"]))
         return _plan(*events)
@@ -164,7 +168,7 @@ class EstimateConstants:
     def draw(self, plan: Plan[None], key: Key) -> Encoding:
         """Estimate."""
         charged = digest_of(seal(key))
-        return bought.buy(
+        return estimates.estimate(
             self.rows.map(columns_of),
             self.purchase,
             **self.price,
@@ -199,24 +203,24 @@ def encode(
     purchase = purchase_of(asked, header)
     if purchase.empty:
         assert asked.constants is not None
-        return Encoded(bought.public_encoding(asked.constants))
+        return Encoded(estimates.public_encoding(asked.constants))
     left = left or Remaining(asked.distance)
-    mine = left.distance * math.sqrt(bought.SHARE)
-    distance = mine * math.sqrt(bought.COUNTS)
+    mine = left.distance * math.sqrt(estimates.SHARE)
+    distance = mine * math.sqrt(estimates.COUNTS)
     if feasible:
         check(asked, purchase, left)
     records, first = perform(CountCells(rows, purchase, distance))
     price: dict[str, Any] = {
-        "distance": mine * math.sqrt(1 - bought.COUNTS),
-        "delta": bought.NAMES * asked.delta,
+        "distance": mine * math.sqrt(1 - estimates.COUNTS),
+        "delta": estimates.NAMES * asked.delta,
         "rows": left.rows,
     }
     wanted = first
     if asked.public.hashed is None:
-        wanted = bought.hashed_if_few(wanted, records, **price)
+        wanted = estimates.hashed_if_few(wanted, records, **price)
     need = first.need(left.distance)
     if feasible:
-        rounding = bought.count_rounding(purchase, distance)
+        rounding = estimates.count_rounding(purchase, distance)
         spent = gaussian_guarantee(distance**2, asked.delta, rounding)
         assert spent is not None
         paid_for = f"counting the records spent {spent.epsilon:.2g} of ε"
@@ -226,12 +230,12 @@ def encode(
     return Encoded(second, paid, records, need)
 
 
-def _plan(*events: Priced) -> Plan[None]:
+def _plan(*events: Event) -> Plan[None]:
     what = "private preprocessing bounds and categories"
     return Plan(kind="constants", what=what, events=events, settings=None)
 
 
-def check(asked: Request, purchase: bought.Purchase, left: Remaining) -> None:
+def check(asked: Request, purchase: estimates.Purchase, left: Remaining) -> None:
     """Refuse a declared number of records that is too small, before any charge.
 
     Args:
@@ -243,7 +247,9 @@ def check(asked: Request, purchase: bought.Purchase, left: Remaining) -> None:
         TooFewRecordsError: if records are too few; it says what would suffice.
     """
     if asked.public.rows is not None:
-        kinds = tuple(bought.CATEGORY if k == bought.UNDECLARED else k for k in purchase.kinds)
+        kinds = tuple(
+            estimates.CATEGORY if k == estimates.UNDECLARED else k for k in purchase.kinds
+        )
         least = replace(purchase, kinds=kinds, hashed=asked.public.hashed is not False)
         need = 0 if purchase.empty else least.need(left.distance)
         _refuse_few(asked, purchase, asked.public.rows, need, left, "Nothing was spent")
@@ -261,8 +267,8 @@ def price_of(asked: Request, header: Sequence[str], rows: int = 1) -> Price:
     free = purchase.empty or asked.public.from_data
     check(asked, purchase, left)
     need = 0 if free else purchase.need(left.distance)
-    columns = {} if free else purchase.bought
-    return Price(asked.epsilon, columns, need, round(bought.TOO_FEW * need))
+    columns = {} if free else purchase.estimated
+    return Price(asked.epsilon, columns, need, round(estimates.TOO_FEW * need))
 
 
 def promising(
@@ -286,7 +292,7 @@ def promising(
     """
     settings, left = setup(asked), left or Remaining(asked.distance)
     if isinstance(settings.route, Intervals):
-        delta = (1 - bought.NAMES if share else 1) * asked.delta
+        delta = (1 - estimates.NAMES if share else 1) * asked.delta
         spent = 0.0
         if share:
             spent = asked.distance**2 - (1 - share) * (left.rows * left.distance) ** 2
@@ -296,16 +302,16 @@ def promising(
 
 def _refuse_few(
     asked: Request,
-    purchase: bought.Purchase,
+    purchase: estimates.Purchase,
     records: float,
     need: int,
     left: Remaining,
     spent: str,
 ) -> None:
     """Raise TooFewRecordsError if preprocessing or intervals need more records."""
-    if records >= bought.TOO_FEW * need:
+    if records >= estimates.TOO_FEW * need:
         rows = asked.public.rows or min(max(records, FEWEST), MOST)
-        share = 0.0 if purchase.empty else bought.SHARE
+        share = 0.0 if purchase.empty else estimates.SHARE
         known = replace(asked, public=replace(asked.public, rows=rows))
         promising(known, purchase.fewest_features, share, left, len(purchase.names))
         return
@@ -313,18 +319,18 @@ def _refuse_few(
         "public bounds and categories for these columns, which cost nothing (constants=, "
         "--constants FILE)"
     ]
-    most = (max(records, 0.0) * left.distance / bought.NEED) ** 2
-    if columns := bought.numbers_of(most):
+    most = (max(records, 0.0) * left.distance / estimates.NEED) ** 2
+    if columns := estimates.numbers_of(most):
         ways.append(f"at most {several(columns, 'numeric column')} (drop=, --drop COLUMN)")
     variance = (1.1 * need * left.distance / max(records, 1.0)) ** 2
     epsilon = math.inf
     if variance < largest_variance(HIGHEST, asked.delta):
-        epsilon = gaussian_epsilon(variance, (1 - bought.NAMES) * asked.delta)
+        epsilon = gaussian_epsilon(variance, (1 - estimates.NAMES) * asked.delta)
     if epsilon < (math.inf if left.budget is None else left.budget.epsilon):
         ways.append(f"epsilon={epsilon:.2g} (--epsilon), if the ledger's budget allows it")
     raise TooFewRecordsError(
         f"about {max(records, 0):.0f} records are too few: ε = {asked.epsilon:g} needs about "
-        f"{need} to estimate bounds and categories of {several(len(purchase.bought), 'column')} "
+        f"{need} to estimate bounds and categories of {several(len(purchase.estimated), 'column')} "
         f"privately. Options: {'; or '.join(ways)}. Nothing was fitted: {spent}"
     )
 

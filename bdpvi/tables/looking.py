@@ -15,9 +15,9 @@ from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.progress import bar
 from bdpvi._ground.types import TooFewRecordsError, Unit, tell_owner
-from bdpvi.datasets.bought import UNDECLARED
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
+from bdpvi.datasets.estimates import UNDECLARED
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, numbers_in, seems, sign_options
 from bdpvi.datasets.records import Records

@@ -29,11 +29,12 @@ from bdpvi.datasets.dataset import Data, Dataset, in_arrays
 from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.models.contract import Model, fitting
 from bdpvi.noise.keys import EXPERIMENT, Key
+from bdpvi.privacy.assumptions import Assumption, Evidence, sentences
 from bdpvi.privacy.conversions import TESTS, least_failure
-from bdpvi.privacy.cost import ADD_OR_REMOVE, Assumption, Bound, Cost, Kind, sentences
-from bdpvi.privacy.events import PerturbedObjective, SampledGaussian, Threshold
-from bdpvi.privacy.evidence import Diagnostics, Evidence
+from bdpvi.privacy.cost import ADD_OR_REMOVE, Bound, Cost, Kind
+from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.releases import basis, transaction
 from bdpvi.releases.account import OTHERS, told
 from bdpvi.releases.estimate import Drawn, Processed, Trained
@@ -221,7 +222,7 @@ class Prepared:
                 failure_probability=least_failure(delta),
                 estimates=TESTS,
                 sample_size=self.records,
-                diagnostics=Diagnostics(0.0, 0.0, 0.0, 0.0),
+                skewness=0.0,
             ),
         )
         if paid:

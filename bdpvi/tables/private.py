@@ -40,8 +40,8 @@ from bdpvi.guides import Laplace
 from bdpvi.privacy.accounts import account, in_use, joined
 from bdpvi.privacy.book import ROW, checked
 from bdpvi.privacy.cost import Bound, Cost
-from bdpvi.privacy.events import PerturbedObjective
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.privacy.places import Places
 from bdpvi.releases import intent, persons, publishing, shared_file
 from bdpvi.releases.received import release_of

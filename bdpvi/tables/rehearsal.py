@@ -14,9 +14,9 @@ import torch
 
 from bdpvi._ground.host import HOST
 from bdpvi.datasets import made_up
-from bdpvi.datasets.bought import CATEGORY, NUMBER
 from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.dataset import Dataset, People
+from bdpvi.datasets.estimates import CATEGORY, NUMBER
 from bdpvi.datasets.made_up import ROWS, MadeUp
 from bdpvi.releases.received import release_of
 from bdpvi.releases.released import Release

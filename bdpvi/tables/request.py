@@ -255,7 +255,7 @@ class Request:
     @cached_property
     def distance(self) -> float:
         """Distance μ of the total, with private preprocessing."""
-        from bdpvi.datasets.bought import NAMES
+        from bdpvi.datasets.estimates import NAMES
         from bdpvi.privacy.gaussian_dp import gaussian_distance
 
         return gaussian_distance(self.epsilon, (1 - NAMES) * self.delta)

@@ -130,7 +130,7 @@ def _records(
     if has_arguments(data):
         others = {
             "guarantee": None if isinstance(guarantee, WorstCaseDP) else guarantee,
-            "route": None if isinstance(route, DPVI) else route,
+            "route": None if isinstance(route, DPVI | SuitedDPVI) else route,
             "model": model if hasattr(model, "check") else None,
         }
         for name, one in others.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bdpvi.datasets import bought
+from bdpvi.datasets import estimates
 from bdpvi.datasets.cells import Columns
 from bdpvi.datasets.columns import OneHot
 from bdpvi.datasets.encoding import Encoding
@@ -61,12 +61,12 @@ class Encoded:
 
     def caution(self, epsilon: float) -> str:
         """Return a warning if records are few for the private preprocessing, otherwise ""."""
-        if self.records is None or self.records >= bought.FEW * self.need:
+        if self.records is None or self.records >= estimates.FEW * self.need:
             return ""
         return (
             f"about {max(self.records, 0):.0f} records are few: ε = {epsilon:g} needs about "
-            f"{math.ceil(bought.FEW * self.need)} for these columns, so their private bounds and "
-            "categories are rough. Public bounds, fewer columns or a larger epsilon would help"
+            f"{math.ceil(estimates.FEW * self.need)} for these columns, so their private bounds "
+            "and categories are rough. Public bounds, fewer columns or a larger epsilon would help"
         )
 
     def nameless(self, declared: Sequence[str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bdpvi._ground import validate
-from bdpvi.datasets.bought import Purchase
 from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.estimates import Purchase
 from bdpvi.datasets.types import NAMES, NUMBERS, UNUSED
 from bdpvi.models.kinds import OfClasses
 from bdpvi.tables.request import Request

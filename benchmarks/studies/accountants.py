@@ -17,10 +17,10 @@ from published import RenyiAccountant
 from torch import Tensor
 
 from bdpvi._ground.progress import Track
-from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.bench.curves import plain_ticks
 from bdpvi.privacy import conversions
 from bdpvi.privacy.conversions import INTEGER_ORDERS
+from bdpvi.privacy.sampled_moments import subsampled_gaussian_cost
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from studies.gaussian import (
     CLIPS,

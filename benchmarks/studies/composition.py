@@ -12,7 +12,6 @@ import torch
 from matplotlib.figure import Figure
 
 from bdpvi._ground.progress import Track
-from bdpvi.bayesian.accounting.record_costs import event_cost
 from bdpvi.bench.curves import plain_ticks
 from bdpvi.privacy.conversions import Orders
 from bdpvi.privacy.cost import Bound
@@ -77,7 +76,7 @@ def _composed(distances: Array, rule: ByPanel | ByHolder) -> Bound:
         SampledDistances(ids, torch.tensor(row), COMPOSED_NOISE, COMPOSED_RATE) for row in distances
     ]
     direction = next(iter(events[0].records))
-    costs = [event_cost(event, direction, COMPOSED_ORDERS.values) for event in events]
+    costs = [event.cost(direction, COMPOSED_ORDERS.values) for event in events]
     # Both directions have the same cost, and the same orders are asked for again and again.
     steps = [lambda _, order, c=cost: c[COMPOSED_ORDERS.index(order)] for cost in costs]
     return composed(

@@ -84,9 +84,6 @@ def added(total: MeanEstimate | None, one: MeanEstimate, weight: float) -> MeanE
         log_mean=total.log_mean + mean,
         sample_size=one.sample_size,
         constant=total.constant | one.constant,
-        top_share=torch.maximum(total.top_share, one.top_share),
-        effective_size=torch.minimum(total.effective_size, one.effective_size),
-        pareto_k=torch.maximum(total.pareto_k, one.pareto_k),
         skewness=torch.maximum(total.skewness, one.skewness),
         distribution_free=total.distribution_free and one.distribution_free,
     )

@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from pyro.ops.stats import fit_generalized_pareto
 from scipy import special, stats
 from torch import Tensor
 
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.bayesian.accounting.estimators import (
-    Moments,
+    SampleMoments,
     empirical_bernstein,
     log_student_t_bound,
-    student_t,
 )
 from bdpvi.bayesian.accounting.quantiles import quantile_certificate
 from bdpvi.bayesian.accounting.reliability import tolerable
@@ -92,7 +92,7 @@ def student_t_rows(
     for log_values in _samples(population, m, repeats, rng):
         if len(typical) < _KEPT:
             typical = torch.cat([typical, log_values[:_KEPT]])
-        sample = Moments.of(log_values, least=3)
+        sample = SampleMoments.of(log_values, least=3)
         for gamma, count in counts.items():
             gap = population.log_mean - log_student_t_bound(sample, gamma)
             missed = gap > 0
@@ -131,7 +131,15 @@ def _usual_share(rows: Tensor | list[Tensor]) -> float:
     if len(rows) == 0:
         return 0.0
     log_values = rows if isinstance(rows, Tensor) else torch.stack(rows)
-    return float((student_t(log_values, GAMMAS[0]).pareto_k <= KHAT).double().mean())
+    size = log_values.shape[-1]
+    tail = math.ceil(min(size / 5, 3 * math.sqrt(size)))
+    fits = []
+    for row in torch.expm1(log_values - log_values.amax(-1, keepdim=True)):
+        top = row.topk(tail + 1).values
+        excess = (top - top[-1])[:-1].flip(0)
+        known = tail >= 5 and bool((excess > 0).all())
+        fits.append(known and fit_generalized_pareto(excess / excess[-1])[0] <= KHAT)
+    return float(np.mean(fits))
 
 
 def _tilted_row(
@@ -140,7 +148,7 @@ def _tilted_row(
     repeats = max(20, numbers // m)
     found = miss_rate(population, m, gamma, repeats, rng)
     plain = torch.cat(list(_samples(population, m, min(repeats, 2000), rng)))
-    reliable = tolerable(Moments.of(plain, least=3).skewness, m, gamma)
+    reliable = tolerable(SampleMoments.of(plain, least=3).skewness, m, gamma)
     return {
         "estimator": "student_t",
         "method": "tilted",

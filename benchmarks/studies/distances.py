@@ -9,13 +9,13 @@ from typing import ClassVar
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.bayesian.accounting.record_costs import event_cost, subsampled_gaussian_cost
 from bdpvi.privacy.conversions import INTEGER_ORDERS, Orders
-from bdpvi.privacy.events import WITH, WITHOUT
+from bdpvi.privacy.event import WITH, WITHOUT, Event
+from bdpvi.privacy.sampled_moments import subsampled_gaussian_cost
 
 
 @dataclass(frozen=True, eq=False)
-class SampledDistances:
+class SampledDistances(Event):
     """One step that releases a sum over a Poisson sample with Gaussian noise.
 
     Attributes:
@@ -31,8 +31,6 @@ class SampledDistances:
     rate: float
 
     orders: ClassVar[Orders] = INTEGER_ORDERS
-    rounding: ClassVar[float] = 0.0
-    from_data: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         validate.same_length("distances", self.distances, "ids", self.ids)
@@ -46,7 +44,6 @@ class SampledDistances:
         """The records, in both directions, which have the same cost: the larger of the two."""
         return {f"remove {WITH}": self.ids, f"remove {WITHOUT}": self.ids}
 
-
-@event_cost.register
-def _(event: SampledDistances, direction: str, order: Tensor) -> Tensor:
-    return subsampled_gaussian_cost(event.distances, event.noise, event.rate, order)
+    def cost(self, direction: str, order: Tensor) -> Tensor:
+        """Return each record's log-moments."""
+        return subsampled_gaussian_cost(self.distances, self.noise, self.rate, order)

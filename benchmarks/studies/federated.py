@@ -22,10 +22,10 @@ from torch import Tensor
 
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.bench.curves import plain_ticks
 from bdpvi.privacy.conversions import Orders, minimise_epsilon
-from bdpvi.privacy.events import LEVELS
+from bdpvi.privacy.norms import LEVELS
+from bdpvi.privacy.sampled_moments import subsampled_gaussian_cost
 from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant
 from studies.study import DP, LINES, Finding, publish, sized
 

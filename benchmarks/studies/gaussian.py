@@ -19,13 +19,13 @@ from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.accountant import cost_of
 from bdpvi.bayesian.accounting.answer import MISSES
 from bdpvi.bayesian.accounting.estimators import student_t
-from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.bayesian.accounting.reliability import reliable
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bench.curves import plain_ticks
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.privacy import conversions
 from bdpvi.privacy.conversions import INTEGER_ORDERS
+from bdpvi.privacy.sampled_moments import subsampled_gaussian_cost
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from studies.distances import SampledDistances
 from studies.study import (

@@ -24,9 +24,9 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from bdpvi._ground.progress import Track
-from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.networks.deep import DPSGDSettings, make_private
 from bdpvi.privacy.conversions import Orders, minimise_epsilon
+from bdpvi.privacy.sampled_moments import subsampled_gaussian_cost
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
 from studies.compositions import ByHolder
 from studies.study import DP, LINES, Finding, publish, sized

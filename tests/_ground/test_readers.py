@@ -122,7 +122,7 @@ def test_state_of_a_fit_that_was_begun(
         (
             "tune",
             TUNE,
-            [".trials/settings.json", ".trials/cells/journal.log"],
+            [".trials/settings.json", ".trials/cells/dp-gd-0-0.json"],
         ),
     ],
 )

@@ -26,10 +26,12 @@ from bdpvi.audits.claims import Claim
 from bdpvi.audits.found import PAIRS, Audit, Door
 from bdpvi.audits.games import Rates
 from bdpvi.bayesian.accounting.gaussian_pairs import summarise
-from bdpvi.privacy.book import Entry
-from bdpvi.privacy.events import PerturbedObjective, Priced, SampledGaussian, Threshold
+from bdpvi.privacy.entry import Entry
+from bdpvi.privacy.event import Event
+from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.regression.objective_plan import Facts, plan
 from bdpvi.regression.perturbed_objective import WeightedObjective
 from bdpvi.releases.noisy_sum import NoisySum
@@ -37,7 +39,7 @@ from bdpvi.releases.noisy_sum import NoisySum
 DELTA, EPSILON = 1e-5, 4.0
 DATA = logistic_data(60, 3)
 DOORS = {one.name: one for one in doors.doors(DATA, EPSILON, DELTA)}
-EVENTS: dict[str, tuple[Priced, ...]] = {
+EVENTS: dict[str, tuple[Event, ...]] = {
     "gaussian": (SampledGaussian(noise_multiplier=2.0, steps=4),),
     "sampled": (SampledGaussian(noise_multiplier=2.0, rate=0.3, steps=2),),
     "minimum": (PerturbedObjective(noise_multiplier=1.0, curvature=0.2),),

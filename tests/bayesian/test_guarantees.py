@@ -35,7 +35,7 @@ from bdpvi.datasets.dataset import People
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise import secure
 from bdpvi.noise.secure import Lattice, total_variation
-from bdpvi.privacy.book import Charge, TemperatureOrigin
+from bdpvi.privacy.entry import Charge, TemperatureOrigin
 from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
 from bdpvi.privacy.rounding import rounding_delta

@@ -26,9 +26,8 @@ from bdpvi.cli import main
 from bdpvi.datasets.dataset import People
 from bdpvi.guides import MeanField
 from bdpvi.privacy.accounts import beside
-from bdpvi.privacy.book import TemperatureOrigin
-from bdpvi.privacy.events import PerturbedObjective
-from bdpvi.privacy.perturbed_objective import profile
+from bdpvi.privacy.entry import TemperatureOrigin
+from bdpvi.privacy.perturbed_objective import PerturbedObjective, profile
 
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0)
 DELTA = 1e-5

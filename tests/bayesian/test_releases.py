@@ -26,7 +26,7 @@ from bdpvi.datasets.dataset import People
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Charge, Entry
+from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases.shared_file import load_release, save_release
 

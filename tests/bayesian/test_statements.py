@@ -27,8 +27,8 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.typical import share_of, typical
 from bdpvi.datasets.dataset import People
 from bdpvi.privacy import Assumption
-from bdpvi.privacy.book import Charge
 from bdpvi.privacy.cost import Bound, Kind
+from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.releases.shared_file import load_release, save_release
 

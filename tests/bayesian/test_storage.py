@@ -32,7 +32,7 @@ from bdpvi.datasets.dataset import People
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Charge, Entry, TemperatureOrigin
+from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
 from bdpvi.privacy.ledger import Ledger
 
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.3)

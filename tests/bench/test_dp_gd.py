@@ -20,12 +20,10 @@ from torch import Tensor
 
 from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
-from bdpvi.bench.methods.dp_gd import DPGDBayesian
 from bdpvi.bench.methods.runs import Run, Stream
-from bdpvi.bench.methods.scores import Batch, Clip, LogisticScores, TracedScores, euclidean
+from bdpvi.bench.methods.scores import Batch, Clip, ClosedScores, TracedScores, euclidean
 from bdpvi.datasets.abalone import load_abalone
 from bdpvi.noise.secure import sum_step
-from bdpvi.privacy.cost import Assumption
 from bdpvi.privacy.sampled_steps import GaussianAccountant, calibrate
 from bdpvi.releases.noisy_sum import deviation_for
 from bdpvi.tables.metrics import accuracy
@@ -165,13 +163,6 @@ def test_price_is_exact_gaussian_dp(data: Dataset) -> None:
     assert (price.delta, price.by) == (1e-5, "Gaussian DP")
 
 
-def test_noise_chosen_from_the_records_is_said_and_has_no_worst_case(data: Dataset) -> None:
-    cost = DPGDBayesian(steps=5).prepare(data, 1e-5).price(50.0)
-    assert cost.worst_case is None
-    assert cost.bayesian is not None
-    assert Assumption.FOUND_FROM_DATA in cost.bayesian.assumptions
-
-
 @pytest.mark.parametrize("name", ["steps", "clip", "step_size"])
 def test_bad_settings(name: str) -> None:
     for value in (0, -1):
@@ -204,9 +195,9 @@ def test_abalone_is_learnt(uci: Path) -> None:
     assert mean > 0.75
 
 
-@pytest.mark.parametrize("kind", [LogisticScores, TracedScores])
+@pytest.mark.parametrize("kind", [ClosedScores, TracedScores])
 def test_no_rounding_makes_a_score_longer_than_the_clip(
-    kind: type[LogisticScores | TracedScores],
+    kind: type[ClosedScores | TracedScores],
 ) -> None:
     made, clip = logistic_data(100, 7), 0.7
     data = Dataset(1e3 * made.x, made.y)

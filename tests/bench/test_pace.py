@@ -112,7 +112,7 @@ def test_defaults_are_above_the_base_rate_and_rise_with_epsilon(name: str) -> No
 def test_logistic_regression_is_at_its_optimum() -> None:
     data = logistic_data(500, 4)
     model = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=2.0)
-    w = LogisticRegression(model=model).prepare(data, 1e-5).w
+    w = LogisticRegression(model=model).prepare(data, 1e-5).latents["w"][0]
     design = model.design(data.x)
     gradient = design.T @ (data.y - torch.sigmoid(design @ w)) - w / 4
     assert float(gradient.norm()) < 1e-3

@@ -11,18 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import optuna
 import pytest
 import torch
-from accounts import bayes
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from simulated import logistic_data
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from bdpvi import Dataset
 from bdpvi._ground.store import read_json
-from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bench import commands as cli_comparison
 from bdpvi.bench import tuning
 from bdpvi.bench.commands import TUNED
@@ -30,7 +25,7 @@ from bdpvi.bench.hyperparameters import FILE, build, describe, load
 from bdpvi.bench.methods import METHODS, Method
 from bdpvi.bench.methods.dp_gd import DPGD
 from bdpvi.bench.trials import Trial, configurations, refinement, value_at
-from bdpvi.bench.tuning import Search, base_rate_score, proposal, score, tune
+from bdpvi.bench.tuning import Search, score, tune
 from bdpvi.datasets import abalone
 from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.split import folds
@@ -84,36 +79,18 @@ def test_committed_file_holds_every_method_of_every_data_set(name: str) -> None:
     assert load("a table that nobody tuned").data == "default"
 
 
-def test_objects_go_through_the_file() -> None:
-    entry = {
-        "model": {"clip": 0.3, "prior_scale": 2.0},
-        "accounting": {
-            "conversion": "hockey-stick",
-            "failure_probability": 1e-12,
-            "only_reliable": False,
-        },
-    }
-    method = build("bdp-vi-full-rank", entry)
-    assert method.model.clip == 0.3
-    accounting = method.accounting  # type: ignore[attr-defined]
-    assert accounting == Accounting(conversion="hockey-stick", failure_probability=1e-12)
-    assert describe(method)["accounting"] == entry["accounting"]
-
-
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
         ({"stps": 3}, "stps"),
-        ({"ridge": float("nan")}, "ridge"),
-        ({"model": 3}, "bdp-vi-full-rank"),
-        ({"model": {"clip": -1.0}}, "clip"),
-        ({"accounting": {"conversion": "magic"}}, "magic"),
-        ({"accounting": {"failure_probability": float("nan")}}, "failure_probability"),
+        ({"step_size": float("nan")}, "step_size"),
+        ({"model": 3}, "dp-gd"),
+        ({"model": {"limit": -1.0}}, "limit"),
     ],
 )
 def test_bad_entries(entry: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        build("bdp-vi-full-rank", entry)
+        build("dp-gd", entry)
 
 
 @pytest.mark.parametrize(
@@ -139,10 +116,15 @@ def test_groups_of_abalone_are_what_its_columns_measure() -> None:
     assert {method.model.groups for method in methods} == {None, abalone.GROUPS}
 
 
+def parts(out: Path, name: str) -> int:
+    """Return how many trials of a study are kept."""
+    return len(list(out.with_name(f"{out.name}.trials").glob(f"cells/{name}-*.json")))
+
+
 def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> None:
     out = tmp_path / "h.json"
     entry = tune(DATA, load("data"), ["dp-gd"], QUICK, out)
-    assert len(kept(out, "dp-gd-0")) == 3
+    assert parts(out, "dp-gd-0") == 3
     result = entry["chosen"]["result"]["dp-gd"]
     assert entry["chosen"]["configurations"] == 3
     assert entry["chosen"]["folds"] == 2
@@ -168,18 +150,12 @@ def test_best_configuration_is_written_and_the_others_kept(tmp_path: Path) -> No
     assert set(read_json(FILE)) < set(read_json(out))  # others' entries stay
 
 
-def kept(out: Path, name: str) -> list[Any]:
-    """Return the trials of a study, read by Optuna alone."""
-    backend = JournalFileBackend(str(out.with_name(f"{out.name}.trials") / "cells/journal.log"))
-    return optuna.load_study(study_name=name, storage=JournalStorage(backend)).trials
-
-
 def places(method: Method, entry: Any) -> list[int]:
     """Return where an entry's values are in the lists of the method's space."""
     return [list(values).index(value_at(entry, path)) for path, values in method.space.items()]
 
 
-@pytest.mark.parametrize("name", ["dp-gd", "bdp-vi-full-rank"])
+@pytest.mark.parametrize("name", ["dp-gd", "objective-perturbation"])
 def test_refinements_climb_to_the_best_of_each_target(name: str) -> None:
     method = METHODS[name]()
     sizes = [len(values) for values in method.space.values()]
@@ -278,7 +254,7 @@ def test_a_finished_search_goes_on_with_more(
     assert found["methods"] == at_once["methods"]
     assert found["at"] == at_once["at"]
     assert found["chosen"]["result"] == at_once["chosen"]["result"]
-    trials = sum(len(kept(tmp_path / "other.json", f"dp-gd-{repeat}")) for repeat in range(3))
+    trials = sum(parts(other, f"dp-gd-{repeat}") for repeat in range(3))
     assert scored == 2 * (2 * trials - 3)  # three configurations in two folds were there already
     with pytest.raises(ValueError, match="and not search="):
         tune(DATA, load("data"), ["dp-gd"], replace(more, seeds=3), out)
@@ -340,17 +316,6 @@ def test_what_cannot_be_had_scores_like_the_base_rate(objective: str) -> None:
     assert result == [pytest.approx(by_hand[objective])]
 
 
-def test_what_is_not_reliable_scores_like_the_base_rate() -> None:
-    method = build("bdp-vi-training", {"steps": 5, "records": 20})
-    split = folds(DATA, 2)[0]
-    search = Search(epsilons=(3.0,), seeds=2, delta=0.01)
-    prepared = method.prepare(split.train, search.delta)
-    (outcome,) = prepared.outcomes([prepared.calibrate(3.0)], [0])
-    assert outcome.cost is not None
-    assert not bayes(outcome.cost).reliable
-    assert score(method, split, search, [0, 1]) == [base_rate_score(split, search.measure)]
-
-
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_settings_are_chosen_by_the_objective(objective: str, tmp_path: Path) -> None:
     # Against scikit-learn's measures of the predictions of the two configurations.
@@ -391,18 +356,6 @@ def test_the_log_score_is_the_default_and_the_committed_file_was_chosen_by_it() 
             continue  # by rules: nothing was searched
         assert section["chosen"]["objective"] == "log-score"
         assert "by mean log score in" in section["chosen"]["how"]
-
-
-def test_a_search_passes_over_what_cannot_be_built() -> None:
-    # With the prior that follows from the width, no correlation can be built, and no limit is 2.
-    method = load("never heard of").methods["bdp-vi-full-rank"]
-    assert method.model.prior_scale is None
-    search = Search(configurations=1, refinements=12, epsilons=(1.0,))
-    tried = [Trial(describe(method), [0.0])]
-    while (entry := proposal(method, tried, search)) is not None:
-        assert describe(build(method.name, entry)) == entry
-        tried.append(Trial(entry, [-1.0]))
-    assert len({json.dumps(one.entry, sort_keys=True) for one in tried}) == len(tried) > 3
 
 
 def test_a_fold_of_one_class_is_refused_before_anything_is_written(tmp_path: Path) -> None:

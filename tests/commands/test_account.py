@@ -18,12 +18,11 @@ import bdpvi
 from bdpvi.bayesian import storage
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.accounts import beside
-from bdpvi.privacy.book import Entry
+from bdpvi.privacy.entry import Entry, Note
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.note import Note
-from bdpvi.releases.account import Account
+from bdpvi.releases.account import Statement
 from bdpvi.releases.transaction import Plan, Transaction
 
 pytestmark = pytest.mark.filterwarnings("ignore:column 'age'")
@@ -88,14 +87,14 @@ def test_the_epsilon_of_each_and_of_all() -> None:
     for name, noise in noises.items():
         price = (SampledGaussian(noise_multiplier=noise),)
         ledger.charge(Entry(kind="release", of=name, events=price))
-    found = Account(ledger.book(), 1e-5)
+    found = Statement(ledger.book(), 1e-5)
     alone = [one.alone.epsilon for one in found.lines if one.alone]
     assert alone == pytest.approx([gaussian_epsilon(z**-2, 1e-5) for z in noises.values()])
     assert found.total is not None
     all_of_them = sum(z**-2 for z in noises.values())
     assert found.total.epsilon == pytest.approx(gaussian_epsilon(all_of_them, 1e-5))
     ledger.charge(Entry(kind="draws", of="d", events=None))
-    unbounded = Account(ledger.book(), 1e-5)
+    unbounded = Statement(ledger.book(), 1e-5)
     assert unbounded.total is None
     assert "no worst-case ε at δ = 1e-05" in "\n".join(unbounded.text())
 
@@ -104,7 +103,7 @@ def test_ledgers_of_earlier_versions_can_be_read(tmp_path: Path) -> None:
     shutil.copy(GOLDEN, tmp_path / "ledger.jsonl")
     for one in GOLDEN.parent.glob("ledger.jsonl.head"):
         shutil.copy(one, tmp_path / one.name)
-    found = Account(storage.open_ledger(tmp_path / "ledger.jsonl").book(), 1e-5)
+    found = Statement(storage.open_ledger(tmp_path / "ledger.jsonl").book(), 1e-5)
     assert found.lines[0].time == "not recorded"
     assert found.total is not None
 
@@ -152,5 +151,5 @@ def test_every_door_leaves_a_note(tmp_path: Path) -> None:
         numeric=["age"],
     )  # fmt: skip
     bdpvi.synthesize(frame, epsilon=1.0, ledger=ledger)
-    whats = [one.what for one in Account(ledger.book(), 1e-5).lines]
+    whats = [one.what for one in Statement(ledger.book(), 1e-5).lines]
     assert whats == ["private: logistic regression of 'sick'", "synthesize"]

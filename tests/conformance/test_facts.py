@@ -25,10 +25,11 @@ from bdpvi.datasets.given import sign
 from bdpvi.datasets.public import public_table
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.rounds import Rounds
+from bdpvi.privacy.assumptions import CONSTANTS, Assumption, facts
 from bdpvi.privacy.book import Book
-from bdpvi.privacy.cost import CONSTANTS, Assumption, Bound, Kind, facts
+from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.programs.dpvi import DPVI
-from bdpvi.releases.account import Account
+from bdpvi.releases.account import Statement
 
 DOCS = Path(__file__).parents[2] / "docs"
 GIVEN = Assumption.GIVEN_FEATURES
@@ -347,7 +348,7 @@ def test_of_several_origins_each_is_that_of_some_constants() -> None:
 def test_one_epsilon_has_one_chance_on_every_page(epsilon: float, chance: str) -> None:
     bound = Bound(kind=Kind.WORST_CASE, epsilon=epsilon, delta=1e-6, by="")
     assert chance in bound.told("one record")
-    account = Account(Book("a"), 1e-6)
+    account = Statement(Book("a"), 1e-6)
     account.__dict__["total"] = bound
     assert bound.told("one record") in account.guarantee
 

@@ -14,7 +14,7 @@ from doors import DOORS, PLENTY, Door, Place
 from watch import book, events, files, killed, same_secrets, watching
 
 from bdpvi import Ledger
-from bdpvi.privacy.book import Entry
+from bdpvi.privacy.entry import Entry
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a process is forked")
 PUBLISHED = [door for door in DOORS if door.out]

@@ -35,7 +35,7 @@ from bdpvi.datasets.table import Table
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.rounds import Rounds
 from bdpvi.networks import DPSGDSettings
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.programs.dpvi import DPVI
 
 ROWS = 200

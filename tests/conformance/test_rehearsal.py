@@ -79,8 +79,8 @@ DOORS: dict[str, Callable[[Path], object]] = {
 }
 STAGES = {
     "private": (
-        "bdpvi.datasets.bought._categories",
-        "bdpvi.datasets.bought.scales",
+        "bdpvi.datasets.estimates._categories",
+        "bdpvi.datasets.estimates.scales",
         "bdpvi.datasets.encoding.Encoding.to_dict",
         "bdpvi.datasets.columns.OneHot.encode_cells",
         "bdpvi.bayesian.releases.check_solved",

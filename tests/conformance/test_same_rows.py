@@ -22,7 +22,8 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import BayesianDP, BayesianLogisticRegression, Budget, BudgetExceededError, Ledger
 from bdpvi.guides import Laplace
-from bdpvi.privacy.book import Entry, follow
+from bdpvi.privacy.book import follow
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.regression import ObjectivePerturbation
 from bdpvi.releases.shared_file import release_bytes

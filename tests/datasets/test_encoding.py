@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from bdpvi.datasets import Encoding
-from bdpvi.datasets.columns import Numeric, OneHot, Ordinal, known
+from bdpvi.datasets.columns import Numeric, OneHot, Ordinal
 
 ENCODING = Encoding(
     (Numeric("age", 40.0, 10.0), Ordinal("size", 1.0, 0.5, ("S", "M", "L")), OneHot("sex", ("F",))),
@@ -43,7 +43,7 @@ def test_the_order_of_columns_is_the_encodings_and_others_are_ignored() -> None:
 def test_numeric_is_scikit_learns_scaler(values: list[float]) -> None:
     column = pd.Series(values, name="v")
     expected = StandardScaler().fit_transform(column.to_numpy()[:, None])
-    np.testing.assert_allclose(known(Numeric.measured(column), column)[0], expected, atol=1e-9)
+    np.testing.assert_allclose(Numeric.measured(column).encode(column)[0], expected, atol=1e-9)
 
 
 @given(
@@ -55,10 +55,10 @@ def test_categories_are_scikit_learns_encoders(values: list[str]) -> None:
     column = pd.Series(values, name="v")
     table = column.to_frame()
     codes = StandardScaler().fit_transform(OrdinalEncoder().fit_transform(table))
-    np.testing.assert_allclose(known(Ordinal.measured(column), column)[0], codes, atol=1e-12)
+    np.testing.assert_allclose(Ordinal.measured(column).encode(column)[0], codes, atol=1e-12)
     onehot = OneHotEncoder(sparse_output=False).fit(table)
     np.testing.assert_array_equal(
-        known(OneHot.measured(column), column)[0], onehot.transform(table)
+        OneHot.measured(column).encode(column)[0], onehot.transform(table)
     )
     assert OneHot.measured(column).categories == tuple(onehot.categories_[0])
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from bdpvi.datasets import bought
+from bdpvi.datasets import estimates
 from bdpvi.datasets.cells import Cells, Columns
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.records import Held
@@ -54,11 +54,14 @@ def told(with_it: Draws, without: Draws, epsilon: float) -> float:
 
 
 def bought_draws(values: list[float], of: Callable[[Numeric], float], seed: int) -> Draws:
-    table, purchase = numbers(values), bought.Purchase.of(["age", "t"], target="t", numeric=["age"])
+    table, purchase = (
+        numbers(values),
+        estimates.Purchase.of(["age", "t"], target="t", numeric=["age"]),
+    )
     found = []
     for i in range(PAIRS // 2):
         key = Key.of_seed(seed).child(i)
-        made = bought.buy(Held(table), purchase, distance=DISTANCE, delta=DELTA, key=key)
+        made = estimates.estimate(Held(table), purchase, distance=DISTANCE, delta=DELTA, key=key)
         (column,) = made.columns
         assert isinstance(column, Numeric)
         found.append(of(column))
@@ -90,11 +93,11 @@ def names(counts: dict[str, int]) -> dict[str, Cells]:
 
 @pytest.mark.slow
 def test_one_person_s_category_is_published_as_rarely_as_its_delta_says() -> None:
-    purchase = bought.Purchase.of(["ward", "t"], target="t", categorical=["ward"])
+    purchase = estimates.Purchase.of(["ward", "t"], target="t", categorical=["ward"])
     table = names({"surgery": 5_000, "hospice": 1})
     seen = 0
     for i in range(PAIRS // 4):
-        made = bought.buy(
+        made = estimates.estimate(
             Held(table), purchase, distance=DISTANCE, delta=DELTA, key=Key.of_seed(5).child(i)
         )
         (column,) = made.columns
@@ -108,9 +111,11 @@ def test_one_person_s_category_is_published_as_rarely_as_its_delta_says() -> Non
 
 
 def test_categories_are_in_the_order_of_their_noisy_counts() -> None:
-    purchase = bought.Purchase.of(["ward", "t"], target="t", categorical=["ward"])
+    purchase = estimates.Purchase.of(["ward", "t"], target="t", categorical=["ward"])
     table = names({"a": 500, "b": 3000, "c": 1000})
-    made = bought.buy(Held(table), purchase, distance=DISTANCE, delta=DELTA, key=Key.of_seed(0))
+    made = estimates.estimate(
+        Held(table), purchase, distance=DISTANCE, delta=DELTA, key=Key.of_seed(0)
+    )
     (column,) = made.columns
     assert isinstance(column, OneHot)
     assert column.categories == ("b", "c", "a")
@@ -119,22 +124,22 @@ def test_categories_are_in_the_order_of_their_noisy_counts() -> None:
 @pytest.mark.parametrize("hashed", [True, False])
 def test_who_else_is_there_changes_no_other_s_noise(hashed: bool) -> None:
     """Given the key, a name's noisy count depends on its own count alone."""
-    purchase = bought.Purchase.of(["ward", "t"], target="t", categorical=["ward"], hashed=hashed)
+    purchase = estimates.Purchase.of(["ward", "t"], target="t", categorical=["ward"], hashed=hashed)
     key = Key.of_seed(7)
     one, other = (
-        bought.buy(Held(names(counts)), purchase, distance=DISTANCE, delta=DELTA, key=key)
+        estimates.estimate(Held(names(counts)), purchase, distance=DISTANCE, delta=DELTA, key=key)
         for counts in ({"a": 90, "b": 80, "z": 1}, {"a": 90, "b": 80})
     )
     assert one == other
 
 
 def test_the_number_of_rows_is_as_noisy_as_its_price() -> None:
-    purchase = bought.Purchase.of(["age", "t"], target="t", numeric=["age"])
+    purchase = estimates.Purchase.of(["age", "t"], target="t", numeric=["age"])
     found = np.array(
         [
-            bought.count(Held(numbers(ROWS)), purchase, distance=0.5, key=Key.of_seed(1).child(i))[
-                0
-            ]
+            estimates.count(
+                Held(numbers(ROWS)), purchase, distance=0.5, key=Key.of_seed(1).child(i)
+            )[0]
             for i in range(20_000)
         ]
     )
@@ -145,12 +150,12 @@ def test_the_number_of_rows_is_as_noisy_as_its_price() -> None:
 def test_any_table_is_answered() -> None:
     for values in ([], [math.nan], [1e300], [0.0] * 50, [-1e-300, 5.0]):
         for numeric, categorical in ((["age"], []), ([], ["age"]), ([], [])):
-            purchase = bought.Purchase.of(
+            purchase = estimates.Purchase.of(
                 ["age", "t"], target="t", numeric=numeric, categorical=categorical
             )
             table: Held[Columns] = Held(numbers(values))
-            _, wanted = bought.count(table, purchase, distance=0.1, key=Key.of_seed(0))
-            made = bought.buy(table, wanted, distance=0.1, delta=1e-6, key=Key.of_seed(1))
+            _, wanted = estimates.count(table, purchase, distance=0.1, key=Key.of_seed(0))
+            made = estimates.estimate(table, wanted, distance=0.1, delta=1e-6, key=Key.of_seed(1))
             x = made.whole(numbers(values))
             assert len(x) == len(values)
             assert bool(x.isfinite().all())

@@ -19,7 +19,7 @@ from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.split import first_rows, folds
 from bdpvi.datasets.table import Table
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.releases.basis import assumptions_of
 
 TABLE = pd.DataFrame(

@@ -17,9 +17,10 @@ from bdpvi._ground.types import Budget, BudgetExceededError
 from bdpvi.federated.federated import Federation, Message, Released
 from bdpvi.federated.rounds import SERVER_OF_UPDATES, Rounds
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Entry
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.entry import Entry
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant
 from bdpvi.privacy.worst_case import epsilon
 from bdpvi.releases.clipping import MARGIN

@@ -41,8 +41,8 @@ from bdpvi._ground.types import Budget, BudgetExceededError
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.flower import BayesianFedAvg, client_mod
 from bdpvi.federated.rounds import SERVER_OF_SUMS, Rounds
-from bdpvi.privacy.events import NormCounts
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.norms import NormCounts
 
 ROOT = Path(__file__).resolve().parents[2]
 BAD = 1003

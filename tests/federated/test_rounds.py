@@ -27,7 +27,7 @@ from bdpvi.federated.rounds import (
     Observer,
     Rounds,
 )
-from bdpvi.privacy.events import NormCounts
+from bdpvi.privacy.norms import NormCounts
 
 Q, Z, C, R, RC, K, T = 0.1, 1.5, 2.0, 0.3, 0.5, 16, 50
 COLLUDING = dataclasses.replace(SERVER_OF_SUMS, known_shares=5)

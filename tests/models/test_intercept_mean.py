@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyro
 import pytest
 import torch
@@ -21,7 +19,6 @@ from bdpvi.bayesian import Remove
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
 from bdpvi.bayesian.neighbours.rows import row_gradient
-from bdpvi.bench.methods.scores import LogisticScores, TracedScores
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.tables import setup
@@ -91,19 +88,6 @@ def test_neighbours_are_fits_without_the_record(guide: type[GaussianGuide]) -> N
 
 
 @pytest.mark.parametrize("guide", GUIDES)
-def test_a_table_on_disk_has_the_same_fit(guide: type[GaussianGuide], tmp_path: Path) -> None:
-    data = rare(200)
-    frame = pd.DataFrame(data.x.numpy(), columns=list("abc")).assign(y=data.y.numpy())
-    frame.to_parquet(tmp_path / "table.parquet")
-    made = guide(MODEL, noise_scale=1.0)
-    table = bdpvi.Table.of(tmp_path / "table.parquet").numbers("y")
-    streamed = bdpvi.fit(MODEL, made, table, progress=False)
-    torch.testing.assert_close(
-        streamed.posterior.mean, fitted(data, guide, 3).posterior.mean, rtol=0, atol=1e-7
-    )
-
-
-@pytest.mark.parametrize("guide", GUIDES)
 def test_gradients_of_coupled_rows_are_those_of_the_traced_model(
     guide: type[GaussianGuide],
 ) -> None:
@@ -127,12 +111,6 @@ def test_gradients_of_coupled_rows_are_those_of_the_traced_model(
             results.append(out)
     for name, value in results[1].items():
         torch.testing.assert_close(results[0][name], value, rtol=0, atol=1e-9)
-
-
-def test_scores_of_the_prior_are_those_of_the_traced_model() -> None:
-    data, w = rare(), torch.randn(7, 4, dtype=torch.float64)
-    closed, traced = LogisticScores(MODEL, data), TracedScores(MODEL, data)
-    torch.testing.assert_close(closed.prior(w), traced.prior(w))
 
 
 def test_a_base_rate_of_ones_own_is_taken_as_its_logit() -> None:

@@ -19,7 +19,7 @@ from bdpvi import BayesianLogisticRegression, Dataset, datasets, guides
 from bdpvi._ground.schema import from_json, to_json
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.influence import of_any_table
-from bdpvi.privacy.events import WITH, WITHOUT
+from bdpvi.privacy.event import WITH, WITHOUT
 
 PLACES = ((1, 2, 3), (5, 6))
 """Of the columns age, job=a, job=b, job=c, height, sex=f, sex=m."""
@@ -127,23 +127,6 @@ def test_no_record_costs_more_than_any_record_is_said_to() -> None:
                 assert float(pairs.hockey_stick(epsilon)) <= added.delta(epsilon, WITH)
                 back = float(pairs.reverse().hockey_stick(epsilon))
                 assert back <= added.delta(epsilon, WITHOUT)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_files_keep_what_a_model_was_told(tmp_path: Path) -> None:
-    model, data = BayesianLogisticRegression(), table()
-    fit = fitted(model, data)
-    bdpvi.save_fit(fit, tmp_path / "fit")
-    again = bdpvi.load_fit(tmp_path / "fit", model, guides.Laplace(model))
-    assert again.model == fit.model
-    assert bdpvi.cost(again, delta=1e-2) == bdpvi.cost(fit, delta=1e-2)
-    made = bdpvi.release(again, 3, delta=1e-2)
-    bdpvi.save_release(made, tmp_path / "release.json")
-    loaded = bdpvi.load_release(tmp_path / "release.json")
-    assert loaded.model == fit.model
-    x = 9 * torch.ones(2, 7).double()
-    chances = torch.sigmoid(loaded.latents["w"].double() @ seen(x).T)
-    torch.testing.assert_close(loaded.predict_draws(x).double(), chances, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -30,9 +30,7 @@ from bdpvi.bayesian.optimum.displacements import Terms
 from bdpvi.bayesian.optimum.elbo import Objective, Records, climb, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.search import search
-from bdpvi.bench.methods.logistic import LogisticRegression
-from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum as InBench
-from bdpvi.bench.methods.scores import Clip, LogisticScores, TracedScores, euclidean
+from bdpvi.bench.methods.scores import Clip, ClosedScores, TracedScores, euclidean
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.misfits import MisfitError
 from bdpvi.models.traces import log_likelihood
@@ -213,7 +211,7 @@ def test_log_likelihoods_and_scores_have_the_weight_once() -> None:
     z, weight = rows(data)
     expected = weight * logsigmoid((2 * data.y - 1) * (z @ w[0]))
     torch.testing.assert_close(log_likelihood(MODEL, {"w": w[0]}, data.x, data.y), expected)
-    closed, traced = LogisticScores(MODEL, data), TracedScores(MODEL, data)
+    closed, traced = ClosedScores(MODEL, data), TracedScores(MODEL, data)
     torch.testing.assert_close(closed.prior(w), -PRECISION * (w - MEAN))
     torch.testing.assert_close(closed.prior(w), traced.prior(w))
     for clip in (None, Clip(0.2, euclidean)):
@@ -320,15 +318,6 @@ def test_routes_that_bound_records_themselves_take_no_weights(route: Any) -> Non
     torch.testing.assert_close(release.predict_draws(x).double(), mean, rtol=1e-5, atol=1e-6)
 
 
-def test_methods_of_a_comparison_take_weights_or_leave_them_out() -> None:
-    assert InBench(model=MODEL).model == MODEL.plain
-    z, weight = rows(wide())
-    w = LogisticRegression(model=MODEL).prepare(wide(), 1e-5).w.requires_grad_()
-    joint = weight @ logsigmoid((2 * wide().y - 1) * (z @ w)) - PRECISION / 2 * w @ w
-    (slope,) = torch.autograd.grad(joint, w)
-    assert float(slope.norm()) < 1e-3
-
-
 OLD = {
     "prior_scale": 0.3, "intercept": True, "clip": 0.5, "limit": 2.0, "correlation": 0.0,
     "groups": None, "intercept_mean": 0.0,
@@ -354,17 +343,6 @@ def test_a_fit_saved_before_there_were_weights_is_as_it_was(
     assert from_json(BayesianLogisticRegression, old, partial=True) == replace(
         BayesianLogisticRegression.unweighted(), clip=clip
     )
-
-
-@pytest.mark.parametrize("model", [MODEL, BayesianLogisticRegression(weight_norm=0.7)])
-def test_a_fit_with_weights_comes_back(model: BayesianLogisticRegression, tmp_path: Path) -> None:
-    guide = MeanField(model, noise_scale=1.0)
-    fit = bdpvi.fit(model, guide, wide(), neighbours=Optimum(Remove(5)), progress=False)
-    bdpvi.save_fit(fit, tmp_path / "fit")
-    again = bdpvi.load_fit(tmp_path / "fit", model, guide)
-    made = bdpvi.release(again, epsilon=1.0)
-    bdpvi.save_release(made, tmp_path / "release.json")
-    assert bdpvi.load_release(tmp_path / "release.json").model == model
 
 
 def test_a_model_of_ones_own_may_weigh_each_record_by_its_own_row() -> None:

@@ -24,7 +24,8 @@ from bdpvi.networks.preflight import make_gradients
 from bdpvi.networks.private import Private
 from bdpvi.networks.records import IndexedRecords
 from bdpvi.noise.batches import BatchPlan
-from bdpvi.privacy.cost import Assumption, Bound
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from bdpvi.releases.noisy_sum import NoisySum
 

@@ -21,7 +21,7 @@ from bdpvi import Budget, BudgetExceededError, Ledger, make_private
 from bdpvi.networks import DPSGDSettings
 from bdpvi.networks.deep import BLOCK
 from bdpvi.networks.private import Private
-from bdpvi.privacy.book import Entry
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 from bdpvi.privacy.worst_case import epsilon
@@ -62,32 +62,6 @@ def theirs(*runs: tuple[float, int]) -> float:
 
 def network_alone(steps: int) -> Private:
     return train(network(Ledger()), steps)
-
-
-def test_two_networks_of_one_table_refuse_at_the_joint_budget() -> None:
-    budget = Budget(theirs((Z, 25), (3.0, 13)) + 1e-6, DELTA)
-    ledger = Ledger(budget=budget)
-    one, other = train(network(ledger), 20), network(ledger, noise=3.0)
-    train(other, BLOCK)
-    said = rf"step \d+ would bring the total .*before: steps \({charged(ledger)} times"
-    before = charged(ledger)
-    with pytest.raises(BudgetExceededError) as caught:
-        train(one, 100)
-    assert f"{charged(ledger)} charges made before: steps" in str(caught.value), said
-    assert charged(ledger) > before
-    total = ledger.worst_case(DELTA)
-    assert total is not None
-    assert total.epsilon <= budget.epsilon
-    with pytest.raises(BudgetExceededError):
-        train(other, 100)
-    more = SampledGaussian(noise_multiplier=3.0, rate=Q)
-    beyond = ledger.worst_case(DELTA, (more,))
-    assert beyond is not None
-    assert beyond.epsilon > budget.epsilon  # no step was left out
-    weights = [w.clone() for w in one.module.parameters()]
-    with pytest.raises(BudgetExceededError):
-        one.step()
-    assert all(torch.equal(a, b) for a, b in zip(weights, one.module.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("others", [0, 1])

@@ -22,7 +22,7 @@ from opacus.data_loader import DPDataLoader  # noqa: E402
 from opacus.utils.batch_memory_manager import BatchMemoryManager  # noqa: E402
 
 from bdpvi.networks.opacus import BDPAccountant  # noqa: E402
-from bdpvi.privacy.cost import Assumption  # noqa: E402
+from bdpvi.privacy.assumptions import Assumption  # noqa: E402
 from bdpvi.privacy.events import SampledGaussian  # noqa: E402
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant  # noqa: E402
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.privacy import conceivable
 from bdpvi.privacy.conceivable import Influence
-from bdpvi.privacy.events import WITH, WITHOUT
+from bdpvi.privacy.event import WITH, WITHOUT
 from bdpvi.privacy.inversion import hockey_stick_bound, largest_bound
 
 CASES = [

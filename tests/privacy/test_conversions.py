@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.privacy.conversions import (
     INTEGER_ORDERS,
     REAL_ORDERS,
@@ -26,6 +25,7 @@ from bdpvi.privacy.conversions import (
     minimise_epsilon,
     split_delta,
 )
+from bdpvi.privacy.sampled_moments import subsampled_gaussian_cost
 
 RULES = ["cks", "chernoff"]
 STEPS, DELTA = 2000, 1e-3

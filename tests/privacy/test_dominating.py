@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from bdpvi.datasets.bought import Purchase
+from bdpvi.datasets.estimates import Purchase
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.dominating import steps_within, within
-from bdpvi.privacy.events import PerturbedObjective, SampledGaussian, Threshold
+from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import largest_variance
-from bdpvi.privacy.perturbed_loss import Loss
-from bdpvi.privacy.perturbed_objective import losses, reach
+from bdpvi.privacy.perturbed_objective import PerturbedObjective, losses, reach
 from bdpvi.privacy.worst_case import epsilon as epsilon_of
 from bdpvi.regression.objective_plan import Facts, ObjectivePlan, plan
 from bdpvi.releases.transaction import Before
@@ -82,14 +81,14 @@ def test_each_plan_is_within_the_charge_at_every_epsilon(epsilon: float, share: 
     """And touches it: with 1 % less noise, or a charge 1 % lower, it would be above."""
     for rows in (10, 300, 3000):
         made = chosen(rows, epsilon, share)
-        grid = np.linspace(0, reach(Loss.of(made.event)), 20)
+        grid = np.linspace(0, reach(made.event.loss), 20)
         charged = np.array([oracle(made.event, e) for e in grid])
         shares = np.array([oracle(made.drawn, e) for e in grid]) / charged
         assert shares.max() <= 1 + 1e-4
-        by_library = Loss.of(made.event).delta(grid)
+        by_library = made.event.loss.delta(grid)
         assert by_library[:-3] == pytest.approx(charged[:-3], rel=2e-3)
         fine = np.linspace(0, grid[-1], 300)
-        bound = Loss.of(made.drawn).delta(fine) / Loss.of(made.event).delta(fine)
+        bound = made.drawn.loss.delta(fine) / made.event.loss.delta(fine)
         assert 0.97 < bound.max() <= 1 + 1e-9  # lines leave out 3 % where δ is 1e-20
         less = replace(made.drawn, noise_multiplier=0.99 * made.drawn.noise_multiplier)
         assert max(oracle(less, e) / c for e, c in zip(grid, charged, strict=True)) > 1
@@ -156,7 +155,7 @@ def test_a_number_of_records_that_chooses_the_worst_plan_costs_no_more(share: fl
 
     def all_of(events: list[PerturbedObjective]) -> float:
         def each(one: PerturbedObjective) -> Array:
-            positive = Loss.of(one).delta(np.maximum(rest, 0))
+            positive = one.loss.delta(np.maximum(rest, 0))
             x = np.exp(np.minimum(rest, 0))
             return np.asarray(1 - x * (1 - positive))
 

@@ -19,9 +19,11 @@ from simulated import guided, logistic_data
 import bdpvi
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.privacy import conversions, worst_case
-from bdpvi.privacy.events import PerturbedObjective, Priced, SampledGaussian, Threshold
+from bdpvi.privacy.event import Event
+from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import equal_covariance, largest_variance
 from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.regression import NoisyScores, ObjectivePerturbation
 
 SIGMAS = (1e-8, 1e-4, 0.02, 1.0, 10.0, 1e4, 1e8)
@@ -100,7 +102,7 @@ def test_the_distance_that_an_epsilon_allows(
         assert delta * (1 - 1e-3) < true <= delta * (1 + 1e-9)
 
 
-def epsilon_or_inf(events: list[Priced], delta: float) -> float:
+def epsilon_or_inf(events: list[Event], delta: float) -> float:
     found = worst_case.epsilon(events, delta)
     return math.inf if found is None else found.epsilon
 

@@ -28,7 +28,9 @@ from bdpvi._ground import chain
 from bdpvi._ground.chain import Head, chained, head_of, proven, save
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
-from bdpvi.privacy.book import Charge, Entry, Priced, TemperatureOrigin, follow
+from bdpvi.privacy.book import follow
+from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.ledger import Ledger
@@ -402,7 +404,7 @@ def test_other_formats_are_told_to_fit_again(file: Path) -> None:
 
 
 def gaussian(distance: float, count: int = 1, delta: float = 0.0) -> Entry:
-    events: tuple[Priced, ...] = (SampledGaussian(noise_multiplier=1 / distance),)
+    events: tuple[Event, ...] = (SampledGaussian(noise_multiplier=1 / distance),)
     if delta:
         events += (Threshold(delta),)
     return Entry(kind="steps", events=events, count=count)
@@ -579,23 +581,6 @@ def test_a_step_is_charged_once_from_one_secret_at_one_price() -> None:
         Transaction(ledger, secret, "facts", "a").charge(Bought(gaussian(0.1), "next")),
     ]
     assert len({key, *(found for _, found, _ in others)}) == 6
-
-
-def test_sampled_steps_compose_with_sums() -> None:
-    # dp_accounting composes the same events by privacy loss distributions of its own.
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.pld import PLDAccountant
-
-    ledger = Ledger()
-    steps = SampledGaussian(noise_multiplier=2.0, rate=0.05, steps=100)
-    ledger.charge(Entry(kind="steps", events=(steps,)))
-    ledger.charge(gaussian(0.2))
-    found = ledger.worst_case(1e-5)
-    theirs = PLDAccountant(value_discretization_interval=1e-4)
-    theirs.compose(PoissonSampledDpEvent(0.05, GaussianDpEvent(2.0)), 100)
-    theirs.compose(GaussianDpEvent(5.0))
-    assert found is not None
-    assert found.epsilon == pytest.approx(theirs.get_epsilon(1e-5), rel=5e-3)
 
 
 def test_k_rows_of_one_unit_cost_k_distances() -> None:

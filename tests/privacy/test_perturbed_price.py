@@ -26,9 +26,8 @@ from scipy.special import expit, ndtr
 from scipy.stats import norm
 
 from bdpvi.privacy import perturbed_objective as po
-from bdpvi.privacy.events import PerturbedObjective
-from bdpvi.privacy.perturbed_loss import Loss
-from bdpvi.privacy.perturbed_objective import calibrate, delta, profile
+from bdpvi.privacy.perturbed_loss import MinimumLoss
+from bdpvi.privacy.perturbed_objective import PerturbedObjective, calibrate, delta, profile
 
 Array = npt.NDArray[np.float64]
 DELTA = 1e-5
@@ -54,7 +53,7 @@ def event(mu: float, curvature: float, residual: float = 1.0, **more: Any) -> Pe
 
 def largest(epsilon: float, one: PerturbedObjective) -> float:
     """Return the bound by the largest loss alone."""
-    return float(Loss.of(one).of_largest(np.array([epsilon]))[0])
+    return float(one.loss.of_largest(np.array([epsilon]))[0])
 
 
 def largest_loss(x: Array, mu: float, curvature: float, k: float) -> Array:
@@ -116,10 +115,10 @@ def test_the_profile_is_that_of_the_largest_loss(mu: float, curvature: float, k:
     one = event(mu, curvature, k)
     x = np.linspace(-9, 12, 21_001)
     loss, density = largest_loss(x, mu, curvature, k), norm.pdf(x) * (x[1] - x[0])
-    for epsilon in (0.0, *(Loss.of(one).top * np.array([0.1, 0.5, 0.9, 1.0, 1.2, 2.0])), 3 * mu):
+    for epsilon in (0.0, *(one.loss.top * np.array([0.1, 0.5, 0.9, 1.0, 1.2, 2.0])), 3 * mu):
         brute = float((density * np.maximum(-np.expm1(np.minimum(epsilon - loss, 0)), 0)).sum())
         here = largest(epsilon, one)
-        most = 1 + (1e-4 if epsilon >= Loss.of(one).top else 0.2 * max(1.0, curvature))
+        most = 1 + (1e-4 if epsilon >= one.loss.top else 0.2 * max(1.0, curvature))
         assert brute * (1 - 1e-5) <= here <= brute * most + 1e-9
 
 
@@ -130,7 +129,7 @@ def test_from_the_floor_on_it_is_the_gaussians(epsilon: float, k: float) -> None
     c = math.log1p(k * (1 - k) * curvature)
     for mu in np.array([0.5, 1.0]) * gaussian_distance(epsilon) / k:
         one = event(mu, curvature, k)
-        assert Loss.of(one).top <= epsilon
+        assert one.loss.top <= epsilon
         for beyond in (1.0, 1.1, 1.5):
             expected = gaussian(k * mu, beyond * epsilon - c)
             assert largest(beyond * epsilon, one) == pytest.approx(expected, rel=1e-10)
@@ -151,7 +150,7 @@ def test_below_the_floor_by_mpmath(k: float) -> None:
         return least + ((z + q) ** 2 / (4 * q) if z > -q else 0.0)
 
     one = event(mu, curvature, k)
-    for epsilon in (0.0, least / 2, 0.3 * Loss.of(one).top, 0.99 * Loss.of(one).top):
+    for epsilon in (0.0, least / 2, 0.3 * one.loss.top, 0.99 * one.loss.top):
         inverse = 2 * math.sqrt(q * max(epsilon - least, 0.0)) - q - m
         cuts = [inverse / mu, ((2 * k - 1) * q - m) / mu, (-q - m) / mu]
         cuts = sorted([-12.0, 12.0, *(x for x in cuts if -12 < x < 12)])
@@ -230,7 +229,7 @@ def test_the_costliest_clipped_residual_is_within_the_bound(
 def test_the_integral_over_residuals(k: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """By quadrature and by trying every x; what cells round up goes as they get finer."""
     mu, curvature, epsilon = 0.5, 0.25, 0.3
-    one = Loss(mu, curvature, k)
+    one = MinimumLoss(mu, curvature, k)
 
     def bound() -> float:
         return float(one.of_falling(np.array([epsilon]))[0]) - gaussian(k * mu, epsilon)
@@ -421,7 +420,8 @@ def test_several_draws_by_quadrature(curvature: float) -> None:
 def below(epsilon: Array, one: PerturbedObjective) -> Array:
     """Return δ at ε of any sign; below 0 no loss is left out."""
     negative = np.minimum(epsilon, 0.0)
-    return -np.expm1(negative) + np.exp(negative) * Loss.of(one).delta(np.maximum(epsilon, 0.0))
+    positive = one.loss.delta(np.maximum(epsilon, 0.0))
+    return np.asarray(-np.expm1(negative) + np.exp(negative) * positive)
 
 
 def test_releases_in_one_dimension_together_cost_no_more() -> None:
@@ -512,6 +512,6 @@ def test_extremes_have_an_answer() -> None:
 def test_what_no_noise_takes_away_is_the_loss_at_the_middle(residual: float) -> None:
     for curvature in (0.3, 1.0, 4.0):
         one = event(1e-7, curvature, residual)
-        middle = Loss.of(one).at_zero
+        middle = one.loss.at_zero
         assert largest(middle * 1.001, one) < 1e-12
         assert largest(middle * 0.999, one) > 1e-5

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bdpvi.privacy import left
-from bdpvi.privacy.book import Book, for_unit
-from bdpvi.privacy.events import PerturbedObjective, SampledGaussian, Threshold
+from bdpvi.privacy.book import Book
+from bdpvi.privacy.event import for_unit
+from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.groups import row_by_row
-from bdpvi.privacy.perturbed_objective import calibrate, profile
+from bdpvi.privacy.perturbed_objective import PerturbedObjective, calibrate, profile
 from bdpvi.privacy.succession import changes
 from bdpvi.regression.objective_plan import Facts, plan, useful
 

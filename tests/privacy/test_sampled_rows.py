@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from bdpvi.privacy.book import for_unit
 from bdpvi.privacy.dominating import steps_within
-from bdpvi.privacy.events import WITH, WITHOUT, NormCounts, SampledGaussian
+from bdpvi.privacy.event import WITH, WITHOUT, for_unit
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.loss_distribution import deltas_together, loss_interval, step
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.privacy.worst_case import epsilon as worst_case
 
 Floats = NDArray[np.float64]

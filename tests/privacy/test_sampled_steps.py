@@ -15,14 +15,15 @@ from studies.distances import SampledDistances
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.losses import OfRuns
-from bdpvi.bayesian.accounting.record_costs import event_cost, subsampled_gaussian_cost
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.conversions import EPSILONS, INTEGER_ORDERS, position
 from bdpvi.privacy.cost import REPLACE
-from bdpvi.privacy.events import LEVELS, NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.loss_distribution import Grid, LossDistribution
+from bdpvi.privacy.norms import LEVELS, NormCounts
+from bdpvi.privacy.sampled_moments import subsampled_gaussian_cost
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 
 F64 = torch.float64
@@ -58,7 +59,7 @@ def test_costs_are_those_of_single_steps() -> None:
     event = run([[0, 0, 10], [2, 3, 5], [10, 0, 0]], [0.1, 0.4, 1.0], noise_multiplier=1.3)
     orders = INTEGER_ORDERS.values
     for direction in event.records:
-        cost = event_cost(event, direction, orders)
+        cost = event.cost(direction, orders)
         plain = 10 * subsampled_gaussian_cost(1.0, 1.3, RATE, orders)
         torch.testing.assert_close(cost[:, 0], plain, rtol=1e-12, atol=0)
     single = Accountant()

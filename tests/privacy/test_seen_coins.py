@@ -13,11 +13,12 @@ from scipy import integrate, stats
 
 from bdpvi._ground.types import Scope
 from bdpvi.bayesian.accounting.losses import OfRuns
-from bdpvi.bayesian.accounting.record_costs import event_cost, subsampled_gaussian_cost
 from bdpvi.federated.rounds import SERVER_OF_SUMS, Rounds
 from bdpvi.privacy.conversions import EPSILONS, position
 from bdpvi.privacy.cost import Bound
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
+from bdpvi.privacy.sampled_moments import subsampled_gaussian_cost
 from bdpvi.privacy.worst_case import epsilon as epsilon_of
 
 F64 = torch.float64
@@ -69,7 +70,7 @@ def test_moments_are_those_of_a_binomial_number_of_steps() -> None:
     log_chance = torch.as_tensor(stats.binom.logpmf(n.numpy(), 40, 0.3))
     expected = torch.logsumexp(log_chance + one[:, None] * n, 1)
     for direction in event.records:
-        found = event_cost(event, direction, order)[:, 0]
+        found = event.cost(direction, order)[:, 0]
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
     torch.testing.assert_close(OfRuns(((event, 1),)).largest_cost(order), expected)
 

@@ -34,6 +34,7 @@ from bdpvi.programs.arguments import Arguments
 from bdpvi.programs.course import Course, curvatures, left_in_average, slopes
 from bdpvi.programs.descent import Descent, GradientClip
 from bdpvi.programs.moments import prior_deviations
+from bdpvi.programs.program import Program
 from bdpvi.programs.reading import read
 from bdpvi.releases.estimate import BASE, Gaussian, Trained
 from bdpvi.releases.noisy_sum import NoisySum
@@ -392,12 +393,26 @@ def test_the_curvature_is_that_near_the_optimum_unless_noise_hides_it() -> None:
     assert float(error[2]) == pytest.approx(1 / np.linalg.norm(u[:, 2]), rel=1e-9)
 
 
+def four_steps(
+    of: Any = model, guide: Any = AutoNormal, data: Any = None, **settings: float
+) -> tuple[Program, Course]:
+    """Return a program, and a course of four steps."""
+    program = read(of, guide(of), Trace_ELBO(), Arguments.of(data or table(), {}))
+    bound = settings.pop("bound", 1.0)
+    given: Any = {"noise_multiplier": 1.0, "rate": 0.5, "length": program.arguments.length}
+    mechanism = NoisySum(clip=1.0, records=1, size=program.dim, seed=0, **given | settings)
+    descent = Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=bound))
+    course = Course(descent, 4)
+    return program, course
+
+
+def set_sums(program: Program, course: Course) -> None:
+    """Let all averaged steps have been at the start."""
+    course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
+
+
 def test_slopes_weigh_each_step_by_its_noise(monkeypatch: Any) -> None:
-    x, y = table()
-    program = read(model, AutoNormal(model), Trace_ELBO(), Arguments.of((x, y), {}))
-    settings: Any = {"clip": 1.0, "noise_multiplier": 3.0, "records": 1, "length": 2000, "seed": 0}
-    mechanism = NoisySum(rate=0.5, size=3, **settings)
-    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=2.0)), 4)
+    _, course = four_steps(noise_multiplier=3.0, bound=2.0)
     start, u, g = torch.tensor([[1.0, 1.0, 1.0], [1.0, 2.0, 3.0], [5.0, -4.0, 0.5]]).double()
     monkeypatch.setattr(Descent, "step", lambda _, number: (u + start if number else start, g))
     course.run(range(4))
@@ -407,14 +422,9 @@ def test_slopes_weigh_each_step_by_its_noise(monkeypatch: Any) -> None:
 
 
 def test_a_resumed_training_counts_the_noise_of_all_its_steps(monkeypatch: Any) -> None:
-    x, y = table()
-    settings: Any = {"clip": 1.0, "noise_multiplier": 3.0, "records": 1, "length": 2000, "seed": 0}
-    mechanism = NoisySum(rate=0.5, size=3, **settings)
-
     def begun() -> Course:
         pyro.clear_param_store()
-        program = read(model, AutoNormal(model), Trace_ELBO(), Arguments.of((x, y), {}))
-        return Course(Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=2.0)), 4)
+        return four_steps(noise_multiplier=3.0, bound=2.0)[1]
 
     monkeypatch.setattr(Descent, "step", lambda *_: torch.ones(2, 3).double())
     interrupted, resumed = begun(), begun()
@@ -431,13 +441,9 @@ def test_a_resumed_training_counts_the_noise_of_all_its_steps(monkeypatch: Any) 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_guide_is_widened_to_the_curvature_that_is_measured(whole: bool) -> None:
-    x, y = table()
-    guide = (AutoMultivariateNormal if whole else AutoNormal)(model, init_scale=0.1)
-    program = read(model, guide, Trace_ELBO(), Arguments.of((x, y), {}))
-    settings: Any = {"clip": 1.0, "noise_multiplier": 1.0, "records": 1, "length": 2000, "seed": 0}
-    mechanism = NoisySum(rate=0.5, size=3, **settings)
-    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=1.0)), 4)
-    course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
+    kind = AutoMultivariateNormal if whole else AutoNormal
+    program, course = four_steps(guide=partial(kind, init_scale=0.1))
+    set_sums(program, course)
     slope, error = torch.tensor([10.0, 200.0, 2.5]).double(), 1.0
     one = torch.ones(3, dtype=torch.float64)
     later = torch.stack([one, 0 * one, 0 * one, one / error**2, slope / error**2])
@@ -464,12 +470,10 @@ def test_one_coordinate_far_away_does_not_hide_among_many_that_are_settled() -> 
         with pyro.plate("records", len(x)):
             pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
-    table = torch.zeros(9, size), torch.zeros(9)
-    program = read(many, AutoNormal(many, init_scale=0.1), Trace_ELBO(), Arguments.of(table, {}))
-    settings: Any = {"clip": 1.0, "noise_multiplier": 1.0, "records": 1, "length": 9, "seed": 0}
-    mechanism = NoisySum(rate=1.0, size=size, **settings)
-    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=0.1)), 4)
-    course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
+    data = torch.zeros(9, size), torch.zeros(9)
+    guide = partial(AutoNormal, init_scale=0.1)
+    program, course = four_steps(many, guide, data, rate=1.0, bound=0.1)
+    set_sums(program, course)
     one = torch.ones(size, dtype=torch.float64)
     course.moments = torch.stack([one, 0 * one, 0 * one, one, 200 * one]).expand(2, 5, -1)
     limit = stats.norm.isf(stats.norm.sf(3.0) / size)
@@ -519,14 +523,9 @@ def test_a_guide_of_latents_of_single_records_is_not_reliable() -> None:
 
 @pytest.mark.parametrize(("scale", "measured"), [(0.88, True), (0.92, False)])
 def test_a_latent_as_wide_as_its_prior_is_not_measured(scale: float, measured: bool) -> None:
-    x, y = table()  # the priors' standard deviations are 1, of log s too
-    program = read(
-        model, AutoNormal(model, init_scale=scale), Trace_ELBO(), Arguments.of((x, y), {})
-    )
-    settings: Any = {"clip": 1.0, "noise_multiplier": 1.0, "records": 1, "length": 2000, "seed": 0}
-    mechanism = NoisySum(rate=0.5, size=3, **settings)
-    course = Course(Descent(program, Adam({"lr": 0.1}), mechanism, GradientClip(bound=1.0)), 4)
-    course.sums = {n: v.detach().expand(2, *v.shape) * 1.0 for n, v in program.parameters.items()}
+    # the priors' standard deviations are 1, of log s too
+    program, course = four_steps(guide=partial(AutoNormal, init_scale=scale))
+    set_sums(program, course)
     one = torch.ones(3, dtype=torch.float64)
     course.moments = torch.stack([one, 0 * one, 0 * one, one, 200 * one]).expand(2, 5, -1)
     assert course.posterior().measured.tolist() == [measured] * 3
@@ -543,8 +542,7 @@ def test_only_normal_priors_that_depend_on_no_latent_have_a_known_width() -> Non
             mean = x @ (w + v) + inner
             return pyro.sample("y", dist.Normal(mean, 1.0), obs=y)  # type: ignore[no-any-return]
 
-    x, y = table()
-    program = read(several, AutoNormal(several), Trace_ELBO(), Arguments.of((x, y), {}))
+    program, _ = four_steps(several)
     assert [site.name for site in program.sites] == ["w", "v", "size", "inner"]
     found = prior_deviations(program)
     assert found.tolist() == pytest.approx([1.0, 3.0, 2.0, 0.5, math.inf, math.inf])

@@ -22,7 +22,7 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 from bdpvi import Budget, BudgetExceededError, Ledger, PrivacyUtilityWarning, PrivateSVI
-from bdpvi.privacy.book import Entry
+from bdpvi.privacy.entry import Entry
 from bdpvi.releases.noisy_sum import NoisySum
 
 DELTA = 1e-5

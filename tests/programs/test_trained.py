@@ -27,7 +27,8 @@ from bdpvi._ground.schema import from_json, to_json
 from bdpvi.datasets import constants_of
 from bdpvi.datasets.dataset import in_memory
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Entry, for_unit
+from bdpvi.privacy.entry import Entry
+from bdpvi.privacy.event import for_unit
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.worst_case import epsilon as worst_case

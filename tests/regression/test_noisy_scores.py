@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -232,22 +231,6 @@ def test_a_wrong_model_has_intervals_that_cover() -> None:
 
 def _unaware(rounds: Sequence[Round]) -> list[Round]:
     return [replace(one, middle=None) for one in rounds]
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_weights_are_wider_where_the_signal_is_strong_and_noise_still_falls(name: str) -> None:
-    family = FAMILIES[name]
-    radii, signals = [], []
-    for rows in (1e3, 3e3, 1e4, 1e5, 1e6, 1e7):
-        for distance in (0.1, 0.27, 0.9):
-            plan = ScorePlan.of(family, 6, distance, rows)
-            radii.append(plan.radius)
-            signals.append((plan.signal(rows), rows * distance))
-    assert (min(radii), max(radii)) == (1.0, family.widest)
-    signals.sort(key=lambda one: one[1])
-    for (weak, few), (strong, many) in itertools.pairwise(signals):
-        # By at least the root of what there is more of: noise falls with rows and with epsilon.
-        assert strong / weak >= (many / few) ** 0.5 * (1 - 1e-9)
 
 
 def test_one_record_moves_a_round_by_its_part_alone() -> None:
@@ -499,18 +482,6 @@ def test_intervals_cover(name: str, n: int, epsilon: float) -> None:
     assert float(scores.mean(0).abs().max()) < 0.4  # of a mean of 100
     assert np.mean(passed) >= 0.95
     assert not inside or np.mean(inside) >= 0.9
-
-
-def test_more_records_make_narrower_intervals_and_few_do_not_pass() -> None:
-    widths = []
-    for n in (3_000, 30_000):
-        found = measured("logistic", n, 5, 1.0, 0)[0].of_features()
-        widths.append(float(found.covariance.diagonal().sqrt().mean()))
-        ratio = found.sampling.diagonal().sqrt() / found.covariance.diagonal().sqrt()
-        assert float(ratio.max()) < 1
-    assert widths[1] < 0.4 * widths[0]
-    for seed in range(10):
-        assert not measured("logistic", 1_000, 5, 0.2, seed)[0].posterior.passes
 
 
 def test_columns_that_say_nothing_have_the_prior_and_leave_the_others_alone() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.book import Book, Charge, Entry
+from bdpvi.privacy.book import Book
+from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases.transaction import Transaction

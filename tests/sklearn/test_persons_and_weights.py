@@ -47,13 +47,6 @@ def test_epsilon_is_for_all_rows_of_a_person(tmp_path: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
-def test_only_the_first_rows_of_a_person_are_used() -> None:
-    rows = read(PrivateLogisticRegression(**PUBLIC, rows_per_unit=2), X, Y, WHO)
-    assert len(rows[0]) == 4000
-    assert (rows[1] == Y[np.arange(6000) % 3 < 2]).all()
-
-
-@pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
 @pytest.mark.parametrize("other", ["a name", 0.5, None])
 def test_no_row_changes_the_names_of_other_persons(other: Any) -> None:
     """An array of one type would make 7 and 7.0 two persons, or two long numbers one."""

@@ -13,7 +13,7 @@ from scipy import integrate, optimize, stats
 from studies import accountants, gaussian
 
 from bdpvi._ground.progress import silent
-from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
+from bdpvi.privacy.sampled_moments import subsampled_gaussian_cost
 
 
 def log_moment(order: int, distance: float, noise: float, rate: float) -> float:

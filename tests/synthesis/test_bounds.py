@@ -23,8 +23,8 @@ from bdpvi.datasets.records import Held
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import LAW
-from bdpvi.privacy.book import Entry
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.entry import Entry
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.releases.transaction import Transaction
@@ -170,7 +170,7 @@ def test_a_row_moves_what_is_bought_by_its_distance(monkeypatch: pytest.MonkeyPa
     def all_of(rows: pd.DataFrame) -> dict[Any, float]:
         found.clear()
         kinds = {"pay": "number", "ward": "category"}
-        bounds.buy(
+        bounds.estimate(
             Held(read_columns(rows)), kinds, distance=distance, delta=1e-6, key=Key.of_seed(0)
         )
         return dict(found)
@@ -251,7 +251,7 @@ def test_bounds_are_those_of_nearly_all_numbers_and_round() -> None:
 def test_bounds_of_any_scale(values: Any, low: float, high: float, integer: bool) -> None:
     cells = Held(read_columns(pd.DataFrame({"x": values})))
     key = Key.of_seed(1)
-    found = bounds.buy(cells, {"x": "number"}, distance=0.3, delta=1e-6, key=key)["x"]
+    found = bounds.estimate(cells, {"x": "number"}, distance=0.3, delta=1e-6, key=key)["x"]
     assert found.low is not None
     assert found.high is not None
     assert low <= found.low <= found.high <= high
@@ -286,7 +286,7 @@ def test_names_that_a_file_could_not_tell_apart_do_no_harm() -> None:
 def test_no_more_levels_are_bought_than_a_domain_has() -> None:
     cells = read_columns(pd.DataFrame({"x": [f"n{one % 1100}" for one in range(22_000)]}))
     kinds = {"x": "category"}
-    found = bounds.buy(Held(cells), kinds, distance=9.0, delta=1e-3, key=Key.of_seed(0))["x"]
+    found = bounds.estimate(Held(cells), kinds, distance=9.0, delta=1e-3, key=Key.of_seed(0))["x"]
     assert len(found.levels or ()) == 1000
 
 
@@ -360,7 +360,9 @@ def test_noise_alone_makes_no_bound() -> None:
     cells = read_columns(pd.DataFrame({"a": np.tile(np.arange(1.0, 10.0), 200)}))
     kinds = {"a": "number"}
     for seed in range(400):
-        made = bounds.buy(Held(cells), kinds, distance=0.1, delta=1e-6, key=Key.of_seed(seed))["a"]
+        made = bounds.estimate(Held(cells), kinds, distance=0.1, delta=1e-6, key=Key.of_seed(seed))[
+            "a"
+        ]
         assert made.high is not None
         assert made.high <= 10
 

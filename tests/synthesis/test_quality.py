@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from bdpvi.datasets import ColumnType, Schema
 from bdpvi.synthesis import evaluate, measures
-from bdpvi.synthesis.findings import ALL, BASE, REAL
+from bdpvi.synthesis.report import ALL, BASE, REAL
 
 
 def crossed(frame: pd.DataFrame, first: str, second: str) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import pytest
 
 import bdpvi
 from bdpvi.datasets import ColumnType, Schema
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.synthesis import Synthetic, load
 
 ROWS = 1234

@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 from bdpvi.cli import app
 from bdpvi.commands.quality import kept_out
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.cost import Assumption, Bound, Kind
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.synthesis import evaluate, load
 from bdpvi.synthesis.counts import count
 from bdpvi.synthesis.report import bars, copied

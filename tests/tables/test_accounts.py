@@ -24,7 +24,7 @@ from bdpvi import Budget, BudgetExceededError, Ledger, PrivacyUtilityWarning
 from bdpvi.datasets.identity import Identity
 from bdpvi.privacy import accounts
 from bdpvi.privacy.accounts import account, beside
-from bdpvi.privacy.book import Entry
+from bdpvi.privacy.entry import Entry
 from bdpvi.releases.persons import OTHER_PEOPLE
 
 ASKED: dict[str, Any] = {

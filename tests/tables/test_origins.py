@@ -85,7 +85,7 @@ def test_bought_constants_name_their_charge_and_nothing_of_the_ledger(
     first: bdpvi.Release, encoding: Encoding, ledger: Path, tmp_path: Path
 ) -> None:
     assert named(first.receipt.bound) == {BOUGHT}
-    assert encoding.origins == (Origin.BOUGHT_HERE,)
+    assert encoding.origins == (Origin.ESTIMATED_HERE,)
     assert {*encoding.purchases} <= {one.purchase for one in Ledger(ledger).entries()}
     save_release(first, tmp_path / "shared.json")
     shared = (tmp_path / "shared.json").read_text("utf-8")
@@ -176,7 +176,7 @@ def test_each_origin_of_several_is_named(encoding: Encoding) -> None:
     of_both = private(1, constants=age, epsilon=4.0)
     assert named(of_both.receipt.bound) == {BOUGHT, ANOTHER}
     assert of_both.encoding is not None
-    assert of_both.encoding.origins == (Origin.FROM_ANOTHER_RELEASE, Origin.BOUGHT_HERE)
+    assert of_both.encoding.origins == (Origin.FROM_ANOTHER_RELEASE, Origin.ESTIMATED_HERE)
     assert len(of_both.encoding.purchases) == 1
     with_public = private(1, constants=constants_of({"source": "By law.", "age": [18, 98]}))
     assert named(with_public.receipt.bound) == {BOUGHT, PUBLIC}
@@ -216,7 +216,7 @@ def test_a_forged_origin_is_refused(first: bdpvi.Release, tmp_path: Path, name: 
 @pytest.mark.parametrize(
     ("given", "origin"),
     [
-        ({}, Origin.BOUGHT_HERE),
+        ({}, Origin.ESTIMATED_HERE),
         ({"bounds": (-5, 90)}, Origin.PUBLIC),
         ({"scales": (10, 20)}, Origin.PUBLIC),
         ({"from_data": True}, Origin.FROM_THIS_TABLE),
@@ -235,7 +235,7 @@ def test_estimators_say_where_their_constants_are_from(
         made = sklearn.PrivateLogisticRegression(2.0, classes=classes, **given)
         made.fit(x, y)
     assert made.release_.encoding.origins == (origin,)
-    wanted = {Origin.BOUGHT_HERE: BOUGHT, Origin.PUBLIC: PUBLIC, Origin.FROM_THIS_TABLE: THIS}
+    wanted = {Origin.ESTIMATED_HERE: BOUGHT, Origin.PUBLIC: PUBLIC, Origin.FROM_THIS_TABLE: THIS}
     assert named(made.bound_) == {wanted[origin]}
 
 

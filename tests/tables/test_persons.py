@@ -15,10 +15,11 @@ import pytest
 from test_cli import run
 
 import bdpvi
-from bdpvi.datasets import bought
+from bdpvi.datasets import estimates
 from bdpvi.privacy import left
 from bdpvi.privacy.accounts import beside
-from bdpvi.privacy.book import Book, Priced
+from bdpvi.privacy.book import Book
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.regression import ObjectivePerturbation
@@ -169,15 +170,15 @@ def test_bought_constants_leave_a_price_for_the_model(
     columns: int, rows: int, epsilon: float
 ) -> None:
     """One row's δ is tiny if ε and its person's rows are many: rounding must not use it up."""
-    purchase = bought.Purchase.of([*map(str, range(columns)), "sick"], target="sick")
-    share = gaussian_distance(epsilon, 0.9e-5) / rows * math.sqrt(bought.SHARE)
-    counts, others = (share * math.sqrt(one) for one in (bought.COUNTS, 1 - bought.COUNTS))
-    events: list[Priced] = [
+    purchase = estimates.Purchase.of([*map(str, range(columns)), "sick"], target="sick")
+    share = gaussian_distance(epsilon, 0.9e-5) / rows * math.sqrt(estimates.SHARE)
+    counts, others = (share * math.sqrt(one) for one in (estimates.COUNTS, 1 - estimates.COUNTS))
+    events: list[Event] = [
         SampledGaussian(
-            noise_multiplier=1 / counts, rounding=bought.count_rounding(purchase, counts)
+            noise_multiplier=1 / counts, rounding=estimates.count_rounding(purchase, counts)
         ),
         SampledGaussian(
-            noise_multiplier=1 / others, rounding=rows * bought.rounding(purchase, others, rows)
+            noise_multiplier=1 / others, rounding=rows * estimates.rounding(purchase, others, rows)
         ),
         Threshold(1e-6),
     ]

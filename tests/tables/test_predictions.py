@@ -20,7 +20,7 @@ from test_cli import run
 import bdpvi
 from bdpvi import Ledger, PrivacyUtilityWarning, Release
 from bdpvi.datasets import constants_of
-from bdpvi.datasets.columns import OneHot, Ordinal, known
+from bdpvi.datasets.columns import OneHot, Ordinal
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.table import Table
@@ -231,7 +231,7 @@ def test_numbers_are_read_by_the_files_signs(release: Release, tmp_path: Path) -
 def test_codes_are_read_as_the_encoding_spells_them() -> None:
     comma = ColumnType(kind="any", decimal=",")
     doses = Ordinal("dose", 0.0, 1.0, categories=("0.5", "1"))
-    found, blank = known(doses, pd.Series(["0,5", "1,0", "", "x"]), comma)
+    found, blank = doses.encode(pd.Series(["0,5", "1,0", "", "x"]), comma)
     assert found[:2].tolist() == [[0.0], [1.0]]
     assert np.isnan(found[2:]).all()
     assert blank.tolist() == [False, False, True, False]

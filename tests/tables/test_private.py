@@ -21,7 +21,7 @@ from bdpvi.bayesian import storage
 from bdpvi.datasets import constants_of
 from bdpvi.datasets.dataset import in_memory
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.cost import Assumption
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import intent, shared_file
 from bdpvi.releases.transaction import Transaction

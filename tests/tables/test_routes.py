@@ -30,10 +30,11 @@ from bdpvi.datasets import exact
 from bdpvi.guides import MeanField
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import worst_case
-from bdpvi.privacy.book import Charge
-from bdpvi.privacy.cost import Assumption
-from bdpvi.privacy.events import PerturbedObjective, SampledGaussian
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.entry import Charge
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Entry, Ledger
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import Rule
 from bdpvi.regression.perturbed_objective import WeightedObjective

@@ -27,7 +27,6 @@ from bdpvi.bayesian.accounting.answer import (
 from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.bayesian.accounting.bisection import bisected, of_mean
 from bdpvi.bayesian.accounting.charges import Charged, Charges
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.estimators import Estimator, MeanEstimate
 from bdpvi.bayesian.accounting.losses import Deltas, Losses, Price
 from bdpvi.bayesian.accounting.quantiles import exposure_of
@@ -44,7 +43,7 @@ from bdpvi.privacy.conversions import (
     split_delta,
 )
 from bdpvi.privacy.cost import Bound, Cost, Exposure, Kind, relation_of
-from bdpvi.privacy.events import Event
+from bdpvi.privacy.event import Event
 from bdpvi.privacy.rounding import cap, rounding_delta
 
 _ENTRIES = 1 << 22
@@ -83,7 +82,8 @@ def cost_of(
         ValueError: if there is no event, records or units differ, δ does not exceed the parts used
             by the estimates and by rounding the draws, or no order has a finite divergence.
 
-    >>> from bdpvi.privacy.events import NormCounts, SampledGaussian
+    >>> from bdpvi.privacy.events import SampledGaussian
+    >>> from bdpvi.privacy.norms import NormCounts
     >>> from bdpvi._ground.types import Scope
     >>> norms = NormCounts.none(torch.arange(100), scope=Scope.STATIC)
     >>> norms = norms.add(torch.linspace(0, 1, 100), steps=1000)
@@ -134,7 +134,7 @@ class Account:
         """Return :func:`cost_of` these events."""
         validate.probability("delta", delta)
         worst = self.worst_case(delta)
-        if self.charged.sample_size == 0 and (worst is not None or self.charged.runs):
+        if self.charged.sample_size == 0 and (worst is not None or not self.charged.drawn):
             return Cost(worst_case=worst)
         relation = relation_of(name.split()[0] for name in self.directions)
         found = self._estimated(delta, worst)
@@ -180,7 +180,7 @@ class Account:
         """
         if self.charged.from_data or self._known is None:
             return None
-        return worst_case.epsilon([losses.repeated(e, n) for e, n in self.events], delta)
+        return worst_case.epsilon([one for e, n in self.events for one in e.times(n)], delta)
 
     @on_host
     def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
@@ -204,8 +204,7 @@ class Account:
             raise ValueError("epsilon has no δ on a training path: ask for the worst case")
         validate.non_negative("epsilon", epsilon)
         validate.probability("near", near)
-        drawn = all(isinstance(event, PosteriorDraws) for event, _ in self.events)
-        if not (self.bets and drawn):  # of draws a range is enough
+        if not (self.bets and self.charged.drawn):  # of draws a range is enough
             self.charged.need_panel()
         gamma, estimates = self.gamma(near), self._estimates
         beta = split_delta(near, gamma, estimates)

@@ -15,9 +15,9 @@ from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.bayesian.accounting.estimators import Estimator, MeanEstimate
 from bdpvi.bayesian.accounting.losses import Deltas
 from bdpvi.bayesian.accounting.reliability import predicted_miss_rate, reliable, why
+from bdpvi.privacy.assumptions import Assumption, Evidence
 from bdpvi.privacy.conversions import EPSILONS, Orders, minimise_epsilon, position, split_delta
-from bdpvi.privacy.cost import Assumption, Bound, Cost, Kind, relation_of
-from bdpvi.privacy.evidence import Diagnostics, Evidence
+from bdpvi.privacy.cost import Bound, Cost, Kind, relation_of
 from bdpvi.privacy.gaussian_dp import worst
 from bdpvi.privacy.rounding import cap, rounding_delta
 from bdpvi.privacy.solve import first
@@ -263,12 +263,7 @@ def _settle(
         failure_probability=gamma,
         estimates=estimates,
         sample_size=estimate.sample_size,
-        diagnostics=Diagnostics(
-            top_share=float(estimate.top_share[0]),
-            effective_size=float(estimate.effective_size[0]),
-            pareto_k=float(estimate.pareto_k[0]),
-            skewness=float(estimate.skewness[0]),
-        ),
+        skewness=float(estimate.skewness[0]),
     )
     return Bound(
         kind=Kind.BAYESIAN,

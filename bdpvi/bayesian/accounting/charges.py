@@ -11,14 +11,10 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi._ground.types import Scope
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.losses import total_error
-from bdpvi.bayesian.accounting.panel import Panel
-from bdpvi.bayesian.accounting.record_costs import event_cost
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.conversions import REAL_ORDERS, Orders
-from bdpvi.privacy.cost import Assumption
-from bdpvi.privacy.events import Event, SampledGaussian, check_same_records
+from bdpvi.privacy.event import Event, check_same_records
 
 Charged = tuple[Event, int]
 """An event, and the number of times it was charged."""
@@ -51,9 +47,9 @@ class Charges:
         for (before, _), (event, _) in zip(self.events, self.events[1:], strict=False):
             check_same_records(first.records, event.records)
             _check_counted(before, event)
-            if self.unit != _unit(event):
+            if self.unit != event.unit:
                 raise ValueError(
-                    f"event: its unit is {_unit(event)!r}, the unit of earlier events {self.unit!r}"
+                    f"event: its unit is {event.unit!r}, the unit of earlier events {self.unit!r}"
                 )
 
     @property
@@ -64,7 +60,7 @@ class Charges:
     @property
     def unit(self) -> str:
         """The unit that is added, removed or replaced."""
-        return _unit(self.events[0][0])
+        return self.events[0][0].unit
 
     @property
     def rounding(self) -> float:
@@ -74,10 +70,7 @@ class Charges:
     @property
     def error(self) -> float:
         """Total variation between the priced pairs and the true ones, for the worst record."""
-        draws = [(e, n) for e, n in self.events if isinstance(e, PosteriorDraws)]
-        if len(draws) < len(self.events):
-            return 0.0
-        found = [total_error(draws, name) for name in self.directions]
+        found = [total_error(self.events, name) for name in self.directions]
         return max((float(one.max()) for one in found if one is not None and len(one)), default=0.0)
 
     @property
@@ -87,17 +80,14 @@ class Charges:
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions about temperatures and about the bounds on any record."""
-        drawn = [event for event, _ in self.events if isinstance(event, PosteriorDraws)]
-        influences = [panel.influence for event in drawn for panel in event.panels]
-        stated = any(one is not None and one.stated for one in influences)
-        found = (Assumption.FOUND_FROM_DATA,) * self.from_data
-        return found + (Assumption.STATED_BOUNDS,) * stated
+        """What the events' prices assume."""
+        found = {one for event, _ in self.events for one in event.assumptions}
+        return tuple(one for one in Assumption if one in found)
 
     @property
-    def runs(self) -> bool:
-        """Whether there are steps of noisy sums."""
-        return any(isinstance(event, SampledGaussian) for event, _ in self.events)
+    def drawn(self) -> bool:
+        """Whether all are draws, for which a bound on any record's cost is enough."""
+        return all(event.losses == "pairs" for event, _ in self.events)
 
     @property
     def sample_size(self) -> int:
@@ -113,8 +103,7 @@ class Charges:
     @property
     def path(self) -> bool:
         """Whether costs were observed on the path of a training run."""
-        norms = [event.norms for event, _ in self.events if isinstance(event, SampledGaussian)]
-        return any(one is not None and one.scope is Scope.PATH for one in norms)
+        return any(event.on_path for event, _ in self.events)
 
     @cached_property
     def orders(self) -> Orders:
@@ -131,14 +120,14 @@ class Charges:
         """Return each record's cost over all events at orders (K,), (K, m)."""
         total: Tensor | None = None
         for event, count in self.events:
-            cost = event_cost(event, direction, order)
+            cost = event.cost(direction, order)
             total = count * cost if total is None else total.add_(cost, alpha=count)
         assert total is not None
         return total
 
     def counted(self, *directions: str) -> Mapping[str, Tensor]:
         """Return how many records share each cost, if not one: ``{"counts": (m,)}``."""
-        panels = [_panel(self.events[-1][0], name) for name in directions]
+        panels = [self.events[-1][0].panel(name) for name in directions]
         each = [
             torch.ones_like(one.ids) if one.counts is None else one.counts for one in panels if one
         ]
@@ -151,18 +140,10 @@ class Charges:
             raise ValueError("event has no reference records: ask for the worst case")
 
 
-def _unit(event: Event) -> str:
-    return str(getattr(event, "unit", "record"))
-
-
-def _panel(event: Event, direction: str) -> Panel | None:
-    return event.panel(direction) if isinstance(event, PosteriorDraws) else None
-
-
 def _check_counted(before: Event, now: Event) -> None:
     """Raise ValueError if one of two events has counts of records and they belong to two fits."""
     for name in now.records:
-        one, two = (_panel(event, name) for event in (before, now))
+        one, two = (event.panel(name) for event in (before, now))
         if one is two or not any(panel and panel.counts is not None for panel in (one, two)):
             continue
         if not (one and two and one.counts is two.counts and (one.constant or two.constant)):

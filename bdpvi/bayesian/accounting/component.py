@@ -22,9 +22,12 @@ from bdpvi.bayesian.accounting.every_group import every_group, shares_of, with_g
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.settings import Accounting
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.conceivable import Influence
-from bdpvi.privacy.cost import Assumption, Bound, Cost
-from bdpvi.privacy.events import WITH, WITHOUT, NormCounts, SampledGaussian
+from bdpvi.privacy.cost import Bound, Cost
+from bdpvi.privacy.event import WITH, WITHOUT
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 
 KINDS = ("remove", "add")
 _ROUNDING = 1e-9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -11,11 +11,12 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
-from bdpvi.privacy.events import WITH, WITHOUT
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.event import WITH, WITHOUT, Event
 
 
 @dataclass(frozen=True, eq=False)
-class PosteriorDraws:
+class PosteriorDraws(Event):
     """Samples drawn from N(μ, τΣ), the guide at a temperature.
 
     Attributes:
@@ -33,7 +34,7 @@ class PosteriorDraws:
     rounding: float = 0.0
     from_data: bool = False
 
-    orders: ClassVar[None] = None
+    losses: ClassVar[str] = "pairs"
 
     def __post_init__(self) -> None:
         validate.positive_int("draws", self.draws)
@@ -55,9 +56,40 @@ class PosteriorDraws:
         return pairs if direction.endswith(WITH) else pairs.reverse()
 
     @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        """Assumptions about the temperature, and about the bounds on any record."""
+        stated = any(one.influence is not None and one.influence.stated for one in self.panels)
+        found = (Assumption.FOUND_FROM_DATA,) * self.from_data
+        return found + (Assumption.STATED_BOUNDS,) * stated
+
+    @property
     def squared_distance(self) -> float | None:
         """μ² of a Gaussian mechanism no more private; None if nothing bounds a record."""
         bounds = [one.largest for one in self.panels]
         if self.from_data or any(bound is None for bound in bounds):
             return None
         return self.draws * max(bound for bound in bounds if bound is not None) / self.temperature
+
+    def cost(self, direction: str, order: Tensor) -> Tensor:
+        """Return each record's log-moments, (K, m); +inf where the divergence is infinite.
+
+        Draws are independent given the record, so k of them cost k times one. At temperature τ
+        they come from N(μ, τΣ): the squared distance between the means shrinks to b²/τ, but the
+        ratio r of the covariances stays, a floor that no temperature lowers.
+
+        >>> pairs = GaussianPairs(r=torch.ones(3, 2), b2=torch.full((3, 2), 0.01))
+        >>> panel = Panel("add", torch.arange(3), pairs)
+        >>> made = PosteriorDraws((panel,), draws=2, temperature=4.0)
+        >>> made.cost("add D‖D′", torch.tensor([3.0])).numpy().round(4)
+        array([[0.06, 0.06, 0.06]])
+        """
+        return self.draws * self.pairs(direction).log_moment(order, self.temperature)
+
+    def error(self, direction: str) -> Tensor | None:
+        """Return each record's total variation between all draws and the priced ones, (m,)."""
+        off = self.panel(direction).error
+        return None if off is None else self.draws * max(1.0, self.temperature**-0.5) * off
+
+    def times(self, count: int) -> tuple[Event, ...]:
+        """Return as many samples in one event."""
+        return (replace(self, draws=count * self.draws, rounding=count * self.rounding),)

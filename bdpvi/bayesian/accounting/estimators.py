@@ -18,7 +18,6 @@ from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi.bayesian.accounting.pareto import pareto_shape
 
 _ROUNDING = 1e-9
 
@@ -35,12 +34,6 @@ class MeanEstimate:
         sample_size: m.
         constant: whether all m values were equal. The spread then says nothing about unseen
             records, and bounds based on it equal the mean.
-        top_share: the largest value's fraction of the sum; 1/m if all values are equal.
-        effective_size: (Σy)²/Σy², between 1 and m.
-        pareto_k: shape of the generalised Pareto fitted to the largest values. E y^n exists for
-            n < 1/k: above 0.5 there is no variance, and above 0.7 the mean is unreliable.
-            −inf: the largest values are all equal. +inf: a value was +inf, or fewer than five
-            values stand above the rest, too few to fit.
         skewness: E(y − M)³/S³ of the sample. It is invariant to shifting and scaling y, as are the
             misses of a bound based on M and S. So it is as informative at tiny costs, where
             every y is almost 1, as at large ones. +inf: all values are equal, or one is +inf.
@@ -52,9 +45,6 @@ class MeanEstimate:
     log_mean: Tensor
     sample_size: int
     constant: Tensor
-    top_share: Tensor
-    effective_size: Tensor
-    pareto_k: Tensor
     skewness: Tensor
     distribution_free: bool
 
@@ -92,7 +82,7 @@ def student_t(
     >>> round(float(estimate.log_bound), 4), round(float(estimate.log_mean), 4)
     (0.7619, 0.2562)
     """
-    sample = Moments.of(log_values, least=3, counts=counts)
+    sample = SampleMoments.of(log_values, least=3, counts=counts)
     return sample.estimate(log_student_t_bound(sample, failure_probability))
 
 
@@ -113,7 +103,7 @@ def student_t_quantile(sample_size: int, failure_probability: float) -> float:
     return max(0.0, -quantile)
 
 
-def log_student_t_bound(sample: Moments, failure_probability: float) -> Tensor:
+def log_student_t_bound(sample: SampleMoments, failure_probability: float) -> Tensor:
     """Return the bound of :func:`student_t` alone, without the diagnostics."""
     margin = student_t_quantile(sample.size, failure_probability) / math.sqrt(sample.size - 1)
     return sample.above_mean(torch.where(sample.sd > 0, sample.log_sd + _log(margin), -math.inf))
@@ -160,7 +150,7 @@ def within(
     log_upper: Tensor | float,
     log_lower: float,
     counts: Tensor | None = None,
-) -> tuple[Moments, Tensor]:
+) -> tuple[SampleMoments, Tensor]:
     """Return the sample, whose values lie between two bounds, and the log of their distance.
 
     Raises:
@@ -174,7 +164,7 @@ def within(
     rule = f"lie in [{log_lower!r}, log_upper]"
     inside = (log_values >= log_lower - _ROUNDING) & (log_values <= upper[..., None] + _ROUNDING)
     validate.every("log_values", log_values, inside | log_values.isnan(), rule)
-    sample = Moments.of(log_values, least=2, counts=counts)
+    sample = SampleMoments.of(log_values, least=2, counts=counts)
     return sample, upper + torch.log(-torch.expm1(log_lower - upper))
 
 
@@ -190,13 +180,13 @@ def known_population(log_values: Tensor, failure_probability: float = 0.0) -> Me
     >>> float(known_population(torch.tensor([0.0, 0.0, 0.0])).log_bound)
     0.0
     """
-    sample = Moments.of(log_values, least=1)
+    sample = SampleMoments.of(log_values, least=1)
     return sample.estimate(sample.log_mean, distribution_free=True)
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
-    """Moments and tail of a sample of y, in units of its largest value M.
+class SampleMoments:
+    """Moments of a sample of y, in units of its largest value M.
 
     The values enter as y/M − 1, because costs near 0 have y within rounding of 1.
 
@@ -206,9 +196,8 @@ class Moments:
         mean: mean of y/M − 1.
         sd: its (1/m) standard deviation.
         third: its third central moment over the cubed standard deviation.
-        tail: the largest ``tail_size(m) + 1`` values of log y, descending in the last dimension.
 
-    >>> sample = Moments.of(torch.tensor([1.0, 2.0, 3.0, 10.0]).log(), least=3)
+    >>> sample = SampleMoments.of(torch.tensor([1.0, 2.0, 3.0, 10.0]).log(), least=3)
     >>> round(float(sample.log_mean.exp()), 4), round(float(sample.skewness), 4)
     (4.0, 1.0182)
     """
@@ -218,10 +207,9 @@ class Moments:
     mean: Tensor
     sd: Tensor
     third: Tensor
-    tail: Tensor
 
     @classmethod
-    def of(cls, log_values: Tensor, least: int, counts: Tensor | None = None) -> Moments:
+    def of(cls, log_values: Tensor, least: int, counts: Tensor | None = None) -> SampleMoments:
         """Return the moments of log y, (..., m), of at least ``least`` records.
 
         ``counts`` (m,) repeats each value.
@@ -238,22 +226,17 @@ class Moments:
         log_max = log_values.amax(-1)  # NaN if any is
         if bool(log_max.isnan().any()):
             raise ValueError("log_values must not be NaN, got nan")
-        values, most = relative(log_values, log_max), min(tail_size(size) + 1, size)
+        values = relative(log_values, log_max)
         if counts is None:
             sd, mean = torch.std_mean(values, dim=-1, correction=0)
             third = ((values - mean[..., None]) / sd[..., None]).pow(3).mean(-1)
-            tail = log_values.topk(most, dim=-1).values
         else:
             weights = counts.to(values) / size
             mean = values @ weights
             centred = values - mean[..., None]
             sd = (centred.square() @ weights).sqrt()
             third = (centred / sd[..., None]).pow(3) @ weights
-            ranked = log_values.sort(dim=-1, descending=True)
-            place = torch.arange(most).expand(*log_max.shape, most).contiguous()
-            place = torch.searchsorted(counts[ranked.indices].cumsum(-1), place, right=True)
-            tail = ranked.values.gather(-1, place)
-        return cls(size, log_max, mean, sd, third, tail)
+        return cls(size, log_max, mean, sd, third)
 
     @property
     def log_mean(self) -> Tensor:
@@ -270,27 +253,17 @@ class Moments:
         """The third central moment over the cubed standard deviation, +inf where there is none."""
         return torch.where((self.sd > 0) & (self.log_max < math.inf), self.third, math.inf)
 
-    @property
-    def pareto_k(self) -> Tensor:
-        """Shape of the generalised Pareto fitted to the tail, +inf where a value is +inf."""
-        k = pareto_shape(relative(self.tail, self.log_max))
-        return torch.where(self.log_max == math.inf, math.inf, k)
-
     def above_mean(self, log_margin: Tensor) -> Tensor:
         """Return log(mean + margin)."""
         return torch.logaddexp(self.log_mean, log_margin)
 
     def estimate(self, log_bound: Tensor, distribution_free: bool = False) -> MeanEstimate:
         """Return ``log_bound`` with all diagnostics."""
-        mean = 1 + self.mean
         return MeanEstimate(
             log_bound=log_bound,
             log_mean=self.log_mean,
             sample_size=self.size,
             constant=self.sd == 0,
-            top_share=1 / (self.size * mean),
-            effective_size=self.size * mean**2 / (mean**2 + self.sd**2),
-            pareto_k=self.pareto_k,
             skewness=self.skewness,
             distribution_free=distribution_free,
         )
@@ -300,14 +273,6 @@ def relative(log_values: Tensor, log_max: Tensor) -> Tensor:
     """Return y/M − 1, 0 at the maximum M itself even where that is 0 or infinite."""
     top = log_max[..., None]
     return torch.where(log_values == top, 0.0, torch.expm1(log_values - top))
-
-
-def tail_size(sample_size: int) -> int:
-    """Return the number of values that Pareto-smoothed importance sampling calls the tail.
-
-    min(m/5, 3√m) (Vehtari et al. 2024, §3).
-    """
-    return math.ceil(min(sample_size / 5, 3 * math.sqrt(sample_size)))
 
 
 def _log(value: float) -> float:

@@ -41,7 +41,7 @@ class RecordLosses:
         made: digest of the model, guide and data. Fits with the same digest and pairs count as one;
             "" if unknown.
         purchases: digests of the charges for private preprocessing of its columns, see
-            :attr:`bdpvi.privacy.book.Entry.purchase`.
+            :attr:`bdpvi.privacy.entry.Entry.purchase`.
     """
 
     panels: tuple[Panel, ...]

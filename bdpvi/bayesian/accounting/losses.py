@@ -6,20 +6,21 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial, reduce
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
-from bdpvi.bayesian.accounting.record_costs import seen_coin_cost, subsampled_gaussian_cost
 from bdpvi.privacy import conversions
 from bdpvi.privacy.conversions import EPSILONS, position
-from bdpvi.privacy.events import Event, SampledGaussian
+from bdpvi.privacy.event import Event
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.inversion import Inversion, LogMgf, inversions
 from bdpvi.privacy.loss_distribution import deltas_on_grid, least_epsilons
+from bdpvi.privacy.sampled_moments import seen_coin_cost, subsampled_gaussian_cost
 from bdpvi.privacy.worst_case import epsilon as worst_case_of
 
 Draws = Sequence[tuple[PosteriorDraws, int]]
@@ -73,16 +74,14 @@ class Losses(Protocol):
 
 
 def of(events: Sequence[tuple[Event, int]]) -> Losses | None:
-    """Return each record's losses over all events; None if these have several types.
+    """Return each record's losses over all events; None if they are known in several forms.
 
     Args:
         events: for the same records, with the number of times that each was charged.
     """
-    draws = [(event, n) for event, n in events if isinstance(event, PosteriorDraws)]
-    runs = [(event, n) for event, n in events if isinstance(event, SampledGaussian)]
-    if events and len(draws) == len(events):
-        return OfDraws(draws)
-    return OfRuns(runs) if events and len(runs) == len(events) else None
+    forms: dict[str, Callable[[Any], Losses]] = {"pairs": OfDraws, "counts": OfRuns}
+    found = {event.losses for event, _ in events}
+    return forms[found.pop()](events) if len(found) == 1 and found <= forms.keys() else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +188,7 @@ class OfRuns:
         if variance is not None:
             return variance[:-1], partial(gaussian_epsilon, delta=delta)
         deltas = torch.stack([self._composed(name, delta)[:-1] for name in directions])
-        worst = worst_case_of([repeated(event, n) for event, n in self.runs], delta)
+        worst = worst_case_of([one for event, n in self.runs for one in event.times(n)], delta)
         own = least_epsilons(deltas, delta)
         return own.clamp(max=worst.epsilon if worst else math.inf), float
 
@@ -211,16 +210,6 @@ def _levels(event: SampledGaussian) -> Tensor:
     if event.norms is None:
         return torch.tensor([event.largest], dtype=torch.float64)
     return event.norms.levels
-
-
-def repeated(event: Event, count: int) -> Event:
-    """Return one event with the worst case of ``count`` of these."""
-    rounding = count * event.rounding
-    if isinstance(event, PosteriorDraws):
-        return replace(event, draws=count * event.draws, rounding=rounding)
-    if isinstance(event, SampledGaussian):
-        return replace(event, steps=count * event.steps, rounding=rounding, norms=None)
-    raise TypeError(f"event has no worst case registered for its type: {event!r}")
 
 
 def loss_variance(draws: Draws, direction: str) -> Tensor | None:
@@ -295,15 +284,11 @@ def deltas_of(draws: Draws, direction: str, beta: float) -> Deltas:
     return replace(found, at=at, bound=close, rough=rough)
 
 
-def total_error(draws: Draws, direction: str) -> Tensor | None:
-    """Return each record's total variation between all draws and the priced ones, (m,)."""
-    total: Tensor | None = None
-    for event, n in draws:
-        off = event.panel(direction).error
-        if off is not None:
-            more = n * event.draws * max(1.0, event.temperature**-0.5) * off
-            total = more if total is None else total + more
-    return total
+def total_error(events: Sequence[tuple[Event, int]], direction: str) -> Tensor | None:
+    """Return each record's total variation between all events and the priced ones, (m,)."""
+    found = [(event.error(direction), n) for event, n in events]
+    known = [n * off for off, n in found if off is not None]
+    return torch.stack(known).sum(0) if known else None
 
 
 Range = Callable[[float], float]

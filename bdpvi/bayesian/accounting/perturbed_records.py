@@ -25,9 +25,8 @@ from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.bisection import bisected, of_mean
 from bdpvi.bayesian.accounting.losses import Deltas
 from bdpvi.privacy.conversions import TESTS, least_failure, split_delta
-from bdpvi.privacy.events import PerturbedObjective
+from bdpvi.privacy.perturbed_objective import PerturbedObjective, law
 from bdpvi.privacy.perturbed_objective import delta as delta_of
-from bdpvi.privacy.perturbed_objective import law
 from bdpvi.privacy.rounding import cap, rounding_delta
 
 LEVELS = 64

@@ -46,9 +46,10 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.typical import typical
 from bdpvi.privacy import worst_case
-from bdpvi.privacy.book import RESERVED, Charge, Entry, Priced, merged
+from bdpvi.privacy.book import merged
 from bdpvi.privacy.cost import Bound, Cost, Exposure
-from bdpvi.privacy.distances import common_neighbours, variance_of
+from bdpvi.privacy.entry import RESERVED, Charge, Entry
+from bdpvi.privacy.event import Event, neighbours_of
 from bdpvi.privacy.gaussian_dp import worst
 from bdpvi.privacy.ledger import Ledger
 
@@ -99,7 +100,7 @@ class TableCost:
     """
 
     accounts: tuple[Account, ...]
-    rest: tuple[Priced, ...] = ()
+    rest: tuple[Event, ...] = ()
     why: str = ""
 
     @classmethod
@@ -131,9 +132,9 @@ class TableCost:
         entries += [planned] if planned else []
         fits, others, why = _sorted(entries, ledger, own or {})
         _check_neighbours(others)
-        variance = math.fsum(n * (variance_of(one) or 0.0) for one, n in others.items())
-        gaussian = {one: n for one, n in others.items() if variance_of(one)}
-        rounding = math.fsum(n * getattr(one, "rounding", 0.0) for one, n in gaussian.items())
+        variance = math.fsum(n * (one.squared_distance or 0.0) for one, n in others.items())
+        gaussian = {one: n for one, n in others.items() if one.squared_distance}
+        rounding = math.fsum(n * one.rounding for one, n in gaussian.items())
         rest = merged(one for one, n in (others - Counter(gaussian)).items() for _ in range(n))
         accounts = []
         for group in _groups(fits) if fits else ():
@@ -255,9 +256,9 @@ def total(
     return Cost(worst_case=worst, bayesian=implied(found, worst, found.relation))
 
 
-def _check_neighbours(others: Iterable[Priced]) -> None:
+def _check_neighbours(others: Iterable[Event]) -> None:
     """Raise ValueError unless events are for one record added or removed."""
-    found = common_neighbours(list(others))
+    found = neighbours_of(others)
     if found["relation"] != Relation.ADD_OR_REMOVE.value or found["unit"] != "one record":
         raise ValueError(
             f"{_NONE}a worst-case guarantee is to {found['relation']} {found['unit']}, and losses "
@@ -267,10 +268,10 @@ def _check_neighbours(others: Iterable[Priced]) -> None:
 
 def _sorted(
     entries: Sequence[Entry], ledger: Ledger, own: Mapping[str, RecordLosses]
-) -> tuple[list[ChargedDraws], Counter[Priced], str]:
+) -> tuple[list[ChargedDraws], Counter[Event], str]:
     """Return fits whose records count one by one, the worst case of other charges, and why."""
     by_fit: dict[str, list[Entry]] = {}
-    others: Counter[Priced] = Counter()
+    others: Counter[Event] = Counter()
     for entry in entries:
         if entry.charge is None:
             others += _worst(entry, "it has no worst case, and nothing is known of single records")
@@ -388,7 +389,7 @@ def _constant(panel: Panel, variance: float) -> Panel:
     return Panel(panel.kind, panel.ids, pairs, largest=variance, counts=panel.counts)
 
 
-def _worst(entry: Entry, why: str) -> Counter[Priced]:
+def _worst(entry: Entry, why: str) -> Counter[Event]:
     """Return the worst case of a charge.
 
     Raises:

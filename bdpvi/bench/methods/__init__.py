@@ -5,39 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bdpvi.bench.methods.base_rate import BaseRate
-from bdpvi.bench.methods.certified import CertifiedDraws
-from bdpvi.bench.methods.dp_gd import DPGD, DPGDBayesian
+from bdpvi.bench.methods.dp_gd import DPGD
 from bdpvi.bench.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
 from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.method import NONE, SENTENCES, Method, PreparedMethod
 from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
-from bdpvi.bench.methods.posterior import (
-    FullRankRelease,
-    FullRankWorstCase,
-    MeanFieldRelease,
-    MeanFieldWorstCase,
-)
+from bdpvi.bench.methods.posterior import FullRankDraws, LaplaceDraws, MeanFieldDraws
 from bdpvi.bench.methods.statistics import NoisyStatistics
-from bdpvi.bench.methods.training import TrainingRelease
 
 METHODS: Mapping[str, type[Method]] = {
     method.name: method
     for method in (
         LogisticRegression,
         NonPrivate,
-        CertifiedDraws,
-        FullRankRelease,
-        FullRankWorstCase,
-        MeanFieldRelease,
-        MeanFieldWorstCase,
-        TrainingRelease,
+        LaplaceDraws,
+        FullRankDraws,
+        MeanFieldDraws,
         DPVIMoments,
         DPVILosses,
         DPSGLDOriginal,
         DPSGLDLosses,
         DPGD,
-        DPGDBayesian,
         NoisyStatistics,
         PerturbedMinimum,
     )

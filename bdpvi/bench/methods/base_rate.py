@@ -10,9 +10,8 @@ import pyro
 import pyro.distributions as dist
 from torch import Tensor
 
-from bdpvi.bench.methods.method import NONE
+from bdpvi.bench.methods.method import NONE, WithoutNoise
 from bdpvi.datasets.dataset import Dataset
-from bdpvi.privacy.cost import Outcome
 
 
 def constant(x: Tensor, y: Tensor | None = None) -> None:
@@ -43,31 +42,12 @@ class BaseRate:
         """
         return constant
 
-    def prepare(self, train: Dataset, delta: float) -> PreparedRate:
+    def prepare(self, train: Dataset, delta: float) -> WithoutNoise:
         """Count.
 
         >>> import torch
         >>> data = Dataset(torch.zeros(4, 1), torch.tensor([1.0, 0.0, 0.0, 0.0]))
-        >>> BaseRate().prepare(data, 1e-5).rate
+        >>> BaseRate().prepare(data, 1e-5).latents["rate"]
         tensor([0.2500], dtype=torch.float64)
         """
-        return PreparedRate(train.y.double().mean()[None])
-
-
-@dataclass(frozen=True, eq=False)
-class PreparedRate:
-    """A frequency to predict.
-
-    Args:
-        rate: (1,).
-    """
-
-    rate: Tensor
-
-    def calibrate(self, epsilon: float) -> float:
-        """Return 0: there is no noise."""
-        return 0.0
-
-    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
-        """Return the same for every seed."""
-        return [Outcome({"rate": self.rate}, None) for _ in seeds]
+        return WithoutNoise({"rate": train.y.double().mean()[None]})

@@ -16,11 +16,12 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
 from bdpvi.bayesian.inference.svi import isolated
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.runs import Run, Streams
 from bdpvi.bench.methods.scores import Clip, euclidean, scores
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.contract import Model
-from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.sampled_steps import GaussianAccountant
 
 

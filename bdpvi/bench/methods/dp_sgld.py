@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.bench.methods.method import MODEL_SPACE
 from bdpvi.bench.methods.noisy import NoisyTraining
-from bdpvi.bench.methods.pace import LIMIT, clip_of, pace
+from bdpvi.bench.methods.pace import LIMIT, steps_for
 from bdpvi.bench.methods.sgld import DPSGLDSettings, SGLDAccountant, dp_sgld_runs
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
@@ -58,30 +58,24 @@ class DPSGLD:
     }
 
     def __post_init__(self) -> None:
-        self._settings(self.clip or 1.0, self.step_size or 1.0, 1.0)
+        self._settings({"clip": self.clip or 1.0, "step_size": self.step_size or 1.0})
 
     def prepare(self, train: Dataset, delta: float) -> NoisyTraining:
         """Return the training, ready to run at any noise multiplier."""
-        weights = self.model.design(train.x[:1]).shape[1]
+        found = steps_for(
+            self.model, train,
+            steps=self.steps, rate=self.rate, clip=self.clip, step_size=self.step_size,
+        )  # fmt: skip
+        return NoisyTraining(
+            self.accountant, self.rate, self.steps, delta,
+            lambda noise: self._settings(found(noise)),
+            partial(dp_sgld_runs, self.model, train, delta=delta, accountant=self.accountant),
+        )  # fmt: skip
 
-        def settings(noise_multiplier: float) -> DPSGLDSettings:
-            if self.step_size is not None:
-                return self._settings(self.clip or clip_of(weights), self.step_size, 1.0)
-            made = pace(
-                weights, len(train), noise_multiplier=noise_multiplier,
-                steps=self.steps, rate=self.rate, clip=self.clip,
-            )  # fmt: skip
-            return self._settings(made.clip, made.step_size / made.rows * len(train), made.last)
-
-        train_runs = partial(
-            dp_sgld_runs, self.model, train, delta=delta, accountant=self.accountant
-        )
-        return NoisyTraining(self.accountant, self.rate, self.steps, delta, settings, train_runs)
-
-    def _settings(self, clip: float, step_size: float, last: float) -> DPSGLDSettings:
+    def _settings(self, found: Mapping[str, float]) -> DPSGLDSettings:
         return DPSGLDSettings(
-            steps=self.steps, rate=self.rate, clip=clip, step_size=step_size, decay=self.decay,
-            burn_in=self.burn_in, draws=self.draws, last=last,
+            steps=self.steps, rate=self.rate, decay=self.decay, burn_in=self.burn_in,
+            draws=self.draws, **found,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.bench.methods.method import MODEL_SPACE, NONE
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.bench.methods.noisy import NoisyTraining
-from bdpvi.bench.methods.pace import LIMIT, clip_of, pace
+from bdpvi.bench.methods.pace import LIMIT, clip_of, pace, weights_of
 from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import MeanField
@@ -136,7 +136,7 @@ class VariationalInference(Variational):
         self._settings(self.clip or 1.0)
 
     def _how(self, train: Dataset) -> Callable[[float], DPVISettings]:
-        weights = self.model.design(train.x[:1]).shape[1]
+        weights = weights_of(self.model, train)
         if self.learning_rate is not None:
             optim = default_optimiser(self.steps, self.learning_rate)
             fixed = self._settings(self.clip or clip_of(weights), optim)

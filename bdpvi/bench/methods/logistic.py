@@ -8,12 +8,10 @@ from typing import Any, ClassVar
 
 import torch
 from sklearn.linear_model import LogisticRegression as Fitted
-from torch import Tensor
 
-from bdpvi.bench.methods.method import NONE
+from bdpvi.bench.methods.method import NONE, WithoutNoise
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.cost import Outcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +38,13 @@ class LogisticRegression:
         "model.limit": (None, 4.0, 2.0, 1.0),
     }
 
-    def prepare(self, train: Dataset, delta: float) -> PreparedLogistic:
+    def prepare(self, train: Dataset, delta: float) -> WithoutNoise:
         """Fit by scikit-learn, with the ridge on the intercept too.
 
         >>> data = Dataset(torch.zeros(8, 1), torch.tensor([1.0] * 2 + [0.0] * 6))
         >>> model = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=1e4)
-        >>> LogisticRegression(model=model).prepare(data, 1e-5).w
-        tensor([ 0.0000, -1.0986])
+        >>> LogisticRegression(model=model).prepare(data, 1e-5).latents["w"]
+        tensor([[ 0.0000, -1.0986]])
         """
         self.model.check(train)
         design, y = self.model.design(train.x.cpu().double()), train.y.cpu()
@@ -56,23 +54,4 @@ class LogisticRegression:
         c, weights = 1 / self.model.precision(design.shape[1]), self.model.record_weights(design)
         fitted = Fitted(C=c, fit_intercept=False, max_iter=10_000, tol=1e-8)
         w = torch.from_numpy(fitted.fit(design.numpy(), y.numpy(), weights.numpy()).coef_[0])
-        return PreparedLogistic(w.to(train.x))
-
-
-@dataclass(frozen=True, eq=False)
-class PreparedLogistic:
-    """Weights for prediction.
-
-    Args:
-        w: (d,).
-    """
-
-    w: Tensor
-
-    def calibrate(self, epsilon: float) -> float:
-        """Return 0: there is no noise."""
-        return 0.0
-
-    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
-        """Return the same for every seed."""
-        return [Outcome({"w": self.w[None]}, None) for _ in seeds]
+        return WithoutNoise({"w": w.to(train.x)[None]})

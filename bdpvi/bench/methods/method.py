@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from torch import Tensor
+
 from bdpvi.bayesian.guarantees import BAYESIAN, WORST_CASE
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
-from bdpvi.privacy.cost import Kind, Outcome, meaning
+from bdpvi.privacy.cost import Kind, meaning
 
 NONE = "none"
 
@@ -27,16 +31,10 @@ MODEL_SPACE: Mapping[str, Sequence[Any]] = {
     "model.correlation": (0.0, 0.5, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995),
 }
 """For tuning: every method's prior and transformations of features. All of it is public."""
-CLIPS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0)
-"""For tuning: the model's clip, where it bounds a record's influence."""
 
 
 class PreparedMethod(Protocol):
-    """A method prepared on the training records, at one δ.
-
-    With a Bayesian guarantee it may have ``account``, which maps a setting to the account of its
-    outcome, with each record's own cost.
-    """
+    """A method prepared on the training records, at one δ."""
 
     def calibrate(self, epsilon: float) -> float:
         """Return the setting, a noise multiplier or a temperature, that costs ``epsilon``.
@@ -61,9 +59,8 @@ class Method(Protocol):
             field: "model.clip".
         model: the model for fitting and prediction.
 
-    A method may have ``settings_of``, the name of the method whose hyper-parameters it uses, and
-    ``one_shot``, True if another outcome is just a draw from the prepared fit and costs almost
-    nothing: a comparison then takes many.
+    A method may have ``one_shot``, True if another outcome is just a draw from the prepared fit and
+    costs almost nothing: a comparison then takes many.
     """
 
     name: ClassVar[str]
@@ -83,3 +80,22 @@ class Method(Protocol):
             train: N training records.
             delta: δ of every cost.
         """
+
+
+@dataclass(frozen=True, eq=False)
+class WithoutNoise:
+    """A method without privacy, prepared: its outcome is always the same.
+
+    Args:
+        latents: the model's latent variables, (1, ...) each.
+    """
+
+    latents: Mapping[str, Tensor]
+
+    def calibrate(self, epsilon: float) -> float:
+        """Return 0: there is no noise."""
+        return 0.0
+
+    def outcomes(self, settings: Sequence[float], seeds: Sequence[int]) -> list[Outcome]:
+        """Return the same for every seed."""
+        return [Outcome(self.latents, None) for _ in seeds]

@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 
 from bdpvi._ground import validate
-from bdpvi.bayesian.accounting.record_costs import subsampled_gaussian_cost
 from bdpvi.privacy.conversions import Orders, minimise_epsilon
 from bdpvi.privacy.cost import ADD_OR_REMOVE
 from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.sampled_moments import subsampled_gaussian_cost
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class MomentsAccountant:
     """The moments accountant: log-moments at whole orders λ = 1 … ``largest_order``, Chernoff.
 
     Source: Abadi et al., "Deep Learning with Differential Privacy" (2016), Theorem 2, with the
-    moments of :func:`~bdpvi.bayesian.accounting.record_costs.subsampled_gaussian_cost`. With any
+    moments of :func:`~bdpvi.privacy.sampled_moments.subsampled_gaussian_cost`. With any
     noise, ε stays above log(1/δ)/``largest_order``: 0.116 at δ = 1e-5 and the usual 99.
 
     >>> round(MomentsAccountant().epsilon(4.0, rate=0.01, steps=2000, delta=1e-3), 4)

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.bench.methods.method import MODEL_SPACE
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import worst_case
-from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.privacy.cost import Cost
 from bdpvi.regression.objective_plan import FEWEST, Facts, ObjectivePlan, Rule, plan
 from bdpvi.regression.perturbed_objective import perturbed_minima
 

@@ -18,8 +18,11 @@ rounded to 1, 2 or 5 times a power of ten, as an owner would declare it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.regression.objective_plan import FEWEST, magnitude
 
 SCALE = 0.6
@@ -83,3 +86,40 @@ def pace(
     return Pace(
         clip=clip, step_size=way / steps, last=max(1.0, of_intercept / way), rows=rows_declared
     )
+
+
+def weights_of(model: BayesianLogisticRegression, train: Dataset) -> int:
+    """Return d + 1, the number of a model's weights."""
+    return int(model.design(train.x[:1]).shape[1])
+
+
+def steps_for(
+    model: BayesianLogisticRegression,
+    train: Dataset,
+    *,
+    steps: int,
+    rate: float,
+    clip: float | None,
+    step_size: float | None,
+) -> Callable[[float], dict[str, float]]:
+    """Return clip, step size Nη and what multiplies it for the intercept, by the noise multiplier.
+
+    Args:
+        model: what is fitted.
+        train: N records.
+        steps, rate, clip: as for :func:`pace`.
+        step_size: Nη; None means the rule's.
+    """
+    weights = weights_of(model, train)
+
+    def chosen(noise_multiplier: float) -> dict[str, float]:
+        if step_size is not None:
+            return {"clip": clip or clip_of(weights), "step_size": step_size, "last": 1.0}
+        made = pace(
+            weights, len(train), noise_multiplier=noise_multiplier, steps=steps, rate=rate,
+            clip=clip,
+        )  # fmt: skip
+        size = made.step_size / made.rows * len(train)
+        return {"clip": made.clip, "step_size": size, "last": made.last}
+
+    return chosen

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 from pyro import poutine
@@ -63,24 +62,6 @@ def euclidean(score: Tensor) -> Tensor:
     return torch.linalg.vector_norm(score, dim=-1)  # type: ignore[no-any-return]
 
 
-class Scores(Protocol):
-    """The gradients of a model's log-density at the latents w of R runs, each (R, d)."""
-
-    dim: int
-
-    def unpack(self, flat: Tensor, /) -> Mapping[str, Tensor]:
-        """Return the latent variables of one flat vector, (d,)."""
-
-    def prior(self, w: Tensor) -> Tensor:
-        """Return the gradient of the log-prior of the unconstrained latents."""
-
-    def likelihood(self, w: Tensor, batch: Batch | None, clip: Clip | None) -> Tensor:
-        """Return the sum of the records' scores over a batch, None being all records.
-
-        With a ``clip`` every record's contribution has norm at most C.
-        """
-
-
 def scores(model: Model, data: Dataset, unpack: Unpack | None = None) -> Scores:
     """Return the closed form where there is one, otherwise the gradients of the traced model.
 
@@ -97,11 +78,11 @@ def scores(model: Model, data: Dataset, unpack: Unpack | None = None) -> Scores:
     tensor([[0.6000, 0.8000]])
     """
     if type(model) is BayesianLogisticRegression:
-        return LogisticScores(model, data)
+        return ClosedScores(model, data)
     return TracedScores(model, data, unpack)
 
 
-class LogisticScores:
+class ClosedScores:
     """For logistic regression: a score is the derivative in the logit times the features.
 
     No score is stored. A score has norm at most C if the derivative is at most C/‖x‖, so clipping
@@ -125,7 +106,10 @@ class LogisticScores:
         return -self.model.departure(w) * self.model.precision(self.dim)
 
     def likelihood(self, w: Tensor, batch: Batch | None, clip: Clip | None) -> Tensor:
-        """Return Σ weight · slope · x, see :class:`Scores`."""
+        """Return Σ weight · slope · x over a batch, None being all records.
+
+        With a ``clip`` every record's contribution has norm at most C.
+        """
         x, bound, weight = self.signed, self.bound, self.weight
         if batch is not None:
             x, bound, weight = x[batch.index], bound[batch.index], weight[batch.index]
@@ -156,9 +140,10 @@ class TracedScores:
         return self._prior(w)  # type: ignore[no-any-return]
 
     def likelihood(self, w: Tensor, batch: Batch | None, clip: Clip | None) -> Tensor:
-        """Return the sum of the records' scores, see :class:`Scores`.
+        """Return the sum of the records' scores over a batch, None being all records.
 
-        A record whose score is not finite counts as zero in a clipped sum.
+        With a ``clip`` every record's contribution has norm at most C; a record whose score is not
+        finite counts as zero.
         """
         x, y = self.data.x, self.data.y
         if batch is None:
@@ -190,3 +175,7 @@ class TracedScores:
             total = total + prior.log_prob(value).sum()
             total = total + change.log_abs_det_jacobian(part, value).sum()
         return total
+
+
+Scores = ClosedScores | TracedScores
+"""The gradients of a model's log-density at the latents w of R runs, each (R, d)."""

@@ -14,13 +14,14 @@ from torch import Tensor
 from bdpvi._ground import validate
 from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.bench.methods.method import MODEL_SPACE
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.pace import LIMIT
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum, sum_rounding
 from bdpvi.privacy import sampled_steps, worst_case
-from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.sampled_steps import GaussianAccountant
 from bdpvi.releases.clipping import shortened

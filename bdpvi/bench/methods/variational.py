@@ -24,12 +24,13 @@ from bdpvi._ground.host import as_gradient, on_host
 from bdpvi.bayesian.inference.guide import Free, Reparameterised, check_steps
 from bdpvi.bayesian.inference.optimisers import check_elementwise, decay, fresh, fused
 from bdpvi.bayesian.inference.svi import default_optimiser, isolated
+from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.runs import Run, Streams
 from bdpvi.bench.methods.scores import Clip, Scores, scores
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.models.contract import Model
-from bdpvi.privacy.cost import Cost, Outcome
+from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant, WorstCaseAccountant
 
 GUIDES = (MeanField, FullRank)

@@ -19,10 +19,11 @@ from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.losses import loss_variance
 from bdpvi.bayesian.accounting.panel import Panel
-from bdpvi.bayesian.accounting.record_costs import event_cost
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.privacy.conversions import Orders
-from bdpvi.privacy.events import Event, NormCounts, SampledGaussian
+from bdpvi.privacy.event import Event
+from bdpvi.privacy.events import SampledGaussian, Threshold
+from bdpvi.privacy.norms import NormCounts
 
 M = 60
 DELTA = 1e-5
@@ -150,9 +151,9 @@ def test_bayesian_with_every_record_at_the_clip_is_the_moments_accountant() -> N
     assert bayesian.get_epsilon(delta=1e-3) == pytest.approx(worst, rel=1e-9)
 
 
-def test_an_event_of_unknown_type_is_an_error() -> None:
-    with pytest.raises(TypeError, match="no cost registered"):
-        event_cost(object(), "remove D‖D′", GRID.values)  # type: ignore[arg-type]
+def test_an_event_without_costs_for_records_is_an_error() -> None:
+    with pytest.raises(TypeError, match="no cost for single records"):
+        Threshold(1e-6).cost("remove D‖D′", GRID.values)
 
 
 @settings(max_examples=20, deadline=None)
@@ -205,7 +206,7 @@ def test_loss_of_equal_covariances_has_the_variance_that_its_moments_say() -> No
     for direction in event.records:
         variance = loss_variance([(event, 1)], direction)
         assert variance is not None
-        one = event_cost(event, direction, torch.ones(1, dtype=torch.float64))[0]
+        one = event.cost(direction, torch.ones(1, dtype=torch.float64))[0]
         torch.testing.assert_close(variance, one, rtol=1e-12, atol=0)
 
 

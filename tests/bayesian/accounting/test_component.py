@@ -22,7 +22,8 @@ from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.privacy import Assumption, Influence
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 
 M, D = 300, 2
 

@@ -33,10 +33,12 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.table import TableCost
 from bdpvi.datasets.dataset import People
-from bdpvi.privacy.book import Charge
+from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.conversions import EPSILONS, TESTS, least_failure
-from bdpvi.privacy.cost import Assumption, Bound, Kind
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.cost import Bound, Kind
+from bdpvi.privacy.entry import Charge
+from bdpvi.privacy.events import SampledGaussian
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.releases.refitted import Refitted
 from bdpvi.releases.shared_file import load_release, save_release
 

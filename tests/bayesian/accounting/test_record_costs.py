@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -17,12 +18,8 @@ from torch import Tensor
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
-from bdpvi.bayesian.accounting.record_costs import (
-    event_cost,
-    posterior_draws_cost,
-    subsampled_gaussian_cost,
-)
 from bdpvi.privacy.conversions import epsilon
+from bdpvi.privacy.sampled_moments import subsampled_gaussian_cost
 
 Density = Callable[[mpmath.mpf], mpmath.mpf]
 
@@ -137,6 +134,15 @@ def test_enormous_costs_stay_numbers() -> None:
     )
 
 
+def posterior_draws_cost(
+    pairs: GaussianPairs, order: Any, draws: int = 1, temperature: float = 1.0
+) -> Tensor:
+    panel = Panel("add", torch.arange(len(pairs)), pairs, largest=1.0)
+    event = PosteriorDraws((panel,), draws, temperature)
+    assert set(event.records) == {"add D‖D′", "add D′‖D"}
+    return event.cost("add D‖D′", torch.as_tensor(order))
+
+
 @pytest.mark.parametrize("temperature", [1.0, 7.0])
 @pytest.mark.parametrize("order", [0.3, 2.0, 4.5])
 def test_posterior_draws_against_integration(temperature: float, order: float) -> None:
@@ -191,16 +197,6 @@ ONE, BROKEN, NAN = torch.ones(2), torch.tensor(1.5), torch.tensor(math.nan)
 def test_bad_input_is_named(call: Callable[[], Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_an_event_costs_what_the_formula_of_its_type_says() -> None:
-    pairs = GaussianPairs(torch.tensor([[1.1], [0.9], [1.0]]), torch.tensor([[0.1], [0.2], [0.3]]))
-    panel, order = Panel("add", torch.arange(3), pairs), torch.tensor([2.0, 5.0])
-    draws = PosteriorDraws((panel,), 3, 2.0)
-    assert set(draws.records) == {"add D‖D′", "add D′‖D"}
-    for direction, of in (("add D‖D′", pairs), ("add D′‖D", pairs.reverse())):
-        expected = posterior_draws_cost(of, order, draws=3, temperature=2.0)
-        assert torch.equal(event_cost(draws, direction, order), expected)
 
 
 def exact_log_mgf(r: list[float], b2: list[float], s: float, temperature: float) -> float:

@@ -74,7 +74,6 @@ def test_one_record_that_decides_is_unreliable_however_small_its_cost() -> None:
     log_values = 1e-6 * torch.rand(600, dtype=torch.float64)
     log_values[0] = 1e-4
     estimate = student_t(log_values, 1e-6)
-    assert float(estimate.top_share) < 0.002
     assert not reliable(estimate, 1e-6)
 
 

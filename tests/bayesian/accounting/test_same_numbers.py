@@ -20,8 +20,9 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.federated.rounds import OBSERVERS, Rounds
-from bdpvi.privacy.events import NormCounts, SampledGaussian
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee
+from bdpvi.privacy.norms import NormCounts
 from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant
 from bdpvi.privacy.worst_case import replace_one
 

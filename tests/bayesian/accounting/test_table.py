@@ -19,15 +19,12 @@ from bdpvi.bayesian.accounting.kept import RecordLosses
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.table import TableCost, total
 from bdpvi.privacy import gaussian_dp, worst_case
-from bdpvi.privacy.book import Charge, Entry, Priced
 from bdpvi.privacy.conceivable import Influence
-from bdpvi.privacy.events import (
-    ExponentialMechanism,
-    PerturbedObjective,
-    SampledGaussian,
-    Threshold,
-)
+from bdpvi.privacy.entry import Charge, Entry
+from bdpvi.privacy.event import Event
+from bdpvi.privacy.events import ExponentialMechanism, SampledGaussian, Threshold
 from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.perturbed_objective import PerturbedObjective
 
 DELTA = 1e-4
 INFLUENCE = Influence(added=False, columns=2, shift=0.05, spread=0.01, share=0.01)
@@ -50,7 +47,7 @@ def losses(one: Panel, made: str = "", records: int | None = None, **more: Any) 
 
 def charged(
     *fits: RecordLosses,
-    others: tuple[Priced, ...] = (),
+    others: tuple[Event, ...] = (),
     draws: int = 1,
     ledger: Ledger | None = None,
 ) -> Ledger:
@@ -154,7 +151,7 @@ def test_gaussian_mechanisms_join_every_records_product() -> None:
     ],
     ids=lambda other: type(other).__name__,
 )
-def test_what_no_gaussian_dominates_adds_its_epsilon_and_delta(other: Priced) -> None:
+def test_what_no_gaussian_dominates_adds_its_epsilon_and_delta(other: Event) -> None:
     one = panel(ALL)
     ledger = charged(losses(one), others=(GAUSSIAN, other))
     most = worst_case.epsilon([other], DELTA / 2)

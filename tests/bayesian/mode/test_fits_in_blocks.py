@@ -20,7 +20,7 @@ from bdpvi.bayesian.mode import expansion
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.datasets import constants_of
 from bdpvi.datasets.dataset import People
-from bdpvi.privacy.book import Charge
+from bdpvi.privacy.entry import Charge
 
 MODEL = BayesianLogisticRegression()
 PUBLIC = constants_of({"source": "By law.", "age": [18, 90], "smoker": ["no", "yes"]})

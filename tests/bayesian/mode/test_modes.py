@@ -35,7 +35,7 @@ from bdpvi.bayesian.optimum.packed import unpack
 from bdpvi.datasets.records import Held
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy import conversions
-from bdpvi.privacy.events import WITH, WITHOUT
+from bdpvi.privacy.event import WITH, WITHOUT
 
 MODEL = BayesianLogisticRegression()
 

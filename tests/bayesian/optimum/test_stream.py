@@ -41,7 +41,8 @@ from bdpvi.bayesian.optimum import stream, tables
 from bdpvi.datasets.dataset import Data
 from bdpvi.guides import FullRank, GaussianGuide, LowRank, MeanField
 from bdpvi.privacy import Charge
-from bdpvi.privacy.cost import Assumption, Bound
+from bdpvi.privacy.assumptions import Assumption
+from bdpvi.privacy.cost import Bound
 
 PRECISION = 1e-5
 MODEL = BayesianLogisticRegression(clip=0.5, intercept=True)

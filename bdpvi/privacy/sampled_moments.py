@@ -1,64 +1,26 @@
-"""The cost of one release for each record: the log-moment λ·D_{λ+1} of its privacy loss.
+"""The log-moments λ·D_{λ+1} of noisy sums over Poisson samples, for each record.
 
 Costs have the shape (orders, records), or (records,) at a single order, so that the costs of
-several releases add up record by record. Subsampled costs are expectations over k ~ Binomial, hence
-known at integer orders λ only; a draw from the posterior has a cost at every real λ > 0.
-
-Pairs of posteriors are (with, without) one record: first p(w|D) with it, then p(w|D′) without it.
+several releases add up record by record. They are expectations over k ~ Binomial, hence known at
+integer orders λ only.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import singledispatch
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bdpvi._ground import validate
-from bdpvi.bayesian.accounting.draws import PosteriorDraws
-from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.privacy.events import Event, SampledGaussian
 
 _CHUNK = 2**20
 """The most numbers in memory, besides the result, while a mixture is summed."""
 
 _LARGEST_EXPONENT = 600.0
 """Up to this exponent a mixture is a matrix product, many times faster than in log space."""
-
-
-@singledispatch
-def event_cost(event: Event, direction: str, order: Tensor) -> Tensor:
-    """Return the cost of an event for each record, by the formula for its type.
-
-    Args:
-        event: the release.
-        direction: one of ``event.records``.
-        order: λ (K,), among ``event.orders`` if it has any.
-
-    Returns:
-        λ·D_{λ+1}, (K, m); +inf where the divergence is infinite.
-
-    Raises:
-        TypeError: if no cost is registered for this type of event.
-    """
-    raise TypeError(f"event has no cost registered for its type: {event!r}")
-
-
-@event_cost.register
-def _(event: PosteriorDraws, direction: str, order: Tensor) -> Tensor:
-    return posterior_draws_cost(event.pairs(direction), order, event.draws, event.temperature)
-
-
-@event_cost.register
-def _(event: SampledGaussian, direction: str, order: Tensor) -> Tensor:
-    if event.norms is None:
-        return order.new_zeros(len(order), 0)
-    levels, counts = event.norms.levels, event.norms.counts
-    one = subsampled_gaussian_cost(levels, event.noise_multiplier, event.rate, order)
-    return seen_coin_cost(one, event.presence) @ counts.to(one).T
 
 
 def seen_coin_cost(cost: Tensor, presence: float) -> Tensor:
@@ -73,34 +35,6 @@ def seen_coin_cost(cost: Tensor, presence: float) -> Tensor:
     if presence == 1:
         return cost
     return torch.logaddexp(torch.full_like(cost, math.log1p(-presence)), cost + math.log(presence))
-
-
-def posterior_draws_cost(
-    pairs: GaussianPairs, order: Tensor | float, draws: int = 1, temperature: float = 1.0
-) -> Tensor:
-    """Return the cost of samples from the posterior at a temperature, without subsampling.
-
-    Draws are independent given the record, so k of them cost k times one. At temperature τ they
-    come from N(μ, τΣ): the squared distance between the means shrinks to b²/τ, but the ratio r of
-    the covariances stays, a floor that no temperature lowers.
-
-    Args:
-        pairs: m pairs, of one direction; ``pairs.reverse()`` is the other.
-        order: λ > 0, a number or (K,).
-        draws: k, at least 1.
-        temperature: τ, positive.
-
-    Returns:
-        k·λ·D_{λ+1}, (K, m) or (m,); +inf where the divergence is infinite.
-
-    Raises:
-        ValueError: if an argument is out of range.
-
-    >>> pairs = GaussianPairs(r=torch.ones(1, 2), b2=torch.full((1, 2), 0.01))
-    >>> posterior_draws_cost(pairs, 3.0, draws=2, temperature=4.0).numpy().round(4)
-    array([0.06])
-    """
-    return validate.positive_int("draws", draws) * pairs.log_moment(order, temperature)
 
 
 def subsampled_gaussian_cost(
