@@ -67,8 +67,8 @@ class People:
             if ledger.id != own.id and (own.entries or own.marks):
                 raise ValueError(
                     f"ledger={ledger.path or 'in memory'}: this table has one already, "
-                    f"{self.kept.path or 'in memory'}, and {self.kept.said()}. One table has one "
-                    "ledger: leave it out, or give it where the table is read"
+                    f"{self.kept.path or 'in memory'}, and {self.kept.history()}. One table has "
+                    "one ledger: leave it out, or give it where the table is read"
                 )
         self.kept = ledger or self.of(parts)
         given = {"unit": self.unit, "rows_per_unit": self.rows_per_unit}

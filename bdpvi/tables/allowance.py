@@ -70,13 +70,13 @@ class Remaining:
             if found is None:
                 raise ValueError(
                     f"epsilon={asked.epsilon:g}: an earlier release of this table has no "
-                    f"worst-case guarantee, so the remaining budget is unknown; {ledger.said()}"
+                    f"worst-case guarantee, so the remaining budget is unknown; {ledger.history()}"
                 )
             spent = found.distance or math.sqrt(_variance(found.epsilon, asked.delta))
         rest = asked.distance**2 - spent**2
         if rest < SPENT * asked.distance**2:
             raise BudgetExceededError(
-                f"epsilon={asked.epsilon:g} is already spent on this table; {ledger.said()}. ε is "
+                f"epsilon={asked.epsilon:g} is already spent on this table; {ledger.history()}. ε is "
                 "the total of all releases, so a further one needs a larger ε"
             )
         limit = before.budget
@@ -85,7 +85,7 @@ class Remaining:
             if whole > limit.epsilon * (1 + 1e-9):
                 raise BudgetExceededError(
                     f"epsilon={asked.epsilon:g} at δ = {asked.delta:g} is over the budget of "
-                    f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}"
+                    f"ε = {limit.epsilon:g} at δ = {limit.delta:g}; {ledger.history()}"
                 )
         return cls(math.sqrt(rest) / before.rows, before.rows, limit)
 

@@ -209,20 +209,6 @@ def test_a_cut_or_an_old_ledger_is_noticed(data: Dataset, tmp_path: Path, by: st
         loaded(folder)
 
 
-def test_a_folder_that_cannot_be_written_to_answers(data: Dataset, tmp_path: Path) -> None:
-    folder = tmp_path / "fit"
-    save_fit(fitted(data), folder)
-    bdpvi.release(loaded(folder), temperature=2.0)
-    before = sorted(folder.iterdir())
-    (folder / "ledger.jsonl.lock").unlink()
-    folder.chmod(0o500)
-    try:
-        assert worst(loaded(folder)).epsilon > 0
-    finally:
-        folder.chmod(0o700)
-    assert sorted(folder.iterdir()) == [p for p in before if p.name != "ledger.jsonl.lock"]
-
-
 @pytest.mark.parametrize("rounded", [False, True])
 def test_what_was_found_from_the_data_stays_so(
     data: Dataset, tmp_path: Path, rounded: bool
@@ -276,39 +262,6 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "patients.csv"
 
 
-def private(table: Path, *more: object) -> int:
-    public = ("--constants", table.with_name("public.json"), "--no-scores", "--quiet")
-    given = ("--target", "sick", "--positive", "yes", *public)
-    return run("private", "--one-row-per-person", "--data", table, "--drop", "who", *given, *more)
-
-
-def test_a_new_out_starts_nothing_anew(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert private(table, "--epsilon", 1, "--out", tmp_path / "a") == 0
-    assert private(table, "--epsilon", 1, "--out", tmp_path / "b") == 2
-    assert "epsilon=1 is already spent on this table; 2 charges made" in capsys.readouterr().err
-    for nothing in ("b", "b.secret"):  # so that another ε may be asked for there
-        assert not (tmp_path / nothing).exists()
-    # A ledger of its own is another table's, and the owner says so.
-    more = ("--ledger", tmp_path / "others.jsonl", "--out", tmp_path / "d")
-    assert private(table, "--epsilon", 1, *more) == 0
-
-
-def test_a_budget_is_for_all_that_follows(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert private(table, "--epsilon", 1, "--budget", 2, "--out", tmp_path / "a") == 0
-    assert private(table, "--epsilon", 2.5, "--out", tmp_path / "b") == 2
-    assert "over the budget of ε = 2" in capsys.readouterr().err
-    assert private(table, "--epsilon", 2, "--out", tmp_path / "c") == 0
-    total = Ledger.at(beside(table)).worst_case(DELTA)
-    assert total is not None
-    assert 1.97 < total.epsilon <= 2
-    kinds = [one.kind for one in Ledger.at(beside(table)).entries()]
-    assert kinds == 2 * ["reserved", "constants", "release", "ended"]
-
-
 def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path) -> None:
     """By default a minimum, each row a change of its own; draws from a guide by their distance."""
     more = ("--epsilon", 1, "--unit", "who", "--rows-per-unit", 3)
@@ -328,4 +281,5 @@ def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path
     chained = sum(math.exp(at / 3) for at in range(3)) * profile(1 / 3, event)
     assert DELTA * 0.9 < chained <= DELTA
     # Another unit needs another ledger.
-    assert private(table, "--epsilon", 2, "--out", tmp_path / "b") == 2
+    single = ("--one-row-per-person", "--drop", "who", "--epsilon", 2, "--out", tmp_path / "b")
+    assert run("private", "--data", table, *given[:6], *single) == 2

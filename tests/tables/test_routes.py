@@ -477,6 +477,7 @@ def test_what_a_random_record_pays_is_at_most_the_worst_case() -> None:
         assert "other calls on these rows count" in str(both)
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_bayesian_guarantee_takes_draws_from_the_posterior() -> None:
     data = logistic_data(4000, 3)
     model, asked = BayesianLogisticRegression(), bdpvi.BayesianDP(rows=4000)
