@@ -76,8 +76,8 @@ class Remaining:
         rest = asked.distance**2 - spent**2
         if rest < SPENT * asked.distance**2:
             raise BudgetExceededError(
-                f"epsilon={asked.epsilon:g} is already spent on this table; {ledger.history()}. ε is "
-                "the total of all releases, so a further one needs a larger ε"
+                f"epsilon={asked.epsilon:g} is already spent on this table; {ledger.history()}. ε "
+                "is the total of all releases, so a further one needs a larger ε"
             )
         limit = before.budget
         if limit is not None:
