@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import pyro
 import pytest
 import torch
 from simulated import logistic_data
@@ -14,13 +13,8 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum
-from bdpvi._ground.isolation import isolated
 from bdpvi.bayesian import Remove
-from bdpvi.bayesian.inference.svi import Problem, default_optimiser
-from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
-from bdpvi.bayesian.neighbours.rows import row_gradient
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.noise.batches import BatchPlan
 from bdpvi.tables import setup
 
 GUIDES = [MeanField, FullRank]
@@ -85,32 +79,6 @@ def test_neighbours_are_fits_without_the_record(guide: type[GaussianGuide]) -> N
         found = float(panel.pairs.b2[record].sum())
         assert found == pytest.approx(float(moved.square().sum()), rel=1e-4)
         assert math.sqrt(found) <= 0.5 * 0.3**2
-
-
-@pytest.mark.parametrize("guide", GUIDES)
-def test_gradients_of_coupled_rows_are_those_of_the_traced_model(
-    guide: type[GaussianGuide],
-) -> None:
-    data = rare()
-    plan = BatchPlan(steps=3, rate=0.4, seed=3)
-    problem = Problem(MODEL, guide(MODEL), data, plan, default_optimiser(3))
-    problem.guide.setup(data.x, data.y)
-    generator = torch.Generator().manual_seed(0)
-    free = {
-        name: torch.randn((60, *value.shape), generator=generator, dtype=value.dtype)
-        for name, value in problem.guide.initial(data.x).items()
-    }
-    closed = row_gradient(problem)
-    assert isinstance(closed, LogisticGradient)
-    results = []
-    with isolated(data.x), pyro.validation_enabled(False):
-        for gradient in (closed, TracedGradient(problem)):
-            seen, noise = gradient.see(data), torch.Generator().manual_seed(5)
-            out = {name: torch.empty_like(value) for name, value in free.items()}
-            gradient(free, Step(seen, torch.ones(60).double(), seen, noise), out)
-            results.append(out)
-    for name, value in results[1].items():
-        torch.testing.assert_close(results[0][name], value, rtol=0, atol=1e-9)
 
 
 def test_a_base_rate_of_ones_own_is_taken_as_its_logit() -> None:

@@ -38,6 +38,7 @@ from bdpvi.noise.batches import BatchPlan
 
 GUIDES = [MeanField, FullRank]
 MODEL = BayesianLogisticRegression(intercept_mean=-1.0)
+CLIPPED = BayesianLogisticRegression(clip=0.5, prior_scale=0.3, intercept=True, intercept_mean=-2.0)
 MEAN = torch.tensor([0.0, 0.0, 0.0, -0.5]).double()
 """Of the prior: half the intercept's, as its column is 2."""
 C, PRECISION = math.sqrt(3 + 4) / 2, 4 * math.sqrt(3 + 4) / 2 * 2 * math.sqrt(3 + 1)
@@ -183,11 +184,12 @@ def test_a_table_on_disk_has_the_same_fit_and_panel(
 
 
 @pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("model", [MODEL, CLIPPED])
 def test_gradients_of_coupled_rows_are_those_of_the_traced_model(
-    guide: type[GaussianGuide],
+    model: BayesianLogisticRegression, guide: type[GaussianGuide]
 ) -> None:
     data = wide()
-    problem = Problem(MODEL, guide(MODEL), data, BatchPlan(steps=3, rate=0.4), default_optimiser(3))
+    problem = Problem(model, guide(model), data, BatchPlan(steps=3, rate=0.4), default_optimiser(3))
     problem.guide.setup(data.x, data.y)
     generator = torch.Generator().manual_seed(0)
     free = {
