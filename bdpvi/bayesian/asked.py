@@ -20,7 +20,7 @@ from bdpvi.releases.transaction import Transaction
 
 SOLVED = (
     "Every release is solved again for its ε, and has no temperature: bdpvi.release(fit, "
-    "epsilon=…). bdpvi.recommended(ε, guide=MeanField) takes a guide, which has one"
+    "epsilon=…). bdpvi.fit takes a guide, which has one"
 )
 
 
@@ -79,7 +79,7 @@ def check_solved(asked: Asked) -> None:
     if guarantee is not None and guarantee.name != guarantees.WORST_CASE:
         raise ValueError(
             f"guarantee={guarantee.name}: the noise of this release covers every conceivable "
-            "record; bdpvi.recommended(ε, guide=MeanField) can have a Bayesian guarantee"
+            "record; draws of bdpvi.fit with guides.Laplace can have a Bayesian guarantee"
         )
 
 

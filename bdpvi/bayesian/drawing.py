@@ -27,9 +27,8 @@ from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Before, Plan
 
 ADVICE = (
-    "Fit again with the clip and noise scale of bdpvi.recommended(1.0), the defaults of `bdpvi "
-    "fit`: they bound the cost of every record. Models other than logistic regression need a "
-    "higher temperature"
+    "Fit again with a clip and a noise scale: they bound the cost of every record. Models other "
+    "than logistic regression need a higher temperature"
 )
 """Remedy for an ε whose estimate is not reliable."""
 

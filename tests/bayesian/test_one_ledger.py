@@ -28,7 +28,6 @@ from bdpvi.guides import MeanField
 from bdpvi.privacy.accounts import beside
 from bdpvi.privacy.entry import TemperatureOrigin
 from bdpvi.privacy.perturbed_objective import PerturbedObjective, profile
-from bdpvi.tables import files
 
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0)
 DELTA = 1e-5
@@ -204,8 +203,8 @@ def test_a_cut_or_an_old_ledger_is_noticed(data: Dataset, tmp_path: Path, by: st
             Head.of(proven(content)).write(folder / "ledger.jsonl.head")
         with pytest.raises(ValueError, match=rf"ledger\.jsonl {words[by]}"):
             loaded(folder)
-        assert run("ledger", "show", folder) == 2
-        assert run("ledger", "repair", folder) == 0  # the receipts say what was charged
+        assert run("account", folder) == 2
+        assert run("account", folder, "--repair") == 0  # the receipts say what was charged
         assert (folder / "ledger.jsonl").read_bytes() == whole
         loaded(folder)
 
@@ -284,30 +283,3 @@ def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path
     # Another unit needs another ledger.
     single = ("--one-row-per-person", "--drop", "who", "--epsilon", 2, "--out", tmp_path / "b")
     assert run("private", "--data", table, *given[:6], *single) == 2
-
-
-def test_draws_for_a_unit_of_several_rows_are_priced_by_their_distance(
-    table: Path, tmp_path: Path
-) -> None:
-    bdpvi.private(
-        table,
-        target="sick",
-        positive="yes",
-        epsilon=1.0,
-        unit="who",
-        rows_per_unit=3,
-        guide=MeanField,
-        constants=bdpvi.datasets.read_constants(table.with_name("public.json")),
-        out=tmp_path / "a",
-        progress=False,
-    )
-    fit = files.load(tmp_path / "a.secret")
-    assert [one.kind for one in fit.ledger.entries()] == ["reserved", "ended", "draws"]
-    (entry,) = fit.ledger.book().charges
-    assert entry.events is not None
-    with mpmath.workdps(50):
-        variance = 9 / mpmath.mpf(entry.events[0].noise_multiplier) ** 2  # type: ignore[union-attr]
-        assert delta_of(1.0, variance) == pytest.approx(DELTA, rel=2e-2)
-        assert delta_of(1.0, variance) <= DELTA
-    with pytest.raises(ValueError, match="covers one row"):
-        bdpvi.bayesian.calibrate(fit, epsilon=2.0, guarantee=BayesianDP())
