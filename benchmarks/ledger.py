@@ -64,8 +64,9 @@ def rows(path: Path, count: int, equal: bool, own: bool) -> dict[str, float]:
     """Return what takes how long after so many charges, by the fit itself or by another."""
     data = table()
     save(path, Ledger().content())
-    recipe = bdpvi.recommended(1.0, guide=MeanField)
-    fit = recipe.fit(data, ledger=Ledger(path), progress=False)
+    model = bdpvi.BayesianLogisticRegression(clip=1.0, prior_scale=0.16, limit=2.0, intercept=True)
+    guide = MeanField(model, noise_scale=0.1)
+    fit = bdpvi.fit(model, guide, data, ledger=Ledger(path), progress=False)
     of = fit.kept.name if own else "another"
     lines = ({"charge": entry(of, number, equal).to_dict()} for number in range(count))
     save(path, chained(Ledger(path).book().header, *lines))

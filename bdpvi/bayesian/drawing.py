@@ -21,14 +21,13 @@ from bdpvi.privacy.cost import Bound, Cost, Kind
 from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import basis
-from bdpvi.releases.account import told
+from bdpvi.releases.account import with_history
 from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Before, Plan, Transaction
 
 ADVICE = (
-    "Fit again with the clip and noise scale of bdpvi.recommended(1.0), the defaults of `bdpvi "
-    "fit`: they bound the cost of every record. Models other than logistic regression need a "
-    "higher temperature"
+    "Fit again with a clip and a noise scale: they bound the cost of every record. Models other "
+    "than logistic regression need a higher temperature"
 )
 """Remedy for an ε whose estimate is not reliable."""
 
@@ -168,7 +167,7 @@ def drawn(
     return Release(
         samples=samples,
         latents=unpack(fit, samples),
-        receipt=told(
+        receipt=with_history(
             promised.receipt(fit, charge, bound, aimed, asked.generator is not None, noted),
             ledger,
         ),
@@ -224,8 +223,8 @@ def _check_target(
         raise BudgetExceededError(
             f"epsilon={epsilon:g} is missed by the "
             f"{'certificate' if certificate else 'price'} of draws={charge.draws} at "
-            f"temperature={charge.temperature:.6g}, which comes to {price}; {fit.ledger.said()}. "
-            f"Nothing was charged{_CHEAPER[guarantee.name]}"
+            f"temperature={charge.temperature:.6g}, which comes to {price}; "
+            f"{fit.ledger.history()}. Nothing was charged{_CHEAPER[guarantee.name]}"
         )
 
 
@@ -249,7 +248,8 @@ def _check(
     if price.epsilon > limit.epsilon:
         raise BudgetExceededError(
             f"{what} would bring the total to {total}, over the budget of {guarantee.name} ε = "
-            f"{limit.epsilon:g} at δ = {limit.delta:g}; {ledger.said()}{_CHEAPER[guarantee.name]}"
+            f"{limit.epsilon:g} at δ = {limit.delta:g}; {ledger.history()}"
+            f"{_CHEAPER[guarantee.name]}"
         )
 
 

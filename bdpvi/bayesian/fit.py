@@ -31,7 +31,8 @@ from bdpvi.bayesian.neighbours.route import Neighbours
 from bdpvi.bayesian.optimum.drawn import FixedDraws
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.stream import over
-from bdpvi.datasets.dataset import BlockData, Dataset, People, in_arrays, pair
+from bdpvi.datasets.dataset import BlockData, Dataset, People, in_arrays
+from bdpvi.datasets.items import pair
 from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.guides.checks import require
 from bdpvi.models.contract import Model, fitting

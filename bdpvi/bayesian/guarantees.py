@@ -94,7 +94,7 @@ class WorstCaseDP:
 
         if before is not None and _is_spent(before, epsilon, delta):
             raise BudgetExceededError(
-                f"epsilon={epsilon:g} is spent: {before} so far; {ledger.said()}"
+                f"epsilon={epsilon:g} is spent: {before} so far; {ledger.history()}"
             )
         low, high = math.log(_COLDEST), math.log(_HOTTEST)
         if suffices(low):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.answer import nothing
 from bdpvi.bayesian.accounting.every_group import with_groups
-from bdpvi.bayesian.accounting.kept import RecordLosses, kept
+from bdpvi.bayesian.accounting.record_losses import RecordLosses, losses_of_fit
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.table import TableCost
 from bdpvi.bayesian.accounting.table import total as of_table
@@ -90,7 +90,7 @@ def keep_again(fit: Fit) -> None:
     taus = {one.temperature for one in own(fit)}
     try:
         if taus:
-            kept(fit.ledger, fit.kept.name, *taus)
+            losses_of_fit(fit.ledger, fit.kept.name, *taus)
     except ValueError:
         with suppress(OSError), fit.ledger.locked():  # a reader without write access may still ask
             losses_of(fit).keep(fit.ledger, fit.kept.name)

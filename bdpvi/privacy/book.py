@@ -276,7 +276,7 @@ def follow(path: Path, content: bytes, known: Book | None = None) -> Book:
         for number, one in enumerate(file.said[first:], start=first + 1):  # noqa: B007
             lines.append(read_line(one))
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        lost = "or fit again" if content else f"or `bdpvi ledger repair {path}`"
+        lost = "or fit again" if content else f"or `bdpvi account {path} --repair`"
         raise ValueError(
             f"{path}, line {number}, cannot be used: {error}. Nothing in the file counts as "
             f"proven: put back the newest copy of it, {lost}"

@@ -74,7 +74,7 @@ class Ledger(StoredBook):
     ) -> None:
         super().__init__(path, budget=budget, unit=unit, rows_per_unit=rows_per_unit)
         self.before_charge: list[Callable[[], None]] = []
-        self.losses: dict[str, Any] = {}  # see bdpvi.bayesian.accounting.kept
+        self.losses: dict[str, Any] = {}  # see bdpvi.bayesian.accounting.record_losses
         self.limits_all = False  # whether the budget is for all of the process too
 
     def __getstate__(self) -> dict[str, Any]:
@@ -312,7 +312,7 @@ class Ledger(StoredBook):
         if total is None or total.epsilon > limit.epsilon:
             raise BudgetExceededError(
                 f"{what} would bring the total to {total or 'no finite ε'}, over the budget of ε = "
-                f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; {self.said()}"
+                f"{limit.epsilon:g} at δ = {limit.delta:g}. Nothing was charged; {self.history()}"
             )
 
     def affordable(self, event: Event, most: int) -> int:
@@ -340,7 +340,7 @@ class Ledger(StoredBook):
         book = self.book()
         neighbours_of((*(book.events or ()), *for_unit({event: 1}, book.rows)))
 
-    def said(self, without: str | None = None) -> str:
+    def history(self, without: str | None = None) -> str:
         """Return the earlier charges in words."""
         counted: Counter[str] = Counter()
         book = self.book()

@@ -24,7 +24,6 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum
-from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
@@ -38,8 +37,8 @@ from bdpvi.noise.secure import Lattice, total_variation
 from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
+from bdpvi.privacy.groups import group
 from bdpvi.privacy.rounding import rounding_delta
-from bdpvi.privacy.worst_case import replace_one
 from bdpvi.releases.content import ORIGINS
 
 CLIP, SCALE, DELTA = 0.5, 0.3, 1e-5
@@ -143,20 +142,17 @@ def test_replacing_a_record_costs_more() -> None:
     variance = 0.1
     one = gaussian_guarantee(variance, DELTA)
     assert one is not None
-    two = replace_one(one)
+    two = group(one, 2)
     assert two is not None
-    assert (one.relation, two.relation) == ("add or remove", "replace")
     for found, mu in ((one, math.sqrt(variance)), (two, 2 * math.sqrt(variance))):
         eps = mpmath.mpf(found.epsilon)
         delta = mpmath.ncdf(mu / 2 - eps / mu) - mpmath.exp(eps) * mpmath.ncdf(-mu / 2 - eps / mu)
         assert float(delta) == pytest.approx(DELTA, rel=1e-6)
     # Where only ε and δ are known, by group privacy.
-    plain = replace_one(replace(one, distance=None))
+    plain = group(replace(one, distance=None), 2)
     assert plain is not None
     assert plain.epsilon == 2 * one.epsilon
     assert plain.delta == pytest.approx((1 + math.exp(one.epsilon)) * DELTA)
-    with pytest.raises(ValueError, match="relation='replace'"):
-        replace_one(two)
 
 
 # --- every direction ------------------------------------------------------------------------------
@@ -207,36 +203,6 @@ def test_exposure_of_single_records(r: float) -> None:
     few = Accountant()
     few.step(PosteriorDraws((Panel("remove", torch.arange(50), pairs.select(slice(50))),)))
     assert few.exposure(1e-5).certified == math.inf
-
-
-@pytest.mark.parametrize("r", [1.0, 1.001])
-def test_records_removed_and_added_are_exposed_together(r: float) -> None:
-    def panel(kind: str, *b2: float) -> Panel:
-        column = torch.tensor(b2, dtype=torch.float64)[:, None]
-        return Panel(kind, torch.arange(len(b2)), GaussianPairs(torch.full_like(column, r), column))
-
-    panels = panel("remove", 0.01, 0.09, 0.02, 0.03, 0.04), panel("add", 0.25, 0.001, 0.05)
-    own = Account([PosteriorDraws(panels)]).per_record(1e-5)
-    apart = [Account([PosteriorDraws((one,))]).per_record(1e-5) for one in panels]
-    assert torch.equal(own, torch.cat(apart))
-    if r == 1:
-        assert own[5] == pytest.approx(gaussian_epsilon(0.25, 1e-5), rel=1e-6)
-    found = Account([PosteriorDraws(panels)]).exposure(1e-5)
-    assert (found.largest, found.median) == (float(own[5]), float(own.sort().values[3]))
-
-
-def test_panels_of_unequal_size_are_released_from_and_priced() -> None:
-    model, fresh = bdpvi.BayesianLogisticRegression(), logistic_data(12, 2, seed=1)
-    fresh = replace(fresh, ids=fresh.ids + 1000)
-    routes = bdpvi.Optimum(bdpvi.bayesian.Remove(), bdpvi.bayesian.Add(fresh))
-    guide = FullRank(model, noise_scale=0.3)
-    made = bdpvi.fit(model, guide, logistic_data(30, 2), neighbours=routes, progress=False)
-    exposed = bdpvi.release(made, epsilon=3.0).cost.exposure
-    assert exposed is not None
-    largest = max(float(one.pairs.b2.sum(1).max()) for one in made.panels)
-    temperature = made.ledger.charges(made.kept.name)[0].temperature
-    ideal = gaussian_epsilon(largest / temperature, 1e-5)
-    assert exposed.largest == pytest.approx(ideal, rel=1e-6)
 
 
 def test_a_delta_that_leaves_a_record_unprotected_is_warned_of(data: Dataset) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from accounts import Accountant, bayes, evidence_of, typical_of
+from accounts import bayes, evidence_of, typical_of
 from simulated import logistic_data
 
 import bdpvi
@@ -21,7 +21,7 @@ from bdpvi.bayesian import drawing
 from bdpvi.bayesian.fit import Kept
 from bdpvi.bayesian.storage import load_fit, save_fit
 from bdpvi.datasets.dataset import People
-from bdpvi.guides import FullRank, MeanField
+from bdpvi.guides import FullRank
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.privacy.entry import Charge, Entry
@@ -96,15 +96,6 @@ def test_probability_is_the_average_over_samples(fit: bdpvi.Fit) -> None:
     torch.testing.assert_close(released.predict_proba(x)[:, 1], by_hand)
     torch.testing.assert_close(released.predict_proba(x).sum(1), torch.ones(20).double())
     assert torch.equal(released.predict(x), (torch.as_tensor(by_hand) > 0.5).long())
-
-
-def test_budget_refuses_before_anything_happens(fit: bdpvi.Fit) -> None:
-    budget = bdpvi.Budget(epsilon=typical_of(bdpvi.cost(fit, planned=Charge(2, 5.0))).epsilon)
-    fit.ledger.settle(budget=budget)
-    bdpvi.release(fit, 2, temperature=5.0)
-    with pytest.raises(bdpvi.BudgetExceededError, match="draws=1"):
-        bdpvi.release(fit, 1, temperature=5.0)
-    assert len(fit.ledger.charges()) == 1
 
 
 def test_threads_cannot_spend_a_budget_twice(fit: bdpvi.Fit) -> None:
@@ -207,32 +198,6 @@ def test_bad_input_is_named_and_nothing_is_charged(
     with pytest.raises(ValueError, match=message):
         call(fit)  # type: ignore[operator]
     assert fit.ledger.charges() == ()
-
-
-def test_two_training_runs_on_the_same_records_add_up_per_record() -> None:
-    def run(guide: type[MeanField | FullRank], seed: int) -> bdpvi.Fit:
-        model = bdpvi.BayesianLogisticRegression(clip=0.3)
-        data = logistic_data(80, 3)
-        return bdpvi.fit(
-            model,
-            guide(model),
-            data,
-            training=bdpvi.Training(steps=60, rate=0.5, seed=seed),
-            progress=False,
-        )
-
-    fits = [run(FullRank, 0), run(MeanField, 1)]
-    accountant = Accountant(failure_probability=1e-15)
-    for fit in fits:
-        accountant.step(
-            bdpvi.bayesian.accounting.draws.PosteriorDraws(fit.panels, draws=2, temperature=4.0)
-        )
-    order = torch.tensor([3.0, 11.0], dtype=torch.float64)
-    total = sum(2 * fit.panels[0].pairs.log_moment(order, 4.0) for fit in fits)
-    expected = bdpvi.bayesian.accounting.estimators.student_t(
-        torch.as_tensor(total), 1e-15
-    ).log_bound
-    torch.testing.assert_close(accountant.bound("remove D‖D′", order).log_bound, expected)
 
 
 def test_a_pickle_a_copy_and_a_repr_hold_nothing_secret(fit: bdpvi.Fit) -> None:

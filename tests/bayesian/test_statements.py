@@ -209,13 +209,6 @@ def test_it_is_the_promise_of_ones_own_model_and_says_what_it_is_not(tmp_path: P
     assert "temperature read from the records: no δ covers it" in str(aimed.receipt)
 
 
-def test_too_few_records_of_ones_own_model_are_refused_uncharged() -> None:
-    fit = own(20)
-    with pytest.raises(ValueError, match="needs 29"):
-        bdpvi.release(fit)
-    assert not fit.ledger.entries()
-
-
 # --- a Bayesian one that is asked for -------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pyro
@@ -151,8 +152,8 @@ def test_nothing_is_refused_without_a_budget_and_a_declared_one_counts_all() -> 
         limit = Budget(1.5, DELTA)
         asked: dict[str, Any] = {"target": "y", "positive": 1.0, "progress": False}
         with pytest.raises(BudgetExceededError, match="would bring the total to"):
-            bdpvi.private(frame, epsilon=1.0, budget=limit, **asked)
-        bdpvi.private(frame, epsilon=1.0, budget=Budget(9.0, DELTA), **asked)
+            flat.private(frame, epsilon=1.0, budget=limit, **asked)
+        flat.private(frame, epsilon=1.0, budget=Budget(9.0, DELTA), **asked)
 
 
 def test_a_given_ledger_is_for_what_it_is_given_to() -> None:

@@ -75,7 +75,7 @@ def found(folder: Path) -> dict[str, Any]:
             "predicts": drawn.predict_proba(torch.tensor(FEATURES).double())[:, 1].tolist(),
         },
         "synthetic.json": {"says": str(load(HERE / "synthetic.json").receipt)},
-        "ledger.jsonl": {"says": ledger(folder).said(), "spent": spent.epsilon},
+        "ledger.jsonl": {"says": ledger(folder).history(), "spent": spent.epsilon},
     }
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
+from bdpvi._ground.host import on_host
 from bdpvi.bayesian.accounting.losses import total_error
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.conversions import REAL_ORDERS, Orders
@@ -20,25 +20,18 @@ Charged = tuple[Event, int]
 """An event, and the number of times it was charged."""
 
 
-@dataclass(frozen=True, eq=False)
 class Charges:
     """Events of the same records and the same unit.
 
-    Attributes:
-        events: each with the number of times it was charged.
+    Args:
+        events: events, or pairs of an event and the number of times that it was charged.
 
     Raises:
         ValueError: if there is no event, a number is not a count, or records or units differ.
     """
 
-    events: tuple[Charged, ...]
-
-    @classmethod
-    def of(cls, events: Iterable[Event | Charged]) -> Charges:
-        """Return the charges of events, or of pairs of an event and a number."""
-        return cls(tuple(e if isinstance(e, tuple) else (e, 1) for e in events))
-
-    def __post_init__(self) -> None:
+    def __init__(self, events: Iterable[Event | Charged]) -> None:
+        self.events = tuple(e if isinstance(e, tuple) else (e, 1) for e in events)
         if not self.events:
             raise ValueError("events: nothing has been charged yet, so there is no ε to report")
         for _, count in self.events:
@@ -111,6 +104,7 @@ class Charges:
             common = common[torch.isin(common, other)]
         return Orders(common)
 
+    @on_host
     def each(self, direction: str, order: Tensor) -> Tensor:
         """Return each record's cost over all events at orders (K,), (K, m)."""
         total: Tensor | None = None

@@ -26,7 +26,7 @@ from bdpvi import BayesianAccountant, BayesianDP, guides
 from bdpvi._ground.outputs import two_digits
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
-from bdpvi.bayesian.accounting.every_group import every_group, group_bound, least_share, shares_of
+from bdpvi.bayesian.accounting.every_group import every_group, group_bound, least_share
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.losses import Deltas
 from bdpvi.bayesian.accounting.panel import Panel
@@ -99,12 +99,6 @@ def test_with_all_records_it_is_the_mean_of_the_largest_part(share: float) -> No
     counts = torch.tensor([9 * 10**9, 10**9])
     found = bound_of([sample_of(delta, counts, largest=4.0)], share)
     assert found == pytest.approx(worst_mean(delta, share, weight), rel=1e-3)
-
-
-def test_share_one_of_all_records_is_their_mean() -> None:
-    counts = torch.tensor([9 * 10**9, 10**9])
-    found = bound_of([sample_of(np.array([0.5, 2.0]), counts)], 1.0)
-    assert found == pytest.approx(0.65, rel=1e-3)
 
 
 def betting(values: Numbers, gamma: float, upper: float) -> float:
@@ -322,15 +316,6 @@ def test_below_the_least_share_the_records_might_be_unknown(m: int) -> None:
     assert bound_of([free], least * 0.99, gamma) == pytest.approx(4.0)
     assert bound_of([free], least * 1.02, gamma) < 4.0 * 0.99
     assert least == pytest.approx(math.log(2 * 5 / gamma) / m, rel=0.25)
-
-
-@pytest.mark.parametrize("bad", [0.0, -0.1, 1.5, math.nan, [], [0.1, 2.0]])
-def test_shares_lie_between_zero_and_one(bad: float | list[float]) -> None:
-    with pytest.raises(ValueError, match="for_groups_of"):
-        shares_of(bad)
-    if isinstance(bad, float):
-        with pytest.raises(ValueError, match="for_groups_of"):
-            BayesianDP(for_groups_of=bad)
 
 
 def test_without_a_range_there_is_none() -> None:
