@@ -15,6 +15,7 @@ import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum
 from bdpvi.bayesian import Remove
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
+from bdpvi.tables import setup
 
 GUIDES = [MeanField, FullRank]
 MODEL = BayesianLogisticRegression(clip=0.5, prior_scale=0.3, intercept=True, intercept_mean=-2.0)
@@ -80,14 +81,12 @@ def test_neighbours_are_fits_without_the_record(guide: type[GaussianGuide]) -> N
         assert math.sqrt(found) <= 0.5 * 0.3**2
 
 
-def test_a_base_rate_of_ones_own_is_recommended_as_its_logit() -> None:
-    settings: Any = bdpvi.recommended(0.1, base_rate=0.05)
-    assert settings.model.intercept_mean == pytest.approx(math.log(0.05 / 0.95))
-    assert replace(settings.model, intercept_mean=0.0) == bdpvi.recommended(0.1).model
-    guided: Any = bdpvi.recommended(0.1, base_rate=0.05, guide=MeanField).model
-    assert guided.intercept_mean == settings.model.intercept_mean
+def test_a_base_rate_of_ones_own_is_taken_as_its_logit() -> None:
+    for made in (setup.logistic(0.05), setup.posterior(0.05)):
+        assert made.intercept_mean == pytest.approx(math.log(0.05 / 0.95))
+    assert replace(setup.logistic(0.05), intercept_mean=0.0) == setup.logistic()
     with pytest.raises(ValueError, match="base_rate must"):
-        bdpvi.recommended(0.1, base_rate=1.0)
+        setup.logistic(1.0)
 
 
 @pytest.mark.parametrize(
