@@ -85,7 +85,7 @@ def predicted(path: Path) -> None:
 
 
 def encoded(path: Path) -> None:
-    Schema.load(path).encode(FRAME)
+    Schema.load(path).encode(FRAME[["age", "sex"]])
 
 
 def constants(path: Path) -> None:
