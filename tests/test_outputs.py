@@ -75,7 +75,7 @@ def test_a_hostile_table(hostile: Path, capsys: pytest.CaptureFixture[str]) -> N
     made = folder / "made"
     harmless("synthesize", *given, "--one-row-per-person", "--out", made, capsys=capsys)
     harmless("synthesize", *given, "--one-row-per-person", "--out", made, "--json", capsys=capsys)
-    harmless("describe", made / "synthetic.json", capsys=capsys)
+    harmless("show", made / "synthetic.json", capsys=capsys)
     harmless("sample", made / "synthetic.json", "--out", folder / "more", capsys=capsys)
     target = ("--target", "sick", "--positive", IN_LINE)
     harmless("private", *given, *target, "--out", folder / "m", "--plan", capsys=capsys)
@@ -93,8 +93,7 @@ def test_a_hostile_table(hostile: Path, capsys: pytest.CaptureFixture[str]) -> N
     out = folder / "p.csv"
     harmless(*predicting, "--id", column, "--out", out, capsys=capsys)
     harmless(*predicting, "--json", capsys=capsys)
-    harmless("cost", folder / "m.secret", capsys=capsys)
-    harmless("ledger", "show", folder / "m.secret", capsys=capsys)
+    harmless("account", folder / "m.secret", capsys=capsys)
     harmless("predict", hostile, "--data", hostile, capsys=capsys, code=2)
     ours = [one for one in folder.rglob("*") if one.is_file() and one != hostile]
     assert len(ours) > 10
@@ -146,7 +145,7 @@ def test_a_hostile_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         check_cells(harmless("predict", file, "--data", tmp_path / "t.csv", capsys=capsys))
         harmless("predict", file, "--data", tmp_path / "t.csv", "--json", capsys=capsys)
         harmless("summary", file, capsys=capsys)
-        harmless("describe", file, capsys=capsys)
+        harmless("show", file, capsys=capsys)
         harmless("summary", file, "--json", capsys=capsys)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pyro
@@ -87,7 +88,7 @@ def fitted(model: Any = BOUNDED, guide: Any = guides.MeanField, **more: Any) -> 
 
 def private(table: Any = FRAME, **more: Any) -> Any:
     given = {"target": "sick", "positive": "yes", "epsilon": 1.0, "progress": False, **more}
-    return bdpvi.private(table, **given)
+    return flat.private(table, **given)
 
 
 def resumed(**other: Any) -> tuple[Any, Any]:

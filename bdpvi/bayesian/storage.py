@@ -259,7 +259,9 @@ def _about(folder: Path) -> tuple[About, Ledger]:
     try:
         bound = ledger.holds(_digest(content))
     except ValueError as error:
-        first = f"first try `bdpvi ledger repair {folder}`, as receipts there may say what is lost"
+        first = (
+            f"first try `bdpvi account {folder} --repair`, as receipts there may say what is lost"
+        )
         raise ValueError(f"{file} has a ledger that cannot be used: {error}; {first}") from error
     if not bound:
         raise ValueError(

@@ -49,7 +49,7 @@ from bdpvi.releases.transaction import Before, Transaction
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Encoded rows and the mechanism of their releases, from :meth:`bdpvi.tables.Recipe.fit`.
+    """Encoded rows and the mechanism of their releases, of :func:`bdpvi.private`.
 
     All of it is secret. :func:`bdpvi.release` solves once for each draw, :func:`bdpvi.cost` returns
     the cost.

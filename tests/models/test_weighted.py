@@ -35,11 +35,10 @@ from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.misfits import MisfitError
 from bdpvi.models.traces import log_likelihood
 from bdpvi.noise.batches import BatchPlan
-from bdpvi.tables import files
-from bdpvi.tables.recipe import Recipe
 
 GUIDES = [MeanField, FullRank]
 MODEL = BayesianLogisticRegression(intercept_mean=-1.0)
+CLIPPED = BayesianLogisticRegression(clip=0.5, prior_scale=0.3, intercept=True, intercept_mean=-2.0)
 MEAN = torch.tensor([0.0, 0.0, 0.0, -0.5]).double()
 """Of the prior: half the intercept's, as its column is 2."""
 C, PRECISION = math.sqrt(3 + 4) / 2, 4 * math.sqrt(3 + 4) / 2 * 2 * math.sqrt(3 + 1)
@@ -185,11 +184,12 @@ def test_a_table_on_disk_has_the_same_fit_and_panel(
 
 
 @pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("model", [MODEL, CLIPPED])
 def test_gradients_of_coupled_rows_are_those_of_the_traced_model(
-    guide: type[GaussianGuide],
+    model: BayesianLogisticRegression, guide: type[GaussianGuide]
 ) -> None:
     data = wide()
-    problem = Problem(MODEL, guide(MODEL), data, BatchPlan(steps=3, rate=0.4), default_optimiser(3))
+    problem = Problem(model, guide(model), data, BatchPlan(steps=3, rate=0.4), default_optimiser(3))
     problem.guide.setup(data.x, data.y)
     generator = torch.Generator().manual_seed(0)
     free = {
@@ -279,8 +279,6 @@ def test_the_mean_score_is_0_at_the_truth_and_a_clipped_one_is_not() -> None:
 def test_public_noise_has_a_worst_case_that_no_record_exceeds(guide: type[GaussianGuide]) -> None:
     assert Optimum.bounds(MODEL, guide(MODEL, noise_scale=1.0))
     assert not Optimum.bounds(MODEL.plain, guide(MODEL, noise_scale=1.0))
-    assert Recipe(model=MODEL, noise_scale=1.0).bounded
-    assert not Recipe(model=MODEL).bounded
     for panel in fitted(guide, 1.0).panels:
         assert panel.largest == pytest.approx((C / PRECISION * (1 + 2e-5)) ** 2)
         assert panel.largest is not None
@@ -293,7 +291,8 @@ def test_public_noise_has_a_worst_case_that_no_record_exceeds(guide: type[Gaussi
 
 
 def test_the_intercept_is_the_last_weight_times_its_column() -> None:
-    fit = Recipe(model=MODEL, noise_scale=1.0).fit_guide(wide(), progress=False)
+    guide = MeanField(MODEL, noise_scale=1.0)
+    fit = bdpvi.fit(MODEL, guide, wide(), progress=False)
     release = bdpvi.release(fit, 25, epsilon=5.0)
     found = release.summary().coefficients[-1]
     assert found.name == "intercept"
@@ -319,8 +318,6 @@ def test_routes_that_bound_records_themselves_take_no_weights(route: Any) -> Non
     ones = torch.cat([x.clamp(-2, 2), torch.ones(5, 1).double()], 1)
     mean = torch.sigmoid(w @ ones.T)
     torch.testing.assert_close(release.predict_draws(x).double(), mean, rtol=1e-5, atol=1e-6)
-    prepared = Recipe(model=MODEL, route=route).fit(data, progress=False)
-    assert prepared.model == plain
 
 
 OLD = {
@@ -334,19 +331,18 @@ OLD = {
 def test_a_fit_saved_before_there_were_weights_is_as_it_was(
     clip: float | None, tmp_path: Path
 ) -> None:
-    settings = to_json(Recipe(noise_scale=0.1)) | {"model": OLD | {"clip": clip}}
     model = BayesianLogisticRegression.unweighted(
         prior_scale=0.3, intercept=True, clip=clip, limit=2.0
     )
     made = MeanField(model, noise_scale=0.1)
     fit = bdpvi.fit(model, made, wide(), neighbours=Optimum(Remove(5)), progress=False)
-    bdpvi.save_fit(fit, tmp_path / "fit", extra=settings)
-    again = files.load(tmp_path / "fit")
-    assert again.model == model
+    bdpvi.save_fit(fit, tmp_path / "fit")
+    again = bdpvi.load_fit(tmp_path / "fit", model, made)
     assert not model.weighs
     assert bdpvi.cost(again, delta=1e-5) == bdpvi.cost(fit, delta=1e-5)
     assert to_json(model) == OLD | {"clip": clip}
-    assert from_json(Recipe, {"model": {"clip": clip}}, partial=True).model == replace(
+    old: Any = {"clip": clip}
+    assert from_json(BayesianLogisticRegression, old, partial=True) == replace(
         BayesianLogisticRegression.unweighted(), clip=clip
     )
 

@@ -14,11 +14,10 @@ from typing import Any
 import mpmath
 import pytest
 import torch
-from simulated import logistic_data
+from simulated import guided, logistic_data
 
 import bdpvi
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.guides import MeanField
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
@@ -159,10 +158,7 @@ def test_tables_of_hardly_anybody(records: int) -> None:
         return bdpvi.fit_private(model, table(), epsilon=1.0, **given).samples
 
     def guide() -> torch.Tensor:
-        recipe = bdpvi.recommended(1.0, guide=MeanField)
-        fitted = recipe.fit_guide(
-            table(), neighbours=bdpvi.Optimum(bdpvi.bayesian.Remove(0)), progress=False
-        )
+        fitted = guided(table(), neighbours=bdpvi.Optimum(bdpvi.bayesian.Remove(0)))
         return bdpvi.release(fitted, epsilon=1.0).samples
 
     routes: list[Callable[[], torch.Tensor]] = [

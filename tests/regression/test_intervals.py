@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -267,7 +268,7 @@ def test_private_for_intervals_goes_on_and_pays_nothing_twice(tmp_path: Path) ->
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 2.0}
     given |= {"intervals": True, "categorical": ("kind",), "numeric": ("age",)}
     ledger = Ledger.at(tmp_path / "ledger.jsonl")
-    found = bdpvi.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
+    found = flat.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
     summary = found.summary()
     age = summary.coefficients[0]
     assert summary.reliable
@@ -278,7 +279,7 @@ def test_private_for_intervals_goes_on_and_pays_nothing_twice(tmp_path: Path) ->
     assert bases[0].startswith("kind=")
     entries = len(ledger.entries())
     (tmp_path / "one" / "release.json").unlink()  # as if it had been interrupted before
-    again = bdpvi.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
+    again = flat.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
     assert again.estimate == found.estimate
     assert torch.equal(again.samples, found.samples)
     assert len(ledger.entries()) == entries

@@ -142,7 +142,6 @@ def test_a_row_changes_no_feature_of_another_and_no_number_of_features(rows: int
     [
         PrivateLogisticRegression(3.0, classes=(0, 1)),
         PrivateLogisticRegression(3.0, classes=(0, 1), intervals=True, expected_rows=N),
-        PrivateLogisticRegression(3.0, classes=(0, 1), guide="mean-field"),
         PrivateLogisticRegression(3.0, classes=(0, 1, 2)),
         PrivateLinearRegression(3.0, target_bounds=(-5, 5)),
         PrivateLinearRegression(3.0),
