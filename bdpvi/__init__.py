@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from bdpvi.releases.shared_file import load_release, save_release
     from bdpvi.synthesis.released import synthesize
     from bdpvi.tables.private import private
-    from bdpvi.tables.recommended import recommended
     from bdpvi.tables.routes import fit_private
 else:
     __getattr__ = lazy(
@@ -95,7 +94,6 @@ else:
             "releases.released": ("Release",),
             "synthesis.released": ("synthesize",),
             "tables.private": ("private",),
-            "tables.recommended": ("recommended",),
             "tables.routes": ("fit_private",),
         },
         packages=(
@@ -153,7 +151,6 @@ __all__ = [
     "load_release",
     "make_private",
     "private",
-    "recommended",
     "release",
     "save_fit",
     "save_release",

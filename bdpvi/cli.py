@@ -14,20 +14,28 @@ import typer
 
 from bdpvi._ground import log, outputs, validate
 from bdpvi.commands import (
+    account,
     check,
-    describe,
-    fit,
-    ledger,
     options,
     partition,
     predict,
     private,
-    release,
+    show,
     summary,
     synthesize,
     table,
 )
 from bdpvi.commands.command import Command
+
+_IN_PYTHON = "a fit that stays secret is made in Python, by bdpvi.fit, bdpvi.release and bdpvi.cost"
+GONE = {
+    "fit": _IN_PYTHON,
+    "release": _IN_PYTHON,
+    "cost": "`bdpvi account PLACE` shows what was spent",
+    "describe": "`bdpvi show FILE` says what a shared file says",
+    "ledger": "`bdpvi account PLACE` shows it, and `bdpvi account PLACE --repair` repairs it",
+}
+"""Former commands, and what takes their place."""
 
 app = typer.Typer(
     help="Private variational inference with Bayesian differential privacy accounting.",
@@ -41,22 +49,27 @@ for command in (
     table.table,
     check.check,
     private.private,
-    fit.fit,
-    release.release,
-    release.cost,
     predict.predict,
     summary.summary,
-    describe.describe,
+    show.show,
     partition.partition,
     synthesize.synthesize,
     synthesize.sample,
-    ledger.account,
+    account.account,
 ):
     app.command(cls=Command)(command)
 for name in ("demo", "compare", "tune"):  # by name: nothing else depends on this room
     app.command(cls=Command)(getattr(import_module("bdpvi.bench.commands"), name))
 app.command(cls=Command)(import_module("bdpvi.audits.commands").audit)
-app.add_typer(ledger.app, name="ledger")
+
+
+def _gone(context: typer.Context) -> None:
+    raise ValueError(f"bdpvi {context.info_name} is gone: {GONE[str(context.info_name)]}")
+
+
+for name in GONE:
+    any_words = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+    app.command(name, cls=Command, hidden=True, context_settings=any_words)(_gone)
 
 
 def _version(wanted: bool) -> None:

@@ -42,6 +42,7 @@ from bdpvi.datasets.openers import RowGroup
 from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
+from bdpvi.tables import Machine, Public, Unit
 
 GROUP = 1 << 17
 FILE = 8 * GROUP
@@ -120,8 +121,7 @@ def fitted(folder: Path, pool: ProcessPoolExecutor | None) -> bytes:
 
 def released(route: str, folder: Path, steps: int, pool: ProcessPoolExecutor | None) -> bytes:
     """Return a release."""
-    given: dict[str, Any] = {"target": "sick", "epsilon": 1.0, "one_row_per_person": True}
-    given |= {"ledger": bdpvi.Ledger(), "executor": pool, "progress": False}
+    given: dict[str, Any] = {"target": "sick", "epsilon": 1.0, "ledger": bdpvi.Ledger()}
     with (
         mock.patch.object(Key, "fresh", staticmethod(lambda: KEY)),
         mock.patch.object(secrets, "token_hex", lambda size: "0f" * size),
@@ -132,13 +132,16 @@ def released(route: str, folder: Path, steps: int, pool: ProcessPoolExecutor | N
         if route == "train":
             return trained(folder, steps, pool)
         if route == "synthesize":
-            table = bdpvi.synthesize(folder, **given)
+            more = {"one_row_per_person": True, "executor": pool, "progress": False}
+            table = bdpvi.synthesize(folder, **given, **more)
             return b"".join(one.tobytes() for one in table.counts.joint.values())
         given["positive"] = "yes"
         if route == "ordinal":
             model = bdpvi.BayesianOrdinalRegression(classes=len(LEVELS))
-            given |= {"target": "c0", "positive": None, "model": model, "classes": LEVELS}
-        made = bdpvi.private(folder, **given)
+            public = Public(classes=LEVELS)
+            given |= {"target": "c0", "positive": None, "model": model, "public": public}
+        machine = Machine(executor=pool, progress=False)
+        made = bdpvi.private(folder, unit=Unit(), machine=machine, **given)
         return bytes(made.samples.numpy().tobytes())
 
 

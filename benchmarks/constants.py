@@ -33,13 +33,15 @@ from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.records import Held
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise.keys import Key
+from bdpvi.tables import Public, Request
+from bdpvi.tables.allowance import setup
 from bdpvi.tables.encoded import Unpaid, encode, rows_of
 from bdpvi.tables.metrics import auc, log_score
-from bdpvi.tables.pipeline import Pipeline
 from bdpvi.tables.private import Work
-from bdpvi.tables.recommended import LIMIT
 from bdpvi.tables.rows import Encoded, Rows
 from bdpvi.tables.scores import _solved
+from bdpvi.tables.setup import LIMIT
+from bdpvi.tables.validation import purchase
 
 EPSILONS = (0.5, 1.0, 2.0)
 TIMES = (1.5, 4.0)
@@ -64,17 +66,17 @@ def tables(data: Path) -> dict[str, tuple[pd.DataFrame, str, str]]:
 
 
 def scored(
-    train: Rows, test: Rows, pipeline: Pipeline, found: Encoded, key: Key
+    train: Rows, test: Rows, asked: Request, found: Encoded, key: Key
 ) -> tuple[float, float]:
     """Return AUC and log score of one release, by its own fit."""
-    usual: Any = pipeline.chosen(found=found).model
+    usual: Any = setup(asked, found).model
     model = replace(usual, limit=LIMIT)
     constants = {"encoding": found.encoding.to_dict()}
     parts = [
         Dataset(found.encoding.whole(p.columns), torch.from_numpy(p.y), preprocessing=constants)
         for p in (train, test)
     ]
-    work = Work(parts[0], pipeline)
+    work = Work(parts[0], asked)
     drawn = _solved(work, model, parts[0], found, key)
     chance = predictive_means(model, {"w": drawn}, parts[1].x).mean(0)
     return float(auc(chance, parts[1].y)), float(log_score(chance, parts[1].y))
@@ -87,27 +89,22 @@ def public(frame: pd.DataFrame, target: str) -> Encoding:
     return Encoding.from_dict(data.preprocessing["encoding"])
 
 
-def ordered(frame: pd.DataFrame, target: str, positive: str, epsilon: float) -> Pipeline:
+def ordered(frame: pd.DataFrame, target: str, positive: str, epsilon: float) -> Request:
     """Return what is done with a table whose columns' kinds are known."""
     columns = [str(c) for c in frame if c != target]
     numeric = [c for c in columns if pd.api.types.is_numeric_dtype(frame[c])]
-    return Pipeline(
-        target=target,
-        positive=positive,
-        epsilon=epsilon,
-        numeric=numeric,
-        categorical=[c for c in columns if c not in numeric],
-    )
+    kinds = Public(numeric=numeric, categorical=[c for c in columns if c not in numeric])
+    return Request(target=target, positive=positive, epsilon=epsilon, public=kinds)
 
 
-def shares(name: str, frame: pd.DataFrame, pipeline: Pipeline, repeats: int) -> None:
+def shares(name: str, frame: pd.DataFrame, asked: Request, repeats: int) -> None:
     """Print a row: the shares kept with public and with bought constants."""
-    exact, whole = public(frame, pipeline.target), rows_of(frame, pipeline)
+    exact, whole = public(frame, asked.target), rows_of(frame, asked)
     header = list(map(str, frame))
-    need = pipeline.purchase(header).need(pipeline.distance)
+    need = purchase(asked, header).need(asked.distance)
     rows, kept = len(whole) * 3 // 4, []
     for repeat in range(repeats):
-        key = Key.of_seed(repeat).child(name, str(pipeline.epsilon))
+        key = Key.of_seed(repeat).child(name, str(asked.epsilon))
         order = np.random.default_rng(repeat).permutation(len(whole))
         train, test = whole.select(order[:rows]), whole.select(order[rows:])
         x, fresh = (exact.whole(part.columns).numpy() for part in (train, test))
@@ -118,16 +115,16 @@ def shares(name: str, frame: pd.DataFrame, pipeline: Pipeline, repeats: int) -> 
         free = Encoded(exact, records=float(rows))
         found = [free]
         if rows >= 1.5 * need:
-            found.append(encode(Held(train), header, pipeline, Unpaid(key)))
+            found.append(encode(Held(train), header, asked, Unpaid(key)))
         kept.append(
             [
-                (scored(train, test, pipeline, one, key.child("draw", at))[1] - base) / most
+                (scored(train, test, asked, one, key.child("draw", at))[1] - base) / most
                 for at, one in enumerate(found)
             ]
         )
     mean = [f"{share:.3f}" for share in np.mean(kept, axis=0)]
     mean += [f"refused: needs {1.5 * need:.0f} rows"] * (len(mean) == 1)
-    print(f"| {name} | {rows} | {pipeline.epsilon:g} | {mean[0]} | {mean[1]} |", flush=True)
+    print(f"| {name} | {rows} | {asked.epsilon:g} | {mean[0]} | {mean[1]} |", flush=True)
 
 
 def main() -> None:
@@ -143,8 +140,8 @@ def main() -> None:
         print("| --- " * 5 + "|")
         for name, (frame, target, positive) in tables(given.data).items():
             for epsilon in (0.05, 0.2, 1.0):
-                pipeline = ordered(frame, target, positive, epsilon)
-                shares(name, frame, pipeline, given.repeats)
+                asked = ordered(frame, target, positive, epsilon)
+                shares(name, frame, asked, given.repeats)
         return
     print("| table | ε | rows | times the need | AUC, public | lost | log score, public | lost |")
     print("| --- " * 8 + "|")
@@ -153,10 +150,10 @@ def main() -> None:
         exact = public(frame, target)
         columns = [str(c) for c in frame if c != target]
         for epsilon in EPSILONS:
-            pipeline = ordered(frame, target, positive, epsilon)
-            whole = rows_of(frame, pipeline)
+            asked = ordered(frame, target, positive, epsilon)
+            whole = rows_of(frame, asked)
             header = [*columns, target]
-            need = pipeline.purchase(header).need(pipeline.distance)
+            need = purchase(asked, header).need(asked.distance)
             for times in TIMES:
                 rows = int(times * need)
                 if rows > 0.75 * len(whole):
@@ -167,10 +164,10 @@ def main() -> None:
                     order = np.random.default_rng(repeat).permutation(len(whole))
                     train = whole.select(order[:rows])
                     test = whole.select(order[rows : rows + TEST])
-                    found = encode(Held(train), header, pipeline, Unpaid(key), feasible=False)
+                    found = encode(Held(train), header, asked, Unpaid(key), feasible=False)
                     free = Encoded(exact, records=float(rows))
                     mine, theirs = (
-                        scored(train, test, pipeline, one, key.child("draw", len(one.paid)))
+                        scored(train, test, asked, one, key.child("draw", len(one.paid)))
                         for one in (found, free)
                     )
                     lost.append((theirs[0], theirs[0] - mine[0], theirs[1], theirs[1] - mine[1]))

@@ -66,8 +66,8 @@ from bdpvi.noise.keys import Key
 from bdpvi.releases import intent
 from bdpvi.releases.shared_file import release_bytes
 from bdpvi.synthesis import Counts, load, synthesize
+from bdpvi.tables import Public, Request
 from bdpvi.tables.encoded import Unpaid, encode, rows_of
-from bdpvi.tables.pipeline import Pipeline
 
 WRONG: tuple[Any, ...] = (
     None, True, -1, 0.5, "x", "", "\ud800", [], [[]], {}, {"x": {}}, 10**400, 2**70, -1e308,
@@ -206,7 +206,7 @@ def readers(folder: Path) -> Iterator[Reader]:
             "sick": np.where(rng.random(60) < 1 / (1 + np.exp((58 - age) / 10)), "yes", "no"),
         }
     )
-    pipeline = Pipeline(target="sick", positive="yes", epsilon=1.0)
+    asked = Request(target="sick", positive="yes", epsilon=1.0)
 
     def at(name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
         def put(content: bytes) -> object:
@@ -219,8 +219,8 @@ def readers(folder: Path) -> Iterator[Reader]:
         read = Table.of(path).frame(text=path.suffix == ".csv", least=0)
         if list(read) == list(frame):  # then nothing is refused, whatever the rows hold
             try:
-                rows = Held(rows_of(read, pipeline))
-                encode(rows, list(map(str, read)), pipeline, Unpaid(Key.of_seed(0)), feasible=False)
+                rows = Held(rows_of(read, asked))
+                encode(rows, list(map(str, read)), asked, Unpaid(Key.of_seed(0)), feasible=False)
             except ValueError as error:
                 raise AssertionError("refused by its rows") from error
         datasets.dataset_from_frame(Table.of(path).frame(), "sick", positive="yes", unknown="base")
@@ -389,7 +389,7 @@ def shared(
     public = constants_of({"source": "the law", "age": [0, 110], "sex": ["f", "m"]})
     released = bdpvi.private(
         frame.drop(columns="sick"), target="visits", model=BayesianPoissonRegression(largest=9),
-        epsilon=99.0, expected_rows=60, constants=public,
+        epsilon=99.0, public=Public(rows=60, constants=public),
     )  # fmt: skip
 
     def summarised(path: Path) -> None:
@@ -440,12 +440,10 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
      "--quiet"),
     ("predict", "made.json", "--data", "t.csv", "--out", "p.csv"),
     ("summary", "i.json"),
-    ("describe", "made.json"),
+    ("show", "made.json"),
     ("table", "t.csv", "--table", "drafted.json"),
     ("sample", "y.json", "--rows", "5", "--out", "more.csv"),
     ("account", "fit/ledger.jsonl"),
-    ("release", "fit", "--epsilon", "1", "--out", "again.json"),
-    ("cost", "fit"),
 )  # fmt: skip
 WORDS = (
     "", "-1", "0", "nan", "inf", "1e-300", "1e300", "9" * 40, "x", "age", "sick", "yes", ".", "/",

@@ -1,15 +1,14 @@
 """Share of logistic regression's gain that objective perturbation keeps, at settings by rule.
 
     python benchmarks/default_release.py [--sizes 1e3 1e4 1e5] [--columns 5 20 60] [--seeds 3]
-        [--tables] [--data FILE ...] [--guide] [--wide]
+        [--tables] [--data FILE ...] [--wide]
 
 Simulated tables are exactly logistic: features correlated .5^|i − j|, a logit of standard deviation
 1.5 and intercept −.5. The share is that of the truth's gain in expected log score over the base
 rate, on 20,000 fresh rows whose chances are known. On published tables it is that of scikit-learn's
 logistic regression, without privacy, on held-out rows. One draw a release, δ = 1e-5, constants
 public, N declared as it is. Nothing is tuned. Adult and Abalone are found as ``bdpvi compare``
-finds them; of a FILE the last column is the target. ``--guide`` takes draws from a full-rank guide
-at recommended settings, on simulated tables, with N declared and without. ``--wide`` simulates
+finds them; of a FILE the last column is the target. ``--wide`` simulates
 5,000 rows of 300 columns of which 5, 30 or all matter, and compares minima as they come from the
 search with released weights, which are shrunk where few columns stand out
 (:mod:`bdpvi.regression.few_columns`) and else have a factor
@@ -31,13 +30,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 import bdpvi
-from bdpvi import Dataset, datasets, recommended, release
-from bdpvi.bayesian.guarantees import WorstCaseDP
-from bdpvi.bayesian.neighbours.route import Remove
-from bdpvi.bayesian.optimum.route import Optimum
+from bdpvi import datasets
 from bdpvi.datasets import Split
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.guides import FullRank
 from bdpvi.noise.keys import Key
 from bdpvi.regression.objective import Improved
 from bdpvi.regression.objective_plan import Facts, ObjectivePlan, plan
@@ -185,26 +180,6 @@ def wide(seeds: int) -> None:
                 )
 
 
-def of_guides(sizes: list[float], columns: list[int]) -> None:
-    print("| d, N | share at ε = .05 / .2 / 1, N declared | N not declared |")
-    print("| --- | --- | --- |")
-    for d in columns:
-        for n in sizes:
-            t, shown = simulated(int(n), d, 0), []
-            for rows in (n, None):
-                kept = []
-                for epsilon in EPSILONS:
-                    settings = recommended(epsilon, guide=FullRank, expected_rows=rows)
-                    fit = settings.fit_guide(
-                        Dataset(t.x, t.y), neighbours=Optimum(Remove(3)), progress=False
-                    )
-                    made = release(fit, epsilon=epsilon, guarantee=WorstCaseDP())
-                    p = made.predict_mean(t.fresh).double()
-                    kept.append(gain(p, t.chance) / gain(t.chance, t.chance))
-                shown.append(" ".join(f"{share:.2f}" for share in kept))
-            print(f"| {d}, {n:g} | " + " | ".join(shown) + " |", flush=True)
-
-
 def published(files: list[Path]) -> Iterator[tuple[str, Split, int]]:
     """Yield tables with the number of their source columns."""
     yield "adult", datasets.adult.load_adult(), 14
@@ -262,7 +237,6 @@ def main() -> None:
     parser.add_argument("--sizes", type=float, nargs="*", default=SIZES)
     parser.add_argument("--columns", type=int, nargs="*", default=COLUMNS)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--guide", action="store_true")
     parser.add_argument("--wide", action="store_true")
     parser.add_argument("--tables", action="store_true")
     parser.add_argument("--data", type=Path, nargs="*", default=[], metavar="FILE")
@@ -272,8 +246,6 @@ def main() -> None:
         tables(chosen.data, chosen.seeds)
     elif chosen.wide:
         wide(chosen.seeds)
-    elif chosen.guide:
-        of_guides(chosen.sizes, chosen.columns)
     else:
         sweep(chosen.sizes, chosen.columns, chosen.seeds)
 

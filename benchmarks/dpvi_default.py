@@ -31,7 +31,7 @@ from printed import command
 from torch import Tensor
 
 import bdpvi
-from bdpvi.commands.options import PUBLIC_SEED, TableArguments
+from bdpvi.commands.options import PUBLIC_SEED, SplitTable
 
 RARE = (0.3, 0.1, 0.03, 0.01)
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks"
@@ -59,7 +59,7 @@ def of_tables(folder: Path, seeds: int) -> None:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, given in TABLES.items():
         file = str(folder / f"{name}.csv") if given else name
-        split = TableArguments(data=file, **given).split(PUBLIC_SEED)
+        split = SplitTable(data=file, **given).split(PUBLIC_SEED)
         model = bdpvi.BayesianLogisticRegression.unweighted(intercept=True, limit=2.0)
         scores, start = [], time.perf_counter()
         for _ in range(seeds):

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+from studies.estimators import known_population
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
@@ -28,7 +29,6 @@ from torch.nn import functional as F
 from bdpvi import datasets
 from bdpvi._ground.types import Relation
 from bdpvi.bayesian.accounting.accountant import Account, cost_of
-from bdpvi.bayesian.accounting.estimators import known_population
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.datasets import mnist
 from bdpvi.federated.federated import Federation, Message

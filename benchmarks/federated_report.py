@@ -20,7 +20,7 @@ from published import RenyiAccountant
 
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.events import SampledGaussian
-from bdpvi.privacy.worst_case import replace_one
+from bdpvi.privacy.groups import group
 
 Run = dict[str, Any]
 PUBLISHED = {
@@ -151,7 +151,7 @@ def by_two(run: Run) -> str:
         noise_multiplier=run["z"], rate=case["client_rate"], steps=case["rounds"]
     )
     one = worst_case.epsilon([rounds], case["delta"])
-    two = None if one is None else replace_one(one)
+    two = None if one is None else group(one, 2)
     return "—" if two is None else f"{two.epsilon:.3g} at δ = {two.delta:.1g}"
 
 

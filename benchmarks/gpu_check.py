@@ -59,6 +59,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import gaussian_sum
 from bdpvi.noise.whole_normals import BLOCK
 from bdpvi.sklearn import PrivateLogisticRegression
+from bdpvi.tables import Machine, Public
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 EXAMPLES = sorted(one.stem for one in (FOLDER / "private").glob("[a-z]*.py"))
@@ -267,9 +268,9 @@ def from_a_table(data: Dataset, **settings: Any) -> Make:
         public = datasets.constants_of({"source": "Simulated.", **bounds})
         with tempfile.TemporaryDirectory() as folder:
             release = bdpvi.private(
-                frame, target="target", positive=1, epsilon=1.0, expected_rows=len(data),
-                constants=public, device=str(device), out=Path(folder) / "out", progress=False,
-                **settings,
+                frame, target="target", positive=1, epsilon=1.0,
+                public=Public(rows=len(data), constants=public), out=Path(folder) / "out",
+                machine=Machine(device=str(device), progress=False), **settings,
             )  # fmt: skip
         release.summary()
         return torch.cat([one.flatten() for one in release.latents.values()])
@@ -408,13 +409,10 @@ def cases(small: bool) -> dict[str, Case]:
     scores = bdpvi.regression.NoisyScores(rows=len(big))
     make = private_fit(Dataset(big.x[:, :1], big.y), big.y, objective, scores)
     found["fit_private, noisy scores"] = Case(make, agree=None)
-    for name, which in (("MeanField", "mean-field"), ("objective", None)):
-        ends = [-3.0] * some.x.shape[1], [3.0] * some.x.shape[1]
-        fit = PrivateLogisticRegression(classes=(0, 1), bounds=ends, guide=which, random_state=1)
-        found[f"estimator, {name}"] = Case(estimated(fit, some, some.y))
-    recipe = bdpvi.tables.Recipe(model=objective, route=route)
-    found["private, DPVI"] = Case(from_a_table(many, settings=recipe), None)
-    found["private, guide"] = Case(from_a_table(many, guide=guides.MeanField), None)
+    ends = [-3.0] * some.x.shape[1], [3.0] * some.x.shape[1]
+    fit = PrivateLogisticRegression(classes=(0, 1), bounds=ends, random_state=1)
+    found["estimator, objective"] = Case(estimated(fit, some, some.y))
+    found["private, intervals"] = Case(from_a_table(many, intervals=True), None)
     found["synthesize"] = Case(synthesized(some))
     found["federated"] = Case(federated(some))
     found["federated, noise shares"] = Case(federated(some, noise_shares=2))

@@ -8,7 +8,7 @@
 ``coverage``: 95 % intervals of noisy scores over simulated tables; the truth is the model's best
 fit to 2,000,000 records. ``measured``: tables of numbers and categories with rare levels (each .6
 times as frequent as the one before), by noisy scores, by DPVI, and by the route that
-:func:`bdpvi.tables.recommended.for_intervals` takes. Strong coefficients are those whose estimate
+:class:`bdpvi.tables.inference.Intervals` takes. Strong coefficients are those whose estimate
 without privacy is over 4 standard errors from 0. ``exports``: files of a hospital
 (``benchmarks/hospital.py``), with declared types, by :func:`bdpvi.private`; the truth is that of
 four slopes. ``levels``: two numbers and a category with rare levels by :func:`bdpvi.private` with
@@ -45,6 +45,7 @@ from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.records import Held
 from bdpvi.datasets.table import Table as Tables
 from bdpvi.models.poisson import PoissonScores
 from bdpvi.noise.keys import Key
@@ -53,6 +54,7 @@ from bdpvi.regression import NoisyScores
 from bdpvi.regression.score_posterior import NormalPrior
 from bdpvi.regression.score_release import ScorePlan, measure
 from bdpvi.releases.estimate import BASE, LEFT_OUT, POOLED
+from bdpvi.tables import Public, Unit
 from bdpvi.tables.inference import Intervals
 
 Table = Callable[[int, int], tuple[Tensor, Tensor]]
@@ -150,7 +152,7 @@ def coverage(tables: int) -> None:
                     distance = math.sqrt(largest_variance(epsilon, 1e-5))
                     plan = ScorePlan.of(families[name], k, distance, rows)
                     prior = NormalPrior(torch.zeros(k).double(), torch.eye(k).double() / 25)
-                    found = measure(plan, x, y, prior, Key.of_seed(seed)).of_features()
+                    found = measure(plan, Held((x, y)), prior, Key.of_seed(seed)).of_features()
                     sd = found.covariance.diagonal().sqrt()
                     usual, error = without_privacy(kind, x, y)
                     inside.append(((found.mean - target) / sd).abs() < 1.96)
@@ -294,15 +296,13 @@ def exported(path: Path, seed: int, epsilon: float, public: bool) -> bdpvi.Relea
     frame = hospital.hospital(7500, seed)
     frame.to_csv(path, sep=";", index=False, encoding="latin-1")
     return bdpvi.private(
-        path,
+        bdpvi.Table.of(path, file=FileFormat(**hospital.FILE)),
         target=hospital.TARGET,
         positive=hospital.POSITIVE,
         epsilon=epsilon,
-        types=declared(path.parent, public),
+        public=Public(types=declared(path.parent, public)),
         intervals=True,
-        one_row_per_person=True,
-        progress=False,
-        **hospital.FILE,
+        unit=Unit(),
     )
 
 
@@ -395,8 +395,8 @@ def levels(tables: int, shapes: list[str], epsilons: list[float]) -> None:
             for name, more in (("private", kinds), ("public", {"constants": constants_of(known)})):
                 found = []
                 for seed in range(tables):
-                    given: dict[str, Any] = {"target": "sick", "positive": "yes", **more}
-                    given |= {"epsilon": epsilon, "intervals": True, "progress": False}
+                    given: dict[str, Any] = {"target": "sick", "positive": "yes"}
+                    given |= {"epsilon": epsilon, "intervals": True, "public": Public(**more)}
                     release = bdpvi.private(a_ward(shape, seed), **given)
                     found.append(of_wards(release, WARDS[shape]))
                 hits = torch.tensor([one for each, _, _ in found for one in each]).double()

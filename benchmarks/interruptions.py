@@ -39,18 +39,13 @@ TRIED = {"command", "points", "kills", "full disks", "ended before"}
 
 RELEASES = ("draws", "release")
 """Charges of samples: draws from a fit, what was solved for, or counts."""
-WANTED = {"fit": (0, 0), "release": (1, 0), "private": (1, 2), "synthesize": (1, 0)}
+WANTED = {"private": (1, 2), "synthesize": (1, 0)}
 """Releases and purchases that each command charges."""
 
 
 def command(kind: str, folder: Path) -> list[str]:
     table = ["--data", str(folder.parent / "patients.csv"), "--target", "sick"]
     table += ["--ledger", str(folder / "people.jsonl")]
-    if kind == "fit":
-        return ["fit", *table, "--records", "5", "--out", str(folder / "fit"), "--quiet"]
-    if kind == "release":
-        fit, out = str(folder / "fit"), str(folder / "release.json")
-        return ["release", fit, "--epsilon", "0.5", "--out", out]
     if kind == "synthesize":
         given = ["--one-row-per-person", "--epsilon", "1", "--out", str(folder / "shared")]
         return [kind, *table, *given, "--quiet"]
@@ -183,13 +178,8 @@ def main() -> None:
         root = Path(place)
         frame = pd.DataFrame({"age": age, "dose": rng.normal(size=1500)})
         frame.assign(sick=np.where(sick, "yes", "no")).to_csv(root / "patients.csv", index=False)
-        made = root / "made"
-        made.mkdir()
-        assert child("fit", made, None)[0] == 0
-        made = made.rename(root / "start")  # so that each copy has a ledger of its own
         for kind in WANTED:
-            start = made if kind == "release" else None
-            work = fresh(root, start)
+            work = fresh(root)
             code, points = child(kind, work, None)
             assert code == 0, (kind, code)
             turns = max(1, -(-given.kills // (len(WANTED) * points)))
@@ -200,7 +190,7 @@ def main() -> None:
             for number, at in enumerate(tried):
                 full = number % 5 == 4
                 found["full disks" if full else "kills"] += 1
-                attempt(kind, fresh(root, start), at, full, found)
+                attempt(kind, fresh(root), at, full, found)
             rows.append({"command": kind, "points": points, **found})
             print(json.dumps(rows[-1]), flush=True)
     wrong = [
@@ -213,14 +203,11 @@ def main() -> None:
     sys.exit(bool(wrong))
 
 
-def fresh(root: Path, start: Path | None) -> Path:
+def fresh(root: Path) -> Path:
     """Return a folder to work in, as it was at first."""
     work = root / "work"
     shutil.rmtree(work, ignore_errors=True)
-    if start is None:
-        work.mkdir()
-    else:
-        shutil.copytree(start, work)
+    work.mkdir()
     return work
 
 

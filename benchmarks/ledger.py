@@ -24,7 +24,7 @@ from torch import nn
 import bdpvi
 from bdpvi._ground.chain import chained, save
 from bdpvi.guides import MeanField
-from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
+from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 
@@ -37,7 +37,7 @@ NOISE = 1e5
 def entry(of: str, number: int, equal: bool) -> Entry:
     """Return a release before."""
     scale = 1.0 if equal else 1 + number / 20_000
-    made = Charge(1, 1e8 * scale, TemperatureOrigin.CONSTANTS)
+    made = Charge(1, 1e8 * scale)
     return Entry(
         kind="draws", of=of, charge=made, events=(SampledGaussian(noise_multiplier=NOISE * scale),)
     )
@@ -64,8 +64,9 @@ def rows(path: Path, count: int, equal: bool, own: bool) -> dict[str, float]:
     """Return what takes how long after so many charges, by the fit itself or by another."""
     data = table()
     save(path, Ledger().content())
-    recipe = bdpvi.recommended(1.0, guide=MeanField)
-    fit = recipe.fit(data, ledger=Ledger(path), progress=False)
+    model = bdpvi.BayesianLogisticRegression(clip=1.0, prior_scale=0.16, limit=2.0, intercept=True)
+    guide = MeanField(model, noise_scale=0.1)
+    fit = bdpvi.fit(model, guide, data, ledger=Ledger(path), progress=False)
     of = fit.kept.name if own else "another"
     lines = ({"charge": entry(of, number, equal).to_dict()} for number in range(count))
     save(path, chained(Ledger(path).book().header, *lines))

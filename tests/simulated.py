@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from bdpvi import Dataset, Fit
+import bdpvi
+from bdpvi import BayesianLogisticRegression, Dataset, Fit
 from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.runs import Run
-from bdpvi.tables import files
+from bdpvi.guides import GaussianGuide, MeanField
 
 
 def logistic_data(records: int, features: int, seed: int = 0) -> Dataset:
@@ -21,13 +21,6 @@ def logistic_data(records: int, features: int, seed: int = 0) -> Dataset:
     logits = x @ torch.linspace(-1, 1, features, dtype=torch.float64)
     y = torch.rand(records, generator=generator, dtype=torch.float64) < torch.sigmoid(logits)
     return Dataset(x, y.double())
-
-
-def load(folder: Path) -> Fit:
-    """Return the fit of a guide in a folder."""
-    found = files.load(folder)
-    assert isinstance(found, Fit)
-    return found
 
 
 def single(several: Callable[..., tuple[Outcome, ...]]) -> Callable[..., Outcome]:
@@ -41,3 +34,13 @@ def single(several: Callable[..., tuple[Outcome, ...]]) -> Callable[..., Outcome
         return outcome
 
     return one
+
+
+GUIDED = BayesianLogisticRegression(clip=1.0, prior_scale=0.16, limit=2.0, intercept=True)
+"""Logistic regression whose clip bounds a record's influence."""
+
+
+def guided(data: Dataset, kind: type[GaussianGuide] = MeanField, **given: Any) -> Fit:
+    """Return a fit of a guide with public noise of a tenth, which has a worst case."""
+    guide = kind(GUIDED, noise_scale=0.1)
+    return bdpvi.fit(GUIDED, guide, data, progress=False, **given)

@@ -96,9 +96,3 @@ def test_every_route_sees_the_same_design() -> None:
 def test_bad_arguments(argument: str, value: object) -> None:
     with pytest.raises(ValueError, match=argument):
         BayesianLogisticRegression.unweighted(**{argument: value})
-
-
-def test_a_group_with_a_feature_that_is_not_there() -> None:
-    model = BayesianLogisticRegression.unweighted(correlation=0.5, groups=((2, 4),))
-    with pytest.raises(ValueError, match="groups has column 4 of 4 features"):
-        model.design(X)

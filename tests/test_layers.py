@@ -67,10 +67,9 @@ def ours(modules: set[str]) -> set[str]:
 
 
 def test_settings_are_known_before_what_fits_is_loaded() -> None:
-    own = ours(loaded("bdpvi.recommended(1.0)"))
-    assert "bdpvi.tables.recommended" in own
-    assert len(own) <= 93
-    assert not own & {"bdpvi.bayesian.fit", "bdpvi.bayesian.accounting.accountant"}
+    own = ours(loaded("bdpvi.tables.Request(target='sick', positive='yes', epsilon=1.0)"))
+    assert "bdpvi.tables.request" in own
+    assert len(own) <= 12
 
 
 USED = """

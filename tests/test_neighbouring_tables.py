@@ -12,13 +12,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from simulated import logistic_data
+from simulated import guided, logistic_data
 
 import bdpvi
 from bdpvi import Coupled, Dataset, Optimum, datasets
@@ -31,7 +32,6 @@ from bdpvi.noise.keys import Key
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.sklearn import PrivacyLeakWarning, PrivateLogisticRegression
 from bdpvi.tables.encoded import rows_of as used
-from bdpvi.tables.pipeline import Pipeline
 
 PUBLIC = datasets.constants_of({"source": "By law.", "age": [18, 98], "sex": ["F", "M"]})
 ROWS = 600
@@ -63,7 +63,8 @@ def test_a_split_by_coins_moves_nobody_else(i: int, blank: int, missing: str) ->
 @given(st.integers(0, 49))
 def test_rows_of_one_person_have_one_coin_and_nobody_else_s_depends_on_it(i: int) -> None:
     frame = patients(50).assign(who=[f"p{row % 20}" for row in range(50)])
-    given_: dict[str, Any] = {"positive": "yes", "constants": PUBLIC, "key": "who"}
+    given_: dict[str, Any] = {"positive": "yes", "constants": PUBLIC, "unit": "who"}
+    given_["rows_per_unit"] = 3
     one = datasets.from_frame(frame, "sick", seed=Key(bytes(32)), **given_)
     other = datasets.from_frame(frame.drop(index=i), "sick", seed=Key(bytes(32)), **given_)
     for part, less in ((one.train, other.train), (one.test, other.test)):
@@ -117,7 +118,7 @@ def test_a_cell_is_read_the_same_whatever_type_pandas_takes_its_column_for(
 
     for as_read in (pd.DataFrame.infer_objects, written):
         one, other = (
-            used(as_read(table), Pipeline(target="sick", positive=1, epsilon=1.0))
+            used(as_read(table), flat.request(target="sick", positive=1, epsilon=1.0))
             for table in (frame, less)
         )
         if len(one) == 50:  # else it has no target, and is left out
@@ -130,10 +131,7 @@ def test_a_cell_is_read_the_same_whatever_type_pandas_takes_its_column_for(
 
 
 def mean(data: Dataset) -> torch.Tensor:
-    settings = bdpvi.recommended(1.0, guide=MeanField)
-    fitted = settings.fit_guide(data, neighbours=Optimum(Remove(0)), progress=False)
-    assert settings.noise_scale is not None
-    shift: torch.Tensor = fitted.posterior.mean / settings.noise_scale
+    shift: torch.Tensor = guided(data, neighbours=Optimum(Remove(0))).posterior.mean / 0.1
     return shift
 
 
@@ -232,7 +230,7 @@ def test_a_client_s_batches_are_coins_of_its_records(i: int) -> None:
 def test_a_seed_makes_an_experiment_that_is_not_saved(tmp_path: Path) -> None:
     model = bdpvi.BayesianLogisticRegression(clip=0.3)
     split = datasets.from_frame(patients(), "sick", positive="yes", seed=0)
-    chosen = bdpvi.recommended(1.0, guide=MeanField).fit(split.train, progress=False)
+    chosen = guided(split.train)
     batches = bdpvi.fit(
         model,
         MeanField(model),
@@ -255,7 +253,7 @@ def test_a_seed_makes_an_experiment_that_is_not_saved(tmp_path: Path) -> None:
         progress=False,
     )
     assert not whole.experiment
-    published = bdpvi.recommended(1.0).fit(datasets.load_breast_cancer().train, progress=False)
-    receipt = bdpvi.release(published, epsilon=1.0).receipt
+    plain = bdpvi.BayesianLogisticRegression.unweighted(intercept=True)
+    receipt = bdpvi.fit_private(plain, datasets.load_breast_cancer().train, epsilon=1.0).receipt
     assert not receipt.experiment
     assert "D is only the training part of a published table" in receipt.meaning

@@ -191,50 +191,6 @@ def test_densities_of_hidden_variables_are_sums_and_integrals() -> None:
     assert found == pytest.approx(normal.logpdf(y))
 
 
-def test_baselines_are_maxima_of_the_likelihood() -> None:
-    """In closed form, or as scipy finds them."""
-    train, test = group_effects.simulated(500, 0), group_effects.simulated(300, 1)
-    shares = np.bincount(train.y.long(), minlength=2) / 500
-    expected = float(np.log(shares)[test.y.long()].mean())
-    assert group_effects.baseline(train, test) == pytest.approx(expected, rel=1e-4)
-    for example in (spline, two_layers, gaussian_process):
-        train, test = example.simulated(500, 0), example.simulated(300, 1)
-        normal = stats.norm(*stats.norm.fit(train.y.numpy()))
-        assert example.baseline(train, test) == pytest.approx(
-            float(normal.logpdf(test.y).mean()), rel=1e-4
-        )
-    train, test = robust.simulated(500, 0), robust.simulated(300, 1)
-    student = stats.t(*stats.t.fit(train.y.double().numpy()))
-    assert robust.baseline(train, test) == pytest.approx(
-        float(student.logpdf(test.y).mean()), rel=1e-3
-    )
-    train, test = survival.simulated(500, 0), survival.simulated(300, 1)
-    died = (train.y < train.x[:, 4]).numpy()
-    times = train.y.double().numpy()
-    both = stats.CensoredData(uncensored=times[died], right=times[~died])
-    weibull = stats.weibull_min(*stats.weibull_min.fit(both, floc=0))
-    y, seen = test.y.numpy(), (test.y < test.x[:, 4]).numpy()
-    expected = float(np.where(seen, weibull.logpdf(y), weibull.logsf(y)).mean())
-    assert survival.baseline(train, test) == pytest.approx(expected, rel=1e-3)
-
-
-def test_records_of_a_batch_count_as_often_as_there_are_records() -> None:
-    """A batch of half of the records, repeated, is all of them."""
-    data = factors.simulated(10, 0)
-    model, _ = factors.fresh()
-    latents = {"loadings": factors.LOADINGS.T, "noise": factors.NOISE, "z": torch.ones(10, 2)}
-
-    def total(data: Dataset, factor: float, z: Tensor) -> float:
-        with _example.Subsampled(factor):
-            run = poutine.condition(model, data={**latents, "z": z})
-            return float(poutine.trace(run).get_trace(data.x, data.y).log_prob_sum())
-
-    half = data.select(torch.arange(5))
-    twice = Dataset(half.x.repeat(2, 1), half.y.repeat(2, 1))
-    expected = total(twice, 1.0, latents["z"])
-    assert total(half, 2.0, latents["z"][:5]) == pytest.approx(expected, rel=1e-6)
-
-
 @pytest.mark.whole
 def test_an_example_prints_its_share_and_draws_its_figure(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -6,9 +6,11 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pyro
@@ -86,13 +88,17 @@ def fitted(model: Any = BOUNDED, guide: Any = guides.MeanField, **more: Any) -> 
 
 def private(table: Any = FRAME, **more: Any) -> Any:
     given = {"target": "sick", "positive": "yes", "epsilon": 1.0, "progress": False, **more}
-    return bdpvi.private(table, **given)
+    return flat.private(table, **given)
 
 
 def resumed(**other: Any) -> tuple[Any, Any]:
     """Return how a state meets another run, and its own."""
     state = trained().state_dict()
-    return tuple(lambda o=o: network(**o).load_state_dict(state) for o in (other, {}))  # type: ignore[misc]
+
+    def load(**given: Any) -> None:
+        network(**given).load_state_dict(state)
+
+    return partial(load, **other), load
 
 
 def forked(made: Any) -> tuple[Any, Any]:

@@ -17,8 +17,6 @@ READ = ("tutorial", "how-to", "explanation", "studies")
 LOOKED_UP = ("terms.md", "errata.md", "from-other-libraries.md")
 """Folders whose pages are read from top to bottom, and pages in them that are not."""
 OUTPUTS = sorted((ROOT / "docs" / "benchmarks").glob("*.txt"))
-FOLDER = re.compile(r"""(?:^|[\s='"(`])(?:/\w|~[/\w]|\.\./|[A-Z]:[\\/])""")
-"""How a folder of one machine begins: at its root, at home, or above the repository."""
 
 
 def test_pages_that_are_read_are_short() -> None:
@@ -28,24 +26,6 @@ def test_pages_that_are_read_are_short() -> None:
     assert len(some) > 25
     words = {str(one): len(one.read_text(encoding="utf-8").split()) for one in some}
     assert {page: count for page, count in words.items() if count >= 1200} == {}
-
-
-def commands(page: Path) -> list[str]:
-    """Return a file's lines that may be a command: all of an output, of a page the indented."""
-    lines = page.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if page in OUTPUTS or line.startswith("    ")]
-
-
-def test_outputs_and_commands_name_no_folder_of_one_machine() -> None:
-    assert FOLDER.search("python x.py --peer /tmp/d3p/bin/python")
-    assert FOLDER.search("python x.py --data=~/tables")
-    assert FOLDER.search("python x.py --data ../tables")
-    pages = [ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "reproduction.md"]
-    named = [
-        (page.name, line) for page in [*OUTPUTS, *pages] for line in commands(page)
-        if FOLDER.search(line)
-    ]  # fmt: skip
-    assert named == []
 
 
 def test_make_help_lists_every_target() -> None:

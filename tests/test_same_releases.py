@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import flat
 import pandas as pd
 import pytest
 import torch
@@ -94,7 +95,7 @@ def private(**options: Any) -> dict[str, Any]:
     table = patients(3000).drop(columns="visits" if options["target"] == "sick" else "sick")
     with tempfile.TemporaryDirectory() as folder:
         out, ledger = Path(folder) / "shared", Path(folder) / "ledger.jsonl"
-        made = bdpvi.private(table, out=out, ledger=ledger, **options)
+        made = flat.private(table, out=out, ledger=ledger, **options)
         read = bdpvi.load_release(out / "release.json")
         book = bdpvi.Ledger.at(ledger)
         total, kinds = book.worst_case(1e-5), [one.kind for one in book.entries()]
@@ -150,7 +151,6 @@ ANSWERS: dict[str, Callable[[], dict[str, Any]]] = {
     "private, public constants": lambda: private(constants=PUBLIC),
     "private, declared rows": lambda: private(constants=PUBLIC, expected_rows=3000, draws=2),
     "private, intervals": lambda: private(constants=PUBLIC, intervals=True),
-    "private, guide": lambda: private(constants=PUBLIC, guide=MeanField),
     "private, linear": lambda: private(constants=PUBLIC, model=LINEAR, target="visits"),
     "private, poisson": lambda: private(constants=PUBLIC, model=POISSON, target="visits"),
     "objective perturbation": lambda: fitted(logistic(), PERTURBED(rows=600)),

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
 from simulated import logistic_data
 
-import bdpvi
 from bdpvi import (
     DPVI,
     BayesianLinearRegression,
@@ -79,7 +79,7 @@ NUMBERS = NUMBERS.assign(sick=np.where(NUMBERS["a"] > 0, "yes", "no"))
 def asked(ledger: Path, epsilon: float = 1.0, **more: Any) -> Any:
     numeric = [name for name in "abcdefgh" if name not in more.get("drop", ())]
     given = {"numeric": numeric, "budget": Budget(20.0), "ledger": ledger, **more}
-    return bdpvi.private(
+    return flat.private(
         NUMBERS, target="sick", positive="yes", epsilon=epsilon, progress=False, **given
     )
 

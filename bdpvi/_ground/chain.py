@@ -101,7 +101,7 @@ class Head:
             raise ValueError(
                 f"{path} has lost lines: {len(chain.hashes)} of {self.count} can be verified. Its "
                 "end was cut off, or it was replaced by an old copy. Restore the newest copy; if "
-                f"it is lost, `bdpvi ledger repair {path}` says what it costs to continue"
+                f"it is lost, `bdpvi account {path} --repair` says what it costs to continue"
             )
 
 
@@ -222,7 +222,7 @@ def read(path: Path) -> bytes:
     except FileNotFoundError:
         raise ValueError(
             f"{path} is missing, so the releases of this table are unknown: restore the newest "
-            f"copy; if it is lost, `bdpvi ledger repair {path}` says what it costs to continue"
+            f"copy; if it is lost, `bdpvi account {path} --repair` says what it costs to continue"
         ) from None
 
 

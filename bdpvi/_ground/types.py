@@ -62,6 +62,34 @@ class Budget:
         validate.probability("delta", self.delta)
 
 
+@dataclass(frozen=True)
+class Unit:
+    """Whom ε protects: every person with all their rows, or everybody by the one row they have.
+
+    Args:
+        column: Column that identifies persons: the guarantee then covers all rows of a person. It
+            is not a feature. Without it every person has one row, so that ε for a row is ε for a
+            person.
+        rows: Most rows used of each person: the first ones, or for synthetic tables in memory a
+            secret random choice. The noise grows with it.
+        other_people: Nobody in this table is in one of another account, although it shares rows
+            with it. The receipt says so.
+
+    >>> Unit("patient", rows=3), Unit()
+    (Unit(column='patient', rows=3, other_people=False), Unit(column='', rows=1, \
+other_people=False))
+    """
+
+    column: str = ""
+    rows: int = 1
+    other_people: bool = False
+
+    def __post_init__(self) -> None:
+        validate.positive_int("rows_per_unit", self.rows)
+        if self.rows != 1 and not self.column:
+            raise ValueError(f"rows_per_unit={self.rows} needs unit=, a column of persons")
+
+
 class TooFewRecordsError(ValueError):
     """There are too few records for the request; nothing more was charged or drawn."""
 

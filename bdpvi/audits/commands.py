@@ -10,7 +10,7 @@ import typer
 
 from bdpvi._ground import outputs, store, validate
 from bdpvi.commands import options
-from bdpvi.commands.options import Delta, Json, Quiet, SplitTable, reads_table
+from bdpvi.commands.options import Delta, Json, Quiet, SplitTable, of_fields
 
 if TYPE_CHECKING:
     from bdpvi.datasets.dataset import Dataset
@@ -30,10 +30,10 @@ class AuditedTable(SplitTable):
         ),
     ] = ""
 
-    @property
-    def there(self) -> bool:
-        """Whether there may be such a table."""
-        return not self.data or super().there
+    def check(self) -> None:
+        """Refuse a table that cannot be there, if one is named."""
+        if self.data:
+            super().check()
 
 
 def records_of(table: AuditedTable, simulated: bool) -> Dataset:
@@ -54,7 +54,7 @@ def records_of(table: AuditedTable, simulated: bool) -> Dataset:
     return exact.simulated(torch.Generator().manual_seed(options.PUBLIC_SEED))
 
 
-@reads_table
+@of_fields
 def audit(
     table: AuditedTable,
     out: Annotated[

@@ -40,10 +40,9 @@ from bdpvi.privacy import worst_case
 from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
 from bdpvi.privacy.solve import root
 from bdpvi.regression.score_posterior import NormalPrior
-from bdpvi.regression.score_release import ScorePlan, measured
+from bdpvi.regression.score_release import ScorePlan, measure
 from bdpvi.regression.score_rounds import SLACK, Place, summed
 from bdpvi.synthesis.counts import count
-from bdpvi.tables.recommended import recommended
 
 Rows = tuple[Tensor, Tensor]
 _FAR = 2.0
@@ -131,15 +130,21 @@ def digest(data: Dataset) -> str:
 
 def guide(name: str, data: Dataset, epsilon: float, delta: float) -> Audit:
     """Audit the worst-case claim of a draw from a guide with public noise."""
-    begun, recipe = time.monotonic(), recommended(epsilon, delta=delta, guide=MeanField)
+    begun, spread = time.monotonic(), round(math.sqrt(0.1 * gaussian_distance(epsilon, delta)), 2)
+    model = BayesianLogisticRegression(clip=1.0, prior_scale=spread, limit=2.0, intercept=True)
+
+    def fitted(table: Dataset) -> Fit:
+        near = Optimum(Remove(0))
+        return fit(model, MeanField(model, noise_scale=0.1), table, neighbours=near, progress=False)
+
     found, claim = 0.0, 0.0
     for table in (first(data, _MOST), pulled()):
-        whole = recipe.fit_guide(table, neighbours=Optimum(Remove(0)), progress=False)
+        whole = fitted(table)
         receipt = release(whole, epsilon=epsilon, delta=delta).receipt
         claim, noise = receipt.bound.epsilon, receipt.noise_scale
         assert noise is not None
         for row in searched(table.x.shape[1]):
-            more = recipe.fit_guide(_and(table, row), neighbours=Optimum(Remove(0)), progress=False)
+            more = fitted(_and(table, row))
             moved = float((more.posterior.mean - whole.posterior.mean).norm())
             found = max(found, moved / noise)
     return Audit.exact(name, claim, gaussian_epsilon(found**2, delta), delta, begun)
@@ -155,7 +160,7 @@ def noisy_scores(name: str, data: Dataset, epsilon: float, delta: float) -> Audi
     found = 0.0
     for _ in range(_TRANSCRIPTS):
         beside = _Beside(rows, [_design(one) for one in searched(k - 1)])
-        measured(plan, beside, prior, Key.fresh())  # type: ignore[arg-type]
+        measure(plan, beside, prior, Key.fresh())  # type: ignore[arg-type]
         noise = torch.tensor(plan.multipliers(), dtype=torch.float64)
         moved = torch.tensor(beside.moved, dtype=torch.float64) / noise[:, None]
         found = max(found, float(moved.square().sum(0).max()))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from bdpvi._ground import validate
 from bdpvi.bayesian.accounting.answer import nothing
 from bdpvi.bayesian.accounting.every_group import with_groups
-from bdpvi.bayesian.accounting.kept import RecordLosses, kept
+from bdpvi.bayesian.accounting.record_losses import RecordLosses, losses_of_fit
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.table import TableCost
 from bdpvi.bayesian.accounting.table import total as of_table
@@ -90,7 +90,7 @@ def keep_again(fit: Fit) -> None:
     taus = {one.temperature for one in own(fit)}
     try:
         if taus:
-            kept(fit.ledger, fit.kept.name, *taus)
+            losses_of_fit(fit.ledger, fit.kept.name, *taus)
     except ValueError:
         with suppress(OSError), fit.ledger.locked():  # a reader without write access may still ask
             losses_of(fit).keep(fit.ledger, fit.kept.name)
@@ -98,7 +98,7 @@ def keep_again(fit: Fit) -> None:
 
 def priced(fit: Fit, charge: Charge) -> tuple[Event, ...] | None:
     """Return the worst-case events of draws, from public numbers only; None without any."""
-    if charge.from_data or not bounded(fit):
+    if not bounded(fit):
         return None
     if influence := of_any(fit):
         k, tau = charge.draws, charge.temperature
@@ -187,8 +187,6 @@ def without_worst_case(fit: Fit) -> str:
         return (
             "the influence of a record is not bounded: this needs a clip or weights, and Optimum()"
         )
-    if any(charge.from_data for charge in fit.ledger.charges()):
-        return "an earlier release had a temperature that was found from the data"
     if fit.ledger.book().events is None:
         return "an earlier release from this table has none"
     return ""

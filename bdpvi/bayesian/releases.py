@@ -12,8 +12,7 @@ from bdpvi._ground.host import on_host
 from bdpvi.bayesian import guarantees
 from bdpvi.bayesian.accounting.every_group import shares_of
 from bdpvi.bayesian.accounting.settings import Accounting
-from bdpvi.bayesian.asked import SOLVED, Asked, check_solved
-from bdpvi.bayesian.drawing import DrawSamples, cost_with, drawn, unpack
+from bdpvi.bayesian.drawing import Asked, DrawSamples, cost_with, drawn, unpack
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.guarantees import Guarantee
 from bdpvi.bayesian.pricing import priced
@@ -23,19 +22,13 @@ from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.entry import Charge
 from bdpvi.releases import receipts
 from bdpvi.releases.account import OTHERS
-from bdpvi.releases.refitted import Refitted
 from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Transaction
 
-_NO_GROUPS = (
-    "releases that are solved again for every ε have a worst case, which holds for every group; "
-    "draws from guides.Laplace have a bound for groups"
-)
-
 
 def release(
-    fit: Fit | Refitted,
-    draws: int | Charge | None = None,
+    fit: Fit,
+    draws: int | None = None,
     *,
     temperature: float | None = None,
     epsilon: float | None = None,
@@ -46,20 +39,16 @@ def release(
 ) -> Release:
     """Charge ``draws`` posterior samples, then draw them from N(μ, τS) and round them.
 
-    For rows that are :class:`~bdpvi.tables.Prepared` it fits once for each draw instead: for an
-    ``epsilon``, under a worst-case guarantee, without a temperature.
-
     Args:
         fit: the fit to draw from.
-        draws: number of samples k, by default 1 or the route's; or the result of
-            :func:`calibrate`, which includes the temperature.
-        temperature: τ; higher costs less and predicts worse. A number counts as public: do not
-            choose it by looking at the records' costs. After a temperature was computed from the
-            data, every number counts as computed from them. S is the guide's covariance, or its
-            replacement by a ridge or a noise scale. 1 if neither this nor ``epsilon`` is given.
+        draws: number of samples k, by default 1.
+        temperature: τ; higher costs less and predicts worse. It is public: do not choose it by
+            looking at the records' costs. S is the guide's covariance, or its replacement by a
+            ridge or a noise scale. 1 if neither this nor ``epsilon`` is given.
         epsilon: the target ε: a limit on everything spent on the table, this release included.
-            :func:`calibrate` finds the temperature; for a Bayesian guarantee it is 1 or planned
-            from a declared N. A given temperature is kept. A release beyond ε is refused, and so is
+            For a worst case the temperature follows from it: the smallest that keeps ε within it,
+            from public numbers. For a Bayesian guarantee it is 1 or planned from a declared N, for
+            typical records 1. A given temperature is kept. A release beyond ε is refused, and so is
             a Bayesian one that is not certified.
         guarantee: by default the first of these that the fit can give:
             :class:`~bdpvi.bayesian.guarantees.WorstCaseDP` at the optimum of a model with bounded
@@ -67,8 +56,8 @@ def release(
             the cost of any conceivable record has a range, as with :class:`bdpvi.guides.Laplace`;
             :class:`~bdpvi.bayesian.guarantees.TypicalRecord` for any other model and guide. After
             a release without a worst case it must be given. Draws from ``guides.Laplace`` also have
-            a worst case, unless the records decide whether there is a release: by its temperature,
-            or by a Bayesian ε that is checked against ``epsilon`` or a budget.
+            a worst case, unless the records decide whether there is a release, by a Bayesian ε that
+            is checked against ``epsilon`` or a budget.
         delta: δ of the reported cost.
         accounting: how a Bayesian ε is computed; by default as in the fit.
         generator: for repeatable experiments. Whoever guesses its seed knows the noise, so the
@@ -105,20 +94,8 @@ def release(
 
 
 @on_host
-def carried_out(fit: Fit | Refitted, asked: Asked) -> Release:
+def carried_out(fit: Fit, asked: Asked) -> Release:
     """Return the result of :func:`release`, possibly as a step of a work."""
-    if not isinstance(fit, Fit):
-        check_solved(asked)
-        assert asked.epsilon is not None
-        assert not isinstance(asked.draws, Charge)
-        with log.step("release"):
-            return fit.release(
-                asked.draws,
-                epsilon=asked.epsilon,
-                delta=asked.delta,
-                generator=asked.generator,
-                work=asked.work,
-            )
     with log.step("release"):
         receipts.check(fit.kept.folder, fit.ledger)
         work = asked.work or work_of(fit, Key.fresh())
@@ -132,7 +109,7 @@ def carried_out(fit: Fit | Refitted, asked: Asked) -> Release:
     return released
 
 
-def work_of(fit: Fit | Refitted, secret: Key, facts: str | None = None) -> Transaction:
+def work_of(fit: Fit, secret: Key, facts: str | None = None) -> Transaction:
     """Return the transaction of one release from a fit.
 
     Args:
@@ -140,15 +117,13 @@ def work_of(fit: Fit | Refitted, secret: Key, facts: str | None = None) -> Trans
         secret: secret of this release only.
         facts: what the secret was made for and is stored with; None if it is not stored.
     """
-    name, kept, what = fit.kept.name, facts is not None, "release from a fit"
-    if not isinstance(fit, Fit):
-        name, what = f"{name}-{secret.work}", "release"
-    return Transaction(fit.ledger, secret, facts or "", name, kept=kept, what=what)
+    kept, what = facts is not None, "release from a fit"
+    return Transaction(fit.ledger, secret, facts or "", fit.kept.name, kept=kept, what=what)
 
 
 @on_host
 def cost(
-    fit: Fit | Refitted,
+    fit: Fit,
     *,
     delta: float = 1e-5,
     planned: Charge | None = None,
@@ -178,16 +153,8 @@ def cost(
     """
     validate.probability("delta", delta)
     shares = shares_of(for_groups_of)
-    if not isinstance(fit, Fit):
-        if shares:
-            raise ValueError(f"for_groups_of={for_groups_of}: {_NO_GROUPS}")
-        if planned is not None:
-            raise ValueError(f"planned={planned}: {SOLVED}")
-        with log.step("accounting"):
-            return fit.of_records(delta)
-    given = None if planned is None else fit.ledger.as_it_is(planned)
-    found = cost_with(fit, delta, given, accounting, shares=shares)
-    whole = fit.ledger.altogether(delta, () if given is None else priced(fit, given))
+    found = cost_with(fit, delta, planned, accounting, shares=shares)
+    whole = fit.ledger.altogether(delta, () if planned is None else priced(fit, planned))
     if shares or whole is None or found.worst_case is None or not fit.ledger.others:
         return found
     worst = whole.assuming(*found.worst_case.assumptions)
@@ -196,26 +163,18 @@ def cost(
 
 @on_host
 def preview(
-    fit: Fit | Refitted,
+    fit: Fit,
     draws: int = 1,
     *,
     temperature: float = 1.0,
-    epsilon: float | None = None,
-    delta: float = 1e-5,
     generator: torch.Generator | None = None,
 ) -> dict[str, Tensor]:
     """Return samples of a simulated release, without charging: for the owner only.
 
     Args:
         fit, draws: as for :func:`release`.
-        temperature: τ of draws from a guide.
-        epsilon, delta: ε and δ of solved draws, which have no temperature.
+        temperature: τ of the draws.
         generator: for repeatable experiments.
     """
-    if not isinstance(fit, Fit):
-        check_solved(Asked(temperature=None if temperature == 1 else temperature, epsilon=epsilon))
-        assert epsilon is not None
-        key = Key.fresh() if generator is None else fit.kept.use_once(generator)
-        return fit.preview(draws, epsilon=epsilon, delta=delta, key=key)
     lattice = fit.guide.lattice(temperature)
     return unpack(fit, secure.sample(fit.released, draws, temperature, generator, lattice))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bdpvi._ground import schema, validate
 from bdpvi._ground.outputs import several
-from bdpvi.bayesian.accounting import kept
+from bdpvi.bayesian.accounting import record_losses
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.inference.guide import Guide
@@ -140,7 +140,7 @@ class Numbers:
         """
         tensors, kinds = _tensors(file), about.guide.largest
         wanted = {f"parameters.{name}" for name in guide.constraints} | {"elbo", "gradient_norm"}
-        wanted |= kept.names_of(kinds, tensors)
+        wanted |= record_losses.names_of(kinds, tensors)
         if set(tensors) != wanted:
             wrong = sorted(set(tensors) ^ wanted)
             raise ValueError(
@@ -149,7 +149,9 @@ class Numbers:
         parameters = _parameters(tensors, about, guide)
         width = 2 * len(parameters["loc"]) + 1  # of pairs with proven errors, at most
         panels = tuple(
-            kept.panel_of(tensors, kind, kinds[kind], about.guide.influence.get(kind), width)
+            record_losses.panel_of(
+                tensors, kind, kinds[kind], about.guide.influence.get(kind), width
+            )
             for kind in kinds
         )
         course = [tensors[name] for name in ("elbo", "gradient_norm")]

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from bdpvi._ground import chain, schema, store, validate
 from bdpvi._ground.host import on_host
 from bdpvi.bayesian import pricing
-from bdpvi.bayesian.accounting import kept
+from bdpvi.bayesian.accounting import record_losses
 from bdpvi.bayesian.fit import Fit, Kept
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.saved import About, Numbers, OfGuide, Place
@@ -43,11 +43,6 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         path: a new folder: an old fit and its ledger are never overwritten.
         extra: any JSON that the caller needs to build model and guide again.
     """
-    if not isinstance(fit, Fit):
-        raise ValueError(
-            f"fit={type(fit).__name__}: only fits of a guide are saved, and releases by "
-            "bdpvi.save_release"
-        )
     if not store.nothing_at(Path(path)):  # a broken link counts as existing
         raise ValueError(f"path={str(path)!r} exists already; a fit is never overwritten")
     path = Path(path).resolve()
@@ -110,7 +105,7 @@ def _write(fit: Fit, folder: Path, numbers: bytes, about: bytes) -> None:
     store.write(folder / _ABOUT, about)
     fit.ledger.bind(_digest(about))
     if fit.ledger.path is None:
-        kept.keep_beside(fit.ledger, folder / _LEDGER)
+        record_losses.keep_beside(fit.ledger, folder / _LEDGER)
         chain.save(folder / _LEDGER, fit.ledger.content())
 
 
@@ -148,7 +143,7 @@ def _numbers_of(fit: Fit) -> tuple[dict[str, torch.Tensor], OfGuide]:
     """Return the tensors of a fit of a guide, and its entries in the file."""
     tensors = {f"parameters.{name}": value for name, value in fit.parameters.items()}
     tensors |= {"elbo": fit.convergence.elbo, "gradient_norm": fit.convergence.gradient_norm}
-    tensors |= kept.tensors_of(fit.panels)
+    tensors |= record_losses.tensors_of(fit.panels)
     return tensors, OfGuide(
         plan=fit.plan,
         fingerprint=fit.fingerprint,
@@ -259,7 +254,9 @@ def _about(folder: Path) -> tuple[About, Ledger]:
     try:
         bound = ledger.holds(_digest(content))
     except ValueError as error:
-        first = f"first try `bdpvi ledger repair {folder}`, as receipts there may say what is lost"
+        first = (
+            f"first try `bdpvi account {folder} --repair`, as receipts there may say what is lost"
+        )
         raise ValueError(f"{file} has a ledger that cannot be used: {error}; {first}") from error
     if not bound:
         raise ValueError(

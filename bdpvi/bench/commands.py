@@ -12,7 +12,7 @@ import typer
 
 from bdpvi._ground import outputs, store, validate
 from bdpvi.commands import options
-from bdpvi.commands.options import Delta, Device, Json, Quiet, SplitTable, reads_table
+from bdpvi.commands.options import Delta, Device, Json, Quiet, SplitTable, of_fields
 
 if TYPE_CHECKING:
     from bdpvi.bench.methods import Method
@@ -87,7 +87,7 @@ def demo(
         result.print(Console())
 
 
-@reads_table
+@of_fields
 def compare(
     table: SplitTable,
     out: Annotated[
@@ -125,7 +125,7 @@ def compare(
     from bdpvi._ground import progress
     from bdpvi._ground.host import device_of
     from bdpvi.bench import comparison, hyperparameters
-    from bdpvi.tables.files import DEFAULT
+    from bdpvi.bench.hyperparameters import DEFAULT
 
     there = device_of(device)
     named = table.name if searched or settings is not None else DEFAULT
@@ -173,7 +173,7 @@ def _shown(out: Path, delta: float, as_json: bool) -> None:
     outputs.say("Wrote " + ", ".join(map(str, files)))
 
 
-@reads_table
+@of_fields
 def tune(
     table: SplitTable,
     out: Annotated[

@@ -17,10 +17,10 @@ from bdpvi._ground import validate
 from bdpvi._ground.schema import from_json, to_json
 from bdpvi._ground.store import read_json
 from bdpvi.bench.methods import METHODS, Method
-from bdpvi.tables.files import section_of
 
 FILE = Path(__file__).with_name("hyperparameters.json")
 Entry = Mapping[str, Any]
+DEFAULT = "default"
 
 
 @dataclass(frozen=True)
@@ -110,3 +110,21 @@ def _built_at(name: str, values: Any) -> dict[float, Method]:
             raise ValueError(f"at of {name} must have ε, got {target!r}") from None
         at[epsilon] = build(name, entry)
     return at
+
+
+def section_of(content: Any, data: str, path: Path) -> tuple[str, Mapping[str, Any]]:
+    """Return the part of a file of hyper-parameters for one table, and its name.
+
+    Raises:
+        ValueError: if the file is not a file of hyper-parameters.
+    """
+    known = data if data in content else DEFAULT
+    if known not in content:
+        raise ValueError(f"{path} has neither {data!r} nor {DEFAULT!r}")
+    section = content[known]
+    if not isinstance(section, dict) or not {"methods", "chosen"} <= section.keys():
+        raise ValueError(f"{path}: {known!r} lacks methods or chosen")
+    for name in ("methods", "chosen", "at"):
+        if not isinstance(part := section.get(name, {}), dict):
+            raise ValueError(f"{path}: {name} of {known!r} must be an object, got {part!r}")
+    return known, section

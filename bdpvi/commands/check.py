@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bdpvi._ground import outputs, store
-from bdpvi.commands.engine import Dask, Workers, engine
+from bdpvi.commands.engine import WorkerOptions
 from bdpvi.commands.options import (
-    Categorical,
+    WORDS,
+    ColumnOptions,
     Data,
     Delta,
-    Drop,
     Json,
     LedgerFile,
-    Numeric,
-    OneRowPerPerson,
-    RowsPerUnit,
-    TableOption,
-    Unit,
+    UnitOptions,
     declared,
+    of_fields,
 )
 
 if TYPE_CHECKING:
@@ -34,29 +31,24 @@ Yes = Annotated[
 ]
 
 
+@of_fields
 def check(
     data: Data,
+    columns: ColumnOptions,
+    whom: UnitOptions,
+    workers: WorkerOptions,
     target: Annotated[str, typer.Option(help="Column to predict.")] = "",
-    positive: Annotated[str, typer.Option(help="Value of the target that counts as 1.")] = "",
-    table: TableOption = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
+    positive: Annotated[str, typer.Option(help=WORDS["positive"])] = "",
     constants: Annotated[
         Path | None,
         typer.Option(help="JSON file of public bounds and categories."),
     ] = None,
-    unit: Unit = "",
-    rows_per_unit: RowsPerUnit = 1,
-    one_row_per_person: OneRowPerPerson = False,
     epsilon: Annotated[
         float | None,
         typer.Option(help="ε of all outputs, to see what it pays for."),
     ] = None,
     delta: Delta = 1e-5,
     ledger: LedgerFile = None,
-    workers: Workers = None,
-    dask: Dask = "",
     as_json: Json = False,
 ) -> None:
     """Look at a table before anything is spent: what the options read, and what they do not.
@@ -71,20 +63,23 @@ def check(
     Example: bdpvi check patients.csv --target sick --positive yes --epsilon 1
     """
     from bdpvi._ground.schema import to_json
-    from bdpvi.datasets import read_constants
     from bdpvi.tables import look
 
-    known = declared(data, table, release=False)
+    known = declared(data, columns.table, release=False)
     named = ledger or known.account
     kept = known.ledger(data, ledger) if named or "://" not in data else None
-    with engine(workers, dask) as executor:
+    with workers.machine(progress=not as_json) as machine:
         found = look(
-            data, types=known.schema, target=target, positive=positive, drop=drop or (),
-            categorical=categorical or (), numeric=numeric or (),
-            constants=None if constants is None else read_constants(constants), epsilon=epsilon,
-            delta=delta, executor=executor, progress=not as_json, **vars(known.file),
-            **known.people(unit, rows_per_unit, one_row_per_person),
-        )  # fmt: skip
+            data,
+            target=target,
+            positive=positive,
+            epsilon=epsilon,
+            delta=delta,
+            public=columns.public(known, constants),
+            unit=whom.of(known),
+            file=known.file,
+            machine=machine,
+        )
     if as_json:
         outputs.show(store.json_text({"secret": {"ledger": kept, **to_json(found)}}))
         return
@@ -102,7 +97,7 @@ def _of_account(file: Path | None) -> str:
     )
 
 
-def look_first(data: Path, file: FileFormat, *, yes: bool, quiet: bool, **options: Any) -> None:
+def look_first(data: Path, file: FileFormat, *, yes: bool, quiet: bool, **asked: Any) -> None:
     """Show the owner of a file in short what is read otherwise than it seems meant, and ask.
 
     The question is asked on a terminal, if something was found that costs the owner.
@@ -112,7 +107,7 @@ def look_first(data: Path, file: FileFormat, *, yes: bool, quiet: bool, **option
         file: how it is written.
         yes: whether to go on without a question.
         quiet: whether to say nothing if nothing was found.
-        options: further ones, as for :func:`bdpvi.tables.look`.
+        asked: as for :func:`bdpvi.tables.look`.
 
     Raises:
         typer.Abort: if the owner does not go on.
@@ -125,7 +120,7 @@ def look_first(data: Path, file: FileFormat, *, yes: bool, quiet: bool, **option
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of reading come when the command itself reads
-        found = look(data, **options, **vars(file))
+        found = look(data, **asked, file=file)
     warnings.simplefilter("ignore", ReadingWarning)
     if found.findings or not quiet:
         outputs.say(*found.short, error=bool(found.findings))

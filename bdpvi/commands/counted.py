@@ -1,98 +1,309 @@
-"""The work of ``bdpvi synthesize``: begun, charged and counted, or gone on with."""
+"""The work of ``bdpvi synthesize``: a table looked at, charged and counted, or gone on with."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bdpvi._ground import store
 from bdpvi.commands import quality
+from bdpvi.commands.check import look_first
+from bdpvi.commands.engine import WorkerOptions
+from bdpvi.commands.options import ColumnOptions, LedgerOptions, UnitOptions, declared, remaining
+from bdpvi.commands.quality import ReportOptions
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from bdpvi.commands.synthesize import CountOptions, SampleOptions
     from bdpvi.datasets.formats import FileFormat
+    from bdpvi.datasets.identity import Identity
     from bdpvi.datasets.records import Records, Spread
+    from bdpvi.datasets.table import Table
     from bdpvi.privacy.ledger import Ledger
-    from bdpvi.releases.intent import Begun
+    from bdpvi.privacy.places import Places
+    from bdpvi.releases.table_file import TableFile
     from bdpvi.releases.transaction import Transaction
     from bdpvi.synthesis import Synthetic
     from bdpvi.synthesis.order import Order
+    from bdpvi.tables import Machine, Unit
+
+COUNTS = "synthetic.json"
 
 
-def counted_bytes(
-    table: pd.DataFrame | Spread[pd.DataFrame],
-    order: Order,
-    work: Transaction,
-    file: FileFormat,
-    said: Mapping[str, object],
-    held: tuple[Path, float] | None,
-) -> bytes:
-    """Return the noisy counts of a table as bytes.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Counting:
+    """A table, and what is counted of it.
 
-    Args:
-        table: the rows, in memory, or in blocks and looked at.
-        order: the release.
-        work: the transaction.
-        file: how the file is written.
-        said: the owner's declarations about the table.
-        held: folder for the numbers of the rows held out for the report, and their fraction.
+    Attributes:
+        data, table: where it is, and the rows.
+        out: where the shared folder will be, as it was given.
+        counts, columns, kept: the options.
+        known: what its public file declares.
+        said, unit: whom ε protects.
+        folder: the secret folder, as it was given.
+        where: the places of the work.
+        used: the rows in memory that are used; None of a table in blocks.
+        identity: whose rows they are.
     """
-    from bdpvi.datasets.records import Held, Spread
-    from bdpvi.privacy.assumptions import Assumption
-    from bdpvi.synthesis.order import counted
-    from bdpvi.synthesis.released import Synthesis, as_read
-    from bdpvi.synthesis.source import look
 
-    def made_of(rows: Records[pd.DataFrame]) -> Synthetic:
-        if isinstance(rows, Held):
-            look(rows, order)
-        return as_read(work.perform(Synthesis(rows, order)), file, **said)
+    data: str
+    table: Table
+    out: Path
+    counts: CountOptions
+    columns: ColumnOptions
+    kept: LedgerOptions
+    known: TableFile
+    said: dict[str, Any]
+    unit: Unit | None
+    folder: Path
+    where: Places
+    blocks: bool
+    used: pd.DataFrame | None = None
+    identity: Identity | None = None
 
-    if isinstance(table, Spread) or held is None:
-        return made_of(table if isinstance(table, Spread) else Held(table)).to_bytes()
-    (folder, fraction), settings, split = held, order.settings, work.secret.child("held out")
-    both = quality.kept_out(table, fraction, split, settings.unit, order.person)
-    made = made_of(Held(both[0]))
-    made = replace(made, receipt=made.receipt.assuming(Assumption.SECRET_SPLIT))
-    key = work.charge(Synthesis(Held(both[0]), order))[1]  # charged already, not again
-    quality.keep(folder, *(counted(one, settings, key, person=order.person) for one in both))
-    return made.to_bytes()
+    @classmethod
+    def of(
+        cls,
+        data: str,
+        out: Path,
+        counts: CountOptions,
+        columns: ColumnOptions,
+        whom: UnitOptions,
+        kept: LedgerOptions,
+        workers: WorkerOptions,
+    ) -> Counting:
+        """Return the work; of the table the header is read."""
+        from bdpvi.datasets.table import Table, in_blocks
+        from bdpvi.privacy.places import Places
+        from bdpvi.releases import persons
+        from bdpvi.releases.intent import NAME, output_of
+        from bdpvi.tables.private import places
 
+        known = declared(data, columns.table, release=False).public(counts.from_data)
+        said = known.people(whom.unit, whom.rows_per_unit, whom.one_row_per_person)
+        persons.check_said(data, **said)
+        folder = places(out, kept.secret)[1]
+        where = Places.of(
+            out=out,
+            secret=folder,
+            ledger=known.ledger(data, kept.ledger),
+            shared=out,
+            output=output_of(folder / NAME),
+        )
+        return cls(
+            data=data,
+            table=Table.of(data, file=known.file),
+            out=out,
+            counts=counts,
+            columns=columns,
+            kept=kept,
+            known=known,
+            said=said,
+            unit=whom.of(known),
+            folder=folder,
+            where=where,
+            blocks=in_blocks(data) or workers.given,
+        )
 
-@contextmanager
-def begun(
-    folder: Path, table: str, people: Ledger, options: str, price: Mapping[str, float]
-) -> Iterator[Begun]:
-    """Hold the secret folder, and yield its work for this table, by its digest, and these options.
+    @property
+    def file(self) -> FileFormat:
+        """How the table is written."""
+        return self.known.file
 
-    Any error reports what was charged and how to resume. If nothing was charged, nothing is left.
-    """
-    from bdpvi._ground.validate import why
-    from bdpvi.releases import intent
+    @property
+    def header(self) -> list[str]:
+        """The columns that are used."""
+        if self.used is not None:
+            return list(self.used.columns)
+        return remaining(list(self.table.header), self.columns.drop or ())
 
-    digest = hashlib.sha256(options.encode()).hexdigest()
-    with store.held(folder):
-        file = folder / intent.NAME
-        work = intent.begun(file, table=table, options=digest, charge=price, ledger=people.path)
-        try:
-            yield work
-        except BaseException as error:
-            words = (
-                f"ε was charged to {people.path}; the same command continues from {folder}/ "
-                "(secret) without a second charge"
+    @property
+    def price(self) -> dict[str, float]:
+        """ε and δ."""
+        return {"epsilon": self.counts.epsilon, "delta": self.counts.delta}
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The arguments of the order, but for the header."""
+        from bdpvi.datasets.schema import in_file
+        from bdpvi.synthesis import Counts
+
+        header = remaining(list(self.table.header), self.columns.drop or ())
+        return {
+            "schema": in_file(self.known.schema, header, self.file),
+            "target": self.counts.target or None,
+            **self.price,
+            "settings": Counts(
+                also=tuple(tuple(one.split(",")) for one in self.counts.also or ()),
+                unit=self.said["unit"],
+                rows_per_unit=self.said["rows_per_unit"],
+                categorical=tuple(self.columns.categorical or ()),
+                numeric=tuple(self.columns.numeric or ()),
+            ),
+        }
+
+    @property
+    def order(self) -> Order:
+        """The release, from header and options alone."""
+        from bdpvi.synthesis.order import Order
+
+        return Order.of(self.header, **self.asked)
+
+    def checked(self, report: ReportOptions) -> ReportOptions:
+        """Return the options of the report; a table in blocks has none."""
+        if not self.blocks:
+            return report
+        report.check_in_memory()
+        return replace(report, no_report=True)
+
+    def looked_at(self, *, yes: bool, quiet: bool) -> Counting:
+        """Show the owner what is read otherwise than meant; return the work with its rows."""
+        from bdpvi.datasets.encoding import with_text_names
+        from bdpvi.datasets.identity import Identity
+        from bdpvi.releases import persons
+
+        if self.blocks:
+            return self
+        drop, schema = list(self.columns.drop or ()), self.known.schema
+        header = remaining(list(self.table.header), drop)
+        left_out = [] if schema is None else [one for one in schema.left_out if one in header]
+        look_first(
+            Path(self.data),
+            self.file,
+            yes=yes,
+            quiet=quiet,
+            target=self.counts.target,
+            positive=None,
+            public=replace(self.columns.public(self.known), drop=[*drop, *left_out]),
+            unit=self.unit,
+        )
+        frame = with_text_names(self.table.frame(text=True, least=0))
+        used = frame.drop(columns=drop).reset_index(drop=True)
+        persons.warn_of_repeats(frame.drop(columns=used.columns), self.said["unit"], 2)
+        return replace(self, used=used, identity=Identity.of(frame, self.file.signs[:2]))
+
+    def published(
+        self,
+        report: ReportOptions,
+        samples: SampleOptions,
+        workers: WorkerOptions,
+        *,
+        quiet: bool,
+    ) -> tuple[Synthetic, Ledger, pd.DataFrame]:
+        """Charge, count and publish; return the release, the ledger, and the shared rows."""
+        import bdpvi
+        from bdpvi.privacy.places import Places
+        from bdpvi.releases import publishing
+        from bdpvi.releases.intent import NAME, output_of
+        from bdpvi.synthesis.order import for_persons
+        from bdpvi.synthesis.synthetic import of_bytes
+
+        order, where, budget = self.order, self.where, self.kept.budget
+        fraction = None if report.no_report else report.test_fraction
+        drop = sorted(self.columns.drop or ())
+        kept = (self.asked, drop, self.file, self.kept.other_people, fraction)
+        options = hashlib.sha256(repr(kept).encode()).hexdigest()
+        with workers.machine(progress=not quiet) as machine:
+            rows, whose = self.records(order, machine)
+            digest = self.table.fingerprint(machine.executor)
+            limit = self.known.limit(
+                None if budget is None else bdpvi.Budget(budget, self.counts.delta)
             )
-            charged = not work.abandoned(people)
-            if not charged:
-                words = "nothing was charged; the same command starts again"
-            if isinstance(error, KeyboardInterrupt):
-                raise KeyboardInterrupt(words) from None
-            if isinstance(error, OSError):
-                raise OSError(error.errno, f"{why(error)}; {words}", error.filename) from error
-            if isinstance(error, ValueError) and charged and not work.kept.exists():
-                raise ValueError(f"{error}; {words}") from error  # such as of a lost block
-            raise
+            more = self.kept.ledger, self.kept.other_people
+            people = self.known.opened(self.data, whose, *more)
+            Places.of(
+                out=where.out, secret=where.secret, ledger=people.path, shared=where.out,
+                output=output_of(where.secret / NAME),
+            )  # fmt: skip
+            if limit is None and people.budget is None and not people.entries():
+                limit = bdpvi.Budget(**self.price)
+            assert people.path is not None
+
+            def settled(ledger: Ledger) -> None:
+                ledger.settle(budget=limit)
+                for_persons(ledger, order.settings)
+
+            with (
+                publishing.work_at(
+                    where,
+                    lambda: people,
+                    settled,
+                    table=digest,
+                    options=options,
+                    price=self.price,
+                    ledger=people.path,
+                ) as (work, _),
+                publishing.folder_at(where.out) as (public, put),
+            ):
+                content = work.output(
+                    lambda: self.counted(
+                        order,
+                        rows,
+                        publishing.transaction(
+                            work, people, "synthesize", where.out / COUNTS, alone=True
+                        ),
+                        fraction,
+                    )
+                )
+                put(public / COUNTS, content)
+                made = of_bytes(content)
+                seed = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
+                shared = samples.write(made, public, put, seed=seed, quiet=quiet)
+        return made, people, shared
+
+    def records(self, order: Order, machine: Machine) -> tuple[Any, Identity | None]:
+        """Return the rows to count, and whose they are; a table in blocks is looked at."""
+        from bdpvi._ground import progress
+        from bdpvi.synthesis.source import look
+
+        if not self.blocks:
+            return self.used, self.identity
+        track = progress.bar if machine.progress else None
+        rows = self.table.records(machine.executor, track=track, what="pass")
+        return rows, look(rows, order, self.file.signs[:2])  # before there is a ledger
+
+    def counted(
+        self,
+        order: Order,
+        table: pd.DataFrame | Spread[pd.DataFrame],
+        work: Transaction,
+        fraction: float | None,
+    ) -> bytes:
+        """Return the noisy counts of a table as bytes.
+
+        Args:
+            order: the release.
+            table: the rows, in memory, or in blocks and looked at.
+            work: the transaction.
+            fraction: of the rows, held out for the report, whose numbers the secret folder gets.
+        """
+        from bdpvi.datasets.records import Held, Spread
+        from bdpvi.privacy.assumptions import Assumption
+        from bdpvi.releases.persons import OTHER_PEOPLE
+        from bdpvi.synthesis.order import counted
+        from bdpvi.synthesis.released import Synthesis, as_read
+        from bdpvi.synthesis.source import look
+
+        def made_of(rows: Records[pd.DataFrame]) -> Synthetic:
+            if isinstance(rows, Held):
+                look(rows, order)
+            return as_read(work.perform(Synthesis(rows, order)), self.file, **facts)
+
+        facts = {
+            "columns_dropped": len(self.columns.drop or ()) or None,
+            "people": OTHER_PEOPLE if self.kept.other_people else None,
+            "table_file": self.known.described or None,
+        }
+        if isinstance(table, Spread) or fraction is None:
+            return made_of(table if isinstance(table, Spread) else Held(table)).to_bytes()
+        settings, split = order.settings, work.secret.child("held out")
+        both = quality.kept_out(table, fraction, split, settings.unit, order.person)
+        made = made_of(Held(both[0]))
+        made = replace(made, receipt=made.receipt.assuming(Assumption.SECRET_SPLIT))
+        key = work.charge(Synthesis(Held(both[0]), order))[1]  # charged already, not again
+        quality.keep(
+            self.where.secret, *(counted(one, settings, key, person=order.person) for one in both)
+        )
+        return made.to_bytes()

@@ -7,12 +7,14 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bdpvi._ground import outputs, validate
+from bdpvi.tables.request import Machine
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -34,6 +36,25 @@ Dask = Annotated[
 ]
 _SECONDS = 10
 """How long to wait for a scheduler."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """Who reads a table in blocks."""
+
+    workers: Workers = None
+    dask: Dask = ""
+
+    @property
+    def given(self) -> bool:
+        """Whether there are any."""
+        return self.workers is not None or bool(self.dask)
+
+    @contextmanager
+    def machine(self, device: str = "auto", *, progress: bool = True) -> Iterator[Machine]:
+        """Give the machine with these workers, which end afterwards."""
+        with engine(self.workers, self.dask) as executor:
+            yield Machine(executor=executor, device=device, progress=progress)
 
 
 @contextmanager

@@ -1,11 +1,12 @@
-"""Options shared by commands; reading a table and printing a result."""
+"""Options shared by commands, each with the words of what it stands for."""
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cached_property, wraps
 from glob import has_magic
 from pathlib import Path
@@ -14,16 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from bdpvi._ground import outputs, validate
+from bdpvi.tables.request import Machine, Public, Request, Unit
 
 if TYPE_CHECKING:
-    from bdpvi._ground.types import Budget
     from bdpvi.datasets.dataset import Split
+    from bdpvi.datasets.encoding import Encoding
     from bdpvi.datasets.formats import FileFormat
-    from bdpvi.datasets.identity import Identity
     from bdpvi.noise.keys import Key
-    from bdpvi.privacy.ledger import Ledger
     from bdpvi.releases.table_file import TableFile
-    from bdpvi.tables.recipe import Recipe
 
 TABLES = (
     "breast-cancer", "abalone", "abalone-onehot", "adult", "adult-onehot", "magic", "spambase",
@@ -33,6 +32,26 @@ TABLES = (
 
 HELP = {"help_option_names": ["-h", "--help"]}
 """Settings of every program, inherited by its commands."""
+
+
+def words_of(kind: type) -> dict[str, str]:
+    """Return what the documentation of a class says of each of its fields.
+
+    >>> words_of(Unit)["column"].partition(":")[0]
+    'Column that identifies persons'
+    """
+    text = (inspect.getdoc(kind) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    plain = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"\1", text).replace("``", "")
+    found = re.split(r"^    (\w[\w, ]*): ", plain, flags=re.MULTILINE)[1:]
+    return {
+        name: " ".join(said.split()) for name, said in zip(found[::2], found[1::2], strict=True)
+    }
+
+
+WORDS = words_of(Public) | words_of(Request) | words_of(Machine)
+"""What the request says of its fields."""
+_UNIT = words_of(Unit)
+_EACH = "; once for every column."
 
 Data = Annotated[
     str,
@@ -50,43 +69,18 @@ TableOption = Annotated[
         "table` writes it, if there is one. Options override it.",
     ),
 ]
-Drop = Annotated[
-    list[str] | None,
-    typer.Option(help="Column to leave out, such as an identifier; once for every column."),
-]
+Drop = Annotated[list[str] | None, typer.Option(help=WORDS["drop"].rstrip(".") + _EACH)]
 Categorical = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Categorical column, though it holds numbers or many different values; once for "
-        "every column."
-    ),
+    list[str] | None, typer.Option(help=WORDS["categorical"].rstrip(".") + _EACH)
 ]
-_UNKNOWN = (
-    "How to treat an unknown category, a blank or a missing column: refuse, or base, which uses "
-    "the column's public mean. The choice is stored in the model; refuse by default."
-)
-_MISSING = (
-    "How to treat blanks: refuse; drop, which leaves their rows out; level, which makes a blank "
-    "a category of its own."
-)
-_ENCODING = "Encoding of categories: onehot, one feature for each; ordinal, its position."
-_CONSTANTS = (
+Numeric = Annotated[list[str] | None, typer.Option(help=WORDS["numeric"] + " Once for each.")]
+CONSTANTS_FILE = (
     "JSON file of public bounds, scales and categories, which are then not computed from the "
-    "table: "
-    '{"source": "Census", "age": [0, 100], "income": {"mean": 31000, "sd": 18000}, "sex": '
+    'table: {"source": "Census", "age": [0, 100], "income": {"mean": 31000, "sd": 18000}, "sex": '
     '["F", "M"]}.'
 )
-_CONSENT = "With --from-data only; without it each becomes a level of its own."
-Unknown = Annotated[str, typer.Option(help=_UNKNOWN)]
-Settings = Annotated[
-    str,
-    typer.Option(
-        metavar="FILE[:METHOD]",
-        help="Settings from `bdpvi tune`, for the method bdp-vi-mean-field or another release of "
-        "this library. By default settings that follow from ε alone.",
-    ),
-]
-Folder = Annotated[Path, typer.Argument(help="Folder of `bdpvi fit`, or OUT.secret. It is secret.")]
+FromData = Annotated[bool, typer.Option("--from-data", help=WORDS["from_data"])]
+Unknown = Annotated[str, typer.Option(help=WORDS["unknown"])]
 Device = Annotated[
     str,
     typer.Option(help="Device to train on: auto, cpu or cuda; auto is cuda where there is one."),
@@ -95,28 +89,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 PUBLIC_SEED = 0
 """The seed that picks an experiment's training rows of a file, such as a comparison's."""
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        help="Seed of split, batches and base noise, for an experiment: nothing may be released "
-        "from it. Without it they are secret."
-    ),
-]
-BaseRate = Annotated[
-    float | None,
-    typer.Option(
-        help="Public guess of the fraction of class 1, where one class is rare. Never take it from "
-        "the table."
-    ),
-]
-RowCount = Annotated[
-    float | None,
-    typer.Option(
-        "--rows",
-        help="Public number of rows of the table, within a factor of 3, such as 1e4. It is "
-        "published, rounded. By default the number is estimated privately.",
-    ),
-]
+Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]
 LedgerFile = Annotated[
     Path | None,
     typer.Option(
@@ -126,13 +99,8 @@ LedgerFile = Annotated[
         "Give it for a newer table of the same people. Keep it secret.",
     ),
 ]
-Unit = Annotated[
-    str,
-    typer.Option(
-        help="Column that identifies persons: the guarantee then covers all rows of a person. It "
-        "is not a feature.",
-    ),
-]
+UnitColumn = Annotated[str, typer.Option("--unit", help=_UNIT["column"].partition(" Without")[0])]
+RowsPerUnit = Annotated[int, typer.Option(help=_UNIT["rows"])]
 OneRowPerPerson = Annotated[
     bool,
     typer.Option(
@@ -141,51 +109,83 @@ OneRowPerPerson = Annotated[
         "or --unit.",
     ),
 ]
-OtherPeople = Annotated[
-    bool,
-    typer.Option(
-        "--other-people",
-        help="Nobody in this table is in one of another account, although it shares rows with it. "
-        "The receipt says so.",
-    ),
-]
-RowsPerUnit = Annotated[
-    int,
-    typer.Option(
-        help="Most rows used of each person: the first ones, or for synthetic tables a secret "
-        "random choice. The noise grows with it."
-    ),
-]
-Secret = Annotated[
-    Path | None,
-    typer.Option(
-        help="New folder for the work and its key; OUT.secret if not given. Never share it."
-    ),
-]
-BudgetOption = Annotated[
-    float | None,
-    typer.Option(
-        "--budget", help="Limit on the total ε spent on the table; the first --epsilon by default."
-    ),
-]
-Numeric = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Numeric column; once for every column. A kind given neither by this nor by "
-        "--categorical is estimated privately too."
-    ),
-]
-Delta = Annotated[float, typer.Option(help="δ of the guarantee.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableArguments:
-    """The options of all commands that read a table; :func:`reads_table` adds them.
+class UnitOptions:
+    """Whom ε protects."""
 
-    Commands use one of the two subclasses below.
+    unit: UnitColumn = ""
+    rows_per_unit: RowsPerUnit = 1
+    one_row_per_person: OneRowPerPerson = False
 
-    Each line is an option, named after an argument of :func:`bdpvi.datasets.from_csv` or one of
-    its options.
+    def of(self, known: TableFile, other_people: bool = False) -> Unit | None:
+        """Return whom these options, or else the table's public file, say; None if neither."""
+        from bdpvi.privacy.book import Unsaid
+
+        if self.unit and self.one_row_per_person:
+            raise ValueError(
+                f"unit={self.unit!r} and one_row_per_person=True were both given; give one"
+            )
+        said = known.people(self.unit, self.rows_per_unit, self.one_row_per_person)
+        if not isinstance(said["unit"], Unsaid):
+            return Unit(said["unit"], said["rows_per_unit"], other_people)
+        if said["rows_per_unit"] != 1:
+            return Unit(rows=said["rows_per_unit"])  # refused
+        return Unit(other_people=other_people) if said["one_row_per_person"] else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerOptions:
+    """Where the work and its charges are kept."""
+
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            help="New folder for the work and its key; OUT.secret if not given. Never share it."
+        ),
+    ] = None
+    ledger: LedgerFile = None
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            help="Limit on the total ε spent on the table; the first --epsilon by default."
+        ),
+    ] = None
+    other_people: Annotated[bool, typer.Option("--other-people", help=_UNIT["other_people"])] = (
+        False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions:
+    """What is known of the columns; the table's file has the rest."""
+
+    table: TableOption = None
+    drop: Drop = None
+    categorical: Categorical = None
+    numeric: Numeric = None
+
+    def public(self, known: TableFile, constants: Path | None = None, **more: Any) -> Public:
+        """Return what is known, with a file of constants."""
+        from bdpvi.datasets import read_constants
+
+        given: Encoding | None = None if constants is None else read_constants(constants)
+        return Public(
+            types=known.schema,
+            constants=given,
+            drop=tuple(self.drop or ()),
+            categorical=tuple(self.categorical or ()),
+            numeric=tuple(self.numeric or ()),
+            **more,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitTable:
+    """The options of commands that hold out some rows of a table.
+
+    Each is named after an argument of :func:`bdpvi.datasets.from_csv` or one of its options.
     """
 
     data: Annotated[
@@ -193,17 +193,20 @@ class TableArguments:
         typer.Option(help=f"A file, such as CSV, Parquet or Excel, or one of {', '.join(TABLES)}."),
     ]
     target: Annotated[str, typer.Option(help="Yes/no column of a file.")] = ""
-    positive: Annotated[str, typer.Option(help="Value of the target that counts as 1.")] = ""
+    positive: Annotated[str, typer.Option(help=WORDS["positive"])] = ""
     declared_in: TableOption = None
     drop: Drop = None
-    missing: Annotated[str, typer.Option(help=_MISSING)] = "refuse"
+    missing: Annotated[str, typer.Option(help=WORDS["missing"])] = "refuse"
     unknown: Unknown = ""
     categorical: Categorical = None
     constants: Annotated[
         Path | None,
-        typer.Option(help=f"{_CONSTANTS} Columns that it does not name are not used."),
+        typer.Option(help=f"{CONSTANTS_FILE} Columns that it does not name are not used."),
     ] = None
-    encoding: Annotated[str, typer.Option(help=_ENCODING)] = "onehot"
+    encoding: Annotated[str, typer.Option(help=WORDS["encoding"])] = "onehot"
+    test_fraction: Annotated[
+        float, typer.Option(help="Fraction of a file's rows held out of training.")
+    ] = 0.2
 
     @cached_property
     def declared(self) -> TableFile:
@@ -216,138 +219,49 @@ class TableArguments:
         return self.declared.file
 
     @property
-    def there(self) -> bool:
-        """Whether there may be such a table."""
-        return Path(self.data).is_file()
-
-    @property
     def name(self) -> str:
         """The name of the data in reports."""
         return self.data if self.data in TABLES else Path(self.data).stem
 
-    def split(self, seed: Key | int, unit: str = "", rows_per_unit: int = 1) -> Split:
+    def check(self) -> None:
+        """Refuse a table that cannot be there, before libraries load."""
+        check_there(self.data, blocks=False)
+
+    def split(self, seed: Key | int) -> Split:
         """Return the training and test records; those of a file are split by the coins of a key.
 
         A split by a number is an experiment. Public tables have published splits.
-
-        Args:
-            seed: the key or the number.
-            unit, rows_per_unit: see :func:`bdpvi.datasets.from_frame`.
         """
         from bdpvi import datasets
-        from bdpvi.privacy.book import ROW
 
         if self.data in datasets.LOADERS:
             return datasets.LOADERS[self.data]()
-        if not self.target:
-            raise ValueError(
-                f"target is needed for data={self.data!r}: the name of the yes/no column"
-            )
+        check_target(self.data, self.target, "yes/no column")
         names = [one.name for one in fields(self) if one.name not in ("data", "declared_in")]
         given = {n: one for n in names if (one := getattr(self, n)) not in ("", None)}
         if self.constants:
             given["constants"] = datasets.read_constants(self.constants)
         if self.declared.schema is not None:
             given["types"] = self.declared.schema
-        people = self.declared.people(unit, rows_per_unit, False)
-        if people["unit"] != ROW:
-            given |= {"unit": people["unit"], "rows_per_unit": people["rows_per_unit"]}
-        elif rows_per_unit != 1:
-            raise ValueError(f"rows_per_unit={rows_per_unit} needs unit=, a column of persons")
+        if self.declared.unit:
+            given |= {"unit": self.declared.unit, "rows_per_unit": self.declared.rows_per_unit}
         target = given.pop("target")
         return self.declared.noting(
             datasets.from_csv(self.data, target, seed=seed, file=self.file, **given)
         )
 
-    @property
-    def identity(self) -> Identity | None:
-        """Whose rows it has, by one pass; None for a public table."""
-        from bdpvi.datasets.identity import Identity
-        from bdpvi.datasets.table import Table
 
-        if self.data in TABLES:
-            return None
-        found: Identity = (
-            Table.of(self.data, file=self.file).records().sum(Identity.of, self.file.signs[:2])
-        )
-        return found
-
-    def ledger(
-        self,
-        file: Path | None,
-        budget: Budget | None = None,
-        identity: Identity | None = None,
-        other_people: bool = False,
-    ) -> Ledger | None:
-        """Return the ledger of this table; None for a public table without one.
-
-        Arguments as for :func:`bdpvi.privacy.accounts.account`.
-
-        Raises:
-            ValueError: as there.
-        """
-        if file is None and self.data in TABLES:
-            return None
-        limit = self.declared.limit(budget)
-        return self.declared.opened(self.data, identity, file, other_people, limit)
+def check_there(data: str, *, blocks: bool = True) -> None:
+    """Refuse data that are neither a public table's name nor files; ``blocks``: or many of them."""
+    files = Path(data).exists() or "://" in data or has_magic(data)
+    if data not in TABLES and not (files if blocks else Path(data).is_file()):
+        raise ValueError(f"data={data!r} is neither a file nor one of {', '.join(TABLES)}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SplitTable(TableArguments):
-    """A table with some rows held out."""
-
-    test_fraction: Annotated[
-        float, typer.Option(help="Fraction of a file's rows held out of training.")
-    ] = 0.2
-    key: Annotated[
-        str,
-        typer.Option(
-            help="Column that identifies persons: all rows of a person are in the training part, "
-            "or none. It is not a feature. The guarantee is still for one row."
-        ),
-    ] = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WholeTable(TableArguments):
-    """A table whose rows are all used, with public or private preprocessing."""
-
-    data: Annotated[
-        str,
-        typer.Option(
-            help="A file, such as CSV, Parquet or Excel; a folder, a glob or a URL of files of one "
-            f"kind, which need not fit in memory; or one of {', '.join(TABLES)}."
-        ),
-    ]
-    target: Annotated[
-        str, typer.Option(help="Target column of a file; yes/no, unless --model.")
-    ] = ""
-    missing: Annotated[str, typer.Option(help=f"{_CONSENT} {_MISSING}")] = "refuse"
-    unknown: Annotated[str, typer.Option(help=f"{_CONSENT} {_UNKNOWN}")] = ""
-    constants: Annotated[
-        Path | None,
-        typer.Option(
-            help=f"{_CONSTANTS} Bounds and categories of other columns are estimated privately."
-        ),
-    ] = None
-    encoding: Annotated[str, typer.Option(help=f"With --from-data only. {_ENCODING}")] = "onehot"
-
-    @property
-    def there(self) -> bool:
-        """Whether there may be such a table."""
-        return Path(self.data).exists() or "://" in self.data or has_magic(self.data)
-
-    @property
-    def in_blocks(self) -> bool:
-        """Whether the table is one in blocks without being asked for."""
-        return self.data not in TABLES and not Path(self.data).is_file()
-
-    @property
-    def header(self) -> list[str]:
-        """The names of its columns."""
-        from bdpvi.datasets.table import Table
-
-        return list(Table.of(self.data, file=self.file).header)
+def check_target(data: str, target: str, what: str) -> None:
+    """Refuse a file without a target."""
+    if not target:
+        raise ValueError(f"target is needed for data={data!r}: the name of the {what}")
 
 
 def declared(data: str, given: Path | None, *, release: bool = True) -> TableFile:
@@ -368,91 +282,62 @@ def declared(data: str, given: Path | None, *, release: bool = True) -> TableFil
     return made.public() if release else made
 
 
-def remaining(header: Sequence[str], drop: Sequence[str] | None) -> list[str]:
+def remaining(header: Sequence[str], drop: Sequence[str]) -> list[str]:
     """Return a header without these columns.
 
     Raises:
         ValueError: naming one that it lacks.
     """
-    validate.columns("drop", drop or (), header)
-    return [one for one in header if one not in (drop or ())]
+    validate.columns("drop", drop, header)
+    return [one for one in header if one not in drop]
 
 
-def reads_table(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace a command's argument ``table``, a :class:`TableArguments`, by its options."""
+def of_fields(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace each argument of a command that is a dataclass by the fields of that class."""
     hints = get_type_hints(command, include_extras=True)
-    kind: type[TableArguments] = hints["table"]
-    of_table = get_type_hints(kind, include_extras=True)
     parameters: list[inspect.Parameter] = []
+    kinds: dict[str, type] = {}
     for one in inspect.signature(command).parameters.values():
-        if one.name != "table":
-            parameters.append(
-                one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[one.name])
-            )
-            continue
-        for option in fields(kind):
-            default = inspect.Parameter.empty if option.default is MISSING else option.default
-            parameters.append(
-                inspect.Parameter(
-                    option.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=default,
-                    annotation=of_table[option.name],
-                )
-            )
+        hint, made = hints[one.name], one
+        if is_dataclass(hint):
+            kinds[one.name] = hint  # type: ignore[assignment]
+            of_class = get_type_hints(hint, include_extras=True)
+            for option in fields(hint):
+                default = inspect.Parameter.empty if option.default is MISSING else option.default
+                parameters.append(_keyword(option.name, of_class[option.name], default))
+        else:
+            parameters.append(_keyword(made.name, hint, made.default))
 
     @wraps(command)
     def run(**given: Any) -> None:
-        names = [option.name for option in fields(kind) if option.name in given]
-        table = kind(**{name: given.pop(name) for name in names})
-        if table.data not in TABLES and not table.there:  # before libraries load
-            raise ValueError(
-                f"data={table.data!r} is neither a file nor one of {', '.join(TABLES)}"
-            )
-        command(table=table, **given)
+        for name, kind in kinds.items():
+            names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+            made = kind(**{each: given.pop(each) for each in names if each in given})
+            if isinstance(made, SplitTable):
+                made.check()
+            given[name] = made
+        command(**given)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
 
 
-def settings_of(
-    settings: str,
-    data: str,
-    epsilon: float,
-    *,
-    delta: float = 1e-5,
-    draws: int = 1,
-    base_rate: float | None = None,
-) -> Recipe:
-    """Return the settings of a guide from ``--settings``, or the recommended ones."""
-    import bdpvi
-    from bdpvi.guides import MeanField
-    from bdpvi.tables import files
-
-    if not settings:
-        return bdpvi.recommended(
-            epsilon, delta=delta, draws=draws, base_rate=base_rate, guide=MeanField
-        )
-    if base_rate is not None:
-        raise ValueError(f"base_rate={base_rate!r} goes with the recommended settings only")
-    path, _, method = settings.partition(":")
-    return files.released(epsilon, Path(path), data=data, method=method or files.USUAL)
+def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    how = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, how, default=default, annotation=kind)
 
 
 @contextmanager
-def resumable(folder: Path, out: Path | None = None) -> Iterator[None]:
+def resumable(folder: Path) -> Iterator[None]:
     """Make an interruption report what the command has stored.
 
     Args:
         folder: folder of finished parts.
-        out: output that the command makes at its end, if any.
     """
     try:
         yield
     except KeyboardInterrupt:
-        if out is not None and out.exists():
-            raise KeyboardInterrupt(f"{out}/ is finished and whole (secret)") from None
         files = (one for one in folder.rglob("*") if one.is_file())
         if any(not one.name.startswith(".") for one in files):
             raise KeyboardInterrupt(

@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from bdpvi._ground import outputs, store
 from bdpvi._ground.outputs import several
-from bdpvi.commands import options
-from bdpvi.commands.options import WholeTable
 
 if TYPE_CHECKING:
-    from bdpvi.privacy.book import Book
+    from bdpvi.datasets.formats import FileFormat
+    from bdpvi.tables import Request
 
 
-def show_plan(table: WholeTable, given: dict[str, Any], people: Book, as_json: bool) -> None:
-    """Print the plan for these people, from the header only."""
-    from bdpvi.datasets.schema import in_file
+def show_plan(data: str, file: FileFormat, asked: Request, as_json: bool) -> None:
+    """Print the plan of a request, from the header only."""
+    from bdpvi.datasets.table import Table
     from bdpvi.datasets.units import without_unit
-    from bdpvi.privacy.book import ROW
+    from bdpvi.privacy.book import ROW, Book, checked
     from bdpvi.tables.encoded import price_of
-    from bdpvi.tables.pipeline import Pipeline
+    from bdpvi.tables.validation import check
 
-    if table.data in options.TABLES:
-        raise ValueError(
-            f"plan: the preprocessing of {table.data} is public, so nothing is estimated privately"
-        )
-    header = table.header
-    types, named = in_file(given.get("types"), header, table.file), header
-    if people.unit != ROW:
-        named = without_unit(header, people.unit)
-        types = None if types is None else types.of_unit(people.unit)[1]
-    pipeline = Pipeline(**given | {"types": types})
-    price = price_of(pipeline, named, people.rows)
-    whom = "" if people.unit == ROW else f" to add or remove {people.whose}"
+    book = Book("", unit=asked.person or ROW, rows=asked.rows_of_person)
+    checked(None, book.unit, book.rows)
+    header = list(Table.of(data, file=file).header)
+    public, named = asked.public.in_file(header, file), header
+    if asked.person:
+        named, public = without_unit(header, asked.person), public.of_unit(asked.person)[1]
+    asked = replace(asked, public=public)
+    check(asked)
+    price = price_of(asked, named, book.rows)
+    whom = f" to add or remove {book.whose}" if asked.person else ""
     facts = {
-        "epsilon": pipeline.epsilon,
-        "delta": pipeline.delta,
-        "unit": people.unit,
-        "rows_per_unit": people.rows,
+        "epsilon": asked.epsilon,
+        "delta": asked.delta,
+        "unit": book.unit,
+        "rows_per_unit": book.rows,
         "bought": price.columns,
         "records_needed": price.needed,
         "records_refused_below": price.refused_below,
@@ -46,14 +44,14 @@ def show_plan(table: WholeTable, given: dict[str, Any], people: Book, as_json: b
         outputs.show(store.json_text(facts))
     elif not price.needed:
         outputs.show(
-            f"Nothing is estimated privately: the model gets all of ε = {pipeline.epsilon:g}{whom}"
+            f"Nothing is estimated privately: the model gets all of ε = {asked.epsilon:g}{whom}"
         )
     else:
         outputs.show(
             "private preprocessing takes a fifth of μ² and estimates bounds or categories of "
             f"{several(len(price.columns), 'column')}: "
             f"{', '.join(f'{name} ({kind})' for name, kind in price.columns.items())}",
-            f"ε = {pipeline.epsilon:g}{whom} needs about {price.needed} records for this "
+            f"ε = {asked.epsilon:g}{whom} needs about {price.needed} records for this "
             f"preprocessing; below {price.refused_below} nothing is fitted. Columns of an "
             "undeclared kind count as numbers. Only the header was read, and nothing is charged",
         )

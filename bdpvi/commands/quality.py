@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from bdpvi._ground import validate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,41 +23,50 @@ if TYPE_CHECKING:
 NUMBERS, PAGE, SPLIT = "report.json", "report.html", "report.rows"
 NO_PAGE = "No page: it needs `pip install 'bdpvi[report]'`."
 
-NoReport = Annotated[
-    bool,
-    typer.Option("--no-report", help="No report for the owner; all rows are then counted."),
-]
-TestFraction = Annotated[float, typer.Option(help="Fraction of the rows held out for the report.")]
-Groups = Annotated[
-    list[str] | None,
-    typer.Option(help="Column for whose values the report scores apart; once for every column."),
-]
 
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """The owner's report."""
 
-def check(fraction: float, groups: Sequence[str], columns: Sequence[str]) -> None:
-    """Check the report's options before anything is charged.
+    test_fraction: Annotated[
+        float, typer.Option(help="Fraction of the rows held out for the report.")
+    ] = 0.1
+    no_report: Annotated[
+        bool,
+        typer.Option("--no-report", help="No report for the owner; all rows are then counted."),
+    ] = False
+    groups: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column for whose values the report scores apart; once for every column."
+        ),
+    ] = None
 
-    Raises:
-        ValueError: if an option, which it names, is invalid.
-    """
-    from bdpvi._ground import validate
+    def check(self, columns: Sequence[str]) -> None:
+        """Check the options before anything is charged.
 
-    validate.probability("test_fraction", fraction)
-    if unknown := [one for one in groups if one not in columns]:
-        raise ValueError(f"groups={unknown[0]!r} must be a column of the schema: {list(columns)}")
+        Raises:
+            ValueError: if an option, which it names, is invalid.
+        """
+        if self.no_report:
+            return
+        validate.probability("test_fraction", self.test_fraction)
+        if unknown := [one for one in self.groups or () if one not in columns]:
+            raise ValueError(
+                f"groups={unknown[0]!r} must be a column of the schema: {list(columns)}"
+            )
 
+    def check_in_memory(self) -> None:
+        """Refuse options of the report for a table in blocks, which has none.
 
-def check_in_memory(groups: Sequence[str]) -> None:
-    """Refuse options of the report for a table in blocks, which has none.
-
-    Raises:
-        ValueError: naming the option.
-    """
-    if groups:
-        raise ValueError(
-            f"groups={groups[0]!r}: a table in blocks has no report, which needs its rows in "
-            "memory; leave --groups out"
-        )
+        Raises:
+            ValueError: naming the option.
+        """
+        if self.groups:
+            raise ValueError(
+                f"groups={self.groups[0]!r}: a table in blocks has no report, which needs its rows "
+                "in memory; leave --groups out"
+            )
 
 
 def kept_out(

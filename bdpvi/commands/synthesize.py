@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
-from bdpvi.commands.check import Yes, look_first
-from bdpvi.commands.counted import begun, counted_bytes
-from bdpvi.commands.engine import Dask, Workers, engine
+from bdpvi.commands.check import Yes
+from bdpvi.commands.counted import Counting
+from bdpvi.commands.engine import WorkerOptions
 from bdpvi.commands.options import (
-    BudgetOption,
-    Categorical,
+    ColumnOptions,
     Delta,
-    Drop,
     Json,
-    LedgerFile,
-    Numeric,
-    OneRowPerPerson,
-    OtherPeople,
+    LedgerOptions,
     Quiet,
-    RowsPerUnit,
-    Secret,
-    TableOption,
-    Unit,
-    declared,
-    remaining,
+    UnitOptions,
+    of_fields,
 )
+from bdpvi.commands.quality import ReportOptions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,63 +34,102 @@ if TYPE_CHECKING:
     from bdpvi.privacy.ledger import Ledger
     from bdpvi.synthesis import Synthetic
 
-ROWS, COUNTS = "synthetic.csv", "synthetic.json"
+ROWS = "synthetic.csv"
 _MOST_VALUES = 2**25
 """The most values of a table unless its size is given."""
 _USUAL = 1e-5
 """δ of other works on a table without a budget."""
 
-Data = Annotated[
-    str,
-    typer.Option(
-        help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of one "
-        "kind; read in blocks."
-    ),
-]
 Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]
-Number = Annotated[
-    int | None,
-    typer.Option("--rows", help="Rows; by default as many as are estimated."),
-]
-Tables = Annotated[
-    int, typer.Option(help="Number of tables, which vary like tables from other samples and noise.")
-]
 
 
-def synthesize(
-    data: Data,
-    epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")],
-    out: Out,
-    table: TableOption = None,
-    target: Annotated[str, typer.Option(help="Most important column, such as a label.")] = "",
-    delta: Delta = 1e-6,
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    """The synthetic rows that are written."""
+
+    rows: Annotated[
+        int | None,
+        typer.Option("--rows", help="Rows; by default as many as are estimated."),
+    ] = None
+    tables: Annotated[
+        int,
+        typer.Option(help="Number of tables, which vary like tables from other samples and noise."),
+    ] = 1
+    quiet: Quiet = False
+
+    def check(self) -> None:
+        """Check the options before anything is charged."""
+        from bdpvi.synthesis.synthetic import checked_rows
+
+        checked_rows("tables", self.tables)
+        if self.rows is not None:
+            checked_rows("rows", self.rows)
+
+    def write(
+        self,
+        made: Synthetic,
+        folder: Path,
+        put: Callable[[Path, bytes], None],
+        *,
+        seed: int | None = None,
+        quiet: bool = False,
+    ) -> pd.DataFrame:
+        """Write the tables to a folder; return the first. A seed repeats them."""
+        from bdpvi._ground import progress
+
+        track: Track[int] = progress.silent if quiet or self.quiet else progress.bar
+
+        def write(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+            put(folder / name, _content(made, frame))
+            return frame
+
+        if self.tables == 1:
+            return write(ROWS, made.sample(self.rows, seed=seed))
+        first, *_ = (
+            write(
+                f"synthetic-{at}.csv",
+                made.tables(1, self.rows, seed=None if seed is None else seed + at)[0],
+            )
+            for at in track(range(1, self.tables + 1), "tables")
+        )
+        return first
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountOptions:
+    """What is counted."""
+
+    epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")]
+    delta: Delta = 1e-6
+    target: Annotated[str, typer.Option(help="Most important column, such as a label.")] = ""
     also: Annotated[
         list[str] | None,
         typer.Option(help="Columns a,b,c that are counted together too."),
-    ] = None,
+    ] = None
     from_data: Annotated[
         bool,
         typer.Option("--from-data", help="Treat levels and bounds read from the rows as public."),
-    ] = False,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    rows: Number = None,
-    tables: Tables = 1,
-    secret: Secret = None,
-    ledger: LedgerFile = None,
-    budget: BudgetOption = None,
-    unit: Unit = "",
-    rows_per_unit: RowsPerUnit = 1,
-    one_row_per_person: OneRowPerPerson = False,
-    other_people: OtherPeople = False,
-    test_fraction: quality.TestFraction = 0.1,
-    no_report: quality.NoReport = False,
-    groups: quality.Groups = None,
-    workers: Workers = None,
-    dask: Dask = "",
+    ] = False
+
+
+@of_fields
+def synthesize(
+    data: Annotated[
+        str,
+        typer.Option(
+            help="A file, such as CSV, Parquet or Excel; or a folder, a glob or a URL of files of "
+            "one kind; read in blocks."
+        ),
+    ],
+    out: Out,
+    counts: CountOptions,
+    columns: ColumnOptions,
+    whom: UnitOptions,
+    kept: LedgerOptions,
+    samples: SampleOptions,
+    report: ReportOptions,
+    workers: WorkerOptions,
     yes: Yes = False,
-    quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Turn a table into synthetic rows that may be shared, under a worst-case ε.
@@ -115,184 +145,48 @@ def synthesize(
     Example: bdpvi synthesize --data patients.csv --one-row-per-person --target sick --epsilon 1
     --out shared
     """
-    import bdpvi
-    from bdpvi._ground import progress
-    from bdpvi.datasets.encoding import with_text_names
-    from bdpvi.datasets.identity import Identity
-    from bdpvi.datasets.schema import in_file
-    from bdpvi.datasets.table import Table, in_blocks
-    from bdpvi.privacy.places import Places
-    from bdpvi.releases import persons
-    from bdpvi.releases.intent import HEAD, NAME, output_of
-    from bdpvi.releases.transaction import Transaction
-    from bdpvi.synthesis import Counts
-    from bdpvi.synthesis.order import Order, for_persons
     from bdpvi.synthesis.released import rehearse
-    from bdpvi.synthesis.source import look
-    from bdpvi.synthesis.synthetic import of_bytes
-    from bdpvi.tables.private import places
 
-    table_file = declared(data, table, release=False).public(from_data)
-    protected = table_file.people(unit, rows_per_unit, one_row_per_person)
-    persons.check_said(data, **protected)
-    file, known = table_file.file, table_file.schema
-    blocks, whole = None, Table.of(data, file=file)
-    if in_blocks(data) or workers is not None or dask:
-        quality.check_in_memory(groups or ())
-        blocks, no_report = whole, True
-    kept_header = remaining(list(whole.header), drop)
-    given: dict[str, Any] = {
-        "schema": in_file(known, kept_header, file),
-        "target": target or None,
-        "epsilon": epsilon,
-        "delta": delta,
-        "settings": Counts(
-            also=tuple(tuple(one.split(",")) for one in also or ()),
-            unit=protected["unit"],
-            rows_per_unit=protected["rows_per_unit"],
-            categorical=tuple(categorical or ()),
-            numeric=tuple(numeric or ()),
-        ),
-    }
-    folder = places(out, secret)[1]
-    path = table_file.ledger(data, ledger)
-    output = output_of(folder / NAME)
-    where = Places.of(out=out, secret=folder, ledger=path, shared=out, output=output)
-    _check(rows, tables)
-    out_of_it = [] if known is None else [one for one in known.left_out if one in kept_header]
-    used: pd.DataFrame | None = None
-    identity: Identity | None = None
-    if blocks is None:
-        look_first(
-            Path(data), file, yes=yes, quiet=quiet or as_json, types=known, target=target,
-            positive=None, drop=[*(drop or ()), *out_of_it], categorical=categorical or (),
-            numeric=numeric or (), **protected,
-        )  # fmt: skip
-        frame = with_text_names(whole.frame(text=True, least=0))
-        identity = Identity.of(frame, file.signs[:2])
-        used = frame.drop(columns=list(drop or ())).reset_index(drop=True)
-        persons.warn_of_repeats(frame.drop(columns=used.columns), protected["unit"], 2)
-        kept_header = list(used.columns)
-    order = Order.of(kept_header, **given)  # refuse before anything is stored
-    if not no_report:
-        quality.check(test_fraction, groups or (), [*order.declared, *order.kinds])
-    rehearse(order, file, _content)
-    track = progress.silent if quiet or as_json else progress.bar
-    kept = (given, sorted(drop or ()), file, other_people, None if no_report else test_fraction)
-    options = repr(kept)
-    price = {"epsilon": epsilon, "delta": delta}
-    with engine(workers, dask) as executor, ExitStack() as stack:
-        records: Any = used
-        if blocks is not None:
-            shown = None if track is progress.silent else track
-            records = blocks.records(executor, track=shown, what="pass")
-            identity = look(records, order, file.signs[:2])  # before there is a ledger
-        digest = whole.fingerprint(executor)
-        limit = table_file.limit(None if budget is None else bdpvi.Budget(budget, delta))
-        people = table_file.opened(data, identity, ledger, other_people)
-        Places.of(out=out, secret=folder, ledger=people.path, shared=out, output=output)
-        if limit is None and people.budget is None and not people.entries():
-            limit = bdpvi.Budget(epsilon, delta)
-        work = begun(where.secret, digest, people, options, price)
-        intent = stack.enter_context(work)
-        people.settle(budget=limit)
-
-        def counted_with_noise() -> bytes:
-            for_persons(people, order.settings)
-            people.remember(where.secret / HEAD)
-            noted = {"what": "synthesize", "out": f"{where.out.name}/{COUNTS}"}
-            work = Transaction(people, intent.secret, intent.facts, alone=True, kept=True, **noted)
-            held = None if no_report else (where.secret, test_fraction)
-            whose = persons.OTHER_PEOPLE if other_people else None
-            more = {
-                "columns_dropped": len(drop or ()) or None,
-                "people": whose,
-                "table_file": table_file.described or None,
-            }
-            return counted_bytes(records, order, work, file, more, held)
-
-        finished = not store.nothing_at(where.out)
-        put = _same if finished else store.write
-        with nullcontext(where.out) if finished else store.claimed_folder(where.out) as public:
-            content = intent.output(counted_with_noise)
-            put(public / COUNTS, content)
-            made = of_bytes(content)
-            seed = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
-            shared = _write(made, public, rows, tables, track, seed, put)
-    _report(made, people, {"out": out, "secret": folder}, as_json=as_json)
-    if blocks is not None and not as_json:
-        outputs.say("No report for the owner: the table is in blocks, and no rows were held out")
-    if not no_report:
-        assert used is not None
-        parts = quality.kept(where.secret, used)
-        said = quality.report(made, *parts, shared, groups or (), folder)
+    quiet = samples.quiet or as_json
+    work = Counting.of(data, out, counts, columns, whom, kept, workers)
+    samples.check()
+    report = work.checked(report)
+    work = work.looked_at(yes=yes, quiet=quiet)
+    order = work.order  # refuse before anything is stored
+    report.check([*order.declared, *order.kinds])
+    rehearse(order, work.file, _content)
+    made, people, shared = work.published(report, samples, workers, quiet=quiet)
+    _report(made, people, {"out": out, "secret": work.folder}, as_json=as_json)
+    if work.used is None:
+        if not as_json:
+            outputs.say(
+                "No report for the owner: the table is in blocks, and no rows were held out"
+            )
+    elif not report.no_report:
+        parts = quality.kept(work.where.secret, work.used)
+        said = quality.report(made, *parts, shared, report.groups or (), work.folder)
         outputs.say(*(() if as_json else said))
 
 
+@of_fields
 def sample(
     shared: Annotated[Path, typer.Argument(help="File synthetic.json.")],
     out: Out,
-    rows: Number = None,
-    tables: Tables = 1,
-    quiet: Quiet = False,
+    samples: SampleOptions,
 ) -> None:
     """Make more synthetic rows, which costs nothing."""
-    from bdpvi._ground import progress
     from bdpvi.synthesis import load
 
     made = load(shared)
-    _check(rows, tables)
+    samples.check()
+    rows = samples.rows
     if rows is None:  # then the file has the number
         rows, width = made.rows, len(made.schema.columns)
         name = f"values in the {rows} rows that {shared} speaks of"
         validate.at_most(name, rows * width, _MOST_VALUES, "say how many rows you want (--rows)")
     with store.claimed_folder(out) as folder:
-        _write(
-            made,
-            folder,
-            rows,
-            tables,
-            progress.silent if quiet else progress.bar,
-            None,
-            store.write,
-        )
-    outputs.say(f"{out}: {tables} × {several(rows, 'row')}; {made.receipt}")
-
-
-def _check(rows: int | None, tables: int) -> None:
-    """Check the options before anything is charged."""
-    from bdpvi.synthesis.synthetic import checked_rows
-
-    checked_rows("tables", tables)
-    if rows is not None:
-        checked_rows("rows", rows)
-
-
-def _write(
-    made: Synthetic,
-    folder: Path,
-    rows: int | None,
-    tables: int,
-    track: Track[int],
-    seed: int | None,
-    put: Callable[[Path, bytes], None],
-) -> pd.DataFrame:
-    """Write the tables to a folder; return the first. A seed repeats them."""
-
-    def write(name: str, frame: pd.DataFrame) -> pd.DataFrame:
-        put(folder / name, _content(made, frame))
-        return frame
-
-    if tables == 1:
-        return write(ROWS, made.sample(rows, seed=seed))
-    first, *_ = (
-        write(
-            f"synthetic-{at}.csv",
-            made.tables(1, rows, seed=None if seed is None else seed + at)[0],
-        )
-        for at in track(range(1, tables + 1), "tables")
-    )
-    return first
+        samples.write(made, folder, store.write)
+    outputs.say(f"{out}: {samples.tables} × {several(rows, 'row')}; {made.receipt}")
 
 
 def _content(made: Synthetic, rows: pd.DataFrame) -> bytes:
@@ -302,12 +196,6 @@ def _content(made: Synthetic, rows: pd.DataFrame) -> bytes:
     numbers = {name: one for name, one in made.schema.columns.items() if one.integer}
     whole = {name: "Int64" for name, one in numbers.items() if one.kind not in TIMES}
     return outputs.csv_text(rows.astype(whole)).encode()
-
-
-def _same(path: Path, content: bytes) -> None:
-    """Raise ValueError unless a file has this content."""
-    if not path.is_file() or path.read_bytes() != content:
-        raise ValueError(f"{str(path.parent)!r} exists already; nothing is overwritten")
 
 
 def _spent(people: Ledger, delta: float) -> Bound | None:

@@ -10,7 +10,7 @@ import typer
 
 from bdpvi._ground import outputs, store
 from bdpvi._ground.outputs import several
-from bdpvi.commands.options import Data, OneRowPerPerson, RowsPerUnit, TableOption, Unit
+from bdpvi.commands.options import Data, OneRowPerPerson, RowsPerUnit, TableOption, UnitColumn
 
 if TYPE_CHECKING:
     from bdpvi.tables.draft import Draft
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def table(
     data: Data,
     sheet: Annotated[str, typer.Option(help="Sheet of an Excel workbook that has several.")] = "",
-    unit: Unit = "",
+    unit: UnitColumn = "",
     rows_per_unit: RowsPerUnit = 1,
     one_row_per_person: OneRowPerPerson = False,
     account: Annotated[

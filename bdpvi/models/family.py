@@ -237,6 +237,12 @@ class Family:
         """Return the weight of each record's log-likelihood, (N,); None if all are 1."""
         return self.record_weights(self.design(x)) if self.weighs else None
 
+    def observed(
+        self, latents: Mapping[str, Tensor], x: Tensor, y: Tensor | None
+    ) -> tuple[Any, Tensor | None]:
+        """Return the distribution of the targets, and the weights of :meth:`weights_of`."""
+        return self.likelihood(latents, x), self.weights_of(x, y)
+
     def __call__(self, x: Tensor, y: Tensor | None = None) -> None:
         """Sample the latent variables and observe the records."""
         import pyro
@@ -246,11 +252,11 @@ class Family:
             name: pyro.sample(name, dist.Normal(mean, sd).to_event(mean.ndim))
             for name, (mean, sd) in self.priors(x).items()
         }
-        weights = self.weights_of(x, y)
+        law, weights = self.observed(latents, x, y)
         weighted = nullcontext() if weights is None else pyro.poutine.scale(scale=weights)
         with pyro.plate("records", len(x)), weighted:
             target = None if y is None else self.cut(y)
-            pyro.sample("y", self.likelihood(latents, x), obs=target)
+            pyro.sample("y", law, obs=target)
 
     def cut(self, y: Tensor) -> Tensor:
         """Return the targets within their bounds."""

@@ -341,16 +341,21 @@ class BayesianLogisticRegression(Family):
         of_one = self.means(latents, x)
         return torch.stack([1 - of_one, of_one], dim=-1)
 
-    def likelihood(self, latents: Mapping[str, Tensor], x: Tensor) -> Any:
-        """Return the Pyro distribution of the targets."""
+    def observed(
+        self, latents: Mapping[str, Tensor], x: Tensor, y: Tensor | None
+    ) -> tuple[Any, Tensor | None]:
+        """Return the distribution of the targets and the records' weights, from one design."""
         import pyro.distributions as dist
 
         from bdpvi.models.clipped import ClippedBernoulli
 
         design = self.design(x)
-        if self.clip is None:
-            return dist.Bernoulli(logits=design @ latents["w"])
-        return ClippedBernoulli(design @ latents["w"], self.slope_bound(design))
+        logits, weights = design @ latents["w"], None
+        if self.clip is not None:
+            return ClippedBernoulli(logits, self.slope_bound(design)), weights
+        if self.weighs:
+            weights = self.record_weights(design)
+        return dist.Bernoulli(logits=logits), weights
 
     def fits(self, y: Tensor) -> Tensor:
         """Return a mask of the labels 0 and 1."""

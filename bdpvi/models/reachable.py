@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dis
 import gc
-import math
 import os
 import sys
 import types
@@ -24,36 +23,35 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bdpvi._ground.host import HOST
-from bdpvi.datasets.items import by_index
-
-T = TypeVar("T")
+from bdpvi.models.values import (
+    ARRAYS,
+    LONG,
+    MANY_OF,
+    columns,
+    each_value,
+    is_frame,
+    is_sequence,
+    is_table,
+    length_of,
+    memory,
+    numbers,
+    rows,
+    shared,
+)
 
 _MOST = 20_000
 """Largest number of objects that are looked at."""
-_LONG = 1_000
-"""Largest number of entries of a container that are looked at."""
-_VALUES, _COMPARED = 20_000_000, 65_536
-"""Largest numbers of values that are compared, of the records and of what is found."""
-_FEW = 3
-"""Records that may share a value that identifies them."""
-_SURE = 4.0
-"""Decimal digits by which values must agree beyond what chance explains."""
-_DIGITS = 7
-"""Decimal digits of a float32."""
 _MANY = 20
 """Entries of a column that no other equals by chance, as it may do with a few zeros and ones."""
 _SITES = {str(Path(str(one.__file__)).parents[1]) for one in (torch, np)}
 """Folders of installed packages."""
 _PLAIN = (str, bytes, int, float, complex, type(None), types.CodeType, torch.dtype, torch.device)
-_ARRAYS = (Tensor, np.ndarray)
-_MANY_OF = (list, tuple, set, frozenset, deque)
 
 
 def check_reach(
@@ -122,44 +120,50 @@ def reachable(**roots: Any) -> Iterator[tuple[str, Any]]:
         left.extend(_next(way, one))
 
 
-def _next(way: str, one: Any) -> Iterator[tuple[str, Any]]:
+def _next(way: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what an object refers to."""
-    if isinstance(one, partial):
-        yield way, one.func
-        yield from _entries(f"{way}, its argument ", one.args)
-        yield from ((f"{way}, its argument {name}", value) for name, value in one.keywords.items())
-    elif isinstance(one, types.MethodType | types.BuiltinMethodType | types.MethodWrapperType):
-        yield from ((way, part) for part in (getattr(one, "__func__", None), one.__self__))
-    elif isinstance(one, types.FunctionType):
-        yield from _of_function(way, one)
-    elif isinstance(one, types.FrameType):
-        yield from ((f"{way}, its variable {name}", v) for name, v in one.f_locals.items())
-    elif isinstance(one, types.GeneratorType):
-        yield way, one.gi_frame
-    elif isinstance(one, weakref.ref):
-        yield way, one()
-    elif isinstance(one, dict | types.MappingProxyType):
-        pairs = zip(range(_LONG), dict(one).items(), strict=False)
-        yield from ((f"{way}[{_shown(key)}]", value) for _, (key, value) in pairs)
-        yield from _attributes(way, one)
-    elif isinstance(one, _MANY_OF) and _numbers(one) is None:
-        yield from _entries(way, one)
-        yield from _attributes(way, one)
-    elif isinstance(one, np.ndarray) and one.dtype == object:
-        yield from _entries(way, one.flat)
-    elif isinstance(one, type):
-        if not _installed(one.__module__):
-            own = [
-                (name, value) for name, value in vars(one).items() if name != "__init__"
-            ]  # has run
-            yield from ((f"{way}.{name}", value) for name, value in own)
-            yield from ((way, base) for base in one.__bases__)
-    elif isinstance(one, staticmethod | classmethod):
-        yield way, one.__func__
-    elif isinstance(one, property | cached_property):
-        yield way, getattr(one, "fget", None) or getattr(one, "func", None)
-    elif not isinstance(one, types.ModuleType) and not _is_table(one):
-        yield from _attributes(way, one)
+    for kinds, parts in _PARTS:
+        if isinstance(value, kinds):
+            return parts(way, value)
+    return iter(()) if is_frame(value) else _attributes(way, value)
+
+
+def _of_partial(way: str, value: partial[Any]) -> Iterator[tuple[str, Any]]:
+    yield way, value.func
+    yield from _entries(f"{way}, its argument ", value.args)
+    yield from ((f"{way}, its argument {name}", one) for name, one in value.keywords.items())
+
+
+def _of_method(way: str, value: Any) -> Iterator[tuple[str, Any]]:
+    yield from ((way, part) for part in (getattr(value, "__func__", None), value.__self__))
+
+
+def _of_frame(way: str, value: types.FrameType) -> Iterator[tuple[str, Any]]:
+    yield from ((f"{way}, its variable {name}", one) for name, one in value.f_locals.items())
+
+
+def _of_mapping(way: str, value: Any) -> Iterator[tuple[str, Any]]:
+    for key, one in islice([*dict(value).items()], LONG):
+        yield f"{way}[{_shown(key)}]", one
+    yield from _attributes(way, value)
+
+
+def _of_many(way: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if numbers(value) is None:
+        yield from _entries(way, value)
+    yield from _attributes(way, value)
+
+
+def _of_array(way: str, value: np.ndarray) -> Iterator[tuple[str, Any]]:
+    if value.dtype == object:
+        yield from _entries(way, value.flat)
+
+
+def _of_type(way: str, value: type) -> Iterator[tuple[str, Any]]:
+    if not _installed(value.__module__):
+        own = [item for item in vars(value).items() if item[0] != "__init__"]  # has run
+        yield from ((f"{way}.{name}", one) for name, one in own)
+        yield from ((way, base) for base in value.__bases__)
 
 
 def _of_function(way: str, one: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -210,15 +214,34 @@ def _attributes(way: str, one: Any) -> Iterator[tuple[str, Any]]:
     for slots in (vars(kind).get("__slots__", ()) for kind in type(one).__mro__):
         for name in (slots,) if isinstance(slots, str) else slots:
             yield f"{way}.{name}", getattr(one, name, None)
-    if not isinstance(one, (dict, *_MANY_OF)):
+    if not isinstance(one, (dict, *MANY_OF)):
         within = (dict, type, types.ModuleType)  # of iterators, caches and others written in C
         yield from ((way, part) for part in gc.get_referents(one) if not isinstance(part, within))
     yield way, type(one)
 
 
 def _entries(way: str, one: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    some = [*islice(one, _LONG)]  # at once: another thread may change a queue meanwhile
+    some = [*islice(one, LONG)]  # at once: another thread may change a queue meanwhile
     return ((f"{way}[{at}]", value) for at, value in enumerate(some))
+
+
+_PARTS: tuple[tuple[Any, Callable[[str, Any], Iterator[tuple[str, Any]]]], ...] = (
+    (partial, _of_partial),
+    (types.MethodType | types.BuiltinMethodType | types.MethodWrapperType, _of_method),
+    (types.FunctionType, _of_function),
+    (types.FrameType, _of_frame),
+    (types.GeneratorType, lambda way, value: iter([(way, value.gi_frame)])),
+    (weakref.ref, lambda way, value: iter([(way, value())])),
+    (dict | types.MappingProxyType, _of_mapping),
+    (MANY_OF, _of_many),
+    (np.ndarray, _of_array),
+    (type, _of_type),
+    (staticmethod | classmethod, lambda way, value: iter([(way, value.__func__)])),
+    (property, lambda way, value: iter([(way, value.fget)])),
+    (cached_property, lambda way, value: iter([(way, value.func)])),
+    (types.ModuleType | Tensor, lambda way, value: iter(())),
+)
+"""What objects of each kind refer to; the first kind counts."""
 
 
 def _shown(key: Any) -> str:
@@ -234,93 +257,6 @@ def _installed(name: Any) -> bool:
         return True
     file = getattr(sys.modules.get(str(name)), "__file__", None)
     return file is not None and any(file.startswith(one + os.sep) for one in _SITES)
-
-
-def _is_table(one: Any) -> bool:
-    """Whether an object is an array or a frame, which has no further parts."""
-    return isinstance(one, _ARRAYS) or _is_frame(one)
-
-
-def _is_frame(one: Any) -> bool:
-    return type(one).__module__.partition(".")[0] == "pandas" and hasattr(one, "to_numpy")
-
-
-def _or_none(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
-    """Return a function that gives None where an object of the user's cannot be read."""
-
-    def tried(one: Any) -> T | None:
-        try:
-            return read(one)
-        except Exception:  # whatever such an object raises
-            return None
-
-    return tried
-
-
-@_or_none
-def _numbers(one: Any) -> np.ndarray | None:
-    """Return the numbers that an object consists of; None if they are none."""
-    if isinstance(one, Tensor):
-        if one.layout != torch.strided or one.device.type == "meta" or one.is_complex():
-            return None
-        head = one.detach()[: _head(one.shape)] if one.ndim else one.detach()
-        return head.to(HOST, torch.float32).numpy()
-    if isinstance(one, _MANY_OF):
-        plain = bool(one) and all(isinstance(value, float | int | np.number) for value in one)
-        return np.array([float(value) for value in one]) if plain else None
-    if _is_frame(one):
-        frame = hasattr(one, "select_dtypes")
-        one = one.iloc[: _head(one.shape)] if hasattr(one, "iloc") else one
-        one = one.select_dtypes(["number", "bool"]).astype(float) if frame else one
-        one = one.to_numpy()
-    if isinstance(one, np.ndarray) and one.dtype.kind in "fiub":
-        return one[: _head(one.shape)] if one.ndim else one
-    return None
-
-
-def _is_sequence(one: Any) -> bool:
-    return isinstance(one, _MANY_OF) or (hasattr(type(one), "__len__") and by_index(one))
-
-
-@_or_none
-def _length(one: Any) -> int:
-    """Return how many entries an object has; None if it cannot be asked."""
-    return len(one)
-
-
-def _head(shape: Iterable[int]) -> int:
-    """Return how many of the first entries are looked at."""
-    first, *rest = shape
-    return min(first, max(_VALUES // max(math.prod(rest), 1), 1))
-
-
-class _Memory(NamedTuple):
-    """Where an array lies."""
-
-    device: str
-    first: int
-    last: int
-
-    def meets(self, other: _Memory) -> bool:
-        """Whether both have a byte in common."""
-        same = self.device == other.device
-        return same and self.first < other.last and other.first < self.last
-
-
-@_or_none
-def _memory(one: Any) -> _Memory | None:
-    """Return the memory that an array shares with what it was cut from, if it has any."""
-    if isinstance(one, Tensor) and one.layout == torch.strided and one.numel():
-        storage = one.untyped_storage()
-        first = storage.data_ptr()
-        return _Memory(str(one.device), first, first + storage.nbytes()) if first else None
-    if isinstance(one, np.ndarray) and one.size:
-        while isinstance(one.base, np.ndarray):
-            one = one.base
-        steps = zip(one.shape, one.strides, strict=True)
-        first, size = int(one.ctypes.data), sum((n - 1) * abs(s) for n, s in steps)
-        return _Memory("cpu", first, first + one.itemsize + size)
-    return None
 
 
 class _Records(NamedTuple):
@@ -339,12 +275,12 @@ class _Records(NamedTuple):
         """Return the records of tensors, arrays, and objects that hold such."""
         tables, sources = [], {}
         for one in records:
-            for _, part in [("", one)] if isinstance(one, _ARRAYS) else reachable(data=one):
-                if _is_table(part):
-                    sized = isinstance(part, _ARRAYS) and part.ndim and len(part)
+            for _, part in [("", one)] if isinstance(one, ARRAYS) else reachable(data=one):
+                if is_table(part):
+                    sized = isinstance(part, ARRAYS) and part.ndim and len(part)
                     if sized and len(part) == (length or len(part)):
                         tables.append(part)
-                elif part is one or (length and _is_sequence(part) and _length(part) == length):
+                elif part is one or (length and is_sequence(part) and length_of(part) == length):
                     sources[id(part)] = part
         return cls(tables, sources)
 
@@ -356,94 +292,23 @@ class _Records(NamedTuple):
             copies: what stands in the tables, on the host, if it is there already.
         """
         found: list[tuple[str, np.ndarray]] = []
-        places = [*filter(None, map(_memory, self.tables))]
+        places = [*filter(None, map(memory, self.tables))]
         for way, one in ways:
-            place = _memory(one)
+            place = memory(one)
             if id(one) in self.sources or (place and any(map(place.meets, places))):
                 return way
-            values = _numbers(one)
+            values = numbers(one)
             if values is not None and values.size > 1:
                 found.append((way, values))
-        for table in map(_numbers, (copies or self.tables) if found else ()):
+        for table in map(numbers, (copies or self.tables) if found else ()):
             if table is None or not table.size:
                 continue
             alike = [(w, v) for w, v in found if _MANY <= len(table) == len(v)]
-            same = _columns(table) if alike else set()
+            same = columns(table) if alike else set()
             for way, values in alike:
-                if same & _columns(values):
+                if same & columns(values):
                     return way
-            for keys in (_values, partial(_rows, width=table[0].size)):
-                if way := _shared(found, table, keys):
+            for keys in (each_value, partial(rows, width=table[0].size)):
+                if way := shared(found, table, keys):
                     return way
         return ""
-
-
-def _columns(table: np.ndarray) -> set[bytes]:
-    """Return the columns that are not an even grid, as bytes."""
-    columns = np.ascontiguousarray(table.reshape(len(table), -1).T[:_LONG], np.float32)
-    steps = np.diff(columns)
-    uneven = np.ptp(steps, axis=1) > 1e-3 * np.abs(steps).max(axis=1)
-    return {one.tobytes() for one in columns[uneven]}
-
-
-class _Keys(NamedTuple):
-    """Values or rows as whole numbers that are equal only where they are.
-
-    Attributes:
-        keys: (k,).
-        digits: what returns the decimal digits of those at positions.
-    """
-
-    keys: np.ndarray
-    values: np.ndarray
-
-    def digits(self, at: np.ndarray) -> np.ndarray:
-        """Return how many decimal digits the entries at these positions have."""
-        return np.array([sum(map(_digits, row)) for row in self.values[at]])
-
-
-def _values(table: np.ndarray) -> _Keys:
-    flat = np.ascontiguousarray(table, np.float32).reshape(-1, 1)
-    return _Keys(flat.view(np.uint32)[:, 0].astype(np.uint64), flat)
-
-
-def _rows(table: np.ndarray, width: int) -> _Keys:
-    """Return the rows of a width; none if an array has no such rows, or rows of one value."""
-    if width < 2 or width not in (table.shape[-1], math.prod(table.shape[1:])):
-        return _Keys(np.zeros(0, np.uint64), np.zeros((0, 1), np.float32))
-    rows = np.ascontiguousarray(table, np.float32).reshape(-1, width)
-    factors = np.random.default_rng(0).integers(1, 2**63, width, dtype=np.uint64) | np.uint64(1)
-    return _Keys((rows.view(np.uint32) * factors).sum(1, dtype=np.uint64), rows)
-
-
-def _shared(found: list[tuple[str, np.ndarray]], table: np.ndarray, keys: Any) -> str:
-    """Return the way to an array with values, or rows, that chance does not explain."""
-    known = keys(table.reshape(len(table), -1)).keys
-    parts = [(way, keys(values[:_COMPARED])) for way, values in found]
-    if not len(known) or not any(len(one.keys) for _, one in parts):
-        return ""
-    wanted = np.unique(np.concatenate([one.keys[:_COMPARED] for _, one in parts]))
-    at = np.searchsorted(wanted, known).clip(max=len(wanted) - 1)
-    times = np.bincount(at[wanted[at] == known], minlength=len(wanted))
-    for way, one in parts:
-        distinct, first = np.unique(one.keys[:_COMPARED], return_index=True)
-        count = times[np.searchsorted(wanted, distinct)]
-        hit = first[(count > 0) & (count <= _FEW)][:_LONG]
-        if len(hit) < (2 if keys is _values else 1):
-            continue
-        chance = math.log10(len(known)) + math.log10(len(distinct) / len(hit))
-        if float((one.digits(hit) - chance).sum()) > _SURE:
-            return way
-    return ""
-
-
-def _digits(value: np.float32) -> int:
-    """Return how many decimal digits a number has; 0, 1 and −1 have none.
-
-    >>> [_digits(np.float32(one)) for one in (0.1, -1.0, 1200.0, 3.25)]
-    [1, 0, 2, 3]
-    """
-    if abs(value) in (0, 1) or not np.isfinite(value):
-        return 0
-    mantissa = np.format_float_scientific(value, unique=True).partition("e")[0]
-    return min(len(mantissa.strip("-").replace(".", "").strip("0")), _DIGITS)

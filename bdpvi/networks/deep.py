@@ -235,5 +235,5 @@ def _least_noise(mechanism: NoisySum, ledger: Ledger, settings: DPSGDSettings) -
     except ArithmeticError as error:
         raise ValueError(
             f"epsilon={epsilon!r} cannot be reached at delta={delta!r}: any noise costs at least "
-            f"{error.args[0]:.4g}; {ledger.said()}"
+            f"{error.args[0]:.4g}; {ledger.history()}"
         ) from None

@@ -43,7 +43,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -117,18 +117,6 @@ class Influence:
         closed = self._closed(epsilon, direction, draws, weight)
         case = _Case.of(self, direction.endswith(WITHOUT), draws, weight)
         return min(closed, (1 + SLACK) * _largest(case, epsilon), 1.0)
-
-    def epsilon(
-        self, delta: float, direction: str = "", draws: int = 1, weight: float | None = None
-    ) -> float:
-        """Return a bound on the ε of every conceivable record at ``delta``, by the closed form.
-
-        Args:
-            delta: δ in (0, 1).
-            direction, draws, weight: as for :meth:`delta`.
-        """
-        moments = self.log_moment(_ORDERS, direction, draws, weight)
-        return float(conversions.epsilon(moments, _ORDERS, delta).min())
 
     def _closed(self, epsilon: float, direction: str, draws: int, weight: float) -> float:
         moments = self.log_moment(_ORDERS, direction, draws, weight)
@@ -208,8 +196,7 @@ class _Case:
         return self.ends[1] if self.added else self.ends[0]
 
 
-@dataclass(frozen=True)
-class _Choices:
+class _Choices(NamedTuple):
     """Choices as columns, each (m,): see the module.
 
     Attributes:
@@ -230,13 +217,6 @@ class _Choices:
     place: Tensor
     other: Tensor
     bent: Tensor
-
-    def columns(self) -> tuple[Tensor, ...]:
-        several = self.place, self.other, self.bent
-        return self.phi, self.psi, self.w, self.shared, self.high, *several
-
-    def at(self, index: int) -> list[float]:
-        return [float(column[index]) for column in self.columns()]
 
 
 @lru_cache(maxsize=4096)
@@ -275,12 +255,12 @@ def _best(
     """Return the row of choices with the largest δ(ε), and this δ."""
     choices = _Choices(*torch.tensor(rows, dtype=torch.float64).T)
     index, delta = largest_bound(_log_mgf(case, choices), len(rows), epsilon)
-    return choices.at(index), delta
+    return [float(column[index]) for column in choices], delta
 
 
 def _log_mgf(case: _Case, choices: _Choices) -> Callable[[Tensor | slice], LogMgf]:
     """Return the log moment generating function of every choice's privacy loss under P."""
-    phi, psi, share, rho, high, place, other, bent = choices.columns()
+    phi, psi, share, rho, high, place, other, bent = choices
     middle, half, a = (case.hi + case.lo) / 2, (case.hi - case.lo) / 2, case.a
     first = middle + half * phi.cos()
     if case.added:

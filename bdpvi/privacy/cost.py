@@ -48,7 +48,7 @@ class Bound:
         by: how ε was computed.
         relation: relation between neighbouring data sets: "add or remove", "remove", "replace" ….
             Replacing a record costs more than adding or removing one:
-            :func:`bdpvi.privacy.worst_case.replace_one`.
+            as much as two, :func:`bdpvi.privacy.group`.
         unit: the unit that is added, removed or replaced, in words.
         observer: who sees only what is priced; "" means everybody.
         reliable: whether diagnostics support the estimate; a worst case needs none. See
@@ -166,7 +166,7 @@ class Bound:
         shrunk = math.exp(-self.epsilon)
         return (1 + self.delta * shrunk) / (1 + shrunk)
 
-    def told(self, whose: str) -> str:
+    def in_one_sentence(self, whose: str) -> str:
         """Return what ε says about one person, as a number, for every page.
 
         Args:

@@ -109,8 +109,9 @@ class SampledGaussian(Event):
     def records(self) -> Mapping[str, Tensor]:
         """The records, in both directions."""
         kind = "replace" if self.relation is Relation.REPLACE else "add-or-remove"
-        ids = torch.zeros(0, dtype=torch.int64) if self.norms is None else self.norms.ids
-        return {f"{kind} {way}": ids for way in (WITH, WITHOUT)}
+        none = torch.zeros(0, dtype=torch.int64)
+        ids, own = (none, "") if self.norms is None else (self.norms.ids, self.norms.kind)
+        return {f"{own or kind} {way}": ids for way in (WITH, WITHOUT)}
 
     @property
     def on_path(self) -> bool:

@@ -13,13 +13,36 @@ from bdpvi._ground.outputs import several
 from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee
-from bdpvi.privacy.succession import changes
 from bdpvi.privacy.worst_case import epsilon as worst_case
 
 LARGEST = 700.0
 """The largest ε whose e^ε is a float."""
 _PRECISION = 1e-9
 """Precision of log δ′; its ε′ is then at most a billionth too large."""
+
+
+def changes(epsilon: float, size: int) -> float:
+    """Return 1 + e^ε + … + e^{(k−1)ε}, rounded up: δ of k changes in succession, over that of one.
+
+    Args:
+        epsilon: ε of one change.
+        size: k.
+
+    >>> round(changes(0.0, 3), 9), round(changes(math.log(2), 3), 9)
+    (3.0, 7.0)
+    """
+    total = math.expm1(size * epsilon) / math.expm1(epsilon) if epsilon else float(size)
+    return total * (1 + 1e-12)
+
+
+def one_of(epsilon: float, delta: float, size: int) -> tuple[float, float]:
+    """Return the ε′ and δ′ of one row at which k rows, one after another, cost (ε, δ).
+
+    >>> epsilon, delta = one_of(1.0, 1e-5, 3)
+    >>> f"{3 * epsilon:.3g} {delta * changes(epsilon, 3):.3g}"
+    '1 1e-05'
+    """
+    return epsilon / size, delta / changes(epsilon / size, size)
 
 
 def group(guarantee: Bound, size: int) -> Bound | None:
@@ -29,7 +52,7 @@ def group(guarantee: Bound, size: int) -> Bound | None:
     same δ (Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, on group privacy).
     Otherwise a group is k changes in succession: (kε, δ (1 + e^ε + … + e^{(k−1)ε})), which is
     less than the (kε, k e^{kε} δ) of Vadhan ("The complexity of differential privacy", 2017, Lemma
-    2.2); :func:`.worst_case.replace_one` is k = 2.
+    2.2). One record replaced is a removal and an addition, k = 2.
 
     Args:
         guarantee: for one record, client or other unit.

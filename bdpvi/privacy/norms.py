@@ -37,6 +37,7 @@ class NormCounts:
             permits: 1, or 2 if records are replaced.
         scope: STATIC for norms that depend on the record only; PATH for norms observed during
             training, such as gradient norms.
+        kind: kind of the neighbours, "remove" or "add", together with draws; "" for both.
 
     Raises:
         ValueError: if shapes do not agree, levels do not increase from above 0 to 1 or 2, or counts
@@ -53,6 +54,7 @@ class NormCounts:
     counts: Tensor
     levels: Tensor = LEVELS
     scope: Scope = Scope.PATH
+    kind: str = ""
 
     def __post_init__(self) -> None:
         validate.choice("scope", self.scope, [Scope.STATIC.value, Scope.PATH.value])

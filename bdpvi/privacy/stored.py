@@ -120,12 +120,12 @@ class StoredBook:
         if book.file.rest and not book.file.torn:
             raise ValueError(
                 f"{self.path}, line {len(book.file.said) + 1}: {book.file.why}. Until this is "
-                f"resolved nothing can be released: `bdpvi ledger repair {self.path}`"
+                f"resolved nothing can be released: `bdpvi account {self.path} --repair`"
             )
         if head is None and len(book.file.hashes) > 1:
             raise ValueError(
                 f"{head_of(self.path)} is missing: it records the last entry of {self.path.name}, "
-                f"and belongs beside it. Restore it, or `bdpvi ledger repair {self.path}`"
+                f"and belongs beside it. Restore it, or `bdpvi account {self.path} --repair`"
             )
         if head is not None:
             head.check(self.path, book.file)

@@ -17,7 +17,7 @@ import torch
 
 from bdpvi._ground import validate
 from bdpvi._ground.host import on_host
-from bdpvi.privacy.cost import ADD_OR_REMOVE, REPLACE, Bound
+from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.event import MOMENTS, PERTURBED, SAMPLED, WITH, WITHOUT, Event, neighbours_of
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee, worst
@@ -138,31 +138,3 @@ def _perturbed_epsilon(
     if variance := variance + sum(one.variance for one in perturbed):
         sampled += (SampledGaussian(noise_multiplier=variance**-0.5),)
     return perturbed_objective.epsilon(perturbed, delta, others=deltas_together(sampled))
-
-
-@on_host
-def replace_one(guarantee: Bound) -> Bound | None:
-    """Return the guarantee of the same release for replacing one record.
-
-    A replacement is a removal and an addition. For a mechanism no worse than a Gaussian one of
-    distance μ the distances add up to 2μ; otherwise (ε, δ) twice is (2ε, (1 + e^ε) δ) (group
-    privacy; Dwork and Roth 2014, Theorem 2.2 and its form with δ).
-
-    Returns:
-        None if rounding uses up δ.
-
-    Raises:
-        ValueError: if the guarantee is for another relation already.
-
-    >>> one = gaussian_guarantee(0.0625, 1e-5)
-    >>> f"{one.epsilon:.3f} {replace_one(one).epsilon:.3f}"
-    '0.926 1.993'
-    """
-    if guarantee.relation != ADD_OR_REMOVE:
-        raise ValueError(f"guarantee has relation={guarantee.relation!r}, not {ADD_OR_REMOVE!r}")
-    if guarantee.distance is not None:
-        variance = 4 * guarantee.distance**2
-        twice = gaussian_guarantee(variance, guarantee.delta, guarantee.rounding)
-        return None if twice is None else replace(twice, relation=REPLACE)
-    delta = (1 + math.exp(guarantee.epsilon)) * guarantee.delta
-    return replace(guarantee, epsilon=2 * guarantee.epsilon, delta=delta, relation=REPLACE)

@@ -35,11 +35,11 @@ from bdpvi._ground import validate
 from bdpvi.noise.secure import sum_rounding, sum_slack
 from bdpvi.privacy.dominating import within
 from bdpvi.privacy.gaussian import largest_variance
+from bdpvi.privacy.groups import changes, one_of
 from bdpvi.privacy.perturbed_objective import PerturbedObjective, calibrate
 from bdpvi.privacy.perturbed_objective import delta as delta_of
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.solve import smallest
-from bdpvi.privacy.succession import changes, one_of
 
 CONSTANT = 2.0
 """The value of the intercept's column: a power of two, so that rescaling weights is exact."""
@@ -222,7 +222,7 @@ def plan(
     noise for one draw, up to 3.7 % for several (:mod:`bdpvi.privacy.dominating`).
 
     For several rows of a person the settings are those of one row, at the ε and δ that group
-    privacy gives it (:func:`bdpvi.privacy.succession.one_of`).
+    privacy gives it (:func:`bdpvi.privacy.groups.one_of`).
 
     Args:
         facts: public facts about it.

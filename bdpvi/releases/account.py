@@ -138,7 +138,7 @@ class Statement:
             )
         return (
             f"{self.total.meaning}. What it assumes of the table's preprocessing stands on the "
-            f"receipts. In one sentence: {self.total.told(self.book.whose)}"
+            f"receipts. In one sentence: {self.total.in_one_sentence(self.book.whose)}"
         )
 
     @property
@@ -153,7 +153,7 @@ class Statement:
             out = f" → {one.out}" if one.out else ""
             more = f" ({one.charges})" if one.charges != one.what else ""
             yield f"{number}. {one.time}: {one.what}{out}"
-            yield f"   alone {said(one.alone)}{more}"
+            yield f"   alone {in_words(one.alone)}{more}"
         if refused := len(self.book.refused):
             yield f"{several(refused, 'target')} refused by looking at the records, at no charge"
         yield f"All together: {self.total or NOT_PRICED}"
@@ -164,7 +164,7 @@ class Statement:
         from bdpvi._ground import page
 
         template = Path(__file__).with_name("account.html.j2")
-        return page.render(template, title=TITLE, account=self, said=said)
+        return page.render(template, title=TITLE, account=self, in_words=in_words)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON types."""
@@ -172,7 +172,7 @@ class Statement:
         return {"works": lines, "total": _json(self.total), "guarantee": self.guarantee}
 
 
-def said(bound: Bound | None) -> str:
+def in_words(bound: Bound | None) -> str:
     """Return an ε in words."""
     return NOT_PRICED if bound is None else f"ε = {bound.epsilon:.4g} at δ = {bound.delta:g}"
 
@@ -187,10 +187,10 @@ def together_of(ledger: Ledger, delta: float) -> str:
         return ""
     deltas = [one for one in (delta * 10**power for power in range(4)) if one < 1]
     found = next(filter(None, map(ledger.altogether, deltas)), None)
-    return f"all on these rows together, of this process alone: {said(found)}"
+    return f"all on these rows together, of this process alone: {in_words(found)}"
 
 
-def told(receipt: Receipt, ledger: Ledger) -> Receipt:
+def with_history(receipt: Receipt, ledger: Ledger) -> Receipt:
     """Return a receipt with what its ledger says of earlier works and refused targets."""
     source, refused = receipt.source, ledger.refused
     if refused:

@@ -49,7 +49,7 @@ def check(folder: Path | None, ledger: Ledger) -> None:
         raise ValueError(
             f"{ledger.path} lacks charge {next(iter(lost))}, whose receipt is in {folder}: its "
             "end was cut off, or it was replaced by an old copy. Until this is resolved nothing "
-            f"can be released: `bdpvi ledger repair {folder}`"
+            f"can be released: `bdpvi account {folder} --repair`"
         )
 
 

@@ -119,7 +119,7 @@ class Steps:
         if found is None:
             raise ValueError(
                 f"noise_multiplier={mechanism.noise_multiplier:g} has no finite ε; use more, "
-                f"or something else in the ledger has none: {self.ledger.said(self.of)}"
+                f"or something else in the ledger has none: {self.ledger.history(self.of)}"
             )
         found = found.assuming(*mechanism.assumptions, *self.ledger.assumptions)
         return found if mechanism.seed is None else found.seeded()

@@ -257,7 +257,7 @@ class Transaction:
         """
         found = together(self.counted(), delta, {})
         if found is None:
-            raise ValueError(f"no worst-case guarantee is known; {self.ledger.said()}")
+            raise ValueError(f"no worst-case guarantee is known; {self.ledger.history()}")
         return found.assuming(*self.ledger.assumptions)
 
     def counted(self) -> Book:

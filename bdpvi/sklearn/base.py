@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi.noise.keys import Key
     from bdpvi.releases.transaction import Transaction
     from bdpvi.sklearn.inputs import Constants, Inputs
-    from bdpvi.tables.pipeline import Pipeline
-    from bdpvi.tables.recipe import Recipe
+    from bdpvi.tables.request import Request
+    from bdpvi.tables.setup import Setup
 
 __all__ = ["Floats", "PrivacyLeakWarning", "PrivateEstimator"]
 
@@ -210,13 +210,13 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         with on(HOST), aside:
             yield work
 
-    def _bought(self, inputs: Inputs, pipeline: Pipeline, work: Transaction) -> Constants:
+    def _bought(self, inputs: Inputs, asked: Request, work: Transaction) -> Constants:
         """Return the constants, those that are not public estimated privately."""
         from bdpvi import PrivacyUtilityWarning
-        from bdpvi.tables.pipeline import Remaining
+        from bdpvi.tables.allowance import Remaining
 
-        left = Remaining.whole(pipeline.distance, work.ledger.rows_per_unit)
-        made = inputs.estimated(pipeline, work.perform, left)
+        left = Remaining.whole(asked.distance, work.ledger.rows_per_unit)
+        made = inputs.estimated(asked, work.perform, left)
         if few := made[0].caution(self.epsilon):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=3)
         return made
@@ -224,7 +224,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _declared(self, kinds: dict[str, tuple[str, ...]]) -> dict[str, str]:
         """Return the arguments' declarations about the table, in words."""
         from bdpvi.datasets.origin import declared
-        from bdpvi.tables.pipeline import about
+        from bdpvi.tables.request import about
 
         names = ("classes", "base_rate", "target_bounds")
         given = {name: getattr(self, name, None) for name in names}
@@ -284,49 +284,34 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         tell_of_unclear(unclear(encoding, rows.columns), encoding, 5)
         return torch.from_numpy(rows.features(encoding))
 
-    def _release(self, settings: Recipe, data: Dataset, work: Transaction) -> Release:
+    def _release(self, chosen: Setup, data: Dataset, work: Transaction) -> Release:
         """Fit, charge and release; nothing secret is kept."""
-        import bdpvi
-
-        if self._trial is not None:
-            from bdpvi.tables.rehearsal import brief
-
-            settings = brief(settings)
-        if settings.route is None:
-            return replace(self._drawn(settings, data, work), secret=None)
-        prepared = settings.fit(data, ledger=work.ledger, progress=False)
-        assert isinstance(prepared, bdpvi.tables.Prepared)
-        release = prepared.release(
-            settings.released, epsilon=self.epsilon, delta=self.delta, work=work
-        )
+        chosen = chosen if self._trial is None else chosen.short
+        if chosen.route is None:
+            return replace(self._drawn(chosen.model, data, work), secret=None)
+        prepared = chosen.prepared(data, ledger=work.ledger, progress=False)
+        release = prepared.release(epsilon=self.epsilon, delta=self.delta, work=work)
         return replace(release, secret=None)
 
-    def _drawn(self, settings: Recipe, data: Dataset, work: Transaction) -> Release:
-        """Return draws from a guide, using a ledger with this transaction only."""
+    def _drawn(self, model: Any, data: Dataset, work: Transaction) -> Release:
+        """Return draws from the posterior, using a ledger with this transaction only."""
         import torch
 
-        import bdpvi
-        from bdpvi.bayesian.asked import Asked
-        from bdpvi.bayesian.drawing import DrawSamples, drawn
+        from bdpvi.bayesian.drawing import Asked, DrawSamples, drawn
+        from bdpvi.bayesian.fit import fit
+        from bdpvi.guides import Laplace
         from bdpvi.privacy.ledger import Ledger
 
         kind, secret = self._guarantee(), work.secret
-        # Only the worst case is requested, so no neighbours are needed.
-        public = kind.name == bdpvi.WorstCaseDP.name
-        near = bdpvi.Optimum(bdpvi.bayesian.Remove(0)) if public else None
-        people = work.ledger
-        own = Ledger(unit=people.unit, rows_per_unit=people.rows_per_unit)
-        for one in work.ledger.book().charges:
-            if one.of == work.name:
-                own.charge(one)
-        own.stand_for(people)
-        fitted = settings.fit_guide(data, neighbours=near, ledger=own, progress=False)
+        own = Ledger()
+        own.stand_for(work.ledger)
+        fitted = fit(model, Laplace(model), data, ledger=own, progress=False)
         fitted.kept.name = work.name
         generator = None
         if secret.experiment:
             generator = torch.Generator().manual_seed(int(secret) % 2**63)
         asked = Asked(
-            draws=settings.released,
+            draws=self.draws,
             epsilon=self.epsilon,
             delta=self.delta,
             guarantee=kind,
@@ -334,7 +319,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         draws = DrawSamples(fitted, asked, kind, "release")
         plan, key, _ = work.charge(draws, last=True)
-        return drawn(draws, plan, key, people)
+        return drawn(draws, plan, key, work.ledger)
 
     def _together(self, guarantee: str, together: str) -> str:
         """Return the guarantee with the total cost of all fits, unless the receipt has it."""

@@ -15,12 +15,12 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
     import pandas as pd
 
     from bdpvi import Release
-    from bdpvi.tables import Recipe
     from bdpvi.tables.rows import Encoded
+    from bdpvi.tables.setup import Setup
 
 STEPS = 1000
 """Number of training steps."""
-_OF_TWO = ("guarantee", "clip", "noise_scale", "base_rate", "guide")
+_OF_TWO = ("guarantee", "base_rate")
 """Arguments for two classes only."""
 
 
@@ -29,7 +29,7 @@ def settings(
     classes: int,
     found: Encoded | None = None,
     weights: tuple[float, ...] | None = None,
-) -> Recipe:
+) -> Setup:
     """Return model and route for the estimator's arguments.
 
     Args:
@@ -42,7 +42,7 @@ def settings(
         ValueError: naming an argument that is for two classes only.
     """
     from bdpvi import DPVI, BayesianMultinomialRegression
-    from bdpvi.tables import Recipe
+    from bdpvi.tables.setup import Setup
 
     given = {name: getattr(estimator, name) for name in _OF_TWO}
     wrong = {name: value for name, value in given.items() if value is not None}
@@ -56,7 +56,7 @@ def settings(
     more: Any = {} if estimator.prior_scale is None else {"prior_scale": estimator.prior_scale}
     more |= {} if weights is None else {"class_weights": weights}
     more |= {} if found is None else {"levels": found.encoding.one_hot}
-    return Recipe(
+    return Setup(
         model=BayesianMultinomialRegression(classes=classes, limit=estimator.limit, **more),
         route=DPVI(rows=estimator.expected_rows, draws=estimator.draws, steps=STEPS),
     )

@@ -28,7 +28,9 @@ from bdpvi.datasets.types import NUMBERS, ColumnType
 from bdpvi.datasets.units import at_most
 from bdpvi.tables.arrays import Floats
 from bdpvi.tables.encoded import Perform, encode
+from bdpvi.tables.request import Public
 from bdpvi.tables.rows import Encoded, Rows
+from bdpvi.tables.validation import purchase
 
 try:
     from sklearn.utils.validation import validate_data
@@ -45,7 +47,8 @@ except ImportError:  # scikit-learn 1.5
 
 if TYPE_CHECKING:
     from bdpvi.datasets.schema import Schema
-    from bdpvi.tables.pipeline import Pipeline, Remaining
+    from bdpvi.tables.allowance import Remaining
+    from bdpvi.tables.request import Request
 
 AS_NUMBER = ColumnType(kind="number")
 """The type of each column of an X that declares none."""
@@ -137,38 +140,39 @@ class Inputs:
         name = _unlike("target", self.columns)
         return replace(self, columns={**self.columns, name: Cells(target)}, target=name)
 
-    def options(self, public: Encoding | None) -> dict[str, Any]:
-        """Return the options of a pipeline for the constants, some of which may be public."""
+    @property
+    def label(self) -> str:
+        """A name of the target that no column has."""
+        return _unlike("y", self.columns)
+
+    def public(self, constants: Encoding | None, **given: Any) -> Public:
+        """Return what is known of the columns, some of whose constants may be public."""
         numbers = (*self.numbers, *filter(None, [self.target]))
-        return {
-            "target": _unlike("y", self.columns),
-            "numeric": [one for one in numbers if one not in self._read_by],
-            "types": self.types,
-            "constants": public,
-        }
+        numeric = [one for one in numbers if one not in self._read_by]
+        return Public(types=self.types, constants=constants, numeric=numeric, **given)
 
-    def known(self, pipeline: Pipeline) -> Encoded | None:
+    def known(self, asked: Request) -> Encoded | None:
         """Return all constants if they are public, None if some are to be estimated."""
-        empty = pipeline.purchase([*self.columns, pipeline.target]).empty
-        return self._used(Encoded(_public(pipeline))) if empty else None
+        empty = purchase(asked, [*self.columns, asked.target]).empty
+        return self._used(Encoded(_public(asked))) if empty else None
 
-    def fewest_features(self, pipeline: Pipeline) -> int:
+    def fewest_features(self, asked: Request) -> int:
         """Return the least number of features."""
         if self.types is None:
             return len(self.columns)
-        return pipeline.purchase([*self.columns, pipeline.target]).fewest_features
+        return purchase(asked, [*self.columns, asked.target]).fewest_features
 
-    def estimated(self, pipeline: Pipeline, perform: Perform, left: Remaining) -> Constants:
+    def estimated(self, asked: Request, perform: Perform, left: Remaining) -> Constants:
         """Return all constants, those that are not public estimated privately."""
         rows = Rows(self.columns, np.zeros(len(self)))
-        header = [*self.columns, pipeline.target]
-        found = encode(Held(rows), header, pipeline, perform, left=left, feasible=False)
+        header = [*self.columns, asked.target]
+        found = encode(Held(rows), header, asked, perform, left=left, feasible=False)
         if not self.target:
             return self._used(found), None
         *columns, last = found.encoding.columns
         target: Any = last
-        if [*pipeline.purchase(header).estimated] == [self.target]:
-            encoding = _public(pipeline)  # what was estimated is no feature's
+        if [*purchase(asked, header).estimated] == [self.target]:
+            encoding = _public(asked)  # what was estimated is no feature's
         else:
             encoding = replace(found.encoding, columns=tuple(columns))
         return self._used(replace(found, encoding=encoding)), (target.mean, target.sd)
@@ -190,10 +194,10 @@ class Inputs:
         return replace(found, encoding=encoding)
 
 
-def _public(pipeline: Pipeline) -> Encoding:
+def _public(asked: Request) -> Encoding:
     """Return the public constants, of all columns."""
-    assert pipeline.public is not None
-    return public_encoding(pipeline.public)
+    assert asked.constants is not None
+    return public_encoding(asked.constants)
 
 
 def warn_of_made(values: Floats) -> None:

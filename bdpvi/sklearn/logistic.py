@@ -22,9 +22,9 @@ if TYPE_CHECKING:  # torch is not loaded before a fit
     from bdpvi.bayesian.guarantees import Guarantee
     from bdpvi.datasets import Encoding
     from bdpvi.sklearn.inputs import Inputs
-    from bdpvi.tables.pipeline import Pipeline
-    from bdpvi.tables.recipe import Recipe
+    from bdpvi.tables.request import Request
     from bdpvi.tables.rows import Encoded
+    from bdpvi.tables.setup import Setup
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -45,11 +45,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         guarantee: :class:`bdpvi.WorstCaseDP` or :class:`bdpvi.BayesianDP`, whose ε is about a
             random record. None means worst-case.
         draws: number of posterior samples k to release; predictions average over them.
-        clip: norm bound C of each record's score.
-        prior_scale: standard deviation of the weights' prior, on standardised features.
+        prior_scale: standard deviation of the weights' prior, on standardised features, for
+            ``intervals``, more than two classes, or a Bayesian guarantee.
         limit: standardised features are clipped at ±limit.
-        noise_scale: standard deviation of the released noise at temperature 1; with
-            ``guarantee=None`` it has no effect, because ``epsilon`` decides the temperature.
         fit_intercept: whether a column of ones is added to the standardised features.
         bounds: (low, high), numbers or arrays with one for each column of numbers, their expected
             range. They are standardised by the middle and a quarter of the range, a rule of thumb
@@ -69,7 +67,6 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             :class:`bdpvi.regression.NoisyScores`; ``prior_scale`` is then the prior's, 5 by
             default. It needs ``expected_rows`` if the scaling is estimated privately: too few
             records are an error, which must be raised before anything is charged.
-        guide: "mean-field" or "full-rank" to release draws from a guide instead.
         class_weight: None, or public weights {label: weight} of the classes in the default
             release; only their ratio matters. "balanced" is refused: it is computed from y.
         rows_per_unit: the most rows of one person to use, the first ones, if ``fit`` is given the
@@ -81,11 +78,10 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             experiment without a guarantee: whoever knows the seed can subtract the noise.
 
     By default a private minimum is released (:class:`bdpvi.regression.ObjectivePerturbation`),
-    which converges to the minimum without privacy as rows are added. With a ``guide``, ``clip``,
-    ``prior_scale`` or ``noise_scale``, or for Bayesian DP, draws from a guide are released instead;
-    arguments that are None are then set as in :func:`bdpvi.recommended`. More than two classes use
-    multinomial regression, trained with noise by :class:`bdpvi.DPVI`; ``guarantee``, ``clip``,
-    ``noise_scale``, ``base_rate``, ``guide`` and ``intervals`` are for two classes. All arguments
+    which converges to the minimum without privacy as rows are added. For Bayesian DP draws from
+    :class:`bdpvi.guides.Laplace` are released instead. More than two classes use
+    multinomial regression, trained with noise by :class:`bdpvi.DPVI`; ``guarantee``,
+    ``base_rate`` and ``intervals`` are for two classes. All arguments
     count as public: choose them without looking at the data. Few records are not an error, but make
     private scaling inaccurate; a :class:`bdpvi.PrivacyUtilityWarning` says so.
 
@@ -119,14 +115,11 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
     """
 
     guarantee: Guarantee | None = None
-    clip: float | None = None
     prior_scale: float | None = None
-    noise_scale: float | None = None
     fit_intercept: bool = True
     classes: ArrayLike | None = None
     base_rate: float | None = None
     intervals: bool = False
-    guide: str | None = None
     class_weight: Mapping[Any, float] | None = None
 
     def fit(
@@ -194,13 +187,12 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         """Fit and release; keep only the release."""
         from bdpvi.datasets.estimates import SHARE
         from bdpvi.datasets.made_up import ROWS
+        from bdpvi.tables.allowance import Remaining
         from bdpvi.tables.encoded import promising
-        from bdpvi.tables.pipeline import Remaining
 
-        public = self._given(inputs)
-        pipeline = self._pipeline(inputs.options(public))
-        given = inputs.known(pipeline)
-        settings: Any = self._chosen(pipeline, classes, given)  # refused before a charge
+        asked = self._request(inputs, self._given(inputs))
+        given = inputs.known(asked)
+        self._chosen(asked, classes, given)  # refused before a charge
         self._check_public(given)
         if self.intervals:
             if given is None and self.expected_rows is None:
@@ -209,18 +201,18 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                     "after the private preprocessing was charged; give expected_rows, their "
                     "approximate public number, or public bounds"
                 )
-            left = Remaining.whole(pipeline.distance, people["rows_per_unit"])
+            left = Remaining.whole(asked.distance, people["rows_per_unit"])
             share = 0.0 if given else SHARE
-            promising(pipeline, inputs.fewest_features(pipeline), share, left)
+            promising(asked, inputs.fewest_features(asked), share, left)
         few = np.resize(np.arange(float(len(classes))), ROWS)
         self._rehearse(
             inputs, people, lambda twin, rows: twin._fit(rows, few, people, classes, noted)
         )
         with self._work(people, inputs, targets) as work:
-            found = given or self._bought(inputs, pipeline, work)[0]
-            settings = self._chosen(pipeline, classes, found)
+            found = given or self._bought(inputs, asked, work)[0]
+            chosen = self._chosen(asked, classes, found)
             data = self._dataset(inputs, targets, found.encoding, people, **noted)
-            release = self._release(settings, data, work)
+            release = self._release(chosen, data, work)
         self.classes_ = classes
         self._keep(release, found.encoding)
 
@@ -262,40 +254,33 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         tags.classifier_tags.poor_score = True  # noise hides the classes of very small tables
         return tags
 
-    def _pipeline(self, columns: Mapping[str, Any]) -> Pipeline:
-        """Return the pipeline with these options for the constants."""
-        from bdpvi.tables.files import guide_named
-        from bdpvi.tables.pipeline import Pipeline
+    def _request(self, inputs: Inputs, constants: Encoding | None) -> Request:
+        """Return what is asked for the constants, some of which may be public."""
+        from bdpvi.tables.request import Request
+        from bdpvi.tables.validation import check
 
-        of_guide = ("clip", "prior_scale", "noise_scale")
-        named = self.guide
-        if (
-            not self.intervals
-            and named is None
-            and any(getattr(self, name) is not None for name in of_guide)
-        ):
-            named = "mean-field"
-        return Pipeline(
-            **columns,
+        known = inputs.public(constants, base_rate=self.base_rate, rows=self.expected_rows)
+        asked = Request(
+            target=inputs.label,
             positive=1,
             epsilon=self.epsilon,
             delta=self.delta,
             draws=self.draws,
-            base_rate=self.base_rate,
-            expected_rows=self.expected_rows,
             intervals=self.intervals,
             guarantee=self.guarantee,
-            guide=None if named is None else guide_named(named),
+            public=known,
         )
+        check(asked)
+        return asked
 
     def _chosen(
-        self, pipeline: Pipeline, classes: NDArray[Any], bought: Encoded | None = None
-    ) -> Any:
-        """Return settings for these classes."""
+        self, asked: Request, classes: NDArray[Any], bought: Encoded | None = None
+    ) -> Setup:
+        """Return model and route for these classes."""
         weights = self._class_weights(classes)
         if len(classes) > 2:
             return of_classes.settings(self, len(classes), bought, weights)
-        found: Any = self._settings(pipeline, bought)
+        found: Any = self._settings(asked, bought)
         if weights is None:
             return found
         from bdpvi.regression import ObjectivePerturbation
@@ -303,7 +288,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         if not isinstance(found.route, ObjectivePerturbation):
             raise ValueError(
                 f"class_weight={self.class_weight!r} is for the default release; "
-                "leave it out, or intervals, guarantee, guide, clip, prior_scale and noise_scale"
+                "leave it out, or intervals and guarantee"
             )
         return replace(found, route=replace(found.route, class_weights=weights))
 
@@ -321,19 +306,20 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
             raise ValueError(f"class_weight: {unknown[0]!r} is not one of {classes.tolist()}")
         return tuple(validate.positive("class_weight", given.get(one, 1.0)) for one in classes)
 
-    def _settings(self, pipeline: Pipeline, bought: Encoded | None = None) -> Recipe:
-        """Return settings for the ε left by preprocessing, with the estimator's arguments."""
-        from bdpvi.tables.pipeline import Remaining
+    def _settings(self, asked: Request, bought: Encoded | None = None) -> Setup:
+        """Return model and route for two classes, with the estimator's arguments."""
+        from bdpvi.tables.allowance import setup
 
-        left = Remaining.whole(pipeline.distance, self.rows_per_unit)
-        found: Any = pipeline.chosen(left, bought)
-        names = ("clip", "prior_scale", "limit")
+        found: Any = setup(asked, bought)
+        if self.prior_scale is not None and not (asked.intervals or asked.bayesian):
+            raise ValueError(
+                f"prior_scale={self.prior_scale!r}: the default release has a ridge of its own, "
+                "which follows from epsilon; leave it out"
+            )
+        names = ("prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(  # type: ignore[no-any-return]
-            found,
-            model=replace(found.model, intercept=bool(self.fit_intercept), **given),
-            noise_scale=found.noise_scale if self.noise_scale is None else self.noise_scale,
-        )
+        model = replace(found.model, intercept=bool(self.fit_intercept), **given)
+        return replace(found, model=model)  # type: ignore[no-any-return]
 
     def _guarantee(self) -> Guarantee:
         return self.guarantee or super()._guarantee()

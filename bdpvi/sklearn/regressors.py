@@ -17,11 +17,12 @@ from sklearn.utils.validation import check_is_fitted
 from bdpvi.sklearn.base import Floats, PrivateEstimator
 
 if TYPE_CHECKING:
+    from bdpvi.datasets import Encoding
     from bdpvi.models.kinds import OfNumbers
     from bdpvi.sklearn.inputs import Inputs
-    from bdpvi.tables.pipeline import Pipeline
-    from bdpvi.tables.recipe import Recipe
+    from bdpvi.tables.request import Request
     from bdpvi.tables.rows import Encoded
+    from bdpvi.tables.setup import Setup
 
 _DEVIATIONS = 4.0
 """Private bounds on the target are its private centre ± this many of its private scales."""
@@ -68,14 +69,14 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
 
         public, made = self._given(inputs), self._public_model()
         asked = inputs if made else inputs.beside(y)
-        pipeline = self._pipeline(asked.options(public))
-        given = asked.known(pipeline)
+        request = self._request(asked, public)
+        given = asked.known(request)
         usual = self._model(0.0, 1.0)
         self._settings(made or usual, given)  # refused before anything is charged
         few = np.resize([0.0, 1.0, 2.0, 5.0], ROWS)
         self._rehearse(inputs, people, lambda twin, rows: twin._fit(rows, few, people))
         with self._work(people, inputs, y) as work:
-            found, target = (given, None) if given else self._bought(asked, pipeline, work)
+            found, target = (given, None) if given else self._bought(asked, request, work)
             model = self._model(*target) if target else made or usual
             settings = self._settings(model, found)
             data = self._dataset(inputs, y, found.encoding, people)
@@ -89,24 +90,27 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         last = self.summary_.coefficients[-1].mean
         self.intercept_ = float(last - self.coef_ @ self.center_)
 
-    def _pipeline(self, columns: Mapping[str, Any]) -> Pipeline:
-        """Return the pipeline with these options for the constants."""
-        from bdpvi.tables.pipeline import Pipeline
+    def _request(self, inputs: Inputs, constants: Encoding | None) -> Request:
+        """Return what is asked for the constants, some of which may be public."""
+        from bdpvi.tables.request import Request
+        from bdpvi.tables.validation import check
 
-        return Pipeline(
-            **columns,
+        asked = Request(
+            target=inputs.label,
             positive=1,
             epsilon=self.epsilon,
             delta=self.delta,
             draws=self.draws,
-            expected_rows=self.expected_rows,
             intervals=True,
+            public=inputs.public(constants, rows=self.expected_rows),
         )
+        check(asked)
+        return asked
 
-    def _settings(self, model: OfNumbers, found: Encoded | None) -> Recipe:
+    def _settings(self, model: OfNumbers, found: Encoded | None) -> Setup:
         """Return model and route; with few records the route continues and warns."""
         from bdpvi.regression import NoisyScores
-        from bdpvi.tables import Recipe
+        from bdpvi.tables.setup import Setup
 
         route = NoisyScores(rows=self.expected_rows, draws=self.draws, least=0.0)
         if self.expected_rows is None and found is not None and found.records is not None:
@@ -114,7 +118,7 @@ class _PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         if found is not None:
             told: Any = {"levels": found.encoding.one_hot}
             model = replace(model, **told)
-        return Recipe(model=model, route=route)
+        return Setup(model, route)
 
     def predict(self, X: ArrayLike) -> Floats:
         """Return the expected target of each record, (N,), averaged over the release's draws."""

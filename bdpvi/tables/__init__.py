@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 from bdpvi._ground.lazy import lazy
 
 if TYPE_CHECKING:
+    from bdpvi._ground.types import Unit
     from bdpvi.tables.looking import look
     from bdpvi.tables.looks import ColumnLook, Finding, TableLook
     from bdpvi.tables.predictions import Predictions
-    from bdpvi.tables.prepared import Prepared
-    from bdpvi.tables.recipe import Recipe
+    from bdpvi.tables.request import Machine, Public, Request
 else:
     __getattr__ = lazy(
         __name__,
@@ -17,12 +17,21 @@ else:
             "looking": ("look",),
             "looks": ("ColumnLook", "Finding", "TableLook"),
             "predictions": ("Predictions",),
-            "prepared": ("Prepared",),
-            "recipe": ("Recipe",),
+            "request": ("Machine", "Public", "Request", "Unit"),
         },
     )
 
-__all__ = ["ColumnLook", "Finding", "Predictions", "Prepared", "Recipe", "TableLook", "look"]
+__all__ = [
+    "ColumnLook",
+    "Finding",
+    "Machine",
+    "Predictions",
+    "Public",
+    "Request",
+    "TableLook",
+    "Unit",
+    "look",
+]
 
 
 def __dir__() -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from bdpvi._ground.outputs import several
-from bdpvi._ground.types import tell_owner
+from bdpvi._ground.types import Unit, tell_owner
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import shapes, sign_options
@@ -28,11 +28,11 @@ from bdpvi.datasets.sheets import labels_of
 from bdpvi.datasets.spelling import EXACT, spell
 from bdpvi.datasets.table import ODD, Table, in_blocks
 from bdpvi.datasets.types import BLANK, BOOLEAN, NUMBERS, OK, UNFIT, UNKNOWN, UNUSED, ColumnType
-from bdpvi.privacy.book import ROW
 from bdpvi.releases.table_file import FROM_DATA, TableFile
 from bdpvi.tables.looking import seeming, seen
 from bdpvi.tables.looks import TableLook
-from bdpvi.tables.sheet import Asked, Column
+from bdpvi.tables.request import Public, Request
+from bdpvi.tables.sheet import Column
 
 Entry = dict[str, Any]
 Labels = tuple[Mapping[str, str], tuple[str, ...]]
@@ -116,7 +116,12 @@ class Draft:
             source = content.get("source", "Write here where these declarations are from.")
             content |= {"source": source, "columns": columns}
         known = TableFile.of(content, path)
-        asked = Asked(types=known.schema, **known.people(ROW, 1, False))
+        unit = (
+            Unit(known.unit, known.rows_per_unit)
+            if known.unit or known.one_row_per_person
+            else None
+        )
+        asked = Request(epsilon=0.0, positive="", public=Public(types=known.schema), unit=unit)
         unread = tuple(name for name, one in made.items() if one is None)
         found = seen(frame, asked, file)
         return cls(content, tuple(new_ones.values()), unread, found, len(known.drafted))
@@ -148,7 +153,7 @@ def drafted(
     >>> print(drafted(column).words)
     smoker (category): 15 of 15 cells read; 'No', 'n o' are 'no'
     """
-    file, one = file or FileFormat(), Column.of(values, None, Asked())
+    file, one = file or FileFormat(), Column.of(values, None, Public())
     texts: Counter[str] = Counter()
     for value, count in one.tally.items():
         texts[spell(value) or ""] += count

@@ -29,10 +29,12 @@ from bdpvi.privacy.left import HIGHEST
 from bdpvi.regression.objective_plan import FEWEST, MOST
 from bdpvi.releases import route
 from bdpvi.releases.transaction import Before, Mechanism, Plan, seal
+from bdpvi.tables.allowance import Remaining, setup
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.looks import Price
-from bdpvi.tables.pipeline import Pipeline, Remaining
+from bdpvi.tables.request import Request
 from bdpvi.tables.rows import PERSON, Encoded, Rows
+from bdpvi.tables.validation import purchase as purchase_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,28 +44,28 @@ WITHOUT = "a target or an exposure is blank or outside the range of the model"
 """Why a row is not used."""
 
 
-def rows_of(frame: pd.DataFrame, pipeline: Pipeline) -> Rows:
+def rows_of(frame: pd.DataFrame, asked: Request) -> Rows:
     """Return the rows with a target."""
-    return usable(frame, pipeline)[0]
+    return usable(frame, asked)[0]
 
 
-def usable(frame: pd.DataFrame, pipeline: Pipeline) -> tuple[Rows, int]:
+def usable(frame: pd.DataFrame, asked: Request) -> tuple[Rows, int]:
     """Return the rows with a target, and how many others there are; columns are read if needed."""
-    frame, types = with_text_names(frame), pipeline.types_used
-    target = read_cells(frame[pipeline.target], types.get(pipeline.target))
-    if pipeline.model is None:
-        y = np.asarray(_places(target, [pipeline.positive]) == 0, dtype=np.float64)
+    frame, types = with_text_names(frame), asked.public.read_by
+    target = read_cells(frame[asked.target], types.get(asked.target))
+    if asked.model is None:
+        y = np.asarray(_places(target, [asked.positive]) == 0, dtype=np.float64)
         kept = ~target.blank
     else:
-        y = _places(target, pipeline.classes) if pipeline.classes else target.numbers
-        kept = pipeline.model.fits(torch.from_numpy(y)).numpy()
-    if pipeline.exposure:
-        exposure = read_cells(frame[pipeline.exposure], types.get(pipeline.exposure))
+        y = _places(target, asked.public.classes) if asked.public.classes else target.numbers
+        kept = asked.model.fits(torch.from_numpy(y)).numpy()
+    if asked.public.exposure:
+        exposure = read_cells(frame[asked.public.exposure], types.get(asked.public.exposure))
         kept = kept & (exposure.numbers > 0)
     if not kept.all():
         frame, y = frame[kept], y[kept]
     persons = frame.index.to_numpy() if frame.index.name == PERSON else None
-    return Rows(LazyColumns(frame, types, pipeline.target), y, persons), int((~kept).sum())
+    return Rows(LazyColumns(frame, types, asked.target), y, persons), int((~kept).sum())
 
 
 def columns_of(rows: Rows) -> Columns:
@@ -179,7 +181,7 @@ class EstimateConstants:
 def encode(
     rows: Records[Rows],
     header: Sequence[str],
-    pipeline: Pipeline,
+    asked: Request,
     perform: Perform,
     *,
     left: Remaining | None = None,
@@ -190,7 +192,7 @@ def encode(
     Args:
         rows: rows of the table.
         header: the names of its columns.
-        pipeline: the steps and their settings.
+        asked: the request.
         perform: charges and draws.
         left: the remaining ε of a ledger; None means all.
         feasible: whether to refuse too few records, by their noisy number, which is charged.
@@ -198,32 +200,32 @@ def encode(
     Raises:
         TooFewRecordsError: if records are too few; it says what would suffice.
     """
-    purchase = pipeline.purchase(header)
+    purchase = purchase_of(asked, header)
     if purchase.empty:
-        assert pipeline.public is not None
-        return Encoded(estimates.public_encoding(pipeline.public))
-    left = left or Remaining(pipeline.distance)
+        assert asked.constants is not None
+        return Encoded(estimates.public_encoding(asked.constants))
+    left = left or Remaining(asked.distance)
     mine = left.distance * math.sqrt(estimates.SHARE)
     distance = mine * math.sqrt(estimates.COUNTS)
     if feasible:
-        check(pipeline, purchase, left)
+        check(asked, purchase, left)
     records, first = perform(CountCells(rows, purchase, distance))
     price: dict[str, Any] = {
         "distance": mine * math.sqrt(1 - estimates.COUNTS),
-        "delta": estimates.NAMES * pipeline.delta,
+        "delta": estimates.NAMES * asked.delta,
         "rows": left.rows,
     }
     wanted = first
-    if pipeline.hashed is None:
+    if asked.public.hashed is None:
         wanted = estimates.hashed_if_few(wanted, records, **price)
     need = first.need(left.distance)
     if feasible:
         rounding = estimates.count_rounding(purchase, distance)
-        spent = gaussian_guarantee(distance**2, pipeline.delta, rounding)
+        spent = gaussian_guarantee(distance**2, asked.delta, rounding)
         assert spent is not None
         paid_for = f"counting the records spent {spent.epsilon:.2g} of ε"
-        _refuse_few(pipeline, wanted, records, need, left, paid_for)
-    second = perform(EstimateConstants(rows, purchase, wanted, price, pipeline.types_used))
+        _refuse_few(asked, wanted, records, need, left, paid_for)
+    second = perform(EstimateConstants(rows, purchase, wanted, price, asked.public.read_by))
     paid = (distance, price["distance"]) if purchase.queries else (distance,)
     return Encoded(second, paid, records, need)
 
@@ -233,44 +235,44 @@ def _plan(*events: Event) -> Plan[None]:
     return Plan(kind="constants", what=what, events=events, settings=None)
 
 
-def check(pipeline: Pipeline, purchase: estimates.Purchase, left: Remaining) -> None:
+def check(asked: Request, purchase: estimates.Purchase, left: Remaining) -> None:
     """Refuse a declared number of records that is too small, before any charge.
 
     Args:
-        pipeline: the steps and their settings.
+        asked: the request.
         purchase: the queries, for unknown kinds of columns.
         left: the remaining ε of a ledger.
 
     Raises:
         TooFewRecordsError: if records are too few; it says what would suffice.
     """
-    if pipeline.expected_rows is not None:
+    if asked.public.rows is not None:
         kinds = tuple(
             estimates.CATEGORY if k == estimates.UNDECLARED else k for k in purchase.kinds
         )
-        least = replace(purchase, kinds=kinds, hashed=pipeline.hashed is not False)
+        least = replace(purchase, kinds=kinds, hashed=asked.public.hashed is not False)
         need = 0 if purchase.empty else least.need(left.distance)
-        _refuse_few(pipeline, purchase, pipeline.expected_rows, need, left, "Nothing was spent")
+        _refuse_few(asked, purchase, asked.public.rows, need, left, "Nothing was spent")
 
 
-def price_of(pipeline: Pipeline, header: Sequence[str], rows: int = 1) -> Price:
+def price_of(asked: Request, header: Sequence[str], rows: int = 1) -> Price:
     """Return what ε pays for before the fit, from a table's header and options alone.
 
     Args:
-        pipeline: the steps and their settings.
+        asked: the request.
         header: names of the columns, without the unit's.
         rows: the most rows of one unit.
     """
-    purchase, left = pipeline.purchase(header), Remaining.whole(pipeline.distance, rows)
-    free = purchase.empty or pipeline.from_data
-    check(pipeline, purchase, left)
+    purchase, left = purchase_of(asked, header), Remaining.whole(asked.distance, rows)
+    free = purchase.empty or asked.public.from_data
+    check(asked, purchase, left)
     need = 0 if free else purchase.need(left.distance)
     columns = {} if free else purchase.estimated
-    return Price(pipeline.epsilon, columns, need, round(estimates.TOO_FEW * need))
+    return Price(asked.epsilon, columns, need, round(estimates.TOO_FEW * need))
 
 
 def promising(
-    pipeline: Pipeline,
+    asked: Request,
     features: int,
     share: float,
     left: Remaining | None = None,
@@ -279,7 +281,7 @@ def promising(
     """Refuse intervals if the declared number of records is too small.
 
     Args:
-        pipeline: the steps and their settings.
+        asked: the request.
         features: number of features of the model.
         share: share of μ² for private preprocessing.
         left: the remaining ε of a ledger; None means all.
@@ -288,18 +290,18 @@ def promising(
     Raises:
         TooFewRecordsError: if records are too few; it says what would suffice.
     """
-    settings, left = pipeline.chosen(), left or Remaining(pipeline.distance)
+    settings, left = setup(asked), left or Remaining(asked.distance)
     if isinstance(settings.route, Intervals):
-        delta = (1 - estimates.NAMES if share else 1) * pipeline.delta
+        delta = (1 - estimates.NAMES if share else 1) * asked.delta
         spent = 0.0
         if share:
-            spent = pipeline.distance**2 - (1 - share) * (left.rows * left.distance) ** 2
-        rest = route.Allowance(pipeline.epsilon, delta, spent, left.budget, left.rows)
+            spent = asked.distance**2 - (1 - share) * (left.rows * left.distance) ** 2
+        rest = route.Allowance(asked.epsilon, delta, spent, left.budget, left.rows)
         settings.route.of_columns(columns).plan(settings.model, features, rest)
 
 
 def _refuse_few(
-    pipeline: Pipeline,
+    asked: Request,
     purchase: estimates.Purchase,
     records: float,
     need: int,
@@ -308,9 +310,9 @@ def _refuse_few(
 ) -> None:
     """Raise TooFewRecordsError if preprocessing or intervals need more records."""
     if records >= estimates.TOO_FEW * need:
-        rows = pipeline.expected_rows or min(max(records, FEWEST), MOST)
+        rows = asked.public.rows or min(max(records, FEWEST), MOST)
         share = 0.0 if purchase.empty else estimates.SHARE
-        known = replace(pipeline, expected_rows=rows)
+        known = replace(asked, public=replace(asked.public, rows=rows))
         promising(known, purchase.fewest_features, share, left, len(purchase.names))
         return
     ways = [
@@ -322,12 +324,12 @@ def _refuse_few(
         ways.append(f"at most {several(columns, 'numeric column')} (drop=, --drop COLUMN)")
     variance = (1.1 * need * left.distance / max(records, 1.0)) ** 2
     epsilon = math.inf
-    if variance < largest_variance(HIGHEST, pipeline.delta):
-        epsilon = gaussian_epsilon(variance, (1 - estimates.NAMES) * pipeline.delta)
+    if variance < largest_variance(HIGHEST, asked.delta):
+        epsilon = gaussian_epsilon(variance, (1 - estimates.NAMES) * asked.delta)
     if epsilon < (math.inf if left.budget is None else left.budget.epsilon):
         ways.append(f"epsilon={epsilon:.2g} (--epsilon), if the ledger's budget allows it")
     raise TooFewRecordsError(
-        f"about {max(records, 0):.0f} records are too few: ε = {pipeline.epsilon:g} needs about "
+        f"about {max(records, 0):.0f} records are too few: ε = {asked.epsilon:g} needs about "
         f"{need} to estimate bounds and categories of {several(len(purchase.estimated), 'column')} "
         f"privately. Options: {'; or '.join(ways)}. Nothing was fitted: {spent}"
     )

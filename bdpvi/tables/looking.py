@@ -6,8 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -15,24 +14,25 @@ import pandas as pd
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.progress import bar
-from bdpvi._ground.types import TooFewRecordsError, tell_owner
+from bdpvi._ground.types import TooFewRecordsError, Unit, tell_owner
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.encoding import with_text_names
 from bdpvi.datasets.estimates import UNDECLARED
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, numbers_in, seems, sign_options
 from bdpvi.datasets.records import Records
-from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.stored import files_of
 from bdpvi.datasets.table import ODD, Table, in_blocks
 from bdpvi.datasets.types import BOOLEAN, NUMBERS, UNUSED, ColumnType
-from bdpvi.privacy.book import ROW
 from bdpvi.regression.objective_plan import FEWEST, MOST
+from bdpvi.tables.allowance import Remaining
 from bdpvi.tables.encoded import check, price_of
 from bdpvi.tables.looks import Finding, Price, TableLook, TargetLook
 from bdpvi.tables.persons_look import persons_of
-from bdpvi.tables.pipeline import Pipeline, Remaining
-from bdpvi.tables.sheet import FEW, Asked, Column, Totals, totals
+from bdpvi.tables.request import Machine, Public, Request
+from bdpvi.tables.sheet import FEW, Column, Totals, totals
+from bdpvi.tables.validation import check as check_request
+from bdpvi.tables.validation import purchase
 
 _ODD = 3
 """Most texts among numbers that may be declared to be blanks."""
@@ -43,12 +43,16 @@ _ANY = ColumnType(kind="any")
 
 
 def look(
-    path: Any,
+    table: Any,
     *,
-    types: Schema | str | os.PathLike[str] | None = None,
-    executor: Executor | None = None,
-    progress: bool = False,
-    **options: Any,
+    target: str = "",
+    positive: object = "",
+    epsilon: float | None = None,
+    delta: float = 1e-5,
+    public: Public | None = None,
+    unit: str | Unit | None = None,
+    file: FileFormat | None = None,
+    machine: Machine | None = None,
 ) -> TableLook:
     """Look at a table, for its owner only; nothing is charged, and no file is written.
 
@@ -56,16 +60,13 @@ def look(
     rows in memory is a look at its first 200,000.
 
     Args:
-        path: what :meth:`bdpvi.Table.of` takes; all rows of a single file are in memory.
-        types: declared types of columns, or the file with them.
-        executor: workers that count the cells, as for :func:`bdpvi.private`; with it a file is
-            read in blocks too.
-        progress: whether to show a bar of the blocks.
-        options: arguments of :func:`bdpvi.private` that say how the file is read, who is protected
-            and what is asked: ``separator``, ``decimal``, ``thousands``, ``charset``,
-            ``date_format``, ``multiline``, ``target``, ``positive``, ``drop``, ``categorical``,
-            ``numeric``, ``constants``, ``unit``, ``rows_per_unit``, ``one_row_per_person``,
-            ``epsilon``, ``delta``.
+        table: what :meth:`bdpvi.Table.of` takes; all rows of a single file are in memory.
+        target, delta, public, unit: as :func:`bdpvi.private` would be asked.
+        positive: the target's value that counts as 1; None if the target is not one of yes and no.
+        epsilon: ε of a release, to see what it pays for.
+        file: how a file of text is written.
+        machine: workers that count the cells, with which a file is read in blocks too, and whether
+            to show a bar of the blocks; by default none.
 
     Returns:
         What the options read, and what they seem to read otherwise than meant. Where the separator
@@ -77,20 +78,26 @@ def look(
     Raises:
         ValueError: as :meth:`bdpvi.Table.of` does, or naming a missing column.
     """
-    names = {one.name for one in fields(FileFormat)}
-    file = FileFormat(**{name: one for name, one in options.items() if name in names})
-    given = {name: one for name, one in options.items() if name not in names}
-    if types is not None and not isinstance(types, Schema):
-        types = Schema.load(types)
-    written = seeming(path, file)
-    table = Table.of(path, file=written)
-    asked = Asked(types=types or table.schema, **given)
-    if executor is None and isinstance(path, str | os.PathLike) and not in_blocks(path):
-        found = seen(table.frame(text=True, least=0), asked, written)
+    given, machine = file or FileFormat(), machine or Machine(progress=False)
+    written = seeming(table, given)
+    rows = Table.of(table, file=written)
+    public = public or Public()
+    asked = Request(
+        target=target,
+        positive=positive,
+        epsilon=epsilon or 0.0,
+        delta=delta,
+        public=public if public.types else replace(public, types=rows.schema),
+        unit=Unit(unit) if isinstance(unit, str) else unit,
+    )
+    alone = isinstance(table, str | os.PathLike) and not in_blocks(table)
+    if machine.executor is None and alone:
+        found = seen(rows.frame(text=True, least=0), asked, written)
     else:
-        rows = table.records(executor, track=bar if progress else None, what="counts")
-        found = _seen(table.first(), rows, asked, written)
-    return replace(found, findings=(*_of_file(file, written), *found.findings))
+        track = bar if machine.progress else None
+        cells = rows.records(machine.executor, track=track, what="counts")
+        found = _seen(rows.first(), cells, asked, written)
+    return replace(found, findings=(*_of_file(given, written), *found.findings))
 
 
 def seeming(table: Any, file: FileFormat) -> FileFormat:
@@ -103,7 +110,7 @@ def seeming(table: Any, file: FileFormat) -> FileFormat:
 def _seen(
     first: tuple[pd.DataFrame, bool, int],
     rows: Records[pd.DataFrame],
-    asked: Asked,
+    asked: Request,
     file: FileFormat,
 ) -> TableLook:
     """Return the look at a table by its first rows, and by counts of all."""
@@ -113,7 +120,7 @@ def _seen(
         tell_owner(odd, "line", ODD)
         return seen(frame, asked, file)
     _check(header, asked)
-    numbers = tuple(name for name, kind in asked.public.items() if kind in NUMBERS)
+    numbers = tuple(name for name, kind in asked.public.kinds.items() if kind in NUMBERS)
     counted = rows.sum(totals, _types(header, asked, file), numbers)
     tell_owner(counted[1], "line", ODD)
     return replace(seen(frame, asked, file, counted), first=len(frame))
@@ -121,7 +128,7 @@ def _seen(
 
 def seen(
     frame: pd.DataFrame,
-    asked: Asked,
+    asked: Request,
     file: FileFormat | None = None,
     counted: Totals | None = None,
 ) -> TableLook:
@@ -134,7 +141,8 @@ def seen(
         counted: what is counted of the whole table, if the rows are its first ones.
 
     >>> frame = pd.DataFrame({"kg": ["70,5", "81,0"] * 9, "sick": ["yes", "no"] * 9})
-    >>> found = seen(frame, Asked(target="sick", positive="yes", one_row_per_person=True))
+    >>> asked = Request(target="sick", positive="yes", epsilon=0.0, unit=Unit())
+    >>> found = seen(frame, asked)
     >>> print(*found.short, sep="\\n")
     For the owner only: 18 rows, 2 columns; 1 finding
       column 'kg': 0 % of its cells are numbers, 100 % are not: declare {"file": {"decimal": ","}}
@@ -143,12 +151,14 @@ def seen(
     header = list(frame.columns)
     _check(header, asked)
     types = _types(header, asked, file)
-    sheet = {name: Column.of(frame[name], types.get(name), asked) for name in header}
+    sheet = {name: Column.of(frame[name], types.get(name), asked.public) for name in header}
     rows = len(frame)
     if counted is not None:
         rows, _, cells, labels, many = counted
         sheet = {n: c.in_all(cells[n], {} if many[n] else labels[n]) for n, c in sheet.items()}
-    features = {name: one for name, one in sheet.items() if name not in (*asked.drop, asked.unit)}
+    features = {
+        name: one for name, one in sheet.items() if name not in (*asked.public.drop, asked.person)
+    }
     features = {n: one for n, one in features.items() if one.look.kind not in UNUSED or one.free}
     target: TargetLook | None = None
     of_target: list[Finding] = []
@@ -173,21 +183,21 @@ def seen(
     )  # fmt: skip
 
 
-def _check(header: Sequence[str], asked: Asked) -> None:
+def _check(header: Sequence[str], asked: Request) -> None:
     """Refuse options that name no column."""
     for argument, names in (
-        ("target", [asked.target] if asked.target else []), ("drop", asked.drop),
-        ("categorical", asked.categorical), ("numeric", asked.numeric),
-        ("unit", [] if asked.unit == ROW else [asked.unit]),
+        ("target", [asked.target] if asked.target else []), ("drop", asked.public.drop),
+        ("categorical", asked.public.categorical), ("numeric", asked.public.numeric),
+        ("unit", [asked.person] if asked.person else []),
     ):  # fmt: skip
         validate.columns(argument, names, header)
 
 
-def _types(header: Sequence[str], asked: Asked, file: FileFormat) -> dict[str, ColumnType]:
+def _types(header: Sequence[str], asked: Request, file: FileFormat) -> dict[str, ColumnType]:
     """Return the types by which columns are read; a column of persons is one of codes."""
-    types = asked.read_by(header, file)
-    if asked.unit != ROW and types.get(asked.unit, _ANY).kind == _ANY.kind:
-        types = {**types, asked.unit: ColumnType(kind="code")}
+    types = asked.public.in_file(header, file).read_by
+    if asked.person and types.get(asked.person, _ANY).kind == _ANY.kind:
+        types = {**types, asked.person: ColumnType(kind="code")}
     return types
 
 
@@ -324,7 +334,7 @@ def _odd(tally: Tally, signs: tuple[str, str]) -> list[str]:
     return sorted(odd) if len(odd) < len(tally) else []
 
 
-def _target(one: Column, asked: Asked, file: FileFormat) -> tuple[TargetLook, list[Finding]]:
+def _target(one: Column, asked: Request, file: FileFormat) -> tuple[TargetLook, list[Finding]]:
     """Return the target's values, and spellings of the positive one that count as not."""
     name = asked.target
     counts = dict(sorted(one.labels.items(), key=lambda pair: -pair[1]))
@@ -361,32 +371,29 @@ def _alike(label: str, positive: str) -> bool:
 
 
 def _price(
-    sheet: Mapping[str, Column], rows: int, asked: Asked, file: FileFormat
+    sheet: Mapping[str, Column], rows: int, asked: Request, file: FileFormat
 ) -> tuple[Price | None, list[Finding]]:
     """Return what ε pays for, and whether the rows are too few for it."""
-    if asked.epsilon is None or not asked.target or asked.positive in (None, ""):
+    if not asked.epsilon or not asked.target or asked.positive in (None, ""):
         return None, []
-    used = [name for name in sheet if name != asked.unit]
-    types = asked.types
-    if types is not None and asked.unit != ROW:
-        types = types.of_unit(asked.unit)[1]
-    pipeline = Pipeline(
-        target=asked.target, positive=asked.positive, epsilon=asked.epsilon, delta=asked.delta,
-        constants=asked.constants, types=in_file(types, used, file), drop=tuple(asked.drop),
-        categorical=tuple(asked.categorical), numeric=tuple(asked.numeric),
-    )  # fmt: skip
-    price = price_of(pipeline, used, asked.rows_per_unit)
+    used = [name for name in sheet if name != asked.person]
+    public = asked.public.of_unit(asked.person)[1] if asked.person else asked.public
+    asked = replace(asked, public=public.in_file(used, file))
+    check_request(asked)
+    price = price_of(asked, used, asked.rows_of_person)
     open_ones = [name for name, kind in price.columns.items() if kind == UNDECLARED]
     numbers = [one for one in open_ones if sheet[one].look.kind in NUMBERS]
-    known = replace(
-        pipeline,
-        expected_rows=min(max(rows, FEWEST), MOST),
-        numeric=(*pipeline.numeric, *numbers),
-        categorical=(*pipeline.categorical, *(one for one in open_ones if one not in numbers)),
+    names = [one for one in open_ones if one not in numbers]
+    public = replace(
+        asked.public,
+        rows=min(max(rows, FEWEST), MOST),
+        numeric=(*asked.public.numeric, *numbers),
+        categorical=(*asked.public.categorical, *names),
     )
+    known = replace(asked, public=public)
     try:
-        left = Remaining.whole(known.distance, asked.rows_per_unit)
-        check(known, known.purchase(used), left)
+        left = Remaining.whole(known.distance, asked.rows_of_person)
+        check(known, purchase(known, used), left)
     except TooFewRecordsError as error:
         words = str(error).partition(" Nothing was fitted")[0].rstrip(".")
         return price, [Finding(words, costly=True)]

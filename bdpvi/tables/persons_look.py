@@ -7,24 +7,24 @@ import shlex
 from collections.abc import Mapping
 
 from bdpvi.datasets.measuring import MOST_CATEGORIES, called_identifier
-from bdpvi.privacy.book import ROW
 from bdpvi.tables.looks import Finding, PersonsLook
-from bdpvi.tables.sheet import FEW, Asked, Column
+from bdpvi.tables.request import Request
+from bdpvi.tables.sheet import FEW, Column
 
 _PEOPLE = frozenset({"patient", "person", "subject", "customer", "client", "member", "user"})
 
 
 def persons_of(
-    sheet: Mapping[str, Column], asked: Asked
+    sheet: Mapping[str, Column], asked: Request
 ) -> tuple[tuple[PersonsLook, ...], list[Finding]]:
     """Return the columns that may name persons, and what should be said about them."""
-    if asked.unit != ROW:
-        unit = _repeats(sheet[asked.unit])
+    if asked.person:
+        unit = _repeats(sheet[asked.person])
         few = Finding(
-            f"{unit}. The noise grows with --rows-per-unit {asked.rows_per_unit}",
+            f"{unit}. The noise grows with --rows-per-unit {asked.rows_of_person}",
             f"--rows-per-unit {unit.most}",
         )
-        return (unit,), [few] * (asked.rows_per_unit > unit.most > 0)
+        return (unit,), [few] * (asked.rows_of_person > unit.most > 0)
     named, others = [], []
     for name, one in sheet.items():
         found = _repeats(one)
@@ -33,7 +33,7 @@ def persons_of(
         parts = {word.lower() for word in name.replace("-", "_").split("_")}
         if called_identifier(name) or (parts & _PEOPLE and found.persons > FEW):
             named.append(found)
-        elif one.free and name not in asked.drop and _likepersons_of(one, found):
+        elif one.free and name not in asked.public.drop and _likepersons_of(one, found):
             others.append(found)
     shown = (*named, *([] if asked.one_row_per_person else others))
     if not shown and not asked.one_row_per_person:

@@ -36,7 +36,7 @@ from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.releases import basis, transaction
-from bdpvi.releases.account import OTHERS, told
+from bdpvi.releases.account import OTHERS, with_history
 from bdpvi.releases.estimate import Drawn, Processed, Trained
 from bdpvi.releases.mechanisms import CountRows, Solve
 from bdpvi.releases.receipt import AIMED, Receipt
@@ -49,7 +49,7 @@ from bdpvi.releases.transaction import Before, Transaction
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Encoded rows and the mechanism of their releases, from :meth:`bdpvi.tables.Recipe.fit`.
+    """Encoded rows and the mechanism of their releases, of :func:`bdpvi.private`.
 
     All of it is secret. :func:`bdpvi.release` solves once for each draw, :func:`bdpvi.cost` returns
     the cost.
@@ -340,7 +340,7 @@ class Prepared:
         return Release(
             samples=flat(latents),
             latents=latents,
-            receipt=told(
+            receipt=with_history(
                 Receipt(
                     worst_case=worst.seeded() if seeded else worst,
                     about=sentences(basis.about(noted), route.said(plan.settings), after),

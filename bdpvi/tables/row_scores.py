@@ -58,7 +58,7 @@ class RowScores:
         if work.spread is None or encoding is None or not known or not work.looked[0]:
             return None
         few = replace(release, latents={n: one[:DRAWS] for n, one in release.latents.items()})
-        parts = work.spread.map(rows_of, work.pipeline).map(encoded_of, encoding)
+        parts = work.spread.map(rows_of, work.asked).map(encoded_of, encoding)
         score, right, counts = parts.sum(_measured, few)
         rows, seen = work.looked[0], counts.sum(1).double()
         rate = seen[seen > 0] / rows

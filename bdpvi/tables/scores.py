@@ -18,21 +18,18 @@ import torch
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
-from torch.distributions import Independent, Normal
 
 from bdpvi._ground import threads
 from bdpvi._ground.progress import Track, silent
 from bdpvi._ground.types import TooFewRecordsError
-from bdpvi.bayesian.optimum.elbo import Records
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.datasets.records import Held
-from bdpvi.models.clipped import ClippedBernoulli
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import predictive_means
-from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.releases.released import Release
 from bdpvi.releases.route import Allowance, latents_of
+from bdpvi.tables.allowance import setup
 from bdpvi.tables.encoded import Unpaid, encode
 from bdpvi.tables.inference import Intervals
 from bdpvi.tables.metrics import auc, fraction_correct, log_score
@@ -47,8 +44,6 @@ CLOSE = 0.01
 """Simulation ends when the ends of all ranges have standard errors of at most this."""
 TIMES, SECONDS = 10.0, 15.0
 """Time limit: this multiple of the release's time, or this many seconds, whichever is more."""
-NEAR, STEPS = 1e-3, 50
-"""A simulated fit ends when a step gains less than ``NEAR`` nats, or after ``STEPS`` steps."""
 RELEASE, RATE, OPEN = "a release like this", "always the base rate", "without privacy"
 MEASURES = ("AUC", "log score", "accuracy")
 CAUTION = (
@@ -166,13 +161,12 @@ def previewed(
         clock: returns the time in seconds.
 
     Returns:
-        The scores, or None where one takes too long (training, the guide's own covariance, or the
-        first one), and for a table in blocks (:mod:`bdpvi.tables.row_scores`).
+        The scores, or None where one takes too long (training, draws from a posterior, or the first
+        one), and for a table in blocks (:mod:`bdpvi.tables.row_scores`).
     """
     if work.spread is not None or not isinstance(release.model, BayesianLogisticRegression):
         return None
-    route = work.pipeline.chosen(work.whole).route
-    if release.guide is not None or (release.receipt.noise_scale is None and route is None):
+    if release.guide is not None or work.asked.bayesian:
         return None
     found: list[tuple[Any, ...]] = []
     start, ended = clock(), "the maximum number"
@@ -233,13 +227,7 @@ def _preview(
     train, test, bought = _parts(work, given, held, own)
     if late():
         return None
-    draw = own.child("draw")
-    if work.pipeline.chosen(work.whole).route is None:
-        noise = release.receipt.noise_scale
-        assert noise is not None
-        drawn = _around(_mean(model, train), noise, len(release.samples), draw)
-    else:
-        drawn = _solved(work, model, train, bought, draw)
+    drawn = _solved(work, model, train, bought, own.child("draw"))
     if late():
         return None
     predictions = {
@@ -260,7 +248,7 @@ def _parts(
         return given.select(~mask), given.select(mask), None
     rows = work.rows.select(np.flatnonzero(~held)), work.rows.select(np.flatnonzero(held))
     free = Unpaid(key.child("constants"))
-    found = encode(Held(rows[0]), work.header, work.pipeline, free, left=work.whole, feasible=False)
+    found = encode(Held(rows[0]), work.header, work.asked, free, left=work.whole, feasible=False)
     train, test = (
         Dataset(
             found.encoding.whole(one.columns),
@@ -272,12 +260,6 @@ def _parts(
     return train, test, found
 
 
-def _around(mean: Tensor, noise: float, draws: int, key: Key) -> Tensor:
-    """Return draws of a guide with public noise."""
-    spread = Independent(Normal(mean, torch.full_like(mean, noise)), 1)
-    return secure.sample(spread, draws, 1.0, None, secure.Lattice.beside(noise), key)
-
-
 def _solved(
     work: Work,
     model: BayesianLogisticRegression,
@@ -286,8 +268,8 @@ def _solved(
     key: Key,
 ) -> Tensor:
     """Return the minima of a simulated release of these rows, after earlier charges."""
-    pipeline = work.pipeline
-    route: Any = pipeline.chosen(work.whole, found).route
+    asked = work.asked
+    route: Any = setup(asked, found).route
     if isinstance(route, Intervals):  # the release is by noisy scores, as there is no guide
         route = route.scores
     if route.count:
@@ -295,43 +277,11 @@ def _solved(
     route = route.suited(model, train, None)
     rows = work.people.rows_per_unit
     variance = rows**2 * math.fsum(one**2 for one in found.paid) if found else 0.0
-    left = Allowance(pipeline.epsilon, pipeline.delta, variance, rows=rows)
+    left = Allowance(asked.epsilon, asked.delta, variance, rows=rows)
     plan = route.plan(model, train.x.shape[1], left)
     noise = max(e.noise_multiplier for e in (plan.event, *work.solved))
     drawn = route.draw(model, train, plan.with_noise(noise), key)
     return latents_of(drawn, route.draws, key)["w"]
-
-
-def _mean(model: BayesianLogisticRegression, data: Dataset) -> Tensor:
-    """Return the posterior's mode by Newton's method, which is close enough to the mean here.
-
-    Steps are halved until the log joint increases, as a tight clip leaves little curvature far out.
-    """
-    records = Records.of(model, data)
-    signed, bound, weight = records.x, records.slope, records.weight
-    precision = model.precision(signed.shape[1])
-    prior = -model.departure(signed.new_zeros(signed.shape[1]))
-    ones = torch.ones_like(bound)
-
-    def joint(mode: Tensor) -> float:
-        likelihood = weight @ ClippedBernoulli(signed @ mode, bound).log_prob(ones)
-        return float(likelihood - precision * (mode - prior).square().sum() / 2)
-
-    mode, height = prior, joint(prior)
-    for _ in range(STEPS):
-        slope = torch.sigmoid(-(signed @ mode))
-        curved = weight * slope * (1 - slope) * (slope < bound)
-        uphill = signed.T @ (weight * torch.minimum(slope, bound)) - precision * (mode - prior)
-        curvature = (signed.T * curved) @ signed + precision * torch.eye(len(mode)).double()
-        step = torch.linalg.solve(curvature, uphill)
-        gain, size = float(step @ uphill), 1.0
-        while joint(mode + size * step) < height and size > 1e-6:
-            size /= 2
-        mode = mode + size * step
-        height = joint(mode)
-        if gain < NEAR:
-            break
-    return mode
 
 
 def _without_privacy(model: BayesianLogisticRegression, train: Dataset, x: Tensor) -> Tensor:

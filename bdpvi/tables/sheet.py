@@ -11,16 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import Tally, date_formats, shapes
 from bdpvi.datasets.measuring import MOST_CATEGORIES, objection
-from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.spelling import spell
 from bdpvi.datasets.table import LEFT_OUT
-from bdpvi.datasets.types import ANY, BLANK, BOOLEAN, NUMBERS, UNFIT, ColumnType, types_of
-from bdpvi.privacy.book import ROW
+from bdpvi.datasets.types import BLANK, BOOLEAN, NUMBERS, UNFIT, ColumnType
 from bdpvi.tables.looks import ColumnLook
+from bdpvi.tables.request import Public
 
 FEW = 10
 """A column with at most this number of values names nobody."""
@@ -30,50 +28,6 @@ _LABELS = 1000
 """Most labels of a block that are counted."""
 READ = ("numbers", "names", "blank", "unread")
 """How a cell is read."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The options by which a table would be read and released. All of it is public.
-
-    The fields are arguments of :func:`bdpvi.private`, which says what they are. ``positive`` is
-    None if the target is not one of yes and no.
-    """
-
-    types: Schema | None = None
-    constants: Encoding | None = None
-    target: str = ""
-    positive: object = ""
-    drop: Sequence[str] = ()
-    categorical: Sequence[str] = ()
-    numeric: Sequence[str] = ()
-    unit: str = ROW
-    rows_per_unit: int = 1
-    one_row_per_person: bool = False
-    epsilon: float | None = None
-    delta: float = 1e-5
-
-    @cached_property
-    def public(self) -> dict[str, str]:
-        """Columns with declared bounds or levels, or a declared kind, and their kinds."""
-        found = dict.fromkeys(self.categorical, "category") | dict.fromkeys(self.numeric, "number")
-        if self.constants is not None:
-            found |= {
-                one.name: "number" if one.kind == "number" else "category"
-                for one in self.constants.columns
-            }
-        if self.types is not None:
-            found |= {
-                name: "category" if one.bounds is None else "number"
-                for name, one in self.types.bounded.items()
-            }
-            found |= {n: one.kind for n, one in self.types.read_by.items() if one.kind != ANY}
-        return found
-
-    def read_by(self, header: Sequence[str], file: FileFormat) -> dict[str, ColumnType]:
-        """Return the types by which the columns of a file are read."""
-        known = in_file(self.types, header, file)
-        return types_of(self.categorical, {} if known is None else known.read_by)
 
 
 @dataclass(frozen=True)
@@ -108,10 +62,10 @@ class Column:
         return file.signs[:2] if self.type is None else self.type.signs
 
     @classmethod
-    def of(cls, values: pd.Series[Any], type: ColumnType | None, asked: Asked) -> Column:
+    def of(cls, values: pd.Series[Any], type: ColumnType | None, public: Public) -> Column:
         """Return the column by its type."""
         name = str(values.name)
-        declared = asked.public.get(name, "")
+        declared = public.kinds.get(name, "")
         number = declared in NUMBERS
         filled: dict[object, int] = {}
         labels: Counter[str] = Counter()

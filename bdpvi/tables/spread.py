@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bdpvi._ground.types import tell_owner
-from bdpvi.bayesian.guarantees import WORST_CASE
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.identity import Identity
 from bdpvi.datasets.looks import beyond, tell_of_clamped, tell_of_labels
@@ -14,7 +13,7 @@ from bdpvi.datasets.stored import without_pattern
 from bdpvi.datasets.table import LEFT_OUT, ODD, Table
 from bdpvi.datasets.units import Persons, RowLimit
 from bdpvi.tables.encoded import WITHOUT, usable
-from bdpvi.tables.pipeline import Pipeline
+from bdpvi.tables.request import Request
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,35 +21,25 @@ if TYPE_CHECKING:
 _SHOWN = 50
 
 
-def check(pipeline: Pipeline) -> None:
+def check(asked: Request) -> None:
     """Refuse options that need all rows in memory.
 
     Raises:
         ValueError: naming the option.
     """
-    fit = "; bdpvi.fit takes guides.Laplace for such a table, as datasets.from_blocks reads it"
-    drawn = pipeline.settings if pipeline.settings and pipeline.settings.route is None else None
-    asked: dict[str, tuple[Any, str]] = {
-        "from_data": (pipeline.from_data, ""),
-        "settings": (drawn, ", or give settings with a route"),
-        "guide": (pipeline.guide, fit),
-        "guarantee": (pipeline.guarantee if _bayesian(pipeline) else None, fit),
-    }
-    for name, (value, remedy) in asked.items():
+    given = {"from_data": asked.public.from_data, "guarantee": asked.bayesian and asked.guarantee}
+    remedy = "; bdpvi.fit takes guides.Laplace for such a table, as datasets.from_blocks reads it"
+    for name, value in given.items():
         if value:
             raise ValueError(
                 f"{name}={value!r:.80}: it needs all rows in memory, and the table is in blocks; "
-                f"leave it out{remedy}"
+                f"leave it out{remedy if name == 'guarantee' else ''}"
             )
-
-
-def _bayesian(pipeline: Pipeline) -> bool:
-    return pipeline.guarantee is not None and pipeline.guarantee.name != WORST_CASE
 
 
 def look(
     frames: Records[pd.DataFrame],
-    pipeline: Pipeline,
+    asked: Request,
     limit: RowLimit | None = None,
     signs: tuple[str, str] | None = None,
 ) -> tuple[int, Identity | None]:
@@ -62,7 +51,7 @@ def look(
 
     Args:
         frames: all rows.
-        pipeline: the steps and their settings.
+        asked: the request.
         limit: the rows used of each person; None for all.
         signs: as for :meth:`bdpvi.datasets.identity.Identity.of`; None if it is not wanted.
 
@@ -71,7 +60,7 @@ def look(
             the owner, like all that this pass finds.
     """
     used, left_out, odd, labels, clamped, persons, identity = frames.sum(
-        _facts, pipeline, limit, signs
+        _facts, asked, limit, signs
     )
     if isinstance(frames, Spread):
         frames.check()
@@ -79,27 +68,27 @@ def look(
         limit.check(persons)
     tell_owner(left_out, "row", WITHOUT)
     tell_owner(odd, "line", ODD)
-    if pipeline.model is None:
-        tell_of_labels(pipeline.target, labels, pipeline.positive_label)
-    elif hasattr(pipeline.model, "largest"):
-        tell_of_clamped(clamped, used, pipeline.model)
+    if asked.model is None:
+        tell_of_labels(asked.target, labels, asked.label(asked.positive))
+    elif hasattr(asked.model, "largest"):
+        tell_of_clamped(clamped, used, asked.model)
     return int(used), identity
 
 
 def _facts(
-    whole: pd.DataFrame, pipeline: Pipeline, limit: RowLimit | None, signs: tuple[str, str] | None
+    whole: pd.DataFrame, asked: Request, limit: RowLimit | None, signs: tuple[str, str] | None
 ) -> tuple[int, int, int, dict[str, int], int, Persons, Identity | None]:
     """Return rows in use, others of them, lines left out, counts of the target's labels, targets
     beyond their public bound, the persons, and whose rows they are."""
     frame = whole if limit is None else limit.of(whole)
     persons: Persons = ([], 0) if limit is None else limit.persons(whole)
-    rows, left_out = usable(frame, pipeline)
+    rows, left_out = usable(frame, asked)
     labels: dict[str, int] = {}
-    if pipeline.model is None:
-        counts = read_cells(frame[pipeline.target], pipeline.target_type).counts
+    if asked.model is None:
+        counts = read_cells(frame[asked.target], asked.target_type).counts
         labels = dict(sorted(counts.items(), key=lambda one: one[::-1], reverse=True)[:_SHOWN])
     odd = int(whole.attrs.get(LEFT_OUT, 0))
-    clamped = beyond(rows.y, pipeline.model)
+    clamped = beyond(rows.y, asked.model)
     whose = Identity.of(whole, signs) if signs else None
     return len(rows), left_out, odd, labels, clamped, persons, whose
 

@@ -18,14 +18,11 @@ from torch import Tensor
 
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.betting import betting
-from bdpvi.bayesian.accounting.estimators import (
-    SampleMoments,
-    empirical_bernstein,
-    log_student_t_bound,
-)
+from bdpvi.bayesian.accounting.estimators import SampleMoments, log_student_t_bound
 from bdpvi.bayesian.accounting.quantiles import quantile_certificate
 from bdpvi.bayesian.accounting.reliability import tolerable
 from studies.coverage_report import coverage_figure, coverage_text, tilted_figure, upper_limit
+from studies.estimators import empirical_bernstein
 from studies.populations import POPULATIONS, Population, gaussian_square, weibull
 from studies.study import Finding, publish, sized
 from studies.tilting import miss_rate

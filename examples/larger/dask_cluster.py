@@ -20,6 +20,7 @@ from distributed import Client, LocalCluster
 
 import bdpvi
 from bdpvi import datasets, guides
+from bdpvi.tables import Machine, Public, Unit
 
 GROUP, GROUPS = 1 << 17, 8
 """Rows of a row group, and row groups of a file."""
@@ -90,8 +91,9 @@ def main() -> None:
         whole = {"executor": executor, "progress": False}
         ledger = bdpvi.Ledger.at(given.folder / "ledger.jsonl", budget=bdpvi.Budget(5.0, DELTA))
         release = bdpvi.private(
-            table, target="sick", positive="yes", epsilon=1.0, delta=DELTA, constants=PUBLIC,
-            ledger=ledger, one_row_per_person=True, out=given.folder / "model", **whole,
+            table, target="sick", positive="yes", epsilon=1.0, delta=DELTA, unit=Unit(),
+            public=Public(constants=PUBLIC), ledger=ledger, out=given.folder / "model",
+            machine=Machine(**whole),
         )  # fmt: skip
         tell(f"model: {release.receipt}")
         shared = bdpvi.synthesize(

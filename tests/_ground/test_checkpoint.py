@@ -18,17 +18,15 @@ import pyro.distributions as dist
 import pytest
 import torch
 from pyro.optim import SGD
-from simulated import load
 from torch import Tensor
 
 import bdpvi.bayesian.neighbours.coupled
-from bdpvi import BayesianLogisticRegression, Coupled, Dataset, cli
-from bdpvi._ground import checkpoint
-from bdpvi._ground.checkpoint import Checkpoint, forget, sealed
+from bdpvi import BayesianLogisticRegression, Coupled, Dataset
+from bdpvi._ground.checkpoint import Checkpoint, sealed
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian import Remove
 from bdpvi.bayesian.accounting.panel import Panel
-from bdpvi.bayesian.inference.fingerprint import SECRET, described, identity
+from bdpvi.bayesian.inference.fingerprint import described, identity
 from bdpvi.bayesian.inference.svi import Problem, default_optimiser
 from bdpvi.bayesian.neighbours.rows import RowFits, train_rows
 from bdpvi.guides import FullRank, MeanField
@@ -97,7 +95,7 @@ def test_interrupted_run_goes_on_from_the_last_finished_block_to_the_same_bits(
 
 KILLED = """
 import os, signal
-from simulated import load, logistic_data
+from simulated import logistic_data
 from test_checkpoint import problem
 from bdpvi import Coupled
 from bdpvi._ground import store
@@ -141,9 +139,6 @@ def test_only_the_owner_can_read_what_is_kept(data: Dataset, tmp_path: Path) -> 
     Coupled(checkpoint=folder).train(problem(data), silent)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
-    forget(folder)
-    assert not folder.exists()
-    forget(folder)
 
 
 def _model(x: Tensor, y: Tensor | None = None, scale: float = 1.0) -> None:
@@ -249,53 +244,6 @@ def test_nothing_is_left_by_a_run_that_fails_at_once(data: Dataset, tmp_path: Pa
     with pytest.raises(ValueError, match="rate"):
         Coupled(checkpoint=tmp_path / "kept").train(p, silent)
     assert not (tmp_path / "kept").exists()
-
-
-def test_interrupted_command_goes_on_when_given_again_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fit(out: Path, *more: str) -> int:
-        options = ["--data", "breast-cancer", "--records", "30", "--steps", "20", "--quiet"]
-        monkeypatch.setattr(sys, "argv", ["bdpvi", "fit", "--out", str(out), *options, *more])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return int(ended.value.code or 0)
-
-    def interrupted(*_: Any) -> dict[str, Tensor]:
-        raise KeyboardInterrupt
-
-    out, again = tmp_path / "fit", tmp_path / "again"
-    with monkeypatch.context() as patch:
-        patch.setattr(bdpvi.bayesian.neighbours.coupled, "_compared", interrupted)
-        assert fit(out) != 0
-    unfinished = tmp_path / "fit.unfinished"
-    assert str(unfinished) in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["fit.unfinished"]
-    assert stat.S_IMODE(unfinished.stat().st_mode) == 0o700
-
-    assert fit(out, "--steps", "21") == 2
-    error = capsys.readouterr().err
-    assert "and not steps=21" in error
-    assert "delete the folder" in error
-
-    kept = checkpoint.settings_of(next(unfinished.rglob("settings.json")).parent)
-    assert fit(out) == 0
-    plan = load(out).plan  # the batches follow the secret coins that were kept
-    assert plan.secret
-    assert kept["seed"] == f"{SECRET}{plan.seed}"
-    assert fit(again, "--seed", str(plan.seed)) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"fit", "again"}
-    assert_identical(load(out).panels[0], load(again).panels[0])
-
-
-def test_a_route_that_does_not_exist_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--data", "breast-cancer", "--out", str(tmp_path / "fit"), "--neighbours", "x"]
-    monkeypatch.setattr(sys, "argv", ["bdpvi", "fit", *options])
-    with pytest.raises(SystemExit, match="2"):
-        cli.main()
-    assert "neighbours must be one of ['coupled', 'optimum'], got 'x'" in capsys.readouterr().err
 
 
 def test_a_forged_state_that_is_sealed_again_is_one_value_error() -> None:

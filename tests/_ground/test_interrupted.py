@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -21,7 +19,7 @@ import pytest
 import torch
 from pyro.infer import SVI
 from pyro.optim import SGD, ClippedAdam, ExponentialLR, PyroOptim
-from simulated import load
+from simulated import guided, logistic_data
 from test_checkpoint import STEPS, assert_identical, problem
 from test_cli import run
 
@@ -30,9 +28,7 @@ from bdpvi import Coupled, Dataset
 from bdpvi._ground import checkpoint, store
 from bdpvi._ground.checkpoint import Checkpoint
 from bdpvi._ground.progress import silent
-from bdpvi.bayesian import storage
 from bdpvi.bayesian.inference.svi import default_optimiser
-from bdpvi.bayesian.neighbours import coupled
 from bdpvi.bench import tuning
 
 
@@ -187,7 +183,7 @@ TUNE = [
     "--folds", "2", "--configurations", "2", "--refinements", "0", "--quiet",
 ]  # fmt: skip
 COMMANDS = {
-    "fit": QUICK, "compare": COMPARE, "tune": TUNE, "demo": ["--data", "breast-cancer", "--quiet"],
+    "compare": COMPARE, "tune": TUNE, "demo": ["--data", "breast-cancer", "--quiet"],
 }  # fmt: skip
 
 
@@ -222,26 +218,6 @@ def test_what_cannot_be_written_is_said_before_the_work(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.usefixtures("idle")
-def test_a_link_is_something_that_exists(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
-    assert run("fit", *QUICK, "--out", tmp_path / "out") == 2
-    assert "exists already" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-@pytest.mark.usefixtures("idle")
-def test_two_commands_cannot_fit_to_one_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with store.held(tmp_path / "out.unfinished"):
-        assert run("fit", *QUICK, "--out", tmp_path / "out") == 2
-        assert "is in use by another process" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 def environment() -> dict[str, str]:
     root = str(Path(bdpvi.__file__).parents[1])
     return {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
@@ -254,18 +230,6 @@ def started(*arguments: object) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def test_of_several_processes_with_one_out_one_succeeds(tmp_path: Path) -> None:
-    processes = [started("fit", *QUICK, "--out", tmp_path / "out") for _ in range(3)]
-    errors = [process.communicate()[1] for process in processes]
-    assert sorted(process.returncode for process in processes) == [0, 2, 2]
-    for process, error in zip(processes, errors, strict=True):
-        if process.returncode:
-            assert "is in use by" in error or "exists already" in error
-            assert error.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert len(load(tmp_path / "out").panels[0].ids) == 10
 
 
 def modes(folder: Path) -> set[tuple[bool, int]]:
@@ -324,7 +288,6 @@ def heard() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("command", "kept", "number"),
     [
-        ("fit", "out.unfinished", signal.SIGINT),
         pytest.param("compare", "out/cells", signal.SIGTERM, marks=pytest.mark.whole),
         pytest.param("tune", "out.trials", signal.SIGTERM, marks=pytest.mark.whole),
         pytest.param("tune", "out.trials", signal.SIGINT, marks=pytest.mark.whole),
@@ -350,9 +313,6 @@ def test_a_signal_ends_in_one_line_and_the_command_goes_on(
 
         return second_time
 
-    if command == "fit":
-        done.append(1)
-        monkeypatch.setattr(coupled, "_compared", signalling(coupled._compared))
     monkeypatch.setattr("bdpvi.bench.comparison.run", signalling(bdpvi.bench.comparison.run))
     monkeypatch.setattr(tuning, "score", signalling(tuning.score))
     before = signal.getsignal(signal.SIGTERM)
@@ -366,40 +326,26 @@ def test_a_signal_ends_in_one_line_and_the_command_goes_on(
     assert run(*arguments) == 0
 
 
-@pytest.mark.usefixtures("idle")
-def test_an_interruption_that_leaves_nothing_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(bdpvi, "fit", interrupted)
-    assert run("fit", *QUICK, "--out", tmp_path / "out", "--neighbours", "optimum") == 130
-    assert "nothing was finished" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
 STOPPED = {
     "demo": (
         "bdpvi.bench.demonstration.fit",
         ["--data", "breast-cancer", "--out", "{new}", "--quiet"],
     ),
-    "cost": ("bdpvi.bayesian.releases.cost", ["{fit}"]),
     "predict": (
         "bdpvi.tables.predictions.Table.of",
         ["{release}", "--data", "{new}", "--out", "{new}"],
     ),
-    "ledger show": ("bdpvi.bayesian.storage.open_ledger", ["{fit}"]),
-    "ledger repair": ("bdpvi.privacy.repair.repair", ["{fit}", "--charge", "1,1"]),
+    "account": ("bdpvi.bayesian.storage.open_ledger", ["{fit}"]),
+    "account --repair": ("bdpvi.privacy.repair.repair", ["{fit}", "--charge", "1,1"]),
 }
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
-    assert run("fit", *QUICK, "--out", folder / "fit", "--neighbours", "optimum") == 0
-    release_it = ("release", folder / "fit", "--temperature", 1e6)
-    assert run(*release_it, "--out", folder / "release.json") == 0
+    fit = guided(logistic_data(60, 3))
+    bdpvi.save_fit(fit, folder / "fit")
+    bdpvi.save_release(bdpvi.release(fit, temperature=1e6), folder / "release.json")
     return folder
 
 
@@ -435,40 +381,6 @@ def test_every_command_says_that_it_was_interrupted(
     assert error == "bdpvi: interrupted: nothing was finished; the same command starts again\n"
     assert not new.exists() or not list(new.iterdir())
     assert (made / "fit" / "ledger.jsonl").read_bytes() == ledger
-
-
-@pytest.mark.usefixtures("heard")
-@pytest.mark.parametrize(
-    ("place", "after", "said", "charges"),
-    [
-        ("bdpvi.bayesian.drawing.cost_with", False, "nothing was finished", 0),
-        ("bdpvi.releases.shared_file.release_bytes", True, "without a further charge", 1),
-        ("bdpvi._ground.outputs.say", True, "new.json is whole", 1),
-    ],
-)
-def test_an_interrupted_release_says_whether_it_was_charged(
-    place: str,
-    after: bool,
-    said: str,
-    charges: int,
-    made: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    fit = shutil.copytree(made / "fit", tmp_path / "fit")
-    before, out = len(storage.open_ledger(fit).charges()), tmp_path / "new.json"
-    module, name = place.rsplit(".", 1)
-    call = getattr(importlib.import_module(module), name)
-    monkeypatch.setattr(place, interrupting(call if after else None))
-    command = ("release", fit, "--temperature", 1e6, "--out", out, "--json")
-    assert run(*command) == 130
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert said in error
-    assert ("was charged" in error) == bool(charges)
-    assert len(storage.open_ledger(fit).charges()) == before + charges
-    assert out.exists() == ("whole" in said)
 
 
 @pytest.mark.slow

@@ -43,14 +43,14 @@ sick = np.where(rng.random(1500) < 1 / (1 + np.exp((58 - age) / 10)), "yes", "no
 table = pd.DataFrame({"age": age, "sick": sick})
 
 ledger = Ledger.at("people.jsonl", budget=Budget(10.0))
-given = {"target": "sick", "positive": "yes", "ledger": ledger, "progress": False}
+given = {"target": "sick", "positive": "yes", "ledger": ledger}
 found = bdpvi.private(table, epsilon=1.0, out="shared", secret="secret", **given)
 assert bdpvi.load_release("shared/release.json").samples.equal(found.samples)
 kinds = ["reserved", "constants", "constants", "release", "ended"]
 assert [one.kind for one in Ledger("people.jsonl").entries()] == kinds
 
-fit = bdpvi.recommended(1.0, expected_rows=500).fit(bdpvi.datasets.load_breast_cancer().train)
-again = bdpvi.release(fit, epsilon=1.0)
+model = bdpvi.BayesianLogisticRegression.unweighted(intercept=True)
+again = bdpvi.fit_private(model, bdpvi.datasets.load_breast_cancer().train, epsilon=1.0)
 bdpvi.save_release(again, "again.json")
 assert bdpvi.load_release("again.json").samples.equal(again.samples)
 

@@ -17,6 +17,7 @@ from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.privacy.cost import Cost
 
+pytestmark = pytest.mark.usefixtures("quick")
 ROUNDING, TOO_MUCH = "does not cover the rounding", "a record can move them too far"
 
 

@@ -8,7 +8,6 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -20,15 +19,13 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import Budget, BudgetExceededError, Dataset, Ledger
 from bdpvi._ground.chain import Head, proven
-from bdpvi.bayesian.guarantees import BayesianDP, WorstCaseDP
+from bdpvi.bayesian.guarantees import BayesianDP
 from bdpvi.bayesian.storage import load_fit, save_fit
 from bdpvi.cli import main
 from bdpvi.datasets.dataset import People
 from bdpvi.guides import MeanField
 from bdpvi.privacy.accounts import beside
-from bdpvi.privacy.entry import TemperatureOrigin
 from bdpvi.privacy.perturbed_objective import PerturbedObjective, profile
-from bdpvi.tables import files
 
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0)
 DELTA = 1e-5
@@ -129,18 +126,11 @@ def test_one_budget_for_all_fits(data: Dataset) -> None:
 
 def test_a_bayesian_price_is_of_all_fits_of_the_table(data: Dataset) -> None:
     one, two = fitted(data), fitted(data)
-    found = bdpvi.bayesian.calibrate(one, epsilon=0.5, guarantee=BayesianDP())
-    first = bdpvi.release(one, found, guarantee=BayesianDP())
+    bdpvi.release(one, temperature=2.0, guarantee=BayesianDP())
     alone = bayes(bdpvi.cost(one)).epsilon
     assert bayes(bdpvi.cost(two)).epsilon == alone
-    found = bdpvi.bayesian.calibrate(two, epsilon=0.5, guarantee=BayesianDP())
-    second = bdpvi.release(two, found, guarantee=BayesianDP())
-    assert first.receipt.temperature is not None
-    assert second.receipt.temperature is not None
-    assert second.receipt.temperature > 10 * first.receipt.temperature
-    assert alone < bayes(bdpvi.cost(one)).epsilon == bayes(bdpvi.cost(two)).epsilon <= 0.5
-    with pytest.raises(ValueError, match="found from the data"):
-        bdpvi.release(two, epsilon=3.0, guarantee=WorstCaseDP())
+    bdpvi.release(two, temperature=2.0, guarantee=BayesianDP())
+    assert alone < bayes(bdpvi.cost(one)).epsilon == bayes(bdpvi.cost(two)).epsilon
 
 
 def test_a_fit_saved_twice_and_a_copied_folder_have_one_budget(
@@ -204,61 +194,10 @@ def test_a_cut_or_an_old_ledger_is_noticed(data: Dataset, tmp_path: Path, by: st
             Head.of(proven(content)).write(folder / "ledger.jsonl.head")
         with pytest.raises(ValueError, match=rf"ledger\.jsonl {words[by]}"):
             loaded(folder)
-        assert run("ledger", "show", folder) == 2
-        assert run("ledger", "repair", folder) == 0  # the receipts say what was charged
+        assert run("account", folder) == 2
+        assert run("account", folder, "--repair") == 0  # the receipts say what was charged
         assert (folder / "ledger.jsonl").read_bytes() == whole
         loaded(folder)
-
-
-def test_a_folder_that_cannot_be_written_to_answers(data: Dataset, tmp_path: Path) -> None:
-    folder = tmp_path / "fit"
-    save_fit(fitted(data), folder)
-    bdpvi.release(loaded(folder), temperature=2.0)
-    before = sorted(folder.iterdir())
-    (folder / "ledger.jsonl.lock").unlink()
-    folder.chmod(0o500)
-    try:
-        assert worst(loaded(folder)).epsilon > 0
-    finally:
-        folder.chmod(0o700)
-    assert sorted(folder.iterdir()) == [p for p in before if p.name != "ledger.jsonl.lock"]
-
-
-@pytest.mark.parametrize("rounded", [False, True])
-def test_what_was_found_from_the_data_stays_so(
-    data: Dataset, tmp_path: Path, rounded: bool
-) -> None:
-    """Also as a number that was written down, or copied by hand."""
-    fit = fitted(data)
-    found = bdpvi.bayesian.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
-    assert found.origin is TemperatureOrigin.DATA
-    tau = float(json.loads(json.dumps(found.temperature)))
-    tau = round(tau, 3) if rounded else tau
-    with pytest.raises(ValueError, match="these releases have none"):
-        bdpvi.release(fit, temperature=tau, guarantee=WorstCaseDP())
-    save_fit(fit, tmp_path / "fit")
-    released = bdpvi.release(loaded(tmp_path / "fit"), temperature=tau, guarantee=BayesianDP())
-    assert bdpvi.privacy.Assumption.FOUND_FROM_DATA in bayes(released.cost).assumptions
-    assert released.cost.worst_case is None
-    assert fit.ledger.charges()[0].origin is TemperatureOrigin.DATA
-
-
-def test_a_charge_is_no_number(data: Dataset) -> None:
-    found = bdpvi.bayesian.calibrate(fitted(data), epsilon=0.3)
-    assert found.origin is TemperatureOrigin.CONSTANTS
-    number: Any = found
-    for use in (lambda: number * 1.0, lambda: float(number), lambda: number + 1):
-        with pytest.raises(TypeError):
-            use()
-    with pytest.raises(ValueError, match="temperature must be a number, got Charge"):
-        bdpvi.release(fitted(data), temperature=found)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="found for another table's ledger"):
-        bdpvi.release(fitted(logistic_data(60, 3)), found)
-    with pytest.raises(ValueError, match="were both given"):
-        bdpvi.release(fitted(data), found, temperature=1.0)
-    assert bdpvi.release(fitted(data), found).receipt.bound.kind.value == "worst-case DP"
-    # A number that the owner chose is public until one was found from the data.
-    assert bdpvi.release(fitted(data), temperature=5.0).receipt.bound.kind.value == "worst-case DP"
 
 
 # --- the command line -----------------------------------------------------------------------------
@@ -275,43 +214,6 @@ def table(tmp_path: Path) -> Path:
     public = {"source": "By law.", "age": [18, 98], "dose": [-2, 2]}
     (tmp_path / "public.json").write_text(json.dumps(public))
     return tmp_path / "patients.csv"
-
-
-def private(table: Path, *more: object) -> int:
-    public = ("--constants", table.with_name("public.json"), "--no-scores", "--quiet")
-    given = ("--target", "sick", "--positive", "yes", *public)
-    return run("private", "--one-row-per-person", "--data", table, "--drop", "who", *given, *more)
-
-
-def test_a_new_out_starts_nothing_anew(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert private(table, "--epsilon", 1, "--out", tmp_path / "a") == 0
-    assert private(table, "--epsilon", 1, "--out", tmp_path / "b") == 2
-    assert "epsilon=1 is already spent on this table; 2 charges made" in capsys.readouterr().err
-    for nothing in ("b", "b.secret"):  # so that another ε may be asked for there
-        assert not (tmp_path / nothing).exists()
-    fit = tmp_path / "fit"
-    assert run("fit", "--data", table, "--target", "sick", "--out", fit, "--quiet") == 0
-    assert run("release", fit, "--epsilon", 1, "--out", tmp_path / "c.json") == 2
-    assert not (tmp_path / "c.json").exists()
-    # A ledger of its own is another table's, and the owner says so.
-    more = ("--ledger", tmp_path / "others.jsonl", "--out", tmp_path / "d")
-    assert private(table, "--epsilon", 1, *more) == 0
-
-
-def test_a_budget_is_for_all_that_follows(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert private(table, "--epsilon", 1, "--budget", 2, "--out", tmp_path / "a") == 0
-    assert private(table, "--epsilon", 2.5, "--out", tmp_path / "b") == 2
-    assert "over the budget of ε = 2" in capsys.readouterr().err
-    assert private(table, "--epsilon", 2, "--out", tmp_path / "c") == 0
-    total = files.cost(tmp_path / "c.secret", DELTA).worst_case
-    assert total is not None
-    assert 1.97 < total.epsilon <= 2
-    kinds = [one.kind for one in Ledger.at(beside(table)).entries()]
-    assert kinds == 2 * ["reserved", "constants", "release", "ended"]
 
 
 def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path) -> None:
@@ -333,31 +235,5 @@ def test_a_unit_of_several_rows_is_priced_as_a_group(table: Path, tmp_path: Path
     chained = sum(math.exp(at / 3) for at in range(3)) * profile(1 / 3, event)
     assert DELTA * 0.9 < chained <= DELTA
     # Another unit needs another ledger.
-    assert private(table, "--epsilon", 2, "--out", tmp_path / "b") == 2
-
-
-def test_draws_for_a_unit_of_several_rows_are_priced_by_their_distance(
-    table: Path, tmp_path: Path
-) -> None:
-    bdpvi.private(
-        table,
-        target="sick",
-        positive="yes",
-        epsilon=1.0,
-        unit="who",
-        rows_per_unit=3,
-        guide=MeanField,
-        constants=bdpvi.datasets.read_constants(table.with_name("public.json")),
-        out=tmp_path / "a",
-        progress=False,
-    )
-    fit = files.load(tmp_path / "a.secret")
-    assert [one.kind for one in fit.ledger.entries()] == ["reserved", "ended", "draws"]
-    (entry,) = fit.ledger.book().charges
-    assert entry.events is not None
-    with mpmath.workdps(50):
-        variance = 9 / mpmath.mpf(entry.events[0].noise_multiplier) ** 2  # type: ignore[union-attr]
-        assert delta_of(1.0, variance) == pytest.approx(DELTA, rel=2e-2)
-        assert delta_of(1.0, variance) <= DELTA
-    with pytest.raises(ValueError, match="covers one row"):
-        bdpvi.bayesian.calibrate(fit, epsilon=2.0, guarantee=BayesianDP())
+    single = ("--one-row-per-person", "--drop", "who", "--epsilon", 2, "--out", tmp_path / "b")
+    assert run("private", "--data", table, *given[:6], *single) == 2

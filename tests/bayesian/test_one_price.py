@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -12,15 +11,11 @@ from simulated import logistic_data
 
 import bdpvi
 from bdpvi import Optimum
-from bdpvi._ground.schema import to_json
 from bdpvi.bayesian import storage
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
-from bdpvi.cli import main
 from bdpvi.datasets.dataset import Data
 from bdpvi.guides import MeanField
-from bdpvi.tables import files
-from bdpvi.tables.recipe import Recipe
 
 DRAWS, TEMPERATURE, DELTA = 3, 0.5, 1e-5
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0, intercept=True)
@@ -43,26 +38,17 @@ def event(fit: bdpvi.Fit) -> PosteriorDraws:
     return PosteriorDraws(fit.panels, DRAWS, TEMPERATURE, rounding=error)
 
 
-def test_one_release_has_one_price(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_release_has_one_price(tmp_path: Path) -> None:
     data = logistic_data(400, 3)
     fit = fitted(data)
     release = bdpvi.release(fit, DRAWS, temperature=TEMPERATURE)
     prices = {"release": release.cost, "fit": bdpvi.cost(fit, delta=DELTA)}
     prices["accountant"] = bdpvi.bayesian.cost_of([event(fit)], DELTA)
-    recipe = Recipe(model=MODEL, noise_scale=1.0)
-    storage.save_fit(fit, tmp_path / "fit", extra=to_json(recipe))
-    prices["file"] = bdpvi.cost(files.load(tmp_path / "fit"), delta=DELTA)
+    storage.save_fit(fit, tmp_path / "fit")
+    saved = storage.load_fit(tmp_path / "fit", MODEL, MeanField(MODEL, noise_scale=1.0))
+    prices["file"] = bdpvi.cost(saved, delta=DELTA)
     found = {name: (bayes(one).epsilon, bayes(one).reliable) for name, one in prices.items()}
     worst = {name: one.worst_case and one.worst_case.epsilon for name, one in prices.items()}
-    monkeypatch.setattr("sys.argv", ["bdpvi", "cost", str(tmp_path / "fit"), "--json"])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 0
-    printed = json.loads(capsys.readouterr().out)
-    found["command"] = printed["bayesian"]["epsilon"], printed["bayesian"]["reliable"]
-    worst["command"] = printed["worst_case"]["epsilon"]
     for name in found:
         epsilon, reliable = found[name]
         assert epsilon == pytest.approx(found["fit"][0], rel=1e-14), name

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -145,7 +146,7 @@ def test_a_note_is_checked_as_all_of_a_ledger_is() -> None:
 def test_every_door_leaves_a_note(tmp_path: Path) -> None:
     frame = pd.DataFrame({"age": [*range(20, 70)] * 40, "sick": ["no", "yes"] * 1000})
     ledger = Ledger(budget=bdpvi.Budget(5.0))
-    bdpvi.private(
+    flat.private(
         frame, target="sick", positive="yes", epsilon=2.0, ledger=ledger, progress=False,
         numeric=["age"],
     )  # fmt: skip

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -129,7 +130,7 @@ def test_it_finds_how_a_file_is_written(case: str, tmp_path: Path) -> None:
         given: dict[str, Any] = {"target": "sick", "positive": "no", "epsilon": 3.0}
         given |= {"one_row_per_person": True, "drop": ["empty"], "ledger": bdpvi.Ledger()}
         with pytest.warns(PrivacyUtilityWarning, match="`bdpvi table` finds it"):
-            bdpvi.private(path, **given, progress=False)
+            flat.private(path, **given, progress=False)
     else:
         with pytest.raises(ValueError, match=r"`bdpvi table` finds it"):
             run(*made, tmp_path / "wrong")

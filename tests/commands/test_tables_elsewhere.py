@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import flat
 import pytest
 from doors import people
 from test_cli import run
@@ -40,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         part.to_parquet(made / "parts" / f"{at}.parquet", index=False, row_group_size=200)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        release = bdpvi.private(
+        release = flat.private(
             frame, target="sick", positive="yes", epsilon=2.0, ledger=Ledger(), progress=False,
             constants=constants_of({"source": "By law.", "age": [18, 98], "dose": [-2, 2]}),
         )  # fmt: skip

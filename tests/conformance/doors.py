@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import flat
 import numpy as np
 import pandas as pd
 import pyro
@@ -200,10 +201,9 @@ def _guide(**given: Any) -> Callable[[Place, float], Bound]:
 
 
 def _experiment(place: Place, share: float) -> Bound:
-    """Release at a temperature that was found for a Bayesian ε, which is its price."""
+    """Release at a temperature that is too high to spend the share of a Bayesian ε."""
     fit, kind = guide_fit(place), BayesianDP()
-    charge = bdpvi.bayesian.calibrate(fit, 2, epsilon=share, guarantee=kind)
-    made = place.tell(bdpvi.release(fit, charge, guarantee=kind).receipt)
+    made = place.tell(bdpvi.release(fit, 2, temperature=1e6, guarantee=kind).receipt)
     return replace(made.bound, epsilon=share)
 
 
@@ -228,7 +228,7 @@ def _route(route: Any) -> Callable[[Place, float], Bound]:
 def _private(target: str, **given: Any) -> Callable[[Place, float], Bound]:
     def call(place: Place, share: float) -> Bound:
         with _few_steps():
-            release = bdpvi.private(
+            release = flat.private(
                 place.table if place.given else people(place.rows).copy(),
                 target=target,
                 one_row_per_person=True,
@@ -273,18 +273,6 @@ def _private_command(place: Place, share: float) -> Bound:
     given = ("--data", place.table, *columns, "--epsilon", share, "--quiet", "--no-scores")
     run("private", "--one-row-per-person", *given, *_places(place))
     return bdpvi.load_release(place.out / "release.json").receipt.bound
-
-
-def fit_command(place: Place, *more: object) -> None:
-    """Fit by the command, into the folder that the door releases from."""
-    columns = ("--target", "sick", "--positive", "yes", *_drop("sick"))
-    given = ("--guide", "mean-field", "--out", place.folder / "fit", "--ledger", place.ledger)
-    run("fit", "--data", place.table, *columns, *given, "--quiet", *more)
-
-
-def _release_command(place: Place, share: float) -> Bound:
-    run("release", place.folder / "fit", "--epsilon", share, "--out", place.out)
-    return bdpvi.load_release(place.out).receipt.bound
 
 
 def _synthesize_command(*more: str) -> Callable[[Place, float], Bound]:
@@ -413,7 +401,6 @@ DOORS = (
     Door("training, counted", _route(DPVI(steps=STEPS, batch=100, draws=5))),
     Door("private, logistic", _usual("sick", positive="yes"), few=True, **_file),
     Door("private, intervals", _private("sick", positive="yes", intervals=True), few=True, **_file),
-    Door("private, guide", _private("sick", positive="yes", guide=guides.MeanField), **_file),
     Door("private, linear", _private("days", model=LINEAR), few=True, **_file),
     Door(
         "private, multinomial",
@@ -425,7 +412,6 @@ DOORS = (
         **_file,
     ),
     Door("command private", _private_command, few=True, **_file),
-    Door("command release", _release_command, fit_command, out="."),
     Door("synthesize", _synthesize, alone=True),
     Door(
         "command synthesize", _synthesize_command("--no-report"), out="synthetic.json", alone=True
@@ -433,11 +419,6 @@ DOORS = (
     Door(
         "estimator",
         _estimator("PrivateLogisticRegression", "sick", classes=("no", "yes")),
-        alone=True,
-    ),
-    Door(
-        "estimator, guide",
-        _estimator("PrivateLogisticRegression", "sick", classes=("no", "yes"), guide="mean-field"),
         alone=True,
     ),
     Door("estimator, linear", _estimator("PrivateLinearRegression", "days"), alone=True),

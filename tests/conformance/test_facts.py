@@ -347,10 +347,10 @@ def test_of_several_origins_each_is_that_of_some_constants() -> None:
 @pytest.mark.parametrize(("epsilon", "chance"), [(0.5, "62.2 %"), (2.0, "88.1 %")])
 def test_one_epsilon_has_one_chance_on_every_page(epsilon: float, chance: str) -> None:
     bound = Bound(kind=Kind.WORST_CASE, epsilon=epsilon, delta=1e-6, by="")
-    assert chance in bound.told("one record")
+    assert chance in bound.in_one_sentence("one record")
     account = Statement(Book("a"), 1e-6)
     account.__dict__["total"] = bound
-    assert bound.told("one record") in account.guarantee
+    assert bound.in_one_sentence("one record") in account.guarantee
 
     from types import SimpleNamespace
 
@@ -358,7 +358,7 @@ def test_one_epsilon_has_one_chance_on_every_page(epsilon: float, chance: str) -
     from bdpvi.synthesis.report import _meaning
 
     quality: Any = SimpleNamespace(receipt=TableReceipt(worst_case=bound, source=""))
-    assert bound.told("one record")[1:] in _meaning(quality)
+    assert bound.in_one_sentence("one record")[1:] in _meaning(quality)
 
 
 def test_pages_state_the_same_chance() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyro
 import pytest
-from doors import DELTA, DOORS, PLENTY, Door, Place, fit_command, guide_fit, run
+from doors import DELTA, DOORS, PLENTY, Door, Place, guide_fit, run
 from gone import Ran
 from watch import Watch, book, candidates, files, holds, read, rival, same_secrets, watching
 
@@ -187,8 +187,8 @@ def test_a_damaged_ledger_opens_no_door_and_its_repair_leaves_nothing(
 ) -> None:
     place = ran.place.again(1)
     damage(place.ledger, place.ledger.with_name(f"{place.ledger.name}.head"))
-    refused(ran.door, place, f"bdpvi ledger repair {place.ledger}")
-    run("ledger", "repair", place.ledger)
+    refused(ran.door, place, f"bdpvi account {place.ledger} --repair")
+    run("account", place.ledger, "--repair")
     assert len(book(place.ledger).charges) >= 1
     if ran.door.keyed:
         refused(ran.door, place)
@@ -205,7 +205,7 @@ def test_a_last_line_counts_without_its_newline(ran: Ran) -> None:
     whole = Ledger(place.ledger).entries()
     place.ledger.write_bytes(place.ledger.read_bytes()[:-1])
     assert Ledger(place.ledger).entries() == whole
-    Ledger(place.ledger).mark("0")
+    Ledger(place.ledger).bind("0")
     assert Ledger(place.ledger).entries() == whole
     ran.restored()
 
@@ -229,33 +229,22 @@ def test_a_secret_place_among_what_is_shared_is_refused(ran: Ran, tmp_path: Path
     place = ran.place.again(2)
     shared = ran.door.published(place) if ran.door.out == "." else place.out
     (tmp_path / "link").symlink_to(place.folder)
-    if ran.door.name != "command release":  # its secret folder is the fit's
-        for inside in (
-            shared / "secret",
-            shared / "a" / "b",
-            tmp_path / "link" / shared.name / "secret",
-        ):
-            refused(ran.door, replace(place, secret=inside), "secret=", "shared")
+    for inside in (
+        shared / "secret",
+        shared / "a" / "b",
+        tmp_path / "link" / shared.name / "secret",
+    ):
+        refused(ran.door, replace(place, secret=inside), "secret=", "shared")
     assert not shared.exists()
 
 
-@of([door for door in PUBLISHED if door.name != "command release"])
+@of(PUBLISHED)
 def test_a_ledger_among_what_is_shared_is_refused(ran: Ran) -> None:
     place = ran.place.again(3)
     with pytest.raises(ValueError, match=r"ledger=.*shared"):
         ran.door(replace(place, ledger=place.out / "people.jsonl"))
     assert not files(place.secret)
     assert not place.out.exists()
-
-
-@pytest.mark.parametrize("name", ["fit", "fit.unfinished"])
-def test_a_ledger_in_a_folder_that_a_fit_makes_or_clears_is_refused(
-    name: str, tmp_path: Path
-) -> None:
-    place = replace(Place.within(tmp_path / "a"), ledger=tmp_path / "a" / name / "people.jsonl")
-    with pytest.raises(ValueError, match=rf"ledger=.*lies in .*{name}'"):
-        fit_command(place)
-    assert not (tmp_path / "a" / name).exists()
 
 
 def test_what_is_kept_tells_nothing_of_the_noise(ran: Ran) -> None:
@@ -335,8 +324,7 @@ def test_after_a_bayesian_release_no_guarantee_changes_its_kind(
     usual, place = went(door).promised, Place.within(tmp_path / "a")
     door.open(place, None)
     fit = guide_fit(place)
-    charge = bdpvi.bayesian.calibrate(fit, epsilon=0.5, guarantee=BayesianDP())
-    bdpvi.release(fit, charge, guarantee=BayesianDP())
+    bdpvi.release(fit, epsilon=0.5, guarantee=BayesianDP())
     before = book(place.ledger).charges
     try:
         found = door(place)

@@ -5,8 +5,6 @@ The commands read a folder of files in blocks; each block that is handed to a wo
 
 from __future__ import annotations
 
-import errno
-import math
 import os
 import signal
 import subprocess
@@ -21,7 +19,7 @@ from typing import Any
 import pytest
 import test_cli
 from doors import Place, people
-from watch import events, same_secrets
+from watch import same_secrets
 
 from bdpvi import Ledger
 from bdpvi.datasets.records import Spread
@@ -223,47 +221,3 @@ def set_version(said: str) -> None:
 
 
 # --- a full disk ----------------------------------------------------------------------------------
-
-GROW = ("fsync", "mkdir", "half a line")
-"""Events that need room on a disk; the others free it, or need none."""
-
-
-def full(name: str, place: Place, number: float) -> tuple[int, int]:
-    """Do a command on a disk that is full from an event on.
-
-    Returns:
-        Its exit code, and the number of events that needed room.
-    """
-    needing: list[str] = []
-
-    def act(at: int) -> None:
-        if seen[at - 1] in GROW:
-            needing.append(seen[at - 1])
-            if len(needing) >= number:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place.out))
-
-    with events(act) as seen:
-        return done(name, place), len(needing)
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_a_full_disk(name: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    expected = undisturbed(name, place)
-    counted = Place(place.folder, place.folder / "c.jsonl", place.folder / "c" / "out",
-                    place.folder / "c" / "secret")  # fmt: skip
-    code, steps = full(name, counted, math.inf)
-    assert code == 0
-    for number in range(1, steps + 1, max(steps // 4, 1)):
-        folder = place.folder / str(number)
-        now = Place(place.folder, folder / "l.jsonl", folder / "out", folder / "secret")
-        folder.mkdir()
-        capsys.readouterr()
-        code, said = full(name, now, number)[0], capsys.readouterr().err
-        complete = [(now.out / one).read_bytes() for one in PUBLISHED[name] if published(name, now)]
-        assert complete in ([], expected[0]), number
-        if code:
-            assert "no space left on device" in sentence(said), number
-        else:  # what is left to do needs no room
-            assert complete, number
-        assert done(name, now) == 0
-        assert outcome(name, now) == expected

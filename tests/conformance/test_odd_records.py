@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pyro
@@ -164,7 +165,7 @@ def persons() -> bytes:
 
 def private(**more: Any) -> Callable[[bytes, Path], object]:
     def call(lines: bytes, folder: Path) -> object:
-        return bdpvi.private(
+        return flat.private(
             written(lines, folder), target="sick", positive="yes", delta=1e-5,
             out=folder / "out", ledger=folder / "people.jsonl", expected_rows=ROWS,
             progress=False, **{"epsilon": 5.0, "one_row_per_person": "unit" not in more, **more},
@@ -175,25 +176,10 @@ def private(**more: Any) -> Callable[[bytes, Path], object]:
 
 def command(*words: object) -> Callable[[bytes, Path], object]:
     def call(lines: bytes, folder: Path) -> None:
-        out = folder / ("fit" if words[0] == "fit" else "out")
-        places = ("--out", out, "--ledger", folder / "people.jsonl", "--quiet")
+        places = ("--out", folder / "out", "--ledger", folder / "people.jsonl", "--quiet")
         given = ("--data", written(lines, folder), "--target", "sick", *words, *places)
         texts = [str(one).replace("FOLDER", str(folder)) for one in given]
         done = CliRunner().invoke(app, [words[0], *texts[:4], *texts[5:]])  # type: ignore[list-item]
-        if done.exception is not None:
-            raise done.exception
-
-    return call
-
-
-def fit_and_release(
-    *words: object, releasing: tuple[object, ...] = ("--epsilon", 1)
-) -> Callable[[bytes, Path], object]:
-    def call(lines: bytes, folder: Path) -> None:
-        public = ("--constants", "FOLDER/public.json", "--test-fraction", 0.05)
-        command("fit", "--positive", "yes", *public, *words)(lines, folder)
-        given = ("release", folder / "fit", *releasing, "--out", folder / "shared.json")
-        done = CliRunner().invoke(app, [str(one) for one in given])
         if done.exception is not None:
             raise done.exception
 
@@ -232,7 +218,7 @@ DOORS_OF_FILES: dict[str, Callable[[bytes, Path], object]] = {
     ),
     "from_csv and fit_private": from_csv,
     "private, frame": frame(
-        lambda table, ledger: bdpvi.private(
+        lambda table, ledger: flat.private(
             table, target="sick", positive="yes", epsilon=5.0, numeric=("age",),
             categorical=("sex",), ledger=ledger, expected_rows=ROWS, progress=False,
         )
@@ -241,11 +227,6 @@ DOORS_OF_FILES: dict[str, Callable[[bytes, Path], object]] = {
         lambda table, ledger: bdpvi.synthesize(
             table, None, "sick", epsilon=1.0, delta=1e-5, ledger=ledger
         )
-    ),
-    "fit and release": fit_and_release("--guide", "mean-field"),
-    "fit and release, Bayesian": fit_and_release(
-        "--no-noise-scale", "--records", 20,
-        releasing=("--guarantee", "bayesian", "--temperature", 1e6),
     ),
 }  # fmt: skip
 PERSONS: dict[str, Any] = {"unit": "who", "rows_per_unit": 2}
@@ -259,7 +240,6 @@ DOORS_OF_PERSONS: dict[str, Callable[[bytes, Path], object]] = {
         "synthesize", "--epsilon", 4, "--no-report", "--rows", 5, *OF_PERSONS
     ),
     "from_csv and fit_private": partial(from_csv, unit="who"),
-    "fit and release": fit_and_release("--guide", "mean-field", *OF_PERSONS),
 }
 
 # --- doors of numbers -----------------------------------------------------------------------------
@@ -416,18 +396,21 @@ STRANGE_PERSONS = (
 """Lines of nobody, of a person with two rows already, and of one with three odd ones."""
 
 
+SEEN: tuple[tuple[str, dict[str, Any], Any, Any], ...] = (
+    ("line", DOORS_OF_FILES, LINES, MORE_LINES),
+    ("record", DOORS_OF_NUMBERS, NUMBERS, MORE_NUMBERS),
+    ("person", DOORS_OF_PERSONS, STRANGE_PERSONS, ()),
+)
+
+
 def every() -> Iterator[Any]:
     """Yield doors with what they see: those of WHOLE all, others a part; slow tests all."""
-    for kind, doors, odd, more in (
-        ("line", DOORS_OF_FILES, LINES, MORE_LINES),
-        ("record", DOORS_OF_NUMBERS, NUMBERS, MORE_NUMBERS),
-        ("person", DOORS_OF_PERSONS, STRANGE_PERSONS, ()),
-    ):
+    for kind, doors, odd, more in SEEN:
         for door, call in doors.items():
             part = odd if door in WHOLE and kind != "person" else odd[::5]
             yield pytest.param(kind, call, part, id=f"{kind}, {door}")
-            every = (*odd, *more)
-            yield pytest.param(kind, call, every, id=f"{kind}, {door}, all", marks=pytest.mark.slow)
+            both, slow = (*odd, *more), pytest.mark.slow
+            yield pytest.param(kind, call, both, id=f"{kind}, {door}, all", marks=slow)
 
 
 @pytest.mark.parametrize(("kind", "door", "odd"), [*every()])

@@ -72,7 +72,7 @@ def test_the_reported_noise_of_networks(
 @pytest.mark.parametrize("noise", [0.4, 1.2, 10.3])
 def test_orders_are_those_of_the_renyi_accountant(noise: float, rate: float) -> None:
     account: Account = steps(noise, rate, 1000).account
-    orders = account.charged.orders.values
+    orders = account.orders.values
     theirs = RdpAccountant((orders + 1).tolist())
     theirs.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), 1000)
     for direction in account.directions:

@@ -11,6 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,7 +27,6 @@ from bdpvi.datasets.table import BYTES, Table
 from bdpvi.datasets.types import ColumnType
 from bdpvi.synthesis import released
 from bdpvi.tables import rehearsal
-from bdpvi.tables.private import Work
 
 ROWS = 2000
 DELTA = 1e-5
@@ -40,7 +40,7 @@ def table() -> pd.DataFrame:
 
 def private(frame: Any, ledger: Any = None, **more: Any) -> bdpvi.Release:
     given = {"target": "sick", "positive": "yes", "epsilon": 5.0, "progress": False, **more}
-    return bdpvi.private(frame, ledger=ledger, one_row_per_person=True, **given)
+    return flat.private(frame, ledger=ledger, one_row_per_person=True, **given)
 
 
 def synthesize(frame: Any, ledger: Any = None, **more: Any) -> bdpvi.synthesis.Synthetic:
@@ -83,7 +83,6 @@ STAGES = {
         "bdpvi.datasets.estimates.scales",
         "bdpvi.datasets.encoding.Encoding.to_dict",
         "bdpvi.datasets.columns.OneHot.encode_cells",
-        "bdpvi.bayesian.releases.check_solved",
         "bdpvi.releases.content.Shared.of",
         "bdpvi.releases.released.predictive_means",
     ),
@@ -163,7 +162,7 @@ def test_made_up_rows_follow_from_header_and_options_alone(
         torch.manual_seed(0)
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            work = Work.of(frame, target="sick", positive="yes", epsilon=1.0, progress=False)
+            work = flat.work(frame, target="sick", positive="yes", epsilon=1.0, progress=False)
             rehearsal.rehearse(work)
         assert not [one for one in said if "records are few" in str(one.message)]
         assert torch.rand(1) == torch.rand(1, generator=torch.Generator().manual_seed(0))

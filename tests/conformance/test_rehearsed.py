@@ -120,27 +120,6 @@ def test_a_guide_that_makes_parameters_in_its_first_run_is_refused(
     assert not data.ledger.entries()
 
 
-@pytest.mark.parametrize("make", [AtFirst, lambda: AutoNormalMessenger(linear)])
-def test_steps_of_such_a_guide_can_be_resumed(make: Callable[[], Any]) -> None:
-    settings: dict[str, Any] = {"clip": 1.0, "noise_multiplier": 2.0, "rate": 0.1, "seed": 1}
-
-    def begun() -> PrivateSVI:
-        pyro.clear_param_store()
-        return PrivateSVI(linear, make(), Adam({"lr": 0.05}), Trace_ELBO(), **settings)
-
-    one = begun()
-    for _ in range(3):
-        one.step(X, Y)
-    state = one.state_dict()
-    one.step(X, Y)
-    wanted = {name: value.clone() for name, value in pyro.get_param_store().items()}
-    other = begun()
-    other.load_state_dict(state, X, Y)
-    other.step(X, Y)
-    for name, value in pyro.get_param_store().items():
-        assert torch.equal(value, wanted[name])
-
-
 class OfItsOwn(torch.optim.SGD):
     """An optimiser that evaluates the loss itself."""
 

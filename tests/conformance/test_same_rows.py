@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pyro
@@ -151,8 +152,8 @@ def test_nothing_is_refused_without_a_budget_and_a_declared_one_counts_all() -> 
         limit = Budget(1.5, DELTA)
         asked: dict[str, Any] = {"target": "y", "positive": 1.0, "progress": False}
         with pytest.raises(BudgetExceededError, match="would bring the total to"):
-            bdpvi.private(frame, epsilon=1.0, budget=limit, **asked)
-        bdpvi.private(frame, epsilon=1.0, budget=Budget(9.0, DELTA), **asked)
+            flat.private(frame, epsilon=1.0, budget=limit, **asked)
+        flat.private(frame, epsilon=1.0, budget=Budget(9.0, DELTA), **asked)
 
 
 def test_a_given_ledger_is_for_what_it_is_given_to() -> None:
@@ -196,28 +197,6 @@ def test_a_target_found_by_trying_says_so(kept: bool, tmp_path: Path) -> None:
     assert b"after 2 refused targets" in release_bytes(made)
     if path is not None:
         assert len(follow(path, path.read_bytes()).refused) == 2
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.filterwarnings("ignore:delta")
-def test_a_calibration_that_fails_is_an_attempt() -> None:
-    fit = certified()
-    with pytest.raises(ValueError, match="cannot be reached"):
-        bdpvi.bayesian.calibrate(fit, epsilon=1e-4, **ASKED)
-    assert fit.ledger.refused == 1
-    charge = bdpvi.bayesian.calibrate(fit, epsilon=2.0, **ASKED)
-    assert "after 1 refused target)" in str(bdpvi.release(fit, charge, **ASKED).receipt)
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.filterwarnings("ignore::bdpvi.NotCertifiedWarning")
-@pytest.mark.filterwarnings("ignore:delta")
-def test_a_temperature_from_the_records_is_one_for_later_fits_too() -> None:
-    asked: dict[str, Any] = {"temperature": 50.0, **ASKED}
-    certificate = ("certified, if", "not certified: temperature read from the records")
-    for words in certificate:
-        assert words in str(bdpvi.release(certified(), **asked).receipt)
-        bdpvi.bayesian.calibrate(certified(), epsilon=2.0, **ASKED)
 
 
 # --- records that are copies ----------------------------------------------------------------------

@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import odd_cells
 import pandas as pd
@@ -221,7 +222,7 @@ def test_whole_numbers_beyond_doubles_are_codes() -> None:
     share = made.groupby(made["shop"].astype(str))["ill"].apply(lambda one: (one == "yes").mean())
     assert sorted(share.index) == sorted(map(str, shops))
     np.testing.assert_allclose([share[str(one)] for one in shops], [0.1, 0.9, 0.5], atol=0.06)
-    release = bdpvi.private(
+    release = flat.private(
         frame.assign(shop=frame["shop"].astype(str)), target="ill", positive="yes", epsilon=8.0,
         types=Schema(code, "form"), progress=False, expected_rows=6000,
     )  # fmt: skip

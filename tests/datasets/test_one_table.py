@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -24,7 +25,6 @@ from bdpvi.datasets import Schema, constants_of, from_blocks, partition
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.sklearn import PrivateLogisticRegression
-from bdpvi.tables import look
 from bdpvi.tables.predictions import Predictions
 
 ROWS = 400
@@ -75,14 +75,14 @@ ONCE: dict[str, Callable[[], Any]] = {
 
 
 def released() -> bdpvi.Release:
-    return bdpvi.private(
+    return flat.private(
         FRAME, target="sick", positive="yes", constants=PUBLIC, epsilon=1, delta=1e-5,
         one_row_per_person=True, progress=False,
     )  # fmt: skip
 
 
 def private(source: Any, ledger: Ledger) -> None:
-    bdpvi.private(
+    flat.private(
         source, target="sick", positive="yes", constants=PUBLIC, epsilon=0.1, delta=1e-5,
         one_row_per_person=True, progress=False, ledger=ledger,
     )  # fmt: skip
@@ -127,7 +127,7 @@ def predict(source: Any, ledger: Ledger) -> None:
 
 
 def looked(source: Any, ledger: Ledger) -> None:
-    assert look(source, target="sick", one_row_per_person=True).rows == ROWS
+    assert flat.look(source, target="sick", one_row_per_person=True).rows == ROWS
 
 
 def cut(source: Any, ledger: Ledger) -> None:
@@ -287,7 +287,7 @@ def test_a_tsv_file_has_tabs_by_its_name_unless_its_header_has_none(
         found = Table.of(tmp_path / f"{name}{suffix}")
         assert found.header == ("age", "sick")
         assert cells(found) == cells(FRAME)
-        assert not look(tmp_path / f"{name}{suffix}", one_row_per_person=True).file.declared
+        assert not flat.look(tmp_path / f"{name}{suffix}", one_row_per_person=True).file.declared
     FRAME.to_csv(tmp_path / "c.csv", sep="\t", index=False)
     with pytest.raises(ValueError, match="separator="):
         Table.of(tmp_path / "c.csv")

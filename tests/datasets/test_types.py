@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -178,7 +179,7 @@ def test_codes_keep_their_spelling_also_where_only_categorical_was_said() -> Non
         made = bdpvi.synthesize(frame, schema, epsilon=5.0, settings=settings)
         rows = of_bytes(made.to_bytes()).sample(500)
         assert {name: set(rows[name].dropna()) for name in rows} == expected
-    release = bdpvi.private(
+    release = flat.private(
         frame.assign(sick=frame["code"] == "7"), target="sick", positive="True", epsilon=3.0,
         categorical=[*map(str, frame)], progress=False,
     )  # fmt: skip
@@ -260,10 +261,10 @@ def test_a_comma_as_decimal_sign_is_told_before_the_charge_and_read_if_declared(
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.showwarning = show  # type: ignore[assignment]
-        bdpvi.private(path, separator=";", ledger=ledger, progress=False, **options)
+        flat.private(path, separator=";", ledger=ledger, progress=False, **options)
     assert told[0][1] == 0
     assert "column 'weight': 1500 of 1500 cells are numbers with a comma" in told[0][0]
-    more = bdpvi.private(path, separator=";", decimal=",", progress=False, **options)
+    more = flat.private(path, separator=";", decimal=",", progress=False, **options)
     assert more.feature_names == ("weight", "weight is missing")
     assert more.encoding is not None
     assert more.encoding.apply(pd.DataFrame({"weight": ["70,0", "x"]}))[:, 1].tolist() == [0, 1]
@@ -286,7 +287,7 @@ def test_spellings_of_the_target_are_shown_before_the_charge_and_change_nothing(
     frame = pd.DataFrame({"age": rng.integers(20, 90, 2000), "sick": said})
     options: dict[str, Any] = {"target": "sick", "epsilon": 3.0, "numeric": ["age"]}
     with pytest.warns(bdpvi.PrivacyUtilityWarning, match="counted as not 'yes': .*'Yes'") as told:
-        guessed = bdpvi.private(frame, positive="yes", progress=False, **options)
+        guessed = flat.private(frame, positive="yes", progress=False, **options)
     words = next(str(one.message) for one in told if "counted as not" in str(one.message))
     assert f"'YES' ({(said == 'YES').sum()})" in words
     assert "(secret)" in words
@@ -302,12 +303,12 @@ def test_spellings_of_the_target_are_shown_before_the_charge_and_change_nothing(
         )  # fmt: skip
         assert int(split.train.y.sum() + split.test.y.sum()) == (said != "no").sum()
         assert split.train.preprocessing["target"]["positive"] == "yes"
-        work = bdpvi.private(frame, positive="yes", types=types, progress=False, **options)
+        work = flat.private(frame, positive="yes", types=types, progress=False, **options)
         meaning: Any = work.preprocessing["target"]
         assert meaning["positive"] == "yes"
     types = Schema({"sick": ColumnType(kind="boolean", levels=("no", "yes"))}, "form")
     with pytest.raises(ValueError, match=r"positive='maybe': types declares \('no', 'yes'\)"):
-        bdpvi.private(frame, positive="maybe", types=types, progress=False, **options)
+        flat.private(frame, positive="maybe", types=types, progress=False, **options)
 
 
 def test_cells_that_do_not_fit_are_blank_and_only_counted() -> None:
@@ -320,7 +321,7 @@ def test_cells_that_do_not_fit_are_blank_and_only_counted() -> None:
     with pytest.warns(
         bdpvi.PrivacyUtilityWarning, match="'kg': 600 cells of 1800, not of kind number"
     ) as told:
-        release = bdpvi.private(
+        release = flat.private(
             frame, target="sick", positive="yes", epsilon=1.0, types=types, progress=False
         )
     assert not any("seven" in str(one.message) for one in told)
@@ -335,7 +336,7 @@ def test_a_type_costs_nothing_and_its_levels_are_not_bought() -> None:
     frame["sick"] = ["no", "yes", "no"] * 600
     sex = ColumnType(kind="category", levels=("F", "M"))
     schema = Schema({"sex": sex, "well": ColumnType(kind="code")}, "form")
-    release = bdpvi.private(
+    release = flat.private(
         frame[["sex", "sick"]], target="sick", positive="yes", epsilon=1.0, progress=False,
         types=Schema({"sex": sex}, "form"),
     )  # fmt: skip
@@ -351,20 +352,20 @@ def test_types_that_the_header_or_options_do_not_fit_are_refused() -> None:
     options: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1.0}
     types = Schema({"weight": ColumnType(kind="number")}, "form")
     with pytest.raises(ValueError, match="types: its column 'weight' must be in the table"):
-        bdpvi.private(frame, types=types, **options)
+        flat.private(frame, types=types, **options)
     with pytest.raises(ValueError, match="its column 'weight' must be in the table"):
         from_frame(frame, "sick", types=types)
     with pytest.raises(ValueError, match="its column 'weight' must be in the table"):
         bdpvi.synthesize(frame, types, epsilon=1.0)
     types = Schema({"age": ColumnType(kind="code")}, "form")
     with pytest.raises(ValueError, match="numeric names 'age', whose kind is code"):
-        bdpvi.private(frame, types=types, numeric=["age"], **options)
+        flat.private(frame, types=types, numeric=["age"], **options)
     types = Schema({"age": ColumnType(kind="number")}, "form")
     with pytest.raises(ValueError, match="categorical names 'age', whose kind is number"):
-        bdpvi.private(frame, types=types, categorical=["age"], **options)
+        flat.private(frame, types=types, categorical=["age"], **options)
     age = ColumnType(kind="number", low=0, high=9, origin="rows")
     with pytest.raises(ValueError, match="'age' is marked as read from the rows"):
-        bdpvi.private(frame, types=Schema({"age": age}, "form"), **options)
+        flat.private(frame, types=Schema({"age": age}, "form"), **options)
     with pytest.raises(ValueError, match="low=0 does not go with kind=code"):
         ColumnType(kind="code", low=0, high=1)
 
@@ -438,7 +439,7 @@ def test_pandas_nullable_columns_have_the_codes_of_others() -> None:
         }
     )
     encoding = constants_of({"source": "law", "age": [0, 9], "sex": ["F", "M"], "well": [True]})
-    release = bdpvi.private(
+    release = flat.private(
         frame, target="sick", positive="yes", epsilon=1.0, constants=encoding, progress=False
     )
     assert release.encoding is not None

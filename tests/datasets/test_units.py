@@ -6,13 +6,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
-from test_cli import run
 
 import bdpvi
-from bdpvi import Ledger, PrivacyUtilityWarning
+from bdpvi import Ledger
 from bdpvi.datasets import Schema, from_csv, from_frame
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ColumnType
@@ -22,8 +22,6 @@ from bdpvi.privacy.gaussian_dp import gaussian_guarantee
 from bdpvi.privacy.groups import group
 from bdpvi.synthesis import Counts
 from bdpvi.synthesis.order import Order, counted
-from bdpvi.tables import files
-from bdpvi.tables.private import Work
 
 GIVEN: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 1.0}
 
@@ -52,7 +50,7 @@ def test_a_file_s_persons_are_compared_as_written_or_by_their_type(
 ) -> None:
     types = schema(kind) if kind else None
     given: dict[str, Any] = {"types": types, "unit": "who", "rows_per_unit": 5}
-    work = Work.of(visits, from_data=from_data, drop=["ward"], **GIVEN, **given)
+    work = flat.work(visits, from_data=from_data, drop=["ward"], **GIVEN, **given)
     assert isinstance(work.table, pd.DataFrame)
     assert len(work.table) == 5 * persons
     split = from_csv(visits, "sick", positive="yes", drop=["ward"], seed=0, **given)
@@ -91,19 +89,6 @@ def test_any_whole_number_is_a_person() -> None:
     assert persons[2] == persons[3]
 
 
-@pytest.mark.parametrize(
-    ("rows", "most", "words"),
-    [
-        (2, 1, "1 row left out: no person, or one with more than 1 row (unit='who')"),
-        (5, 2, "3 rows left out: no person, or one with more than 2 rows (unit='who')"),
-    ],
-)
-def test_one_row_and_several_are_counted_in_good_grammar(rows: int, most: int, words: str) -> None:
-    with pytest.warns(PrivacyUtilityWarning) as said:
-        at_most(pd.DataFrame({"who": ["ada"] * rows}), "who", most)
-    assert [str(one.message) for one in said] == [f"for the owner only: {words}"]
-
-
 def test_neither_mistake_is_safe() -> None:
     """With k rows each: 2k rows differ by a person of two spellings, or of two under one name."""
     k, one = 3, ["a"] * 3
@@ -122,16 +107,9 @@ def test_neither_mistake_is_safe() -> None:
     assert twice.epsilon > 2 * person.epsilon * 0.95
 
 
-def test_categories_of_a_file_keep_their_zeros(
-    visits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_categories_of_a_file_keep_their_zeros(visits: Path) -> None:
     split = from_csv(visits, "sick", positive="yes", categorical=["ward"], drop=["who"], seed=0)
     assert split.train.feature_names == ("ward=01", "ward=1", "age")
-    table = ("--data", visits, "--target", "sick", "--positive", "yes", "--drop", "who")
-    given = ("--categorical", "ward", "--out", tmp_path / "fit", "--quiet")
-    assert run("fit", *table, *given) == 0
-    assert "ward=01" in files.load(tmp_path / "fit").feature_names
-    capsys.readouterr()
 
 
 def test_a_number_of_a_frame_is_one_person_however_it_is_held() -> None:
@@ -160,7 +138,7 @@ def test_persons_by_decimal_numbers_are_refused_by_dtype_alone(
     said = rf"unit='who' has dtype {dtype}"
     ledger = Ledger()
     with pytest.raises(ValueError, match=said):
-        bdpvi.private(
+        flat.private(
             frame, target="sick", positive="yes", epsilon=1.0, ledger=ledger, progress=False,
             **people,
         )  # fmt: skip

@@ -380,7 +380,6 @@ MODE_DOORS: dict[str, Callable[[bdpvi.BayesianLogisticRegression, Any, bdpvi.Dat
     "PrivateSVI": lambda model, guide, data: bdpvi.PrivateSVI(
         model, guide, pyro.optim.Adam({}), Trace_ELBO(), clip=1.0, noise_multiplier=1.0, rate=0.5
     ),
-    "recommended": lambda model, guide, data: bdpvi.recommended(1.0, guide=type(guide)),
 }
 
 

@@ -113,41 +113,6 @@ def test_released_samples_have_its_covariance() -> None:
     assert bdpvi.release(fit).latents["w"].shape == (1, 4)
 
 
-def known_noise(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
-    w = pyro.sample("w", dist.Normal(x.new_zeros(x.shape[1]), 1.0).to_event(1))
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
-
-
-@pytest.mark.slow
-def test_it_learns_a_correlation_that_a_diagonal_lacks() -> None:
-    x = logistic_data(30, 1).x.expand(-1, 2)
-    data = bdpvi.Dataset(x, 2 * x[:, 0])
-    few = bdpvi.Coupled(bdpvi.bayesian.Remove(3))
-    guide = LowRank(known_noise, rank=1)
-    fit = bdpvi.fit(
-        known_noise,
-        guide,
-        data,
-        training=bdpvi.Training(steps=600, seed=0),
-        neighbours=few,
-        progress=False,
-    )
-    precision = torch.eye(2).double() + x.T @ x  # of the exact posterior
-    exact = MultivariateNormal(torch.linalg.solve(precision, x.T @ data.y), precision.inverse())
-    # The best diagonal Gaussian has the diagonal of the precision.
-    diagonal = float(precision.diagonal().log().sum() - torch.logdet(precision)) / 2
-    assert diagonal > 1
-    assert float(kl_divergence(gaussian(fit.parameters), exact)) < diagonal / 2
-
-
-def test_it_starts_at_its_scale(data: bdpvi.Dataset) -> None:
-    guide = LowRank(linear, rank=1, init_scale=0.3)
-    guide.setup(data.x, data.y)
-    start = guide.posterior(guide.initial(data.x))
-    assert float(start.variance.mean()) == pytest.approx(0.3**2)
-
-
 def test_a_public_start_stays_as_it_was_given() -> None:
     """Training is in place: a start that moved with it would no longer be public."""
     guide = FullRank(linear, start={"loc": torch.ones(5, dtype=torch.float64)})

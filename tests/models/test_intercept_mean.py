@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import pyro
 import pytest
 import torch
 from simulated import logistic_data
@@ -16,14 +13,9 @@ from torch import Tensor
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Dataset, Optimum
-from bdpvi._ground.isolation import isolated
 from bdpvi.bayesian import Remove
-from bdpvi.bayesian.inference.svi import Problem, default_optimiser
-from bdpvi.bayesian.neighbours.row_gradients import LogisticGradient, Step, TracedGradient
-from bdpvi.bayesian.neighbours.rows import row_gradient
-from bdpvi.bench.methods.scores import ClosedScores, TracedScores
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
-from bdpvi.noise.batches import BatchPlan
+from bdpvi.tables import setup
 
 GUIDES = [MeanField, FullRank]
 MODEL = BayesianLogisticRegression(clip=0.5, prior_scale=0.3, intercept=True, intercept_mean=-2.0)
@@ -89,59 +81,12 @@ def test_neighbours_are_fits_without_the_record(guide: type[GaussianGuide]) -> N
         assert math.sqrt(found) <= 0.5 * 0.3**2
 
 
-@pytest.mark.parametrize("guide", GUIDES)
-def test_a_table_on_disk_has_the_same_fit(guide: type[GaussianGuide], tmp_path: Path) -> None:
-    data = rare(200)
-    frame = pd.DataFrame(data.x.numpy(), columns=list("abc")).assign(y=data.y.numpy())
-    frame.to_parquet(tmp_path / "table.parquet")
-    made = guide(MODEL, noise_scale=1.0)
-    table = bdpvi.Table.of(tmp_path / "table.parquet").numbers("y")
-    streamed = bdpvi.fit(MODEL, made, table, progress=False)
-    torch.testing.assert_close(
-        streamed.posterior.mean, fitted(data, guide, 3).posterior.mean, rtol=0, atol=1e-7
-    )
-
-
-@pytest.mark.parametrize("guide", GUIDES)
-def test_gradients_of_coupled_rows_are_those_of_the_traced_model(
-    guide: type[GaussianGuide],
-) -> None:
-    data = rare()
-    plan = BatchPlan(steps=3, rate=0.4, seed=3)
-    problem = Problem(MODEL, guide(MODEL), data, plan, default_optimiser(3))
-    problem.guide.setup(data.x, data.y)
-    generator = torch.Generator().manual_seed(0)
-    free = {
-        name: torch.randn((60, *value.shape), generator=generator, dtype=value.dtype)
-        for name, value in problem.guide.initial(data.x).items()
-    }
-    closed = row_gradient(problem)
-    assert isinstance(closed, LogisticGradient)
-    results = []
-    with isolated(data.x), pyro.validation_enabled(False):
-        for gradient in (closed, TracedGradient(problem)):
-            seen, noise = gradient.see(data), torch.Generator().manual_seed(5)
-            out = {name: torch.empty_like(value) for name, value in free.items()}
-            gradient(free, Step(seen, torch.ones(60).double(), seen, noise), out)
-            results.append(out)
-    for name, value in results[1].items():
-        torch.testing.assert_close(results[0][name], value, rtol=0, atol=1e-9)
-
-
-def test_scores_of_the_prior_are_those_of_the_traced_model() -> None:
-    data, w = rare(), torch.randn(7, 4, dtype=torch.float64)
-    closed, traced = ClosedScores(MODEL, data), TracedScores(MODEL, data)
-    torch.testing.assert_close(closed.prior(w), traced.prior(w))
-
-
-def test_a_base_rate_of_ones_own_is_recommended_as_its_logit() -> None:
-    settings: Any = bdpvi.recommended(0.1, base_rate=0.05)
-    assert settings.model.intercept_mean == pytest.approx(math.log(0.05 / 0.95))
-    assert replace(settings.model, intercept_mean=0.0) == bdpvi.recommended(0.1).model
-    guided: Any = bdpvi.recommended(0.1, base_rate=0.05, guide=MeanField).model
-    assert guided.intercept_mean == settings.model.intercept_mean
+def test_a_base_rate_of_ones_own_is_taken_as_its_logit() -> None:
+    for made in (setup.logistic(0.05), setup.posterior(0.05)):
+        assert made.intercept_mean == pytest.approx(math.log(0.05 / 0.95))
+    assert replace(setup.logistic(0.05), intercept_mean=0.0) == setup.logistic()
     with pytest.raises(ValueError, match="base_rate must"):
-        bdpvi.recommended(0.1, base_rate=1.0)
+        setup.logistic(1.0)
 
 
 @pytest.mark.parametrize(

@@ -130,23 +130,6 @@ def test_no_record_costs_more_than_any_record_is_said_to() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_files_keep_what_a_model_was_told(tmp_path: Path) -> None:
-    model, data = BayesianLogisticRegression(), table()
-    fit = fitted(model, data)
-    bdpvi.save_fit(fit, tmp_path / "fit")
-    again = bdpvi.load_fit(tmp_path / "fit", model, guides.Laplace(model))
-    assert again.model == fit.model
-    assert bdpvi.cost(again, delta=1e-2) == bdpvi.cost(fit, delta=1e-2)
-    made = bdpvi.release(again, 3, delta=1e-2)
-    bdpvi.save_release(made, tmp_path / "release.json")
-    loaded = bdpvi.load_release(tmp_path / "release.json")
-    assert loaded.model == fit.model
-    x = 9 * torch.ones(2, 7).double()
-    chances = torch.sigmoid(loaded.latents["w"].double() @ seen(x).T)
-    torch.testing.assert_close(loaded.predict_draws(x).double(), chances, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore")
 def test_a_fit_saved_when_every_column_counted_is_as_it_was(tmp_path: Path) -> None:
     """Its file says nothing of categories, and its prior is the stronger one."""
     data = table()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 import bdpvi
-from bdpvi import BayesianDP, Budget, Dataset, Ledger, guides
+from bdpvi import Dataset, Ledger, guides
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.models.family import weighing
 from bdpvi.models.linear import LogisticErrors
 from bdpvi.models.losses import LossBound
@@ -248,14 +246,6 @@ def test_every_statement_names_what_is_stated(tmp_path: Path) -> None:
     assert "stated" in str(charged)
 
 
-def test_proven_bounds_are_written_as_before() -> None:
-    found = of_any_table(bdpvi.BayesianLogisticRegression(), 3, added=True)
-    assert found is not None
-    assert not found.stated
-    assert "stated" not in found.to_dict()
-    assert replace(found, stated=True).to_dict()["stated"] is True
-
-
 def test_a_target_beyond_the_bounds_is_clipped_and_an_odd_one_left_out() -> None:
     model, data = made(), table(80)
     y = data.y.clone()
@@ -286,12 +276,3 @@ def test_a_smooth_quantile_is_one_of_its_own_losses() -> None:
     assert weighing(model) is model
     with pytest.raises(ValueError, match="bound: the score"):
         OwnRegression(family=Quantile, targets=(-3.0, 3.0), bound=LossBound(0.89, 0.25, 1.0))
-
-
-def test_a_budget_is_spent_as_by_any_other_model() -> None:
-    model, data = made(), table(1500)
-    ledger = Ledger(budget=Budget(1.0, 1e-4))
-    fit = bdpvi.fit(model, guides.Laplace(model), data, ledger=ledger, progress=False)
-    release = bdpvi.release(fit, epsilon=1.0, delta=1e-4, guarantee=BayesianDP(rows=1500))
-    assert release.receipt.bayesian is not None
-    assert release.receipt.bayesian.epsilon == 1.0

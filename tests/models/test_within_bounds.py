@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -72,7 +73,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Release, Path]:
     )
     frame["events"] = random.poisson(np.exp(-1 + 0.02 * frame["age"]) * frame["years"])
     frame.to_csv(path / "events.csv", index=False)
-    release = bdpvi.private(
+    release = flat.private(
         path / "events.csv", epsilon=2.0, target="events", exposure="years", draws=3,
         model=bdpvi.BayesianPoissonRegression(largest=30), one_row_per_person=True,
         ledger=Ledger(), progress=False,

@@ -15,7 +15,6 @@ from bdpvi.bayesian.accounting.answer import nothing
 from bdpvi.privacy import group
 from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee, worst
-from bdpvi.privacy.worst_case import replace_one
 
 PRINTED = [
     (2.18, 0.898), (0.62, 0.650), (0.95, 0.721), (8.0, 0.9997), (0.51, 0.625), (0.76, 0.681),
@@ -51,19 +50,6 @@ def test_an_infinite_epsilon_leaves_no_doubt_and_a_path_bounds_nothing() -> None
     assert worst(5000.0, 1e-5, "").attack_success == 1
     with pytest.raises(ValueError, match="does not bound an attack"):
         _ = Bound(kind=Kind.PATH, epsilon=1.0, delta=1e-5, by="").attack_success
-
-
-def test_two_are_one_replaced() -> None:
-    exact, other = gaussian_guarantee(0.04, 1e-5, rounding=1e-9), worst(0.7, 1e-6, "a proof")
-    for bound in (exact, other):
-        assert bound is not None
-        two, replaced = group(bound, 2), replace_one(bound)
-        assert two is not None
-        assert replaced is not None
-        assert two.epsilon == pytest.approx(replaced.epsilon, rel=1e-12)
-        assert two.delta == pytest.approx(replaced.delta, rel=1e-11)
-        assert two.distance == pytest.approx(replaced.distance)
-        assert (two.neighbours, two.rounding) == ("add or remove up to 2 records", bound.rounding)
 
 
 @given(st.floats(0, 3), st.integers(2, 20), st.floats(1e-30, 1e-4))

@@ -18,8 +18,6 @@ import mpmath
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.special import expit, ndtr
@@ -446,19 +444,6 @@ def test_releases_in_one_dimension_together_cost_no_more() -> None:
                 for epsilon in (0.2, 0.7, 1.2):
                     found = cells(with_it, without, epsilon)
                     assert found <= delta([one], epsilon, variance) * (1 + 1e-9) + 1e-14
-
-
-@given(st.floats(0.02, 3), st.floats(0, 4), st.floats(0.1, 1), st.floats(0, 5), st.floats(1, 1.5))
-def test_it_falls_with_epsilon_and_rises_with_all_else(
-    mu: float, curvature: float, k: float, epsilon: float, factor: float
-) -> None:
-    here = largest(epsilon, event(mu, curvature, k))
-    assert 0 <= profile(epsilon, event(mu, curvature, k)) <= here * (1 + 1e-12) <= 1
-    assert largest(epsilon * factor, event(mu, curvature, k)) <= here * (1 + 1e-9) + 1e-15
-    assert largest(epsilon, event(mu * factor, curvature, k)) >= here * (1 - 1e-9) - 1e-15
-    assert largest(epsilon, event(mu, curvature * factor, k)) >= here * (1 - 1e-9) - 1e-15
-    more = profile(epsilon, event(mu, curvature * factor, k))
-    assert more >= profile(epsilon, event(mu, curvature, k)) * (1 - 1e-9) - 1e-15
 
 
 @pytest.mark.parametrize("draws", [1, 2, 16])

@@ -16,10 +16,9 @@ from bdpvi.privacy import left
 from bdpvi.privacy.book import Book
 from bdpvi.privacy.event import for_unit
 from bdpvi.privacy.events import SampledGaussian, Threshold
-from bdpvi.privacy.groups import row_by_row
+from bdpvi.privacy.groups import changes, row_by_row
 from bdpvi.privacy.perturbed_objective import PerturbedObjective, calibrate, profile
-from bdpvi.privacy.succession import changes
-from bdpvi.regression.objective_plan import Facts, plan, useful
+from bdpvi.regression.objective_plan import Facts, plan
 
 Floats = NDArray[np.float64]
 
@@ -125,14 +124,6 @@ def test_what_no_delta_covers_has_no_price() -> None:
     free = row_by_row([SampledGaussian(noise_multiplier=1e8)], 3, 1e-5)
     assert free is not None
     assert free.epsilon == 0
-
-
-def test_settings_for_a_person_are_those_of_a_row_at_its_share() -> None:
-    facts = Facts(columns=5, rows=5000)
-    one = plan(facts, epsilon=1 / 3, delta=1e-5 / changes(1 / 3, 3))
-    person = plan(replace(facts, together=3), epsilon=1.0, delta=1e-5)
-    assert replace(person, facts=facts) == one
-    assert useful(replace(facts, together=3)) == pytest.approx(3 * useful(facts), rel=0.1)
 
 
 def test_no_event_stands_for_a_minimum_of_several_rows() -> None:

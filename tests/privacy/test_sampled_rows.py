@@ -8,7 +8,6 @@ from itertools import product
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import norm
@@ -18,7 +17,6 @@ from bdpvi.privacy.event import WITH, WITHOUT, for_unit
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon
 from bdpvi.privacy.loss_distribution import deltas_together, loss_interval, step
-from bdpvi.privacy.norms import NormCounts
 from bdpvi.privacy.worst_case import epsilon as worst_case
 
 Floats = NDArray[np.float64]
@@ -131,13 +129,6 @@ def test_no_person_costs_more_than_one_of_equal_rows() -> None:
         assert max(shares) <= 1 + 5e-4  # of the grid
 
 
-def test_a_person_of_all_rows_in_each_step_is_a_gaussian_mechanism() -> None:
-    run = SampledGaussian(noise_multiplier=50.0, rate=1 - 1e-9, steps=100, rows=3)
-    found = worst_case([run], 1e-5)
-    assert found is not None
-    assert found.epsilon == pytest.approx(gaussian_epsilon(100 * (3 / 50) ** 2, 1e-5), rel=2e-3)
-
-
 def test_rows_are_what_a_unit_of_a_ledger_has() -> None:
     run = SampledGaussian(noise_multiplier=9.0, rate=0.1, steps=10, rounding=1e-9)
     assert [*for_unit({run: 2}, 3)] == [replace(run, steps=20, rows=3, rounding=2e-9)]
@@ -187,10 +178,3 @@ def test_rows_of_which_one_is_always_sampled_have_a_price(
     all_of_them = gaussian_epsilon((rows / noise) ** 2, 1e-5)
     nearly = gaussian_epsilon((rate * rows / noise) ** 2, 1e-5)
     assert 0.98 * nearly < found.epsilon < 1.01 * all_of_them
-
-
-def test_norms_are_of_single_rows() -> None:
-    """A record's own cost says nothing of a person with several."""
-    norms = NormCounts.none(torch.arange(3)).add(torch.ones(3, dtype=torch.float64))
-    with pytest.raises(ValueError, match="norms are those of single rows, and rows=2"):
-        SampledGaussian(noise_multiplier=6.0, rate=0.1, rows=2, norms=norms)

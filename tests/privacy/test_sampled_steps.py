@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from accounts import Accountant, bayes, worst_of
@@ -142,22 +141,6 @@ def test_mixed_levels_against_dp_accounting() -> None:
             assert low(epsilon) * 0.999 - 1e-13 <= found <= high(epsilon) * 1.008 + 1e-13
 
 
-def test_records_at_the_clip_cost_what_the_worst_case_does() -> None:
-    event = two_levels(1.0, m=1000)
-    worst = accountant(event).worst_case(DELTA)
-    assert worst is not None
-    exact = PrivacyLossAccountant().epsilon(NOISE, RATE, STEPS, DELTA)
-    assert worst.epsilon == pytest.approx(exact, rel=1e-12)
-    for conversion in ("hockey-stick", "cks", "chernoff"):
-        assert bayes(accountant(event, conversion).cost(DELTA)).epsilon <= worst.epsilon
-    own = OfRuns([(event, 1)]).own_price(list(event.records), DELTA)[0]
-    assert float(own[0]) == pytest.approx(worst.epsilon, rel=1e-3)
-    runs = OfRuns([(event, 1)])
-    deltas = [runs.deltas(name, DELTA) for name in event.records]
-    at = float(EPSILONS[position(worst.epsilon * 1.005)])
-    assert max(float(one.at(at)[0]) for one in deltas) <= DELTA
-
-
 @pytest.mark.parametrize(
     ("noise", "rate", "steps", "delta"),
     [
@@ -244,26 +227,6 @@ def test_replacing_a_record_in_full_batch() -> None:
         run(counts, [0.5, 1.0, 2.0], **(options | {"rate": 0.5}))
 
 
-def test_several_runs_add_up() -> None:
-    """Two runs with different noise are one composition; the same run twice is twice as long."""
-    one, other = run([[5, 5]] * 40, [0.5, 1.0]), run([[10]] * 40, [1.0], noise_multiplier=2.0)
-    both = Accountant(conversion="hockey-stick", failure_probability=1e-12)
-    both.step(one, count=2)
-    both.step(other)
-    worst = both.worst_case(DELTA)
-    theirs = privacy_loss_distribution.from_gaussian_mechanism(NOISE, sampling_prob=RATE)
-    also = privacy_loss_distribution.from_gaussian_mechanism(2 * NOISE, sampling_prob=RATE)
-    composed = theirs.self_compose(20).compose(also.self_compose(10))
-    assert worst is not None
-    assert worst.epsilon == pytest.approx(composed.get_epsilon_for_delta(DELTA), rel=0.02)
-    own = float(both.per_record(DELTA)[0])
-    twice = Accountant(conversion="hockey-stick", failure_probability=1e-12)
-    twice.step(run([[10, 10]] * 40, [0.5, 1.0]))
-    twice.step(other)
-    assert own == float(twice.per_record(DELTA)[0])
-    assert float(accountant(one).per_record(DELTA)[0]) < own < worst.epsilon
-
-
 def test_levels_are_counted_upwards() -> None:
     norms = torch.rand(40, 50, generator=torch.Generator().manual_seed(0)) * 1.5
     counts = NormCounts.none(torch.arange(50))
@@ -329,10 +292,3 @@ def test_bad_runs(change: dict[str, Any], message: str) -> None:
 
     with pytest.raises(ValueError, match=message):
         made()
-
-
-def test_runs_of_other_units_are_refused() -> None:
-    made = accountant(run([[10]] * 3, [1.0]))
-    with pytest.raises(ValueError, match="event: its unit"):
-        made.step(run([[10]] * 3, [1.0], unit="client"))
-    assert np.isfinite(bayes(made.cost(DELTA)).epsilon)

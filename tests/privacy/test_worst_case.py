@@ -191,19 +191,6 @@ def draws(largest: float | None = 0.04, count: int = 1, **options: object) -> Po
     return PosteriorDraws((panel,), count, **options)  # type: ignore[arg-type]
 
 
-def test_gaussian_events_are_one_gaussian_whatever_their_order() -> None:
-    events: list[Event] = [
-        SampledGaussian(noise_multiplier=10.0, steps=30),
-        draws(count=5, temperature=2.0),
-        ExponentialMechanism(0.2),
-        SampledGaussian(noise_multiplier=2.5),
-    ]
-    distance = math.sqrt(30 / 100 + 5 * 0.04 / 2 + math.pi / 8 * 0.04 + 1 / 6.25)
-    found = epsilon_of(*events)
-    assert gaussian_delta(distance, found) == pytest.approx(1e-5, rel=1e-9)
-    assert epsilon_of(*events[::-1]) == pytest.approx(found, rel=1e-12)
-
-
 @pytest.mark.parametrize("loss", [1e-3, 0.1, 1.0, 3.0, 10.0])
 def test_a_gaussian_gives_away_more_than_any_loss_in_an_interval(loss: float) -> None:
     """Two outcomes with losses t and t − η are the worst there are, at any 0 ≤ t ≤ η."""
@@ -259,9 +246,8 @@ def test_sampled_and_plain_sums_compose_as_dp_accounting_says() -> None:
     assert epsilon_of(coin, *events[1:]) == pytest.approx(epsilon_of(*events), rel=0.01)
 
 
-@pytest.mark.parametrize("event", [draws(None), draws(from_data=True)])
-def test_what_nothing_bounds_has_no_worst_case(event: PosteriorDraws) -> None:
-    assert worst_case.epsilon([draws(), event], 1e-5) is None
+def test_what_nothing_bounds_has_no_worst_case() -> None:
+    assert worst_case.epsilon([draws(), draws(None)], 1e-5) is None
 
 
 def test_events_for_other_neighbours_do_not_add_up() -> None:

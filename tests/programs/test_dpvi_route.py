@@ -40,7 +40,7 @@ from bdpvi.releases.estimate import BASE, Gaussian, Trained
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before
-from bdpvi.tables import Prepared
+from bdpvi.tables.prepared import Prepared
 
 
 @pytest.fixture(autouse=True)

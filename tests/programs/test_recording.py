@@ -37,7 +37,7 @@ from bdpvi.programs.sources import RecordBatch
 from bdpvi.releases.estimate import Trained
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before
-from bdpvi.tables import Prepared
+from bdpvi.tables.prepared import Prepared
 
 RECORDS = 90
 

@@ -8,13 +8,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from test_cli import run
 
-import bdpvi
 from bdpvi import (
     DPVI,
     BayesianMultinomialRegression,
@@ -34,10 +34,12 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before, Transaction
-from bdpvi.tables import Prepared, Recipe
-from bdpvi.tables.pipeline import Pipeline
+from bdpvi.tables import Request
+from bdpvi.tables.allowance import setup
+from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.private import Work
 from bdpvi.tables.rows import Encoded
+from bdpvi.tables.setup import Setup
 
 ROWS = 8_000
 GRADES = ("mild", "moderate", "severe")
@@ -122,12 +124,12 @@ def test_one_command_trains_predicts_and_summarises(
 
 def of_grades(frame: pd.DataFrame, **options: Any) -> Work:
     given = {"target": "grade", "model": BayesianOrdinalRegression(classes=3), "classes": GRADES}
-    return Work.of(frame, drop=["visits", "years"], epsilon=1.0, **{**given, **options})
+    return flat.work(frame, drop=["visits", "years"], epsilon=1.0, **{**given, **options})
 
 
 def of_visits(frame: pd.DataFrame, **options: Any) -> Work:
     given = {"target": "visits", "model": BayesianNegativeBinomialRegression(largest=40)}
-    return Work.of(frame, drop=["grade"], epsilon=1.0, exposure="years", **{**given, **options})
+    return flat.work(frame, drop=["grade"], epsilon=1.0, exposure="years", **{**given, **options})
 
 
 def encoded(work: Work) -> tuple[Dataset, Encoded | None]:
@@ -154,7 +156,7 @@ def test_the_exposure_is_used_as_it_is_and_costs_nothing() -> None:
     frame = people(50)
     work = of_visits(frame, constants=PUBLIC, expected_rows=50)
     data, found = encoded(work)
-    recipe = work.pipeline.chosen(found=found)
+    recipe = setup(work.asked, found)
     assert found is not None
     assert not found.paid
     assert isinstance(recipe.model, BayesianNegativeBinomialRegression)
@@ -168,13 +170,13 @@ def test_the_model_knows_the_levels_of_categories() -> None:
     for of in (of_grades, of_visits):
         work = of(frame, constants=PUBLIC, expected_rows=50)
         data, found = encoded(work)
-        model: Any = work.pipeline.chosen(found=found).model
+        model: Any = setup(work.asked, found).model
         (levels,) = model.levels
         names = [data.feature_names[at] for at in levels]
         assert names == ["smoker=no", "smoker=yes", "smoker=other", "smoker is missing"]
         assert (data.x[:, levels].sum(1) == 1).all()
         assert from_json(type(model), to_json(model)) == model
-        plain: Any = work.pipeline.model
+        plain: Any = work.asked.model
         with pytest.raises(ValueError, match="column numbers are assigned during encoding"):
             of(frame, constants=PUBLIC, model=replace(plain, levels=((0,),))).check()
         with pytest.raises(ValueError, match="levels must hold column numbers"):
@@ -185,17 +187,15 @@ def test_the_model_knows_the_levels_of_categories() -> None:
 
 def test_the_route_that_suits_the_model_is_taken() -> None:
     for work in (of_grades(people(9)), of_visits(people(9))):
-        assert isinstance(work.pipeline.chosen().route, DPVI)
+        assert isinstance(setup(work.asked).route, DPVI)
     counts: dict[str, Any] = {
         "target": "visits",
         "epsilon": 1.0,
         "model": BayesianPoissonRegression(largest=9),
     }
-    assert not isinstance(Pipeline(**counts).chosen().route, DPVI)
-    exposed = Pipeline(**counts, exposure="years").chosen()
+    assert not isinstance(setup(flat.request(**counts)).route, DPVI)
+    exposed = setup(flat.request(**counts, exposure="years"))
     assert isinstance(exposed.route, DPVI)
-    assert "variational" in str(exposed)
-    assert from_json(Recipe, to_json(exposed)) == exposed
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_all_rows_of_a_person_are_under_epsilon(
     shorter(monkeypatch, 200)
     frame = people()[["age", "smoker", "grade"]].assign(who=np.arange(ROWS) // 3)
     ledger = Ledger(unit="who", rows_per_unit=2)
-    release = bdpvi.private(
+    release = flat.private(
         frame,
         target="grade",
         model=BayesianOrdinalRegression(classes=3),
@@ -254,14 +254,13 @@ def steps_of(ledger: Ledger) -> list[SampledGaussian]:
 
 def shorter(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """Let the command train for fewer steps than by default."""
-    chosen = Pipeline.chosen
 
-    def with_steps(self: Pipeline, *given: Any, **more: Any) -> Recipe:
-        recipe = chosen(self, *given, **more)
-        assert isinstance(recipe.route, DPVI)
-        return replace(recipe, route=replace(recipe.route, steps=steps))
+    def with_steps(asked: Request, found: Encoded | None = None) -> Setup:
+        chosen = setup(asked, found)
+        assert isinstance(chosen.route, DPVI)
+        return replace(chosen, route=replace(chosen.route, steps=steps))
 
-    monkeypatch.setattr(Pipeline, "chosen", with_steps)
+    monkeypatch.setattr("bdpvi.tables.private.setup", with_steps)
 
 
 def test_encoded_records_have_their_classes_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +268,7 @@ def test_encoded_records_have_their_classes_by_number(monkeypatch: pytest.Monkey
     x = torch.randn(40, 2, dtype=torch.float64)
     data = Dataset(x, torch.arange(40.0) % 3)
     model = BayesianMultinomialRegression(classes=3)
-    release = bdpvi.private(data, epsilon=1.0, model=model, expected_rows=40)
+    release = flat.private(data, epsilon=1.0, model=model, expected_rows=40)
     assert release.predict_proba(x).shape == (40, 3)
     with pytest.raises(ValueError, match="exposure: for encoded records"):
-        bdpvi.private(data, epsilon=1.0, model=model, exposure="years")
+        flat.private(data, epsilon=1.0, model=model, exposure="years")

@@ -22,11 +22,9 @@ from bdpvi.regression.calibration_slope import (
     Group,
     equation,
     groups_of,
-    scaled,
     slope_of,
 )
 from bdpvi.regression.few_columns import variance_of
-from bdpvi.regression.objective import SHRUNK, Improved, said_of
 from bdpvi.regression.objective_plan import Facts, ObjectivePlan, plan
 from bdpvi.regression.perturbed_objective import perturbed_minima
 from bdpvi.releases.estimate import Processed
@@ -160,27 +158,6 @@ def test_equation_holds_for_real_minima() -> None:
     assert 0.5 < pstdev(scores) < 1.5
 
 
-def gain(one: ObjectivePlan, w: Tensor, x: Tensor, truth: Tensor) -> float:
-    """Return the expected log score."""
-    q = torch.sigmoid(x.clamp(-one.limit, one.limit) @ w[:-1] + w[-1])
-    p = torch.sigmoid(x @ truth)
-    return float((p * q.log() + (1 - p) * (1 - q).log()).mean())
-
-
-def test_strong_signals_are_undone_and_others_left_alone() -> None:
-    strong, many = settings(rows=2_000, columns=30), settings(rows=20_000, columns=30)
-    for seed in range(4):
-        x, y, truth = table(2_000, 30, 6.0, seed)
-        w = perturbed_minima(strong, x, y, Key.of_seed(seed))[0]
-        factor = slope_of(strong, w)
-        assert factor > 1.2
-        new = scaled(strong, w, factor)
-        assert gain(strong, new, x, truth) > gain(strong, w, x, truth) + 0.005
-        x, y, truth = table(20_000, 30, 1.5, seed)
-        assert slope_of(many, perturbed_minima(many, x, y, Key.of_seed(seed))[0]) == 1.0
-    assert slope_of(settings(rows=None, columns=30), w) == 1.0
-
-
 def test_groups_have_the_variance_of_their_columns() -> None:
     w = torch.arange(12, dtype=torch.float64)
     one = settings(columns=11, sources=5)
@@ -218,12 +195,3 @@ def test_release_has_the_factor_and_its_receipt_says_it() -> None:
     assert re.search(r"were multiplied by [12]\.\d+ after noise was added", release.receipt.about)
     assert release.receipt.worst_case is not None
     assert release.receipt.worst_case.epsilon == 1.0
-
-
-def test_sentence_for_several_draws() -> None:
-    w = torch.zeros(3)
-    assert said_of([Improved(w, 1.0), Improved(w, 1.0)]) == ""
-    assert "by 0.9 to 1 after" in said_of([Improved(w, 1.0), Improved(w, 0.9)])
-    both = said_of([Improved(w, None), Improved(w, 1.25)])
-    assert both.startswith(f"{SHRUNK}; Weights")
-    assert said_of([Improved(w, None), Improved(w, 1.0)]) == SHRUNK

@@ -148,11 +148,6 @@ def test_few_columns_are_found_and_many_are_left_alone() -> None:
         assert of_few_columns(one, perturbed_minima(one, x, y, Key.of_seed(seed))[0]) is None
 
 
-def test_nothing_changes_if_the_number_of_rows_is_unknown() -> None:
-    w = torch.tensor([3.0] + [0.0] * COLUMNS, dtype=torch.float64)
-    assert of_few_columns(settings(rows=None), w) is None
-
-
 def test_release_has_the_shrunk_weights_and_its_receipt_says_so() -> None:
     x, y, _ = table(3)
     model = BayesianLogisticRegression.unweighted(intercept=True)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pyro.infer import Predictive
 from test_cli import run
 
 import bdpvi
@@ -20,8 +20,6 @@ from bdpvi import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
     BayesianPoissonRegression,
-    Budget,
-    BudgetExceededError,
     Dataset,
     Ledger,
     Release,
@@ -38,7 +36,6 @@ from bdpvi.regression.score_release import ScorePlan
 from bdpvi.regression.score_start import Joined
 from bdpvi.releases.estimate import HIDDEN, LEFT_OUT
 from bdpvi.releases.route import Allowance
-from bdpvi.sklearn import PrivateLogisticRegression
 from bdpvi.tables.inference import Intervals
 
 MODEL = BayesianLogisticRegression.unweighted(intercept=True, prior_scale=5.0)
@@ -89,24 +86,6 @@ def test_the_rounds_and_the_count_cost_what_was_asked_for(rows: float | None) ->
     assert found.receipt.bound.epsilon == 1.0
 
 
-def test_a_budget_refuses_and_a_charge_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, ledger = table(), Ledger(budget=Budget(0.5))
-    with pytest.raises(BudgetExceededError):
-        fit_private(MODEL, data, epsilon=1.0, route=NoisyScores(rows=4000), ledger=ledger)
-    assert ledger.entries() == ()
-
-    def interrupted(*_: Any, **__: Any) -> Any:
-        assert len(ledger.entries()) == 1
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("bdpvi.regression.score_release.measured", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        fit_private(MODEL, data, epsilon=0.5, route=NoisyScores(rows=4000), ledger=ledger)
-    with pytest.raises(ValueError, match=r"epsilon=0\.5 cannot be reached .* 1 charge made"):
-        fit_private(MODEL, data, epsilon=0.5, route=NoisyScores(), ledger=ledger)
-    assert len(ledger.entries()) == 1
-
-
 def test_too_few_records_are_refused_for_no_more_than_their_count() -> None:
     data = table(n=300)
     with pytest.raises(
@@ -126,31 +105,6 @@ def test_a_late_refusal_is_a_release_that_says_so() -> None:
     text = str(found.summary())
     assert "reliable: no" in text
     assert "too few records" in text
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_releases_predict_and_are_kept_whole(name: str, tmp_path: Path) -> None:
-    data = table(name)
-    found = fit_private(MODELS[name], data, epsilon=1.0, route=NoisyScores(draws=200))
-    assert found.samples.shape == (200, 3 + (name == "linear"))
-    file = tmp_path / "release.json"
-    bdpvi.save_release(found, file)
-    back = bdpvi.load_release(file)
-    assert back.model == found.model
-    assert back.estimate == found.estimate
-    assert back.summary() == found.summary()
-    assert torch.equal(back.predict_mean(data.x[:9]), found.predict_mean(data.x[:9]))
-    more = back.with_draws(5000)
-    assert more.receipt.draws == len(more.samples) == 5000
-    assert found.estimate is not None
-    sd = found.estimate.spread.diagonal().sqrt()
-    error = (more.latents["w"].mean(0) - torch.tensor(found.estimate.mean).double()) / sd
-    assert float(error.abs().max()) < 4.5 / math.sqrt(5000)
-    assert torch.allclose(more.latents["w"].std(0), sd, rtol=0.06)
-    drawn = Predictive(found.model, found.latents)(data.x[:3])["y"]
-    assert drawn.shape == (200, 3)
-    pull = torch.corrcoef(torch.stack([found.predict_mean(data.x), data.y]))[0, 1]
-    assert float(pull) > 0.3
 
 
 def test_a_changed_estimate_is_refused(release: Release, tmp_path: Path) -> None:
@@ -195,25 +149,6 @@ def test_targets_and_columns_are_checked_before_anything_is_charged() -> None:
     with pytest.raises(ValueError, match="largest must be a whole number"):
         BayesianPoissonRegression(largest=2.5)
     assert data.ledger.entries() == ()
-
-
-@pytest.mark.parametrize("kind", ["one class", "zeros", "collinear", "huge", "no rows"])
-def test_tables_of_any_content_give_a_release(kind: str) -> None:
-    data = table(n=1500)
-    x, y = data.x.clone(), data.y.clone()
-    if kind == "one class":
-        y[:] = 1
-    elif kind == "zeros":
-        x[:] = 0
-    elif kind == "collinear":
-        x[:, 1] = x[:, 0]
-    elif kind == "huge":
-        x *= 1e12
-    elif kind == "no rows":
-        x, y = x[:0], y[:0]
-    found = fit_private(MODEL, Dataset(x, y), epsilon=1.0, route=NoisyScores(rows=1e5))
-    assert bool(found.samples.isfinite().all())
-    assert str(found.summary(odds=True))
 
 
 def test_categories_have_a_base_level_and_units_their_odds(
@@ -333,7 +268,7 @@ def test_private_for_intervals_goes_on_and_pays_nothing_twice(tmp_path: Path) ->
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 2.0}
     given |= {"intervals": True, "categorical": ("kind",), "numeric": ("age",)}
     ledger = Ledger.at(tmp_path / "ledger.jsonl")
-    found = bdpvi.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
+    found = flat.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
     summary = found.summary()
     age = summary.coefficients[0]
     assert summary.reliable
@@ -344,7 +279,7 @@ def test_private_for_intervals_goes_on_and_pays_nothing_twice(tmp_path: Path) ->
     assert bases[0].startswith("kind=")
     entries = len(ledger.entries())
     (tmp_path / "one" / "release.json").unlink()  # as if it had been interrupted before
-    again = bdpvi.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
+    again = flat.private(table, **given, out=tmp_path / "one", ledger=ledger, progress=False)
     assert again.estimate == found.estimate
     assert torch.equal(again.samples, found.samples)
     assert len(ledger.entries()) == entries
@@ -398,37 +333,6 @@ def test_many_features_are_trained_and_their_summary_says_how_many_are_measured(
     assert summary.reliable is (seen >= 15.5)
     assert f"{seen} of 31 coefficients are measured" in str(summary)
     assert all(one.sd for one in summary.coefficients)
-
-
-def test_private_for_intervals_refuses_after_the_count() -> None:
-    frame, sick = patients(600)
-    table, ledger = frame.assign(sick=sick), Ledger()
-    given: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 0.2}
-    given |= {"intervals": True, "numeric": ("age", "kind"), "progress": False}
-    with pytest.raises(TooFewRecordsError):
-        bdpvi.private(table, ledger=ledger, **given)
-    assert [one.kind for one in ledger.entries()] == REFUSED
-    with pytest.raises(ValueError, match="a release for intervals has a worst case"):
-        bdpvi.private(table, **given, guarantee=bdpvi.BayesianDP())
-
-
-def test_the_estimator_has_intervals_on_the_scale_of_x() -> None:
-    frame, sick = patients(4000)
-    x = frame[["age"]]
-    model = PrivateLogisticRegression(
-        epsilon=2.0, bounds=(20, 80), classes=("no", "yes"), intervals=True, expected_rows=4000
-    )
-    model.fit(x, sick)
-    low, high = model.coef_interval_[0]
-    assert low < model.coef_[0, 0] < high
-    assert high - low < 0.03
-    assert abs(model.coef_[0, 0] - 1 / 15) < 2.5 * (high - low)
-    assert model.summary_.coefficients[0].ratio(per_unit=True)[0] == pytest.approx(
-        math.exp(model.coef_[0, 0])
-    )
-    assert float((model.predict(x) == sick).mean()) > 0.65
-    plain = PrivateLogisticRegression(bounds=(20, 80), classes=("no", "yes")).fit(x, sick)
-    assert not hasattr(plain, "coef_interval_")
 
 
 def test_what_was_paid_on_the_way_is_a_path_and_no_guarantee() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import flat
 import pandas as pd
 import pytest
 
 from bdpvi.releases.intent import NAME, begun, output_of, read
-from bdpvi.tables.private import Work
 
 FRAME = pd.DataFrame({"age": range(20, 30), "sick": ["no", "yes"] * 5})
 
@@ -22,7 +22,7 @@ def asked(**changed: Any) -> dict[str, Any]:
         "positive": "yes",
         "epsilon": 1.0,
     } | changed
-    table, options = Work.of(**settings).digests()
+    table, options = flat.work(**settings).digests()
     price = {"epsilon": settings["epsilon"]}
     return {"table": table, "options": options, "charge": price, "ledger": None}
 

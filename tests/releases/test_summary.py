@@ -10,14 +10,13 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
-from simulated import logistic_data
+from simulated import guided, logistic_data
 
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Release, fit_private
 from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
-from bdpvi.guides import MeanField
 from bdpvi.regression import NoisyScores, ObjectivePerturbation
 from bdpvi.releases.estimate import Estimate
 
@@ -123,7 +122,7 @@ def test_levels_are_compared_with_the_first_by_default(
 
 def test_releases_of_a_secret_fit_say_that_noise_and_clip_are_not_in_it() -> None:
     data = logistic_data(200, 2)
-    fit = bdpvi.recommended(1.0, guide=MeanField).fit(data, progress=False)
+    fit = guided(data)
     one = bdpvi.release(fit, 1, epsilon=0.5)
     points = one.summary()
     assert points.reliable is None

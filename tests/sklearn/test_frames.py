@@ -9,10 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
 
 import bdpvi
 from bdpvi.datasets import Encoding
@@ -145,7 +142,6 @@ def test_a_row_changes_no_feature_of_another_and_no_number_of_features(rows: int
     [
         PrivateLogisticRegression(3.0, classes=(0, 1)),
         PrivateLogisticRegression(3.0, classes=(0, 1), intervals=True, expected_rows=N),
-        PrivateLogisticRegression(3.0, classes=(0, 1), guide="mean-field"),
         PrivateLogisticRegression(3.0, classes=(0, 1, 2)),
         PrivateLinearRegression(3.0, target_bounds=(-5, 5)),
         PrivateLinearRegression(3.0),
@@ -251,30 +247,3 @@ def test_types_declare_what_dtypes_do_not() -> None:
         model.set_params(bounds=([20, 0], [80, 1])).fit(frame, Y)
     with pytest.raises(ValueError, match="types: its column 'sex' must be in the table once"):
         clone(model).fit(frame.drop(columns="sex"), Y)
-
-
-@few
-@leaking
-def test_frames_of_numbers_are_what_arrays_are() -> None:
-    numbers = pd.DataFrame({"one": RNG.normal(size=500), "two": np.arange(500)})
-    given: dict[str, Any] = {"bounds": (-3, 3), "classes": (0, 1), "random_state": 0}
-    first = PrivateLogisticRegression(**given).fit(numbers, Y[:500])
-    second = PrivateLogisticRegression(**given).fit(numbers.to_numpy(), Y[:500])
-    assert first.encoding_ is second.encoding_ is None
-    assert first.coef_.tolist() == second.coef_.tolist()
-
-
-@few
-def test_persons_pipelines_and_searches_take_frames() -> None:
-    model = PrivateLogisticRegression(**PUBLIC, rows_per_unit=3)
-    model.fit(X, Y, unit=pd.Series(np.repeat(np.arange(N // 3), 3), name="who"))
-    assert "of one person ('who')" in model.guarantee_
-    chosen = ColumnTransformer([("kept", "passthrough", ["age", "dose", "sex"])])
-    pipeline = make_pipeline(
-        chosen.set_output(transform="pandas"), PrivateLogisticRegression(**PUBLIC)
-    )
-    made = pipeline.fit(X, Y)
-    assert [*made[-1].feature_names_in_] == ["kept__age", "kept__dose", "kept__sex"]
-    assert "kept__sex=F" in made[-1].encoding_.feature_names
-    search = GridSearchCV(pipeline, {"privatelogisticregression__epsilon": [1.0, 5.0]}, cv=2)
-    assert search.fit(X, Y).score(X, Y) > 0.6

@@ -47,13 +47,6 @@ def test_epsilon_is_for_all_rows_of_a_person(tmp_path: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
-def test_only_the_first_rows_of_a_person_are_used() -> None:
-    rows = read(PrivateLogisticRegression(**PUBLIC, rows_per_unit=2), X, Y, WHO)
-    assert len(rows[0]) == 4000
-    assert (rows[1] == Y[np.arange(6000) % 3 < 2]).all()
-
-
-@pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
 @pytest.mark.parametrize("other", ["a name", 0.5, None])
 def test_no_row_changes_the_names_of_other_persons(other: Any) -> None:
     """An array of one type would make 7 and 7.0 two persons, or two long numbers one."""
@@ -68,7 +61,6 @@ def test_no_row_changes_the_names_of_other_persons(other: Any) -> None:
         PrivateLinearRegression(3.0, scales=(0.0, 1.0), target_bounds=(-5, 5), rows_per_unit=3),
         PrivatePoissonRegressor(3.0, scales=(0.0, 1.0), largest=5, rows_per_unit=3),
         PrivateLogisticRegression(3.0, **PUBLIC, intervals=True, rows_per_unit=3),
-        PrivateLogisticRegression(3.0, **PUBLIC, guide="mean-field", rows_per_unit=3),
         PrivateLogisticRegression(8.0, classes=(0, 1), rows_per_unit=3),
         PrivateLogisticRegression(8.0, **THREE, rows_per_unit=3),
         pytest.param(
@@ -107,7 +99,6 @@ def test_what_does_not_go_together_is_refused() -> None:
         ({"class_weight": {2: 1.0}}, {}, "class_weight: 2 is not one of"),
         ({"class_weight": {0: 0.0}}, {}, "class_weight must be"),
         ({"class_weight": {0: 2.0}, "intervals": True}, {}, "is for the default release"),
-        ({"class_weight": {0: 2.0}, "guide": "mean-field"}, {}, "is for the default release"),
     ):
         options: Any = {**PUBLIC, **given}
         with pytest.raises(ValueError, match=message):

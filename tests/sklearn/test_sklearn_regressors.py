@@ -138,37 +138,6 @@ def test_a_target_beyond_its_bounds_counts_as_the_bound() -> None:
     assert not tame.bound_.reliable
 
 
-@pytest.mark.filterwarnings("ignore::bdpvi.sklearn.PrivacyLeakWarning")
-@pytest.mark.filterwarnings("ignore::bdpvi.PrivacyUtilityWarning")
-def test_linear_regression_moves_with_the_units_of_its_target() -> None:
-    x, y = table(LINEAR, 2000)
-    one = clone(LINEAR).set_params(random_state=0)
-    other = clone(one).set_params(target_bounds=(0.6 - 1e3, 1.4 - 1e3))
-    one.fit(x, y)
-    other.fit(x, y / 100 - 1e3)
-    np.testing.assert_allclose(other.coef_, one.coef_ / 100, rtol=1e-6)
-    assert other.intercept_ == pytest.approx(one.intercept_ / 100 - 1e3, rel=1e-6)
-    np.testing.assert_allclose(other.summary_.noise, np.divide(one.summary_.noise, 100), rtol=1e-6)
-
-
-@BOTH
-def test_few_records_are_no_error_and_are_told(model: Any) -> None:
-    x, y = table(model, 5)
-    with pytest.warns(bdpvi.PrivacyUtilityWarning, match="there are too few records for this ε"):
-        fitted = clone(model).fit(x, y)
-    assert not fitted.summary_.reliable
-    assert np.isfinite(fitted.predict(np.full((1, 2), 1e9))).all()
-
-
-@BOTH
-def test_weights_are_refused_with_the_reason(model: Any) -> None:
-    x, y = table(model, 20)
-    with pytest.raises(ValueError, match="multiplies the influence of a record on the fit"):
-        clone(model).fit(x, y, sample_weight=np.ones(20))
-    with pytest.raises(TypeError, match="fit\\(\\) has no argument 'groups'"):
-        clone(model).fit(x, y, groups=1)
-
-
 @pytest.mark.parametrize(
     ("model", "arguments", "message"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -12,63 +11,14 @@ import pandas as pd
 import pytest
 import torch
 from scipy import integrate, stats
-from studies import accountants, composition, coverage, gaussian, networks
-from studies.catalogue import STUDIES
+from studies import coverage, gaussian, networks
 from studies.coverage_report import pooled, upper_limit
 from studies.populations import POPULATIONS, Population, gaussian_square
-from studies.study import Finding
 
-from bdpvi._ground.progress import silent
 from bdpvi.bayesian.accounting.betting import betting
 from bdpvi.bayesian.accounting.estimators import student_t
 from bdpvi.bayesian.accounting.reliability import reliable
 from bdpvi.bench.methods.moments import MomentsAccountant
-from bdpvi.privacy.conversions import Orders
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("studies") / "new"
-
-
-@pytest.fixture(scope="module")
-def findings(folder: Path) -> dict[str, Finding]:
-    """Run every study once, small."""
-    populations = (gaussian_square(0.3), gaussian_square(0.3, clip=2.0), POPULATIONS[-1])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gaussian, "QUANTILES", ((0.5,),))
-        patch.setattr(gaussian, "NOISES", (0.7, 1.0))
-        patch.setattr(gaussian, "STEPS_NOISES", (1.0, 1.5))
-        patch.setattr(accountants, "GRID", 1e-4)
-        patch.setattr(composition, "COMPOSED_STEPS", (1, 3))
-        patch.setattr(composition, "COMPOSED_ORDERS", Orders(torch.arange(1, 17)))
-        patch.setattr(networks, "CLIPS", (29.0,))
-        patch.setattr(coverage, "POPULATIONS", populations)
-        patch.setattr(coverage, "SIZES", (16, 256))
-        patch.setattr(coverage, "RARE_SIZES", (256,))
-        patch.setattr(coverage, "RARE_GAMMAS", (1e-2, 1e-9))
-        return {
-            name: study(folder, seed=0, track=silent, scale=1.0 if name == "composition" else 0.003)
-            for name, study in STUDIES.items()
-        }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(STUDIES))
-def test_every_study_writes_table_figure_and_text(
-    findings: dict[str, Finding], folder: Path, name: str
-) -> None:
-    finding = findings[name]
-    assert {path.suffix for path in finding.files} == {".csv", ".md", ".png"}
-    for path in finding.files:
-        assert path.parent == folder
-        assert path.stem.startswith(name)
-        assert path.stat().st_size > 100
-    assert len(pd.read_csv(folder / f"{name}.csv")) == len(finding.table)
-    text = (folder / f"{name}.md").read_text(encoding="utf-8")
-    assert finding.text in text
-    assert f"({name}.png)" in text
-    assert "nan" not in finding.text
 
 
 def test_moments_accountant_of_the_orders_study_is_the_exact_binomial_sum() -> None:

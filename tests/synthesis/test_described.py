@@ -42,17 +42,17 @@ def test_it_says_what_the_noisy_counts_say() -> None:
 
 
 def test_nothing_but_the_file_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("describe", GOLDEN / "synthetic.json") == 0
+    assert run("show", GOLDEN / "synthetic.json") == 0
     out = capsys.readouterr().out
     assert out.splitlines() == [*described(load(GOLDEN / "synthetic.json"))]
     assert "ward: category of 3 levels, estimated privately" in out
     assert "bounds or levels of age, dose, ward, sick were estimated privately" in out
-    assert run("describe", GOLDEN / "release.json") == 0
+    assert run("show", GOLDEN / "release.json") == 0
     out = capsys.readouterr().out
     assert out.startswith("Covered: worst-case DP ε = 2 (target)")
     assert "point estimates, without intervals" in out
     for name in ("expected.json", "ledger.jsonl"):
-        assert run("describe", GOLDEN / name) == 2
+        assert run("show", GOLDEN / name) == 2
         assert name in capsys.readouterr().err
 
 

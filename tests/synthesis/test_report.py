@@ -70,7 +70,7 @@ def test_the_chance_that_is_told_is_the_best_of_all_mechanisms(
     right = (1 + best.x[0] - best.x[1]) / 2
     bound = Bound(kind=Kind.WORST_CASE, epsilon=epsilon, delta=delta, by="")
     assert bound.attack_success == pytest.approx(right, rel=1e-9)
-    assert f"{100 * right:.1f} %" in bound.told("one record")
+    assert f"{100 * right:.1f} %" in bound.in_one_sentence("one record")
 
 
 @needs_page

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -25,7 +26,6 @@ from bdpvi.privacy import accounts
 from bdpvi.privacy.accounts import account, beside
 from bdpvi.privacy.entry import Entry
 from bdpvi.releases.persons import OTHER_PEOPLE
-from bdpvi.tables import files
 
 ASKED: dict[str, Any] = {
     "target": "sick",
@@ -51,7 +51,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def private(table: object, epsilon: float = 1.0, **more: Any) -> bdpvi.Release:
-    return bdpvi.private(table, epsilon=epsilon, **(ASKED | more))  # type: ignore[arg-type]
+    return flat.private(table, epsilon=epsilon, **(ASKED | more))  # type: ignore[arg-type]
 
 
 def ledgers(folder: Path) -> list[str]:
@@ -116,15 +116,15 @@ def test_the_same_rows_in_another_file_join_the_account(data: Path) -> None:
     assert 2.9 < spent(data / "p.csv.ledger.jsonl") <= 3
 
 
-@pytest.mark.parametrize("command", ["private", "synthesize", "fit"])
+@pytest.mark.parametrize("command", ["private", "synthesize"])
 def test_commands_join_and_refuse(
     command: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     private(data / "p.csv", 1.0)
-    given: tuple[object, ...] = OPTIONS[1:-2] if command == "fit" else (*OPTIONS, "--epsilon", 2)
-    given += {"private": ("--no-scores", "--positive", "yes"), "synthesize": ("--no-report",)}.get(
-        command, ("--positive", "yes")
-    )
+    given: tuple[object, ...] = (*OPTIONS, "--epsilon", 2)
+    given += {"private": ("--no-scores", "--positive", "yes"), "synthesize": ("--no-report",)}[
+        command
+    ]
     more = appended(data)
     assert run(command, "--data", more, *given, "--out", tmp_path / "a") == 2
     said = capsys.readouterr().err
@@ -136,11 +136,6 @@ def test_commands_join_and_refuse(
     shutil.copy(data / "p.csv", data / "r.csv")
     assert run(command, "--data", data / "r.csv", *given, "--out", tmp_path / "c") == 0
     assert ledgers(data) == ["p.csv.ledger.jsonl", "q.csv.ledger.jsonl"]
-    if command == "fit":
-        fit = files.load(tmp_path / "b")
-        assert fit.preprocessing["declared"]["people"] == OTHER_PEOPLE
-        assert "people" not in files.load(tmp_path / "c").preprocessing["declared"]
-        return
     file = {"private": "release.json", "synthesize": "synthetic.json"}[command]
     assert OTHER_PEOPLE in (tmp_path / "b" / file).read_text()
     assert OTHER_PEOPLE not in (tmp_path / "c" / file).read_text()
@@ -220,7 +215,7 @@ def test_without_a_ledger_nothing_is_refused(data: Path) -> None:
     frame = pd.read_csv(data / "p.csv")
     for fold in range(3):  # as in cross-validation
         some = {key: one for key, one in ASKED.items() if key != "budget"}
-        bdpvi.private(frame[fold * 100 :], epsilon=1.0, **some)
+        flat.private(frame[fold * 100 :], epsilon=1.0, **some)
 
 
 def test_the_rows_in_memory_join_the_account_in_use(data: Path) -> None:
@@ -229,8 +224,8 @@ def test_the_rows_in_memory_join_the_account_in_use(data: Path) -> None:
     asked: dict[str, Any] = {key: one for key, one in ASKED.items() if key != "budget"}
     for table in (frame[::-1], bdpvi.Table.of(frame)):
         with pytest.raises(BudgetExceededError, match="already spent"):
-            bdpvi.private(table, epsilon=1.0, **asked)
-    bdpvi.private(frame[:1500], epsilon=1.0, **asked)  # a fold
+            flat.private(table, epsilon=1.0, **asked)
+    flat.private(frame[:1500], epsilon=1.0, **asked)  # a fold
     before = spent(beside(data / "p.csv"))
     bdpvi.synthesize(frame, epsilon=1.0, delta=1e-5)
     assert spent(beside(data / "p.csv")) > before
@@ -314,7 +309,7 @@ def test_synthesis_in_python_has_the_account_and_the_public_file_of_its_table(da
     )
     made = bdpvi.synthesize(data / "p.csv", epsilon=1.0, delta=1e-5, progress=False)
     assert made.receipt.declared["table file"] == "used"
-    bdpvi.private(data / "p.csv", target="sick", positive="yes", epsilon=2.5, progress=False)
+    flat.private(data / "p.csv", target="sick", positive="yes", epsilon=2.5, progress=False)
     shutil.copy(data / "p.csv", data / "copy.csv")
     with pytest.raises(BudgetExceededError):
         bdpvi.synthesize(

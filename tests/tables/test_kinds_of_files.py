@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -36,7 +37,7 @@ def table() -> pd.DataFrame:
 def release(source: Any, **more: Any) -> Any:
     given = {"target": "sick", "positive": "yes", "epsilon": 5.0, "expected_rows": ROWS}
     ledger = more.pop("ledger", None) or bdpvi.Ledger()
-    return bdpvi.private(source, ledger=ledger, progress=False, **{**given, **more})
+    return flat.private(source, ledger=ledger, progress=False, **{**given, **more})
 
 
 def test_an_index_of_a_parquet_file_is_a_column(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,15 +22,15 @@ from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import date_formats, numbers_in, seems, shapes, sign_options
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import ColumnType
-from bdpvi.tables import TableLook, look
+from bdpvi.tables import TableLook
 from bdpvi.tables.looking import seen
-from bdpvi.tables.sheet import Asked
 
 USUAL = (".", "")
 
 
 def looked(frame: pd.DataFrame, file: FileFormat | None = None, **asked: Any) -> TableLook:
-    return seen(frame, Asked(**{"one_row_per_person": True, **asked}), file)
+    usual: dict[str, Any] = {"positive": "", "one_row_per_person": "unit" not in asked}
+    return seen(frame, flat.request(**{**usual, **asked}), file)
 
 
 def options(found: TableLook) -> list[str]:
@@ -111,7 +112,7 @@ def test_character_sets(text: str, charset: str, tmp_path: Path) -> None:
     path.write_bytes(f"{text},b\n1,2\n".encode(charset))
     assert seems(path, FileFormat()).charset == ("utf-8" if text == "size" else charset)
     assert seems(path, FileFormat(charset=charset)).charset == charset
-    found = look(path, one_row_per_person=True)
+    found = flat.look(path, one_row_per_person=True)
     costs = [one.option for one in found.findings if one.costly]
     assert (f'declare {{"file": {{"charset": "{charset}"}}}}' in costs) == (text != "size")
 
@@ -251,7 +252,7 @@ def test_a_large_file_is_read_in_a_few_seconds(tmp_path: Path) -> None:
     frame |= {"ward": random.choice(list("abc"), rows), "nr": np.arange(rows)}
     pd.DataFrame(frame).to_csv(path, index=False)
     start = time.process_time()
-    found = look(path, one_row_per_person=True)
+    found = flat.look(path, one_row_per_person=True)
     assert time.process_time() - start < 10
     assert (found.rows, options(found)) == (rows, ["--drop nr"])
     assert list(tmp_path.iterdir()) == [path]
@@ -275,15 +276,15 @@ def test_a_long_table_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.M
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "types": declared}
     given |= {"one_row_per_person": True}
     with pytest.warns(PrivacyUtilityWarning, match="1 line left out"):
-        whole = look(tmp_path / "t", **given)
+        whole = flat.look(tmp_path / "t", **given)
     assert (whole.first, whole.rows) == (0, rows)
-    seen_at_once = seen(texts, Asked(**given))
+    seen_at_once = seen(texts, flat.request(**given))
     assert replace(whole, file=seen_at_once.file) == seen_at_once
 
     monkeypatch.setattr(tables, "MOST", 100)
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
     with pool, pytest.warns(PrivacyUtilityWarning, match="1 line left out"):
-        some = look(tmp_path / "t", executor=pool, **given)
+        some = flat.look(tmp_path / "t", executor=pool, **given)
     assert some.first == 100
     assert "from its first 100 rows" in str(some)
     assert some.target == whole.target
@@ -298,4 +299,4 @@ def test_a_long_table_is_counted_in_blocks(tmp_path: Path, monkeypatch: pytest.M
 def test_a_wrong_option_is_refused_before_all_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("age\n1\n")
     with pytest.raises(ValueError, match="target='sick' must be a column"):
-        look(f"{tmp_path}/*.csv", target="sick")
+        flat.look(f"{tmp_path}/*.csv", target="sick")

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -67,7 +68,7 @@ def test_codes_of_17_digits_are_kept(kind: str, carrier: str) -> None:
 
 def test_every_declared_level_has_a_coefficient() -> None:
     types = {"c": ColumnType(kind="category", levels=(*COLOURS, "grey"))}
-    release = bdpvi.private(
+    release = flat.private(
         people(), target="sick", positive="yes", epsilon=5.0, progress=False, expected_rows=6000,
         types=Schema(types, "form"),
     )  # fmt: skip
@@ -81,7 +82,7 @@ def test_a_level_and_a_column_of_one_name_do_not_meet(intervals: bool) -> None:
     x = rng.normal(0, 1, 6000)
     sick = np.where(rng.random(6000) < 1 / (1 + np.exp(-2 * x)), "yes", "no")
     frame = pd.DataFrame({"sex": rng.choice(["F", "M"], 6000), "sick": sick, "sex=F": x})
-    release = bdpvi.private(
+    release = flat.private(
         frame, target="sick", positive="yes", epsilon=8.0, progress=False, expected_rows=6000,
         numeric=["sex=F"], intervals=intervals,
         constants=datasets.constants_of({"source": "law", "sex": ["F", "M"]}),
@@ -99,7 +100,7 @@ def test_an_exposure_is_known_by_its_column() -> None:
     frame = pd.DataFrame(
         {"sex": rng.choice(["F", "M"], 3000), "sex=F": years, "n": rng.poisson(years / 4)}
     )
-    release = bdpvi.private(
+    release = flat.private(
         frame, target="n", epsilon=8.0, progress=False, expected_rows=3000,
         model=bdpvi.BayesianPoissonRegression(largest=9), exposure="sex=F", draws=20,
         constants=datasets.constants_of({"source": "law", "sex": ["F", "M"], "sex=F": [1, 9]}),
@@ -128,7 +129,7 @@ def test_a_delta_that_rounding_uses_up_is_named_as_given(people_: dict[str, Any]
     ledger = bdpvi.Ledger(**people_)
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "constants": public}
     with pytest.raises(ValueError, match="delta=1e-300 is too small: rounding alone costs"):
-        bdpvi.private(
+        flat.private(
             frame, **given, **people_, epsilon=1.0, delta=1e-300, expected_rows=3000,
             progress=False, ledger=ledger,
         )  # fmt: skip
@@ -151,7 +152,7 @@ def test_a_column_called_row_does_not_switch_persons_off() -> None:
     frame = people().assign(row=np.arange(6000) // 3)
     ledger = bdpvi.Ledger()
     with pytest.raises(ValueError, match="unit='row' stands for single rows in a ledger: rename"):
-        bdpvi.private(frame, target="sick", positive="yes", epsilon=1.0, unit="row", ledger=ledger)
+        flat.private(frame, target="sick", positive="yes", epsilon=1.0, unit="row", ledger=ledger)
     counts = Counts(unit="row")
     with pytest.raises(ValueError, match="unit='row' stands for single rows in a ledger: rename"):
         bdpvi.synthesize(frame, None, epsilon=1.0, settings=counts, ledger=ledger)

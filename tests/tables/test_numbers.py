@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -113,9 +114,9 @@ def test_rows_whose_target_is_no_such_number_are_left_out_each_by_itself(name: s
     left_out = 4 if name == "linear" else 6
     options = {"target": name, "epsilon": 1.0, "model": MODELS[name], "constants": PUBLIC}
     drop = ["poisson" if name == "linear" else "linear"]
-    whole = encoded(Work.of(frame, drop=drop, **options))
+    whole = encoded(flat.work(frame, drop=drop, **options))
     assert whole.y.tolist() == frame[name].iloc[left_out:].astype(float).tolist()
-    less = encoded(Work.of(frame.drop(index=20), drop=drop, **options))
+    less = encoded(flat.work(frame.drop(index=20), drop=drop, **options))
     kept = torch.arange(len(whole)) != 20 - left_out
     assert torch.equal(whole.x[kept], less.x)
     assert torch.equal(whole.y[kept], less.y)
@@ -126,7 +127,7 @@ def test_python_takes_encoded_records(name: str) -> None:
     frame = people()
     x = torch.from_numpy(((frame[["age"]].astype(float) - 50) / 17.3).to_numpy().copy())
     data = Dataset(x, torch.from_numpy(frame[name].astype(float).to_numpy().copy()))
-    release = bdpvi.private(data, epsilon=1.0, model=MODELS[name], expected_rows=6e3)
+    release = flat.private(data, epsilon=1.0, model=MODELS[name], expected_rows=6e3)
     assert [one.kind for one in data.ledger.entries()] == ["reserved", "release", "ended"]
     slope = {"linear": 8, "poisson": 0.4}[name]
     found = release.summary().coefficients[0]
@@ -163,7 +164,7 @@ def test_options_that_do_not_go_together_are_named_and_charge_nothing(
 def test_models_that_the_route_has_nothing_for_are_refused_before_anything_is_bought() -> None:
     exposed = BayesianPoissonRegression(largest=3, exposure=0)
     with pytest.raises(ValueError, match="give exposure=NAME"):
-        bdpvi.private(people(20), target="poisson", epsilon=1.0, model=exposed)
+        flat.private(people(20), target="poisson", epsilon=1.0, model=exposed)
 
 
 def test_the_owner_hears_of_counts_at_their_bound_before_a_charge(
@@ -173,7 +174,7 @@ def test_the_owner_hears_of_counts_at_their_bound_before_a_charge(
     frame = people(1000)
     for largest, heard in ((12, False), (2, True)):
         recwarn.clear()
-        work = Work.of(frame, model=BayesianPoissonRegression(largest=largest), **given)
+        work = flat.work(frame, model=BayesianPoissonRegression(largest=largest), **given)
         said = [str(one.message) for one in recwarn if "public bounds" in str(one.message)]
         assert bool(said) == heard
         assert work.ledger.entries() == ()

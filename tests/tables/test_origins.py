@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -46,7 +47,7 @@ def patients(seed: int = 0, rows: int = 2500) -> pd.DataFrame:
 def private(seed: int = 0, **given: Any) -> bdpvi.Release:
     usual: dict[str, Any] = {"target": "sick", "positive": "yes", "epsilon": 2.0}
     usual |= {"numeric": ("age", "dose"), "progress": False}
-    return bdpvi.private(patients(seed), **usual | given)
+    return flat.private(patients(seed), **usual | given)
 
 
 def named(bound: bdpvi.Bound | None) -> set[Assumption]:
@@ -96,10 +97,6 @@ def by_private(given: Encoding, ledger: Ledger) -> bdpvi.Release:
     return private(1, constants=given, ledger=ledger, epsilon=4.0)
 
 
-def by_guide(given: Encoding, ledger: Ledger) -> bdpvi.Release:
-    return private(1, constants=given, ledger=ledger, epsilon=4.0, guide=guides.MeanField)
-
-
 def by_intervals(given: Encoding, ledger: Ledger) -> bdpvi.Release:
     return private(1, constants=given, ledger=ledger, epsilon=4.0, intervals=True)
 
@@ -126,7 +123,7 @@ def by_hand(given: Encoding, ledger: Ledger) -> bdpvi.Release:
     return bdpvi.fit_private(MODEL, data, epsilon=4.0, route=ROUTE)
 
 
-@pytest.mark.parametrize("door", [by_private, by_guide, by_intervals, by_route, by_fit, by_hand])
+@pytest.mark.parametrize("door", [by_private, by_intervals, by_route, by_fit, by_hand])
 def test_constants_of_another_table_are_not_bought_here(
     door: Callable[[Encoding, Ledger], bdpvi.Release],
     encoding: Encoding,
@@ -225,17 +222,17 @@ def test_a_forged_origin_is_refused(first: bdpvi.Release, tmp_path: Path, name: 
         ({"from_data": True}, Origin.FROM_THIS_TABLE),
     ],
 )
-@pytest.mark.parametrize("guide", [None, "mean-field", "linear"])
+@pytest.mark.parametrize("kind", ["logistic", "linear"])
 def test_estimators_say_where_their_constants_are_from(
-    given: dict[str, Any], origin: Origin, guide: str | None
+    given: dict[str, Any], origin: Origin, kind: str
 ) -> None:
     table = patients()
     x, y = table[["age", "dose"]].to_numpy(), table["sick"].to_numpy()
-    if guide == "linear":  # its target's bounds are bought each time, and are no constants of X
+    if kind == "linear":  # its target's bounds are bought each time, and are no constants of X
         made: Any = sklearn.PrivateLinearRegression(2.0, **given).fit(x, x.sum(axis=1))
     else:
         classes = ("no", "yes")
-        made = sklearn.PrivateLogisticRegression(2.0, classes=classes, guide=guide, **given)
+        made = sklearn.PrivateLogisticRegression(2.0, classes=classes, **given)
         made.fit(x, y)
     assert made.release_.encoding.origins == (origin,)
     wanted = {Origin.ESTIMATED_HERE: BOUGHT, Origin.PUBLIC: PUBLIC, Origin.FROM_THIS_TABLE: THIS}
@@ -275,7 +272,7 @@ def test_bounds_and_classes_of_a_target_are_declared() -> None:
     table = patients().assign(days=lambda one: one["age"] + one["dose"]).drop(columns="sick")
     public = constants_of({"source": "By law.", "age": [18, 98], "dose": [-2, 6]})
     linear = bdpvi.BayesianLinearRegression.of_bounds(0, 100)
-    release = bdpvi.private(
+    release = flat.private(
         table, target="days", model=linear, epsilon=2.0, constants=public, progress=False
     )
     assert "target bounds: 0, 100" in release.receipt.about

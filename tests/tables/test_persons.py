@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -103,12 +104,10 @@ def test_the_receipt_says_that_a_row_is_a_person(visits: Path) -> None:
     options: dict[str, Any] = {"one_row_per_person": True, "drop": ["patient_id"]}
     tables: list[tuple[Any, dict[str, Any]]] = [(frame, {}), (visits, options)]
     for table, more in tables:
-        receipt = bdpvi.private(table, **given, **more).receipt
+        receipt = flat.private(table, **given, **more).receipt
         assert receipt.bound.neighbours == "add or remove one record"
         assert "persons: one row each" in receipt.meaning
-    receipt = bdpvi.private(
-        pd.read_csv(visits), unit="patient_id", rows_per_unit=3, **given
-    ).receipt
+    receipt = flat.private(pd.read_csv(visits), unit="patient_id", rows_per_unit=3, **given).receipt
     assert "one row each" not in receipt.meaning
     made = bdpvi.synthesize(frame, epsilon=2.0)
     assert made.receipt.declared["persons"] == "one row each"
@@ -125,7 +124,7 @@ def test_only_the_owner_hears_of_persons_that_repeat(visits: Path) -> None:
     with pytest.warns(
         UserWarning, match="for the owner only: column 'patient_id' has a value more"
     ):
-        release = bdpvi.private(visits, one_row_per_person=True, **given)
+        release = flat.private(visits, one_row_per_person=True, **given)
     assert "patient_id" not in release.receipt.meaning
 
 

@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -55,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def private(table: Any, **more: Any) -> Release:
     given: dict[str, Any] = {"epsilon": 3.0, "target": "sick", "positive": "yes"}
-    return bdpvi.private(table, progress=False, **{**given, **PERSONS, **more})
+    return flat.private(table, progress=False, **{**given, **PERSONS, **more})
 
 
 MODELS: dict[str, dict[str, Any]] = {

@@ -10,6 +10,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -57,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def release(folder: Path) -> Release:
-    return bdpvi.private(
+    return flat.private(
         folder / "all.csv", epsilon=2.0, target="sick", positive="yes", drop=["who"], draws=3,
         one_row_per_person=True, ledger=Ledger(), progress=False,
         constants=constants_of(CONSTANTS),

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,14 +24,11 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Budget, BudgetExceededError, Dataset
 from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
-from bdpvi.bayesian.asked import Asked, calibrate
-from bdpvi.bayesian.releases import carried_out, work_of
 from bdpvi.datasets import exact
 from bdpvi.guides import MeanField
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.assumptions import Assumption
-from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Entry, Ledger
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
@@ -38,11 +36,20 @@ from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import Rule
 from bdpvi.regression.perturbed_objective import WeightedObjective
 from bdpvi.releases.route import Allowance
+from bdpvi.releases.transaction import Transaction
+from bdpvi.tables import setup
+from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.routes import fit_private
 
 MODEL = BayesianLogisticRegression.unweighted(limit=2.0, intercept=True)
+PLAIN = setup.logistic()
 COUNTED = ["reserved", "constants", "release", "ended"]
 """What a release charges whose rows are counted."""
+
+
+def prepared(data: Any, base_rate: float | None = None, **route: Any) -> Prepared:
+    """Return rows with the default route."""
+    return Prepared.of(setup.logistic(base_rate), data, ObjectivePerturbation(**route))
 
 
 def test_the_price_is_the_events_and_the_target_is_met_from_below() -> None:
@@ -152,8 +159,8 @@ def test_rows_of_one_person_are_priced_together() -> None:
         data, ledger = logistic_data(50, 2), Ledger(unit="patient", rows_per_unit=rows)
         data.people.unit, data.people.rows_per_unit = "patient", rows
         route = ObjectivePerturbation(rows=1e4)
-        prepared = bdpvi.tables.Prepared.of(MODEL, data, route, ledger=ledger)
-        release = prepared.release(epsilon=1.0)
+        made = Prepared.of(MODEL, data, route, ledger=ledger)
+        release = made.release(epsilon=1.0)
         (event,) = ledger.entries()[0].events or ()
         assert isinstance(event, PerturbedObjective)
         noises.append(event.noise_multiplier / event.residual)
@@ -162,7 +169,7 @@ def test_rows_of_one_person_are_priced_together() -> None:
         assert 0.998 <= total.epsilon <= 1.0
         assert release.receipt.bound.unit == ledger.book().whose
     assert 2.0 < noises[1] / noises[0] < 2.3
-    assert prepared.of_records(1e-5).bayesian is None
+    assert made.of_records(1e-5).bayesian is None
 
 
 def test_a_release_is_saved_and_read_back(tmp_path: Path) -> None:
@@ -246,13 +253,14 @@ def test_public_facts_and_several_minima() -> None:
 def test_a_release_that_was_charged_is_made_again_from_its_key_and_settings() -> None:
     """Also where the rows were counted, and where something else was charged since."""
     data = logistic_data(3000, 3)
-    fit = bdpvi.recommended(1.0).fit(data)
-    assert isinstance(fit, bdpvi.tables.Prepared)
+    fit = prepared(data)
     first, second = Key(bytes(32)), Key(bytes([1] * 32))
 
     def asked(epsilon: float, secret: Key) -> bdpvi.Release:
         """Return a release whose secret is kept."""
-        return carried_out(fit, Asked(epsilon=epsilon, work=work_of(fit, secret, "facts")))
+        name = f"{fit.kept.name}-{secret.work}"
+        work = Transaction(data.ledger, secret, "facts", name, kept=True)
+        return fit.release(epsilon=epsilon, work=work)
 
     one, other = asked(0.5, first), asked(1.0, second)
     entries = data.ledger.entries()
@@ -272,45 +280,6 @@ def test_a_release_that_was_charged_is_made_again_from_its_key_and_settings() ->
     assert data.ledger.entries() == entries
 
 
-def test_rows_are_never_written_to_disk(tmp_path: Path) -> None:
-    fit = bdpvi.recommended(1.0).fit(logistic_data(1500, 3))
-    with pytest.raises(ValueError, match="only fits of a guide are saved"):
-        bdpvi.save_fit(fit, tmp_path / "fit")  # type: ignore[arg-type]
-    assert not (tmp_path / "fit").exists()
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (
-            lambda fit: calibrate(fit, epsilon=1.0),
-            "there is no temperature to calibrate",
-        ),
-        (lambda fit: bdpvi.release(fit), "epsilon=None: Every release is solved again"),
-        (lambda fit: bdpvi.release(fit, epsilon=1.0, temperature=2.0), "temperature=2.0: Every"),
-        (
-            lambda fit: bdpvi.release(fit, Charge(1, 2.0), epsilon=1.0),
-            "draws=Charge",
-        ),
-        (lambda fit: bdpvi.cost(fit, planned=Charge(1, 2.0)), "planned=Charge"),
-        (
-            lambda fit: bdpvi.release(fit, epsilon=1.0, guarantee=bdpvi.BayesianDP()),
-            "guarantee=Bayesian DP: the noise",
-        ),
-        (lambda fit: bdpvi.bayesian.preview(fit, 3), "epsilon=None"),
-    ],
-)
-def test_what_has_no_temperature_says_so(call: Any, words: str) -> None:
-    data = logistic_data(300, 2)
-    fit = bdpvi.recommended(1.0, expected_rows=1e5).fit(data)
-    with pytest.raises(ValueError, match=words):
-        call(fit)
-    assert data.ledger.entries() == ()
-    assert bdpvi.bayesian.preview(fit, 3, epsilon=2.0)["w"].shape == (3, 3)
-    assert str(bdpvi.cost(fit).worst_case).startswith("worst-case DP: ε = 0 ")
-    assert data.ledger.entries() == ()
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -327,16 +296,14 @@ def test_declared_facts_out_of_range_are_refused_before_anything_is_charged(
 ) -> None:
     data = logistic_data(100, 2)
     with pytest.raises(ValueError, match=words):
-        bdpvi.private(data, **{"epsilon": 1.0, "progress": False, **given})
-    with pytest.raises(ValueError, match=words):
-        bdpvi.recommended(**{"epsilon": 1.0, **given})
+        flat.private(data, **{"epsilon": 1.0, "progress": False, **given})
     assert data.ledger.entries() == ()
 
 
 def test_no_columns_are_refused_before_anything_is_charged() -> None:
     data = Dataset(torch.zeros(100, 0).double(), torch.zeros(100).double())
     with pytest.raises(ValueError, match="x has no columns"):
-        bdpvi.recommended(1.0).fit(data)
+        prepared(data)
     assert data.ledger.entries() == ()
 
 
@@ -347,7 +314,7 @@ def test_several_rows_of_one_person_are_released_by_the_default() -> None:
     given: dict[str, Any] = {"unit": "who", "rows_per_unit": 2, "numeric": ["age"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bdpvi.PrivacyUtilityWarning)
-        release = bdpvi.private(
+        release = flat.private(
             frame, target="sick", positive=1, epsilon=3.0, progress=False, **given
         )
     assert release.receipt.temperature is None
@@ -369,23 +336,22 @@ def test_odd_tables_are_released(kind: str, epsilon: float) -> None:
     data = logistic_data(500, 3)
     made: Any = ODD[kind]
     x, y = made(data.x, data.y)
-    recipe = bdpvi.recommended(epsilon, expected_rows=500)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bdpvi.PrivacyUtilityWarning)
-        release = bdpvi.release(recipe.fit(Dataset(x, y)), epsilon=epsilon)
+        release = prepared(Dataset(x, y), rows=500).release(epsilon=epsilon)
     assert bool(release.samples.isfinite().all())
     assert bool(release.predict_mean(data.x).isfinite().all())
 
 
 def test_an_epsilon_that_drowns_everything_gives_the_declared_base_rate_and_says_so() -> None:
     data = logistic_data(1000, 20)
-    fit = bdpvi.recommended(1e-4, base_rate=0.2, expected_rows=1e3).fit(data)
+    fit = prepared(data, 0.2, rows=1e3)
     with pytest.warns(bdpvi.PrivacyUtilityWarning, match=r"smallest useful ε is about 0\.1;"):
-        release = bdpvi.release(fit, epsilon=1e-4)
+        release = fit.release(epsilon=1e-4)
     assert float((release.predict_mean(data.x) - 0.2).abs().max()) < 0.02
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        bdpvi.release(bdpvi.recommended(0.12, expected_rows=1e3).fit(data), epsilon=0.12)
+        prepared(data, rows=1e3).release(epsilon=0.12)
 
 
 def log_score(chance: torch.Tensor, truth: torch.Tensor) -> float:
@@ -402,8 +368,7 @@ def test_a_share_grows_with_rows_and_with_epsilon() -> None:
     most = log_score(chance, chance) - base
     shares: dict[tuple[float, float], float] = {}
     for rows in (1_000, 10_000, 100_000):
-        fit = bdpvi.recommended(1.0, expected_rows=rows).fit(logistic_data(rows, 5, seed=3))
-        assert isinstance(fit, bdpvi.tables.Prepared)
+        fit = prepared(rows=rows, data=logistic_data(rows, 5, seed=3))
         for epsilon in (0.05, 0.2, 1.0):
             drawn = fit.previews(8, epsilon=epsilon, delta=1e-5, key=Key.of_seed(1))["w"]
             model = fit.predicting(epsilon, 1e-5)
@@ -420,9 +385,9 @@ def test_a_share_grows_with_rows_and_with_epsilon() -> None:
 
 def test_a_random_record_pays_less_and_with_bought_constants_that_is_a_diagnostic() -> None:
     data = logistic_data(3000, 3)
-    declared = bdpvi.recommended(1.0, expected_rows=1e5).fit(data)
-    bdpvi.release(declared, epsilon=1.0)
-    cost = bdpvi.cost(declared)
+    declared = prepared(rows=1e5, data=data)
+    declared.release(epsilon=1.0)
+    cost = declared.of_records(1e-5)
     assert cost.worst_case is not None
     assert cost.bayesian is not None
     assert cost.path is None
@@ -437,12 +402,12 @@ def test_a_random_record_pays_less_and_with_bought_constants_that_is_a_diagnosti
     assert cost.bayesian.epsilon == pytest.approx(expected, rel=1e-6)
     assert cost.bayesian.epsilon < cost.worst_case.epsilon
     assert Assumption.PANEL_REPRESENTS_POPULATION in cost.bayesian.assumptions
-    bdpvi.release(declared, epsilon=1.5)
-    assert bdpvi.cost(declared).bayesian is None
+    declared.release(epsilon=1.5)
+    assert declared.of_records(1e-5).bayesian is None
 
-    counted = bdpvi.recommended(1.0).fit(logistic_data(30_000, 3, seed=1))
-    bdpvi.release(counted, epsilon=1.0)
-    cost = bdpvi.cost(counted)
+    counted = prepared(logistic_data(30_000, 3, seed=1))
+    counted.release(epsilon=1.0)
+    cost = counted.of_records(1e-5)
     assert cost.bayesian is None
     assert cost.path is not None
     assert "at δ = 1e-05: a diagnostic, not a guarantee" in str(cost)
@@ -454,11 +419,9 @@ def test_what_a_random_record_pays_is_at_most_the_worst_case() -> None:
     x = 1.2724 * signs.double()  # with the intercept, of length 2.976, 3C/2
     for rows in (100, None):
         elsewhere()
-        fit = bdpvi.recommended(1.0, expected_rows=rows).fit(
-            bdpvi.Dataset(x, (x[:, 0] > 0).double())
-        )
-        bdpvi.release(fit, epsilon=1.0)
-        cost = bdpvi.cost(fit)
+        fit = prepared(rows=rows, data=bdpvi.Dataset(x, (x[:, 0] > 0).double()))
+        fit.release(epsilon=1.0)
+        cost = fit.of_records(1e-5)
         found = cost.bayesian if rows else cost.path
         assert found is not None
         assert cost.worst_case is not None
@@ -466,17 +429,16 @@ def test_what_a_random_record_pays_is_at_most_the_worst_case() -> None:
         assert 0.99 * cost.worst_case.epsilon < found.epsilon <= cost.worst_case.epsilon
 
         # Another call on these rows counts by its worst case, and then for every record.
-        again = bdpvi.recommended(1.0, expected_rows=rows).fit(
-            bdpvi.Dataset(x, (x[:, 0] > 0).double())
-        )
-        bdpvi.release(again, epsilon=1.0)
-        both = bdpvi.cost(fit)
+        again = prepared(rows=rows, data=bdpvi.Dataset(x, (x[:, 0] > 0).double()))
+        again.release(epsilon=1.0)
+        both = fit.of_records(1e-5)
         assert (both.bayesian, both.path) == (None, None)
         assert both.worst_case is not None
         assert both.worst_case.epsilon > 1.2 * cost.worst_case.epsilon
         assert "other calls on these rows count" in str(both)
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_bayesian_guarantee_takes_draws_from_the_posterior() -> None:
     data = logistic_data(4000, 3)
     model, asked = BayesianLogisticRegression(), bdpvi.BayesianDP(rows=4000)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -43,7 +44,7 @@ def work_of(folder: Path, **more: Any) -> Work:
     given |= {"constants": PUBLIC, "expected_rows": ROWS, "one_row_per_person": True, **more}
     blocks = Table.of(folder / "a.csv", size=5_000)
     assert len(blocks.parts) > 4
-    return Work.of(blocks, progress=False, ledger=Ledger(), **given)
+    return flat.work(blocks, progress=False, ledger=Ledger(), **given)
 
 
 def test_sums_over_blocks_are_the_scores_of_the_table(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -28,7 +29,7 @@ from bdpvi.regression.objective import signed_design
 from bdpvi.regression.objective_plan import Facts, plan
 from bdpvi.regression.perturbed_objective import SummedObjective
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import Recipe, pipeline
+from bdpvi.tables import allowance
 
 ROWS, SECRET = 3_000, Key(bytes(range(32)))
 
@@ -63,7 +64,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def private(table: Any, **more: Any) -> Release:
     given: dict[str, Any] = {"epsilon": 2.0, "target": "sick", "positive": "yes"}
-    return bdpvi.private(table, one_row_per_person=True, progress=False, **{**given, **more})
+    return flat.private(table, one_row_per_person=True, progress=False, **{**given, **more})
 
 
 @pytest.mark.filterwarnings("ignore:for the owner only")
@@ -126,7 +127,7 @@ TRAINED: dict[str, Any] = {
 def test_workers_change_nothing_and_see_no_key(
     folder: Path, workers: int, trained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "DPVI", partial(bdpvi.DPVI, steps=24, batch=300))
+    monkeypatch.setattr(allowance, "DPVI", partial(bdpvi.DPVI, steps=24, batch=300))
     monkeypatch.setattr(training, "steps_within", lambda run, *price: run)  # takes a minute
     given = TRAINED if trained else {}
     here = private(folder / "parts", ledger=Ledger(), **given)
@@ -203,15 +204,11 @@ def refused(**more: Any) -> Callable[[Path], Any]:
 REFUSED: dict[str, Callable[[Path], Any]] = {
     "from_data=True: it needs all rows in memory": refused(from_data=True),
     "guarantee=.*: it needs all rows in memory": refused(guarantee=bdpvi.BayesianDP()),
-    "guide=.*: it needs all rows in memory": refused(guide=bdpvi.guides.MeanField),
-    "settings=.*: it needs all rows in memory": refused(
-        settings=Recipe(model=bdpvi.BayesianLogisticRegression(clip=0.5), noise_scale=1.0)
-    ),
     "target='ill' must be a column of the table once": refused(target="ill"),
-    "unit='sex': rows of one person lie in several blocks": lambda path: bdpvi.private(
+    "unit='sex': rows of one person lie in several blocks": lambda path: flat.private(
         path / "parts", target="sick", positive="yes", epsilon=1.0, unit="sex", rows_per_unit=2
     ),
-    "the rows of .* may be of the same persons": lambda path: bdpvi.private(
+    "the rows of .* may be of the same persons": lambda path: flat.private(
         path / "parts", target="sick", positive="yes", epsilon=1.0
     ),
     "executor: a table in memory": lambda path: private(patients(), executor=Dying(1)),

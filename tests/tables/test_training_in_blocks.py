@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import flat
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,9 +25,9 @@ from bdpvi.noise.keys import Key
 from bdpvi.programs import sources, training
 from bdpvi.programs.course import Course
 from bdpvi.programs.sources import Windows
-from bdpvi.regression import ObjectivePerturbation
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import Prepared, Recipe, pipeline, recommended
+from bdpvi.tables import allowance
+from bdpvi.tables.prepared import Prepared
 
 ROWS, STEPS, SECRET = 3_000, 24, Key(bytes(range(32)))
 CLASSES = ("low", "mid", "high")
@@ -63,8 +64,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
     monkeypatch.setattr(training, "steps_within", lambda run, *price: run)
     short = partial(DPVI, steps=STEPS, batch=300)
-    for one in (pipeline, recommended):
-        monkeypatch.setattr(one, "DPVI", short)
+    monkeypatch.setattr(allowance, "DPVI", short)
     return tmp_path
 
 
@@ -98,7 +98,7 @@ PERSON: dict[str, Any] = {"unit": "who", "rows_per_unit": 2}
 
 def private(table: Any, kind: str = "ordinal", **more: Any) -> Release:
     given = {"epsilon": 6.0, "progress": False, **MODELS[kind], **PERSON, **more}
-    return bdpvi.private(table, **given)
+    return flat.private(table, **given)
 
 
 def same(found: Release, whole: Release) -> None:
@@ -141,9 +141,9 @@ def test_intervals_of_many_features_are_those_of_the_table_in_memory(folder: Pat
     public = constants_of({"source": "By law.", **{f"x{j}": [-3, 3] for j in range(60)}})
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "one_row_per_person": True}
     given |= {"intervals": True, "epsilon": 3.0, "constants": public, "name": "wide"}
-    whole = bdpvi.private(frame, ledger=Ledger(), progress=False, **given)
+    whole = flat.private(frame, ledger=Ledger(), progress=False, **given)
     table = Table.of(folder / "wide.parquet")
-    same(bdpvi.private(table, ledger=Ledger(), progress=False, **given), whole)
+    same(flat.private(table, ledger=Ledger(), progress=False, **given), whole)
 
 
 @pytest.mark.whole
@@ -183,20 +183,6 @@ def test_a_training_that_is_cut_goes_on_at_no_price(
 
 
 @pytest.mark.whole
-def test_settings_with_a_route_work_in_blocks(folder: Path) -> None:
-    """Only a guide needs all rows in memory; an optimum is found to its own tolerance."""
-    route = ObjectivePerturbation(rows=2_000, draws=2)
-    settings = Recipe(model=bdpvi.BayesianLogisticRegression.unweighted(limit=2.0), route=route)
-    given: dict[str, Any] = {"target": "sex", "positive": "F", "epsilon": 6.0, **PERSON}
-    given |= {"settings": settings, "drop": ("grade", "falls", "years"), "progress": False}
-    found, whole = (
-        bdpvi.private(folder / name, ledger=Ledger(), **given) for name in ("parts", "visits.csv")
-    )
-    torch.testing.assert_close(found.samples, whole.samples, rtol=1e-5, atol=1e-5)
-    assert found.receipt == whole.receipt
-
-
-@pytest.mark.whole
 def test_the_command_trains_on_blocks_and_scores_the_rows(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,7 +215,7 @@ def test_counts_beyond_their_bound_are_told_of(folder: Path) -> None:
     model = bdpvi.BayesianPoissonRegression(largest=2)
     given: dict[str, Any] = {"target": "falls", "drop": ("grade", "years", "who"), "model": model}
     with pytest.warns(UserWarning, match=f"{beyond} of {ROWS - 1} targets are beyond"):
-        bdpvi.private(
+        flat.private(
             folder / "parts", epsilon=6.0, one_row_per_person=True, ledger=Ledger(),
             progress=False, **given,
         )  # fmt: skip

@@ -95,7 +95,7 @@ def cost_of(
     return Account(events, accounting).cost(delta)
 
 
-class Account:
+class Account(Charges):
     """Charged events, and questions about them; :func:`cost_of` answers the usual one.
 
     Args:
@@ -111,37 +111,22 @@ class Account:
         estimator: Estimator = estimators.student_t,
     ) -> None:
         self.accounting, self.estimator = accounting or Accounting(), estimator
-        self.charged = Charges.of(events)
+        super().__init__(events)
         self._found: dict[tuple[float, float], tuple[float, dict[str, MeanEstimate]]] = {}
-
-    @property
-    def events(self) -> tuple[Charged, ...]:
-        """The charged events."""
-        return self.charged.events
-
-    @property
-    def directions(self) -> tuple[str, ...]:
-        """Directions of the neighbours, such as "remove D‖D′"."""
-        return self.charged.directions
-
-    @on_host
-    def each(self, direction: str, order: Tensor) -> Tensor:
-        """Return what all events cost each record at orders (K,), (K, m)."""
-        return self.charged.each(direction, order)
 
     @on_host
     def cost(self, delta: float) -> Cost:
         """Return :func:`cost_of` these events."""
         validate.probability("delta", delta)
         worst = self.worst_case(delta)
-        if self.charged.sample_size == 0 and (worst is not None or not self.charged.drawn):
+        if self.sample_size == 0 and (worst is not None or not self.drawn):
             return Cost(worst_case=worst)
         relation = relation_of(name.split()[0] for name in self.directions)
         found = self._estimated(delta, worst)
         if found is not None:
-            found = replace(found, unit=f"one {self.charged.unit}")
-            found = found.assuming(*self.charged.assumptions)
-        if self.charged.path:
+            found = replace(found, unit=f"one {self.unit}")
+            found = found.assuming(*self.assumptions)
+        if self.path:
             return Cost(worst_case=worst, path=found and _of_path(found, worst))
         if worst is not None:
             found = implied(found, worst, relation)
@@ -153,7 +138,7 @@ class Account:
         solve = partial(by if self._by_sticks else self._by_order, delta)
         used = betting if self.bets else self.estimator
         terms = AnswerTerms(
-            orders=self.charged.orders,
+            orders=self.orders,
             estimates=self._estimates,
             failure_probability=self.gamma(delta),
             conversion=HOCKEY_STICK if self._by_sticks else self.accounting.conversion or CKS,
@@ -166,7 +151,7 @@ class Account:
                 raise
             # With a worst case, whether there is an answer must not depend on the records.
             return None
-        size = self.charged.sample_size
+        size = self.sample_size
         if size < 2 and found.evidence is not None:  # by the range alone
             return replace(found, evidence=replace(found.evidence, sample_size=size))
         return found
@@ -175,10 +160,9 @@ class Account:
     def worst_case(self, delta: float) -> Bound | None:
         """Return the guarantee for every conceivable record, by public numbers alone.
 
-        None if nothing bounds a record's influence, events have several types, or a temperature was
-        computed from the records.
+        None if nothing bounds a record's influence, or events have several types.
         """
-        if self.charged.from_data or self._known is None:
+        if self._known is None:
             return None
         return worst_case.epsilon([one for e, n in self.events for one in e.times(n)], delta)
 
@@ -200,12 +184,12 @@ class Account:
             ValueError: if epsilon is not finite and at least 0, ``near`` does not exceed the part
                 used by the estimates, or costs belong to a training path.
         """
-        if self.charged.path:
+        if self.path:
             raise ValueError("epsilon has no δ on a training path: ask for the worst case")
         validate.non_negative("epsilon", epsilon)
         validate.probability("near", near)
-        if not (self.bets and self.charged.drawn):  # of draws a range is enough
-            self.charged.need_panel()
+        if not (self.bets and self.drawn):  # of draws a range is enough
+            self.need_panel()
         gamma, estimates = self.gamma(near), self._estimates
         beta = split_delta(near, gamma, estimates)
         # If rounding costs too much at this ε, use a smaller one: its δ also holds here.
@@ -230,8 +214,8 @@ class Account:
             failure_probability: γ of the certified quantile.
         """
         own, price = self.own_price(delta)
-        counted = self.charged.counted(*self.directions[::2])
-        return exposure_of(own, price, delta, failure_probability, self.charged.path, **counted)
+        counted = self.counted(*self.directions[::2])
+        return exposure_of(own, price, delta, failure_probability, self.path, **counted)
 
     @on_host
     def per_record(self, delta: float) -> Tensor:
@@ -249,7 +233,7 @@ class Account:
         Removed records come first, added records follow.
         """
         validate.probability("delta", delta)
-        self.charged.need_panel()
+        self.need_panel()
         price = self._known.own_price(self.directions, delta) if self._known else None
         if price is not None:
             return price
@@ -263,9 +247,7 @@ class Account:
         It is at most the cost of the most costly conceivable record, if that is known.
         """
         gamma = self.accounting.failure_probability or SMALL
-        found = self.estimator(
-            self.each(direction, order), gamma, **self.charged.counted(direction)
-        )
+        found = self.estimator(self.each(direction, order), gamma, **self.counted(direction))
         largest = self._known.largest_cost(order) if self._known else None
         if largest is None:
             return found
@@ -282,10 +264,10 @@ class Account:
 
     def _own_epsilon(self, direction: str, delta: float) -> Tensor:
         """Return each record's own ε, (m,)."""
-        orders = self.charged.orders.values
-        some = orders[:: max(1, len(orders) // (200 if self.charged.sample_size < MANY else 25))]
+        orders = self.orders.values
+        some = orders[:: max(1, len(orders) // (200 if self.sample_size < MANY else 25))]
         best = torch.tensor(math.inf, dtype=torch.float64)
-        for part in some.split(max(1, _ENTRIES // self.charged.sample_size)):
+        for part in some.split(max(1, _ENTRIES // self.sample_size)):
             cost = self.each(direction, part)
             best = torch.minimum(best, conversions.epsilon(cost, part[:, None], delta).amin(0))
         return best
@@ -310,14 +292,14 @@ class Account:
     @property
     def _rounding(self) -> float:
         """Total variation that δ covers: with "hockey-stick" a record's δ includes its own part."""
-        return self.charged.rounding + (0.0 if self._by_sticks else self.charged.error)
+        return self.rounding + (0.0 if self._by_sticks else self.error)
 
     @property
     def _estimates(self) -> int:
         """Number of estimates that could have been the answer's."""
         if self.bets:
             return TESTS
-        each = len(EPSILONS) if self._by_sticks else len(self.charged.orders)
+        each = len(EPSILONS) if self._by_sticks else len(self.orders)
         return len(self.directions) * each
 
     def gamma(self, delta: float) -> float:
@@ -336,7 +318,7 @@ class Account:
 
     def _by_order(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
         cost = self._usable(direction, delta)
-        return solve_by_order(cost, beta, self.charged.orders, self.accounting.conversion or CKS)
+        return solve_by_order(cost, beta, self.orders, self.accounting.conversion or CKS)
 
     def _by_betting(self, delta: float, direction: str, beta: float, enough: float) -> Solution:
         epsilon, estimates = self._bisected(beta, self.gamma(delta))
@@ -361,9 +343,7 @@ class Account:
             deltas = self.deltas(direction, rest)
             return mean_delta(deltas, epsilon, self.estimator, self.gamma(near))
         cost, rule = self._usable(direction, near), self.accounting.conversion or CKS
-        found = minimise_delta(
-            lambda order: cost(order).log_bound, epsilon, self.charged.orders, rule
-        )
+        found = minimise_delta(lambda order: cost(order).log_bound, epsilon, self.orders, rule)
         return found.value
 
 

@@ -33,13 +33,15 @@ def betting(
     before the sample was seen: it is still 1 in expectation, and does not depend on the order of
     the values (Waudby-Smith and Ramdas, JRSS B 86, 2024, section 4; mixed as in Orabona and Jun,
     IEEE Trans. Inf. Theory 70, 2024). Where values are far below the range R the bound is about
-    M + R log(2/γ)/m, against 7/3 of that in
-    :func:`bdpvi.bayesian.accounting.estimators.empirical_bernstein`; elsewhere it is mostly smaller
-    as well.
+    M + R log(2/γ)/m, against 7/3 of that by Maurer and Pontil (2009, Theorem 4); elsewhere it is
+    mostly smaller as well.
 
     Args:
-        log_values, failure_probability, log_upper, log_lower: as for
-            :func:`~bdpvi.bayesian.accounting.estimators.empirical_bernstein`.
+        log_values: log y, (..., m).
+        failure_probability: γ, in (0, 1).
+        log_upper: a bound on log y over the whole population, known before the sample was seen;
+            over the leading dimensions.
+        log_lower: the same from below. 0 suits costs, since y = exp(λD) ≥ 1; −inf suits any y ≥ 0.
         counts: how many records each value stands for, (m,) int64; None is one each.
 
     Raises:

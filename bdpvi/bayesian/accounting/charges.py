@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
+from bdpvi._ground.host import on_host
 from bdpvi.bayesian.accounting.losses import total_error
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.conversions import REAL_ORDERS, Orders
@@ -20,25 +20,18 @@ Charged = tuple[Event, int]
 """An event, and the number of times it was charged."""
 
 
-@dataclass(frozen=True, eq=False)
 class Charges:
     """Events of the same records and the same unit.
 
-    Attributes:
-        events: each with the number of times it was charged.
+    Args:
+        events: events, or pairs of an event and the number of times that it was charged.
 
     Raises:
         ValueError: if there is no event, a number is not a count, or records or units differ.
     """
 
-    events: tuple[Charged, ...]
-
-    @classmethod
-    def of(cls, events: Iterable[Event | Charged]) -> Charges:
-        """Return the charges of events, or of pairs of an event and a number."""
-        return cls(tuple(e if isinstance(e, tuple) else (e, 1) for e in events))
-
-    def __post_init__(self) -> None:
+    def __init__(self, events: Iterable[Event | Charged]) -> None:
+        self.events = tuple(e if isinstance(e, tuple) else (e, 1) for e in events)
         if not self.events:
             raise ValueError("events: nothing has been charged yet, so there is no ε to report")
         for _, count in self.events:
@@ -72,11 +65,6 @@ class Charges:
         """Total variation between the priced pairs and the true ones, for the worst record."""
         found = [total_error(self.events, name) for name in self.directions]
         return max((float(one.max()) for one in found if one is not None and len(one)), default=0.0)
-
-    @property
-    def from_data(self) -> bool:
-        """Whether a number that should be public was computed from the records."""
-        return any(event.from_data for event, _ in self.events)
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
@@ -116,6 +104,7 @@ class Charges:
             common = common[torch.isin(common, other)]
         return Orders(common)
 
+    @on_host
     def each(self, direction: str, order: Tensor) -> Tensor:
         """Return each record's cost over all events at orders (K,), (K, m)."""
         total: Tensor | None = None

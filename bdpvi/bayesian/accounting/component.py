@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
@@ -25,7 +25,6 @@ from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.conceivable import Influence
 from bdpvi.privacy.cost import Bound, Cost
-from bdpvi.privacy.event import WITH, WITHOUT
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.norms import NormCounts
 
@@ -173,7 +172,7 @@ class BayesianAccountant:
         """
         runs: list[SampledGaussian] = self._runs
         if self._draws:  # of the same neighbours
-            runs = [_ChargedSteps(**{**vars(one), "kind": self.kind}) for one in runs]
+            runs = [replace(e, norms=e.norms and replace(e.norms, kind=self.kind)) for e in runs]
         return Account([*self._draws, *runs], self.accounting)
 
     def cost(self, delta: float, *, for_groups_of: float | Sequence[float] | None = None) -> Cost:
@@ -309,19 +308,6 @@ class BayesianAccountant:
                 f"{found}; cost() shows it, and an influence= for every draw certifies one"
             )
         return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ChargedSteps(SampledGaussian):
-    """Steps together with draws, whose neighbours have one kind."""
-
-    kind: str
-
-    @property
-    def records(self) -> Mapping[str, Tensor]:
-        """The records, in both directions."""
-        assert self.norms is not None
-        return {f"{self.kind} {way}": self.norms.ids for way in (WITH, WITHOUT)}
 
 
 def _together(one: SampledGaussian, other: SampledGaussian) -> SampledGaussian | None:

@@ -82,19 +82,19 @@ def every_group(
     """
     validate.probability("delta", delta)
     for account in accounts:
-        account.charged.need_panel()
-        if not account.bets or account.charged.path:
+        account.need_panel()
+        if not account.bets or account.path:
             raise ValueError(
                 f"for_groups_of={_said(shares)}: a bound for every group needs a bound on the cost "
                 "of any conceivable record, as draws from guides.Laplace of a bounded regression "
                 "have, and the conversion 'hockey-stick'"
             )
     gamma = max(account.gamma(delta) for account in accounts) / len(shares)
-    records = min(account.charged.reference_records for account in accounts)
+    records = min(account.reference_records for account in accounts)
     for share in shares:
         check_share(share, records, gamma)
     directions = tuple(dict.fromkeys(n for account in accounts for n in account.directions))
-    rounding = max(account.charged.rounding for account in accounts)
+    rounding = max(account.rounding for account in accounts)
 
     @cache
     def parts(name: str, beta: float) -> list[Deltas]:
@@ -113,15 +113,13 @@ def every_group(
             return Solution(found(beta)[0], None, found(beta)[1][direction])
 
         estimates = round(TESTS * len(shares) * len(levels(share)))
-        terms = AnswerTerms(
-            accounts[0].charged.orders, estimates, each, HOCKEY_STICK, betting.__name__
-        )
+        terms = AnswerTerms(accounts[0].orders, estimates, each, HOCKEY_STICK, betting.__name__)
         bound = settle(solve, directions, delta, terms, rounding)
-        more = [known for one in accounts for known in one.charged.assumptions]
+        more = [known for one in accounts for known in one.assumptions]
         return replace(
             bound.assuming(*more),
             kind=Kind.GROUP,
-            unit=f"one {accounts[0].charged.unit}",
+            unit=f"one {accounts[0].unit}",
             share=share,
             confidence=1 - estimates * each,
         )

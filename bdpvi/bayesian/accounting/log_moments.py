@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -24,31 +23,18 @@ from torch import Tensor
 
 from bdpvi._ground import machine_code, threads
 
-
-@dataclass(frozen=True)
-class Limits:
-    """Constants of the evaluation.
-
-    Attributes:
-        close: |u| below which log(1+u) - u is summed as a series, as the difference would lose
-            digits; and |x| and |s x| up to which power sums of x serve all orders.
-        degree: degree of the power sums. Their truncation error is below 1e-14 of the log-moment at
-            |s x| = 0.1; a higher degree would cost time.
-        far: x above which the logarithms are taken directly: 1 - s x and s x would cancel.
-        records: pairs at a time, so that they stay in cache.
-        entries: pairs × orders at a time, for the same reason.
-        log_product: largest log |Π w|, so that no square overflows.
-    """
-
-    close: float = 0.1
-    degree: int = 14
-    far: float = 10.0
-    records: int = 4096
-    entries: int = 1 << 17
-    log_product: float = 300.0
-
-
-LIMITS = Limits()
+CLOSE = 0.1
+"""|u| below which log(1+u) - u is summed as a series, as the difference would lose digits; and |x|
+and |s x| up to which power sums of x serve all orders."""
+_DEGREE = 14
+"""Degree of the power sums. Their truncation error is below 1e-14 of the log-moment at |s x| = 0.1;
+a higher degree would cost time."""
+_FAR = 10.0
+"""x above which the logarithms are taken directly: 1 - s x and s x would cancel."""
+_RECORDS, _ENTRIES = 4096, 1 << 17
+"""Pairs, and pairs × orders, at a time, so that they stay in cache."""
+_LOG_PRODUCT = 300.0
+"""Largest log |Π w|, so that no square overflows."""
 
 
 def divergences(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
@@ -79,26 +65,26 @@ def divergences(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
     def fill(i: slice) -> None:
         pairs, points = (r[i], b2[i]), s[:, i] if s.shape[1] > 1 else s
         largest = math.inf if own else float((pairs[0] - 1).abs().max())
-        close = (points.abs().amax(1) * largest <= LIMITS.close) & (largest <= LIMITS.close)
+        close = (points.abs().amax(1) * largest <= CLOSE) & (largest <= CLOSE)
         if bool(close.any()):
             value[close, i] = _by_power_sums(points[close], *pairs)
         if not bool(close.all()):
             value[~close, i] = by_coordinates(points[~close], *pairs)
 
-    blocks = threads.slices(len(r), LIMITS.records) if len(r) else []
+    blocks = threads.slices(len(r), _RECORDS) if len(r) else []
     for _ in map(fill, blocks) if len(blocks) < 2 else threads.each(fill, blocks):
         pass
     return value
 
 
 def _by_power_sums(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
-    """Return :func:`divergences` for s (K, 1) with |s x| and |x| of at most ``LIMITS.close``.
+    """Return :func:`divergences` for s (K, 1) with |s x| and |x| of at most ``CLOSE``.
 
     ``½ (s+1) Σ_k s^k Σ_j b_j² x_j^k + ½ Σ_{k≥2} (s^(k-1) + (-1)^k)/k Σ_j x_j^k``.
     """
     x = (r - 1).T
     power, mean, sums, weights = x, b2.T, [b2.sum(1)], [s + 1]
-    for k in range(1, LIMITS.degree + 1):
+    for k in range(1, _DEGREE + 1):
         mean = mean * x
         sums.append(mean.sum(0))
         weights.append((s + 1) * s**k)
@@ -111,19 +97,19 @@ def _by_power_sums(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
 
 def _by_coordinates(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
     """Return :func:`divergences`, computed with torch coordinate by coordinate."""
-    height = max(1, LIMITS.entries // len(r))
+    height = max(1, _ENTRIES // len(r))
     if len(s) > height:
         return torch.cat([_by_coordinates(block, r, b2) for block in s.split(height)])
     x = (r - 1).T.contiguous()
     reach = float(s.abs().max())
-    far = x > LIMITS.far
+    far = x > _FAR
     quadratic, logs = s.new_zeros(()), s.new_zeros(())
     for x_j, b2_j, far_j in zip(x, b2.T, far, strict=True):
         u = s * -x_j
         w = 1 + u
         log = _log1pmx(u, w, reach * float(x_j.abs().max()))
         if bool(far_j.any()):
-            whole = torch.where(u.abs() < LIMITS.close, log + u, _log(w))
+            whole = torch.where(u.abs() < CLOSE, log + u, _log(w))
             # At s = 0 this is the limit of log w/s.
             log = torch.where(far_j, torch.where(s == 0, -x_j, whole), log)
         logs = logs + log
@@ -135,7 +121,7 @@ def _by_coordinates(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
 def _constant(r: Tensor) -> Tensor:
     """Return Σ_j log r_j - x_j, (m,), without -x_j where x_j is far."""
     x = r - 1
-    return torch.where(x > LIMITS.far, r.log(), _log1pmx(x, r, math.inf)).sum(1)
+    return torch.where(x > _FAR, r.log(), _log1pmx(x, r, math.inf)).sum(1)
 
 
 def _evaluation(r: Tensor) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -157,7 +143,7 @@ def _compiled() -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     def evaluate(s: Tensor, r: Tensor, b2: Tensor) -> Tensor:
         out = s.new_empty(len(s), len(r))
         arrays = (t.contiguous().numpy() for t in (s[:, 0], r, b2, _constant(r), out))
-        loop(*arrays, LIMITS.close, LIMITS.far)
+        loop(*arrays, CLOSE, _FAR)
         return out
 
     return evaluate
@@ -220,7 +206,7 @@ def log_mgf_by_products(
         s = s.to(torch.complex128 if s.is_complex() else torch.float64)
         s = s.unsqueeze(-1) if s.ndim == 1 else s
         value = s.new_empty(len(s), x.shape[1])
-        size = max(1, LIMITS.entries // 4 // max(1, len(s)))
+        size = max(1, _ENTRIES // 4 // max(1, len(s)))
         for start in range(0, x.shape[1], size):
             i = slice(start, start + size)
             points = s if s.shape[1] == 1 else s[:, i]
@@ -264,7 +250,7 @@ def _groups(s: Tensor, x: Tensor) -> Iterator[slice]:
     than π, unless it is a single coordinate.
     """
     size = _size(s).amax(0)
-    bounds = (torch.log1p(size * x.abs()) * (math.pi / LIMITS.log_product)).unsqueeze(0)
+    bounds = (torch.log1p(size * x.abs()) * (math.pi / _LOG_PRODUCT)).unsqueeze(0)
     if s.is_complex():
         c = torch.stack(s.real.aminmax(dim=0))
         least = 1 - (c.unsqueeze(1) * x).amax(0)
@@ -283,9 +269,9 @@ def _groups(s: Tensor, x: Tensor) -> Iterator[slice]:
 
 def _log1pmx(u: Tensor, w: Tensor, largest: float) -> Tensor:
     """Return ``log w - u`` for w = 1 + u, accurate where u is small; ``largest`` bounds |u|."""
-    if largest < LIMITS.close:
+    if largest < CLOSE:
         return _log1pmx_series(u)
-    return torch.where(u.abs() < LIMITS.close, _log1pmx_series(u), _log(w).sub_(u))
+    return torch.where(u.abs() < CLOSE, _log1pmx_series(u), _log(w).sub_(u))
 
 
 def _log1pmx_series(u: Tensor) -> Tensor:

@@ -41,8 +41,8 @@ from bdpvi.bayesian.accounting.charges import Charged
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.every_group import every_group
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.bayesian.accounting.kept import RecordLosses, kept
 from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.accounting.record_losses import RecordLosses, losses_of_fit
 from bdpvi.bayesian.accounting.settings import Accounting
 from bdpvi.bayesian.accounting.typical import typical
 from bdpvi.privacy import worst_case
@@ -77,13 +77,7 @@ class ChargedDraws:
         for charge, count in self.charges.items():
             rounding = charge.draws * self.losses.roundings[charge.temperature]
             yield (
-                PosteriorDraws(
-                    panels,
-                    charge.draws,
-                    charge.temperature,
-                    rounding=rounding,
-                    from_data=charge.from_data,
-                ),
+                PosteriorDraws(panels, charge.draws, charge.temperature, rounding=rounding),
                 count,
             )
 
@@ -188,24 +182,9 @@ class TableCost:
         found = every_group(self.accounts, share, shares)
         return tuple(_both(one, spent, delta) for one in found)
 
-    def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
-        """Return the Bayesian δ at ``epsilon``; see :meth:`.Account.get_delta`.
-
-        Raises:
-            ValueError: as there, or if nothing is known about single records.
-        """
-        share, spent = self._rest(near)
-        if not self.accounts:
-            raise ValueError(self.why or f"{_NONE}nothing is known of single records")
-        left = epsilon - spent.epsilon
-        if left < 0:
-            return 1.0
-        found = (account.get_delta(left, near=share) for account in self.accounts)
-        return min(1.0, max(found) + near - share)
-
     def exposure(self, delta: float) -> Exposure | None:
         """Return the exposure of records in the most tables; None if it would omit some charges."""
-        if self.rest or not self.accounts or not self.accounts[0].charged.sample_size:
+        if self.rest or not self.accounts or not self.accounts[0].sample_size:
             return None
         return self.accounts[0].exposure(delta)
 
@@ -281,7 +260,7 @@ def _sorted(
     by_worst: list[tuple[Entry, str]] = []
     for name, drawn in by_fit.items():
         taus = {e.charge.temperature for e in drawn if e.charge}
-        losses = own[name] if name in own else kept(ledger, name, *taus)
+        losses = own[name] if name in own else losses_of_fit(ledger, name, *taus)
         bought = [e for e in entries if e.charge is None and e.events != ()]
         if any(e.of == name or e.purchase in losses.purchases for e in bought):
             why = (

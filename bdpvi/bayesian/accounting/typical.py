@@ -49,10 +49,10 @@ def typical(account: Account, delta: float) -> Bound:
     typical-record DP: at least 99 % of the population have at most ε = 0.3... confidence 95 % ...
     """
     validate.probability("delta", delta)
-    account.charged.need_panel()
-    if account.charged.path:
+    account.need_panel()
+    if account.path:
         raise ValueError("typical: costs on a training path give no guarantee for a record")
-    least = rounding_delta(account.charged.rounding, 0.0)
+    least = rounding_delta(account.rounding, 0.0)
     if least >= delta:
         raise ValueError(
             f"delta={delta:g} does not cover the rounding of the draws: {least:.2g}. {COARSER}"
@@ -78,10 +78,10 @@ def typical(account: Account, delta: float) -> Bound:
         index = bisect_left(grid, True, key=lambda epsilon: enough(epsilon, rest))
         return float(grid[index]) if index < len(grid) else math.inf
 
-    epsilon = after_rounding(solve, delta, account.charged.rounding)
+    epsilon = after_rounding(solve, delta, account.rounding)
     if not math.isfinite(epsilon):
         if math.isfinite(alone := solve(delta)):
-            raise ValueError(f"typical: {why_none(delta, alone, account.charged.rounding)}")
+            raise ValueError(f"typical: {why_none(delta, alone, account.rounding)}")
         raise ValueError(
             f"typical: {100 * share:g} % of the records have no finite ε, up to "
             f"{float(EPSILONS[-1]):g}: their influence on the posterior is too large. Fewer draws "
@@ -93,9 +93,9 @@ def typical(account: Account, delta: float) -> Bound:
         delta=delta,
         by="order statistics",
         relation=relation_of(kinds),
-        unit=f"one {account.charged.unit}",
-        assumptions=(*sampled(account.directions), *account.charged.assumptions),
-        rounding=rounding_delta(account.charged.rounding, epsilon),
+        unit=f"one {account.unit}",
+        assumptions=(*sampled(account.directions), *account.assumptions),
+        rounding=rounding_delta(account.rounding, epsilon),
         share=share,
         confidence=1 - DOUBT,
     )

@@ -11,9 +11,9 @@ from accounts import Accountant, bayes, evidence_of, worst_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies.distances import SampledDistances
+from studies.estimators import known_population
 
 from bdpvi._ground.types import Scope
-from bdpvi.bayesian.accounting import estimators
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
@@ -64,7 +64,7 @@ EVENTS: dict[str, Callable[[], Event]] = {
 ACCOUNTANTS: dict[str, Callable[[], Accountant]] = {
     "panel, cks": Accountant,
     "panel, chernoff": lambda: Accountant(conversion="chernoff"),
-    "panel, known population": lambda: Accountant(estimator=estimators.known_population),
+    "panel, known population": lambda: Accountant(estimator=known_population),
     "panel, hockey-stick": lambda: Accountant(conversion="hockey-stick"),
 }
 CASES = [
@@ -141,7 +141,7 @@ def test_foreign_records_are_an_error() -> None:
 def test_bayesian_with_every_record_at_the_clip_is_the_moments_accountant() -> None:
     event = SampledDistances(torch.arange(M), torch.ones(M), noise=4.0, rate=0.01)
     bayesian = Accountant(
-        estimator=estimators.known_population,
+        estimator=known_population,
         conversion="chernoff",
         failure_probability=1e-300,
     )
@@ -182,7 +182,7 @@ def test_true_delta_of_a_whole_population_is_within_the_reported_one(
     pairs = GaussianPairs(r, b2)
     event = PosteriorDraws((Panel("remove", torch.arange(M), pairs),), draws)
     for conversion in ("cks", "chernoff", "hockey-stick"):
-        accountant = Accountant(estimator=estimators.known_population, conversion=conversion)
+        accountant = Accountant(estimator=known_population, conversion=conversion)
         accountant.step(event)
         eps = accountant.get_epsilon(delta=1e-3)
         worst = max(_true_delta(pairs, draws, eps), _true_delta(pairs.reverse(), draws, eps))

@@ -19,7 +19,7 @@ from bdpvi import BayesianAccountant, guides
 from bdpvi._ground.types import Scope
 from bdpvi.bayesian.accounting.accountant import cost_of
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
-from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
+from bdpvi.bayesian.accounting.gaussian_pairs import summarise
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.privacy import Assumption, Influence
 from bdpvi.privacy.events import SampledGaussian
@@ -202,13 +202,6 @@ def test_an_estimate_that_is_not_reliable_is_no_bare_number() -> None:
         accountant.get_delta(1.0)
 
 
-def test_nothing_costs_nothing() -> None:
-    accountant = BayesianAccountant()
-    assert accountant.get_epsilon(1e-5) == accountant.get_delta(0.3) == 0
-    with pytest.raises(ValueError, match="nothing has been charged"):
-        _ = accountant.account
-
-
 def test_a_state_goes_on_and_takes_no_charge_back() -> None:
     one = added(BayesianAccountant(), ids=range(M, 2 * M))
     one.step(4.0, 0.01, torch.rand(M), steps=7, ids=range(M, 2 * M))
@@ -289,10 +282,3 @@ def test_steps_that_are_refused() -> None:
     assert len(accountant.account.events) == 1
     with pytest.raises(ValueError, match="kind"):
         BayesianAccountant(kind="replace")
-
-
-def test_a_panel_without_a_range_needs_three_records() -> None:
-    with pytest.raises(ValueError, match="at least 3"):
-        BayesianAccountant().add(GUIDE, [GUIDE, GUIDE])
-    few = GaussianPairs(torch.ones(1, 2), torch.ones(1, 2))
-    assert len(few) == 1

@@ -13,16 +13,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from studies.estimators import empirical_bernstein, known_population
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.betting import betting
-from bdpvi.bayesian.accounting.estimators import (
-    Estimator,
-    MeanEstimate,
-    empirical_bernstein,
-    known_population,
-    student_t,
-)
+from bdpvi.bayesian.accounting.estimators import Estimator, MeanEstimate, student_t
 from bdpvi.bayesian.accounting.quantiles import certified_rank, quantile_certificate
 
 GENERATOR = np.random.default_rng(0)
@@ -171,23 +166,8 @@ def test_betting_is_monotone(log_values: Tensor, gamma: float) -> None:
     assert betting(log_values, gamma / 2, 0.0, -math.inf).log_bound >= bound - 1e-8
 
 
-@pytest.mark.parametrize("m", [50, 3_341])
-@pytest.mark.parametrize("power", [0, 1, 8])
-def test_betting_is_tighter_than_empirical_bernstein(m: int, power: int) -> None:
-    log_values = power * torch.as_tensor(GENERATOR.uniform(size=m)).log() - 3
-    tight, loose = (f(log_values, 1e-10, 0.0, -math.inf) for f in (betting, empirical_bernstein))
-    assert tight.log_bound < loose.log_bound
-
-
 def test_betting_where_all_values_are_the_largest() -> None:
     assert float(betting(torch.zeros(5), 1e-3, 0.0, -math.inf).log_bound) == 0
-
-
-def test_known_population_is_the_mean() -> None:
-    values = GENERATOR.lognormal(size=(2, 30))
-    estimate = known_population(torch.as_tensor(np.log(values)))
-    np.testing.assert_allclose(estimate.log_bound.exp(), values.mean(1), rtol=1e-13)
-    assert torch.equal(estimate.log_bound, estimate.log_mean)
 
 
 @every_estimator
@@ -260,14 +240,6 @@ def test_the_smallest_failure_probabilities_leave_bounds(m: int, gamma: float) -
     assert certified_rank(m, gamma, 0.5) >= certified_rank(m, usual, 0.5)
 
 
-@pytest.mark.parametrize("gamma", [5e-324, 1e-300])
-def test_empirical_bernstein_takes_the_smallest_failure_probabilities(gamma: float) -> None:
-    # 7 log(2/γ)/(3 (m - 1)) of the range, with no spread.
-    found = float(empirical_bernstein(torch.zeros(10**6), gamma, log_upper=math.log(2)).log_bound)
-    exact = float(mpmath.log1p(7 * mpmath.log(2 / mpmath.mpf(gamma)) / (3 * (10**6 - 1))))
-    assert found == pytest.approx(exact, rel=1e-9)
-
-
 @settings(max_examples=20, deadline=None)
 @given(m=st.integers(5, 400), fraction=st.floats(0.05, 0.95), gamma=st.floats(1e-9, 0.3))
 @example(m=39_073, fraction=0.9, gamma=1e-15)
@@ -337,10 +309,3 @@ def test_skewness_is_that_of_scipy_at_any_scale() -> None:
 def test_skewness_is_infinite_where_there_is_none() -> None:
     log_values = torch.tensor([[1.0, 1.0, 1.0, 1.0], [0.0, 1.0, 2.0, math.inf]])
     assert student_t(log_values, 0.01).skewness.tolist() == [math.inf, math.inf]
-
-
-def test_only_student_t_needs_its_diagnostics() -> None:
-    log_values = torch.linspace(0, 1, 10)
-    assert not student_t(log_values, 0.01).distribution_free
-    assert empirical_bernstein(log_values, 0.01, log_upper=1.0).distribution_free
-    assert known_population(log_values).distribution_free

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ from bdpvi import BayesianAccountant, BayesianDP, guides
 from bdpvi._ground.outputs import two_digits
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
-from bdpvi.bayesian.accounting.every_group import every_group, group_bound, least_share, shares_of
+from bdpvi.bayesian.accounting.every_group import every_group, group_bound, least_share
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.losses import Deltas
 from bdpvi.bayesian.accounting.panel import Panel
@@ -39,7 +38,6 @@ from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.norms import NormCounts
-from bdpvi.releases.refitted import Refitted
 from bdpvi.releases.shared_file import load_release, save_release
 
 Numbers = NDArray[np.float64]
@@ -99,12 +97,6 @@ def test_with_all_records_it_is_the_mean_of_the_largest_part(share: float) -> No
     counts = torch.tensor([9 * 10**9, 10**9])
     found = bound_of([sample_of(delta, counts, largest=4.0)], share)
     assert found == pytest.approx(worst_mean(delta, share, weight), rel=1e-3)
-
-
-def test_share_one_of_all_records_is_their_mean() -> None:
-    counts = torch.tensor([9 * 10**9, 10**9])
-    found = bound_of([sample_of(np.array([0.5, 2.0]), counts)], 1.0)
-    assert found == pytest.approx(0.65, rel=1e-3)
 
 
 def betting(values: Numbers, gamma: float, upper: float) -> float:
@@ -324,15 +316,6 @@ def test_below_the_least_share_the_records_might_be_unknown(m: int) -> None:
     assert least == pytest.approx(math.log(2 * 5 / gamma) / m, rel=0.25)
 
 
-@pytest.mark.parametrize("bad", [0.0, -0.1, 1.5, math.nan, [], [0.1, 2.0]])
-def test_shares_lie_between_zero_and_one(bad: float | list[float]) -> None:
-    with pytest.raises(ValueError, match="for_groups_of"):
-        shares_of(bad)
-    if isinstance(bad, float):
-        with pytest.raises(ValueError, match="for_groups_of"):
-            BayesianDP(for_groups_of=bad)
-
-
 def test_without_a_range_there_is_none() -> None:
     account = Account([PosteriorDraws((panel(costs(), None),))])
     with pytest.raises(ValueError, match=r"for_groups_of=0\.1: .* cost of any conceivable record"):
@@ -425,28 +408,5 @@ def test_its_receipt_has_no_number_from_the_records() -> None:
 
 def test_the_temperature_is_planned_for_the_records_of_a_group() -> None:
     fit = laplace(60)
-    for_all = BayesianDP(rows=1e4).planned(fit, 1, 0.5, 1e-5)
-    assert BayesianDP(rows=1e5, for_groups_of=0.1).planned(fit, 1, 0.5, 1e-5) == for_all
-
-
-@pytest.mark.usefixtures("closed")
-def test_a_temperature_from_the_records_keeps_epsilon_for_groups_and_is_not_certified() -> None:
-    fit, asked = laplace(), BayesianDP(for_groups_of=0.2)
-    with pytest.raises(ValueError, match=r"for_groups_of=0.01: only .* supported by 400 "):
-        bdpvi.bayesian.calibrate(fit, epsilon=3.0, guarantee=BayesianDP(for_groups_of=0.01))
-    found = bdpvi.bayesian.calibrate(fit, epsilon=3.0, guarantee=asked, least=0.1)
-    cooler = replace(found, temperature=found.temperature * 2 ** (-1 / 8))
-    each = [
-        group_of(bdpvi.cost(fit, planned=one, for_groups_of=0.2)).epsilon for one in (found, cooler)
-    ]
-    assert each[0] <= 3.0 < each[1]
-    with pytest.warns(bdpvi.NotCertifiedWarning, match="every-group DP ε, not certified: temp"):
-        released = bdpvi.release(fit, found, guarantee=asked)
-    assert not released.receipt.bound.certified
-    assert "temperature read from the records: no δ covers it" in str(released.receipt)
-
-
-def test_rows_that_are_solved_again_for_every_epsilon_have_none() -> None:
-    rows = cast("Refitted", object())
-    with pytest.raises(ValueError, match=r"for_groups_of=0\.1: .* a worst case, which holds for"):
-        bdpvi.cost(rows, for_groups_of=0.1)
+    for_all = BayesianDP(rows=1e4).temperature(fit, 1, 0.5, 1e-5)
+    assert BayesianDP(rows=1e5, for_groups_of=0.1).temperature(fit, 1, 0.5, 1e-5) == for_all

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from studies.estimators import known_population
 from studies.populations import Population, gaussian_square, lognormal, uniform, weibull
 from studies.tilting import miss_rate
 from torch import Tensor
 
-from bdpvi.bayesian.accounting.estimators import MeanEstimate, known_population, student_t
+from bdpvi.bayesian.accounting.estimators import MeanEstimate, student_t
 from bdpvi.bayesian.accounting.reliability import predicted_miss_rate, reliable, why
 
 

@@ -22,9 +22,9 @@ from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.federated.rounds import OBSERVERS, Rounds
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee
+from bdpvi.privacy.groups import group
 from bdpvi.privacy.norms import NormCounts
 from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant
-from bdpvi.privacy.worst_case import replace_one
 
 F64 = torch.float64
 WRITTEN = Path(__file__).with_name("same_numbers.json")
@@ -102,7 +102,7 @@ def answers() -> dict[str, Callable[[], float]]:
 
 def distance(variance: float, rounding: float) -> float:
     found = gaussian_guarantee(variance, 1e-5, rounding)
-    other = found and replace_one(found)
+    other = found and group(found, 2)
     assert found is not None
     assert other is not None
     return found.epsilon + other.epsilon

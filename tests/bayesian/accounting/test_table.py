@@ -11,12 +11,12 @@ import pytest
 import torch
 from accounts import bayes
 
-from bdpvi.bayesian.accounting import kept
+from bdpvi.bayesian.accounting import record_losses
 from bdpvi.bayesian.accounting.accountant import cost_of
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.bayesian.accounting.kept import RecordLosses
 from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.accounting.record_losses import RecordLosses
 from bdpvi.bayesian.accounting.table import TableCost, total
 from bdpvi.privacy import gaussian_dp, worst_case
 from bdpvi.privacy.conceivable import Influence
@@ -100,7 +100,7 @@ def test_who_was_absent_does_not_dilute() -> None:
     early, late, both = ALL[:600], ALL, ALL[:600]
     first, second = panel(early, equal=True), panel(late, 1, equal=True)
     table = TableCost.of(charged(losses(first), losses(second)))
-    assert [account.charged.sample_size for account in table.accounts] == [600, 400]
+    assert [account.sample_size for account in table.accounts] == [600, 400]
     joined = cost_of([draws(first), draws(second.select(both))], DELTA)
     newer = cost_of([draws(second.select(ALL[600:]))], DELTA)
     expected = max(bayes(joined).epsilon, bayes(newer).epsilon)
@@ -108,7 +108,7 @@ def test_who_was_absent_does_not_dilute() -> None:
     assert epsilon(charged(losses(second), losses(first))) == expected
     # A few who came later count as the others do.
     table = TableCost.of(charged(losses(panel(ALL[:996])), losses(second)))
-    assert [account.charged.sample_size for account in table.accounts] == [996]
+    assert [account.sample_size for account in table.accounts] == [996]
 
 
 def test_disjoint_and_overlapping_parts() -> None:
@@ -117,11 +117,11 @@ def test_disjoint_and_overlapping_parts() -> None:
     table = TableCost.of(charged(*fits))
     assert [len(account.events) for account in table.accounts] == [2, 2, 2]
     # But for the last: one who came later counts as the others do.
-    assert sum(account.charged.sample_size for account in table.accounts) == 999
+    assert sum(account.sample_size for account in table.accounts) == 999
     # A sample of the records does not say who was absent: those in both samples count.
     sampled = [losses(panel(ids, at, equal=True), records=1000) for at, ids in enumerate(parts)]
     (account,) = TableCost.of(charged(*sampled[:2])).accounts
-    assert account.charged.sample_size == len(ALL[ALL % 3 == 2])
+    assert account.sample_size == len(ALL[ALL % 3 == 2])
     with pytest.raises(ValueError, match="the fits share 0 reference records"):
         TableCost.of(charged(*sampled))
 
@@ -250,14 +250,17 @@ def test_losses_survive_in_a_secret_folder(tmp_path: Path) -> None:
     again = Ledger(tmp_path / "people.jsonl")
     assert epsilon(again) == before
     for name, made in (("fit0", one), ("two", two)):
-        found = kept.kept(again, name, 1.0, 2.0)
+        found = record_losses.losses_of_fit(again, name, 1.0, 2.0)
         assert found.panels[0].influence == made.panels[0].influence
         assert (found.records, dict(found.roundings), found.made, found.purchases) == (
             made.records, dict(made.roundings), made.made, made.purchases,
         )  # fmt: skip
-        assert kept.tensors_of(found.panels).keys() == kept.tensors_of(made.panels).keys()
-    assert kept.kept(again, "fit0").same(one)
-    folder = kept.file_of(tmp_path / "people.jsonl", "two").parent
+        assert (
+            record_losses.tensors_of(found.panels).keys()
+            == record_losses.tensors_of(made.panels).keys()
+        )
+    assert record_losses.losses_of_fit(again, "fit0").same(one)
+    folder = record_losses.file_of(tmp_path / "people.jsonl", "two").parent
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
 
@@ -273,7 +276,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def test_lost_losses_are_refused_until_they_are_put_back(words: str, tmp_path: Path) -> None:
     path = tmp_path / "people.jsonl"
     before = epsilon(charged(losses(panel(ALL)), losses(panel(ALL, 1)), ledger=Ledger.at(path)))
-    file = kept.file_of(path, "fit0")
+    file = record_losses.file_of(path, "fit0")
     copy = file.read_bytes()
     DAMAGES[words](file)
     with pytest.raises(ValueError, match=rf"fit0.*{words}.*Put it back") as refused:
@@ -282,6 +285,6 @@ def test_lost_losses_are_refused_until_they_are_put_back(words: str, tmp_path: P
     file.write_bytes(copy)
     assert epsilon(Ledger(path)) == before
     with pytest.raises(ValueError, match="Put the newest one back"):
-        kept.kept(Ledger(path), "fit0", 1.0, 3.0)
+        record_losses.losses_of_fit(Ledger(path), "fit0", 1.0, 3.0)
     with pytest.raises(ValueError, match="another process made"):
-        kept.kept(Ledger(), "fit0")
+        record_losses.losses_of_fit(Ledger(), "fit0")

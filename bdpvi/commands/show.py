@@ -1,4 +1,4 @@
-"""``bdpvi describe``: what a shared file says, from the file alone."""
+"""``bdpvi show``: what a shared file says, from the file alone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 from bdpvi._ground import outputs, store
 
 
-def describe(
+def show(
     shared: Annotated[Path, typer.Argument(help="File synthetic.json, or one with a release.")],
 ) -> None:
-    """Describe a shared file at no cost: what ε covered, and the noisy counts of every column.
+    """Show what a shared file says at no cost: what ε covered, and the noisy counts of its columns.
 
     Of a synthetic table it shows columns, kinds, levels or bounds, shares of levels and quantiles
     of numbers; of a release its guarantee and its coefficients, as bdpvi summary does.

@@ -1,4 +1,4 @@
-"""``bdpvi account``: everything spent on a table; ``bdpvi ledger`` repairs its record."""
+"""``bdpvi account``: everything spent on a table, and the repair of its record."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ import typer
 
 from bdpvi._ground import outputs, store
 from bdpvi._ground.outputs import several
-from bdpvi.commands.command import Command
-from bdpvi.commands.options import Folder, Json
+from bdpvi.commands.options import Json
 
 if TYPE_CHECKING:
     from bdpvi.privacy.entry import Entry
-
-app = typer.Typer(
-    help="Releases from a fit, and the remaining budget.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+    from bdpvi.privacy.ledger import Ledger
 
 
 def account(
     place: Annotated[
-        Path, typer.Argument(help="The table's file, its ledger, or a folder of `bdpvi fit`.")
+        Path, typer.Argument(help="The table's file, its ledger, or the secret folder of a work.")
     ],
     html: Annotated[
         Path | None,
@@ -34,6 +28,24 @@ def account(
     delta: Annotated[
         float | None,
         typer.Option(help="δ of every ε; by default the budget's."),
+    ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Make a damaged ledger whole again; keep the damaged file beside it. Lines up to "
+            "the first damage are kept. Where whole lines are lost and nothing says what they "
+            "were, the whole budget counts as spent. Other damage only the owner of a fit can "
+            "repair, by --charge.",
+        ),
+    ] = False,
+    charge: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --repair: DRAWS,TEMPERATURE of a release, in place of the ledger lines that "
+            "cannot be verified; once for every release. There is no worst case then: "
+            "if in doubt, give too much."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -47,69 +59,48 @@ def account(
 
     if place.is_file() and beside(place).is_file():
         place = beside(place)
-    receipts.check(place if place.is_dir() else None, storage.open_ledger(place))
+    if charge and not repair:
+        raise ValueError(f"charge={charge[0]!r} goes with --repair; leave it out, or give both")
+    kept = storage.open_ledger(place)
+    if repair:
+        added = _repaired(place, kept, charge or ())
+        _print(place, as_json, delta=delta, html=html, added=added)
+        return
+    receipts.check(place if place.is_dir() else None, kept)
     _print(place, as_json, delta=delta, html=html)
 
 
-app.command("show", cls=Command)(account)
-
-
-@app.command(cls=Command)
-def repair(
-    folder: Folder,
-    charge: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="DRAWS,TEMPERATURE of a release, in place of the ledger lines that cannot be "
-            "verified; once for every release. It is treated as one at a temperature chosen "
-            "from the data, which is conservative."
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Make a damaged ledger whole again; keep the damaged file beside it.
-
-    Lines up to the first damage are kept. Where whole lines are lost and nothing says what they
-    were, the whole budget counts as spent. Other damage only the owner of the fit can repair, by
-    --charge: if in doubt, give too much.
-    """
+def _repaired(place: Path, kept: Ledger, charge: list[str] | tuple[()]) -> int:
+    """Repair a ledger; return the number of charges that were added."""
     from bdpvi.bayesian import storage
-    from bdpvi.privacy.repair import repair as repaired
+    from bdpvi.privacy.repair import repair
     from bdpvi.releases import receipts
 
-    kept = storage.open_ledger(folder)
     assert kept.path is not None
-    given = [_charge(text, storage.name_of(folder)) for text in charge or ()]
-    fits = folder if folder.is_dir() else None
+    given = [_charge(text, storage.name_of(place)) for text in charge]
+    fits = place if place.is_dir() else None
     told = () if given or fits is None else receipts.missing(fits, kept.mended()).values()
-    added = repaired(kept.path, given, tuple(told))
-    _print(folder, as_json, len(added))
+    return len(repair(kept.path, given, tuple(told)))
 
 
 def _charge(text: str, of: str) -> Entry:
-    from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
+    from bdpvi.privacy.entry import Charge, Entry
 
     try:
         draws, temperature = text.split(",")
-        made = Charge(int(draws), float(temperature), TemperatureOrigin.DATA)
+        made = Charge(int(draws), float(temperature))
         return Entry(kind="draws", of=of, charge=made, events=None)
     except ValueError as error:
         raise ValueError(f"charge must be like 10,5.0, got {text!r}: {error}") from error
 
 
 def _print(
-    folder: Path,
-    as_json: bool,
-    added: int | None = None,
-    delta: float | None = None,
-    html: Path | None = None,
+    place: Path, as_json: bool, *, delta: float | None, html: Path | None, added: int | None = None
 ) -> None:
     from bdpvi.bayesian import storage
     from bdpvi.releases.account import Statement
-    from bdpvi.tables import files
 
-    files.sweep(folder)
-    kept = storage.open_ledger(folder)
+    kept = storage.open_ledger(place)
     book = kept.book()
     if delta is None:
         delta = book.budget.delta if book.budget else 1e-5
@@ -131,10 +122,6 @@ def _print(
     if added is not None:
         outputs.show(f"{several(added, 'charge')} added" if added else "Nothing to repair")
     outputs.show(*made.text())
-    if book.marks:
-        outputs.show(
-            "Temperatures were chosen from the data: every temperature is treated as chosen from it"
-        )
     outputs.show(
         f"{several(len(book.charges), 'charge')}; budget: {made.limit}; in {kept.path}",
         *([] if html is None else [f"Wrote {html}, for the owner of the table"]),

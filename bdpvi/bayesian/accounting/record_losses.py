@@ -104,7 +104,7 @@ def keep_beside(ledger: Ledger, path: Path) -> None:
         _write(file_of(path, name), ledger.id, name, losses)
 
 
-def kept(ledger: Ledger, name: str, *temperatures: float) -> RecordLosses:
+def losses_of_fit(ledger: Ledger, name: str, *temperatures: float) -> RecordLosses:
     """Return a fit's losses.
 
     Args:

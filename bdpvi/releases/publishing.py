@@ -1,0 +1,126 @@
+"""A work on its way to what is shared: intent, charge, output; or the same again, for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from bdpvi._ground import store
+from bdpvi._ground.validate import why
+from bdpvi.privacy.ledger import Ledger
+from bdpvi.privacy.places import Places
+from bdpvi.releases import intent
+from bdpvi.releases.intent import Begun
+from bdpvi.releases.transaction import Transaction
+
+
+@contextmanager
+def work_at(
+    where: Places,
+    opened: Callable[[], Ledger],
+    settle: Callable[[Ledger], None],
+    *,
+    table: str,
+    options: str,
+    price: Mapping[str, float],
+    ledger: Path,
+    own: bool = False,
+) -> Iterator[tuple[Begun, Ledger]]:
+    """Hold the secret folder; yield its work for this table and these options, and its ledger.
+
+    Any error reports what was charged and how to resume. If nothing was charged, nothing is left.
+
+    Args:
+        where: the places of the work.
+        opened: returns the table's ledger.
+        settle: sets its budget and unit of privacy.
+        table, options: digests, as for :func:`bdpvi.releases.intent.begun`.
+        price: ε and δ of the total.
+        ledger: the ledger's file, for the owner to find.
+        own: whether it is made in the secret folder, where it then stays.
+    """
+    with store.held(where.secret):
+        file = where.secret / intent.NAME
+        work = intent.begun(file, table=table, options=options, charge=price, ledger=ledger)
+        people = opened()
+        try:
+            settle(people)  # before its first line is remembered
+            people.remember(where.secret / intent.HEAD)
+            yield work, people
+        except BaseException as error:
+            charged = _charged(work, people)
+            if not charged and not own:
+                work.abandoned(people)
+            told = _told(error, work, people, where.secret, charged=charged)
+            if told is error:
+                raise
+            raise told from (None if isinstance(error, KeyboardInterrupt) else error)
+
+
+def transaction(
+    work: Begun, people: Ledger, what: str, out: Path, *, alone: bool = False
+) -> Transaction:
+    """Return the transaction of a work, which repeats what it has charged.
+
+    Args:
+        work: the work.
+        people: the ledger.
+        what: the release in words.
+        out: what it publishes, of which the account names the last two parts.
+        alone: as for :class:`~bdpvi.releases.transaction.Transaction`.
+    """
+    name = f"{out.parent.name}/{out.name}"
+    return Transaction(people, work.secret, work.facts, alone=alone, kept=True, what=what, out=name)
+
+
+@contextmanager
+def file_at(path: Path, room: int) -> Iterator[Callable[[bytes], None]]:
+    """Claim a new file, and yield what fills it; of one that is there, what compares it."""
+    if not store.nothing_at(path):
+        yield lambda content: same(path, content)
+        return
+    with store.claimed(path, room=room) as temporary:
+        yield lambda content: store.fill(temporary, content)
+
+
+@contextmanager
+def folder_at(path: Path) -> Iterator[tuple[Path, Callable[[Path, bytes], None]]]:
+    """Claim a new folder, and yield it with what writes its files; or what compares those there."""
+    if not store.nothing_at(path):
+        yield path, same
+        return
+    with store.claimed_folder(path) as folder:
+        yield folder, store.write
+
+
+def same(path: Path, content: bytes) -> None:
+    """Raise ValueError unless a file has this content."""
+    if not path.is_file() or path.read_bytes() != content:
+        shown = path if path.is_file() else path.parent
+        raise ValueError(f"{str(shown)!r} exists already; nothing is overwritten")
+
+
+def _charged(work: Begun, people: Ledger) -> bool:
+    if not work.intent.key:
+        return True
+    return any(one.of == work.secret.work for one in people.entries())
+
+
+def _told(
+    error: BaseException, work: Begun, people: Ledger, folder: Path, *, charged: bool
+) -> BaseException:
+    """Return the error, with what was charged and how to go on."""
+    words = "nothing was charged; the same command starts again"
+    if charged:
+        words = (
+            f"ε was charged to {people.path}; the same command continues from {folder}/ (secret) "
+            "without a second charge"
+        )
+    if isinstance(error, KeyboardInterrupt):
+        return KeyboardInterrupt(words)
+    if isinstance(error, OSError):
+        return OSError(error.errno, f"{why(error)}; {words}", error.filename)
+    if type(error) is ValueError and charged and not work.kept.exists():
+        return ValueError(f"{error}; {words}")  # such as of a lost block
+    return error

@@ -1,0 +1,113 @@
+"""What a request refuses, before a row is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bdpvi._ground import validate
+from bdpvi.datasets.cells import read_cell
+from bdpvi.datasets.estimates import Purchase
+from bdpvi.datasets.types import NAMES, NUMBERS, UNUSED
+from bdpvi.models.kinds import OfClasses
+from bdpvi.tables.request import Request
+
+
+def check(asked: Request) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        ValueError: naming the option and its value.
+    """
+    validate.epsilon(asked.epsilon)
+    validate.probability("delta", asked.delta)
+    validate.positive_int("draws", asked.draws)
+    _check_labels(asked)
+    if asked.model is not None:
+        _check_model(asked)
+    elif asked.positive in (None, "") or read_cell(asked.positive, asked.target_type)[2]:
+        raise ValueError(
+            f"positive={asked.positive!r}: say which value of {asked.target!r} counts as 1; it "
+            "is not taken from the rows"
+        )
+    if (asked.intervals or asked.model is not None) and asked.bayesian:
+        what = "intervals" if asked.model is None else f"{asked.model.kind} regression"
+        assert asked.guarantee is not None
+        raise ValueError(f"guarantee={asked.guarantee.name}: a release for {what} has a worst case")
+
+
+def _check_labels(asked: Request) -> None:
+    """Refuse a positive value or classes that the target's declared levels lack."""
+    type_ = asked.target_type
+    if type_ is None or type_.names is None:
+        return
+    for value in [asked.positive] if asked.model is None else asked.public.classes:
+        if value not in (None, "") and (label := asked.label(value)) not in type_.names:
+            name = "positive" if asked.model is None else "classes"
+            raise ValueError(
+                f"{name}={value!r}: types declares {type_.names} for the target "
+                f"{asked.target!r}, and not {label or value!r}"
+            )
+
+
+def _check_model(asked: Request) -> None:
+    """Refuse options that do not suit the model."""
+    model, public, labels = asked.model, asked.public, asked.labels
+    assert model is not None
+    given = {"positive": asked.positive, "base_rate": public.base_rate}
+    for name, value in (given | {"from_data": public.from_data}).items():
+        if value not in (None, "", False):
+            raise ValueError(
+                f"{name}={value!r}: a {model.kind} regression takes none; leave it out"
+            )
+    wanted = model.classes if isinstance(model, OfClasses) else 0
+    if len(labels) != wanted or len({*labels} - {""}) != wanted:
+        raise ValueError(
+            f"classes={[*public.classes]!r}: a {model.kind} regression wants "
+            + (f"{wanted} different values of {asked.target!r}" if wanted else "none")
+        )
+    if public.exposure and getattr(model, "exposure", 0) is not None:
+        raise ValueError(
+            f"exposure={public.exposure!r}: it goes with a model of counts that has no exposure "
+            f"of its own, not with {model!r:.80}"
+        )
+
+
+def purchase(asked: Request, header: Sequence[str]) -> Purchase:
+    """Return the private preprocessing that a table with this header needs.
+
+    Raises:
+        ValueError: if an option, which it names, names a missing column.
+    """
+    names, public = [str(name).strip() for name in header], asked.public
+    if public.exposure and (public.exposure == asked.target or public.exposure not in names):
+        raise ValueError(f"exposure={public.exposure!r} must be a column other than the target")
+    drop, numbers, categories = _kinds(asked, names)
+    return Purchase.of(
+        header,
+        target=asked.target,
+        public=asked.constants,
+        drop=drop,
+        categorical=[*public.categorical, *categories],
+        numeric=[*public.numeric, *numbers],
+        hashed=bool(public.hashed),
+    )
+
+
+def _kinds(asked: Request, names: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return the columns to leave out, and those that types declare as numbers or names."""
+    public = asked.public
+    types = {} if public.types is None else public.types.of_header(names)
+    kinds = {name: one.kind for name, one in types.items() if name in names}
+    for argument, some, others in (
+        ("numeric", public.numeric, NAMES),
+        ("categorical", public.categorical, NUMBERS),
+    ):
+        if both := [name for name in some if kinds.get(name) in others]:
+            raise ValueError(f"{argument} names {both[0]!r}, whose kind is {kinds[both[0]]}")
+    out = [*public.drop, *(n for n, kind in kinds.items() if kind in UNUSED)]
+    out = [name for name in dict.fromkeys(out) if name != asked.target or name in public.drop]
+    used = {name: kind for name, kind in kinds.items() if name not in {*out, asked.target}}
+    numbers, categories = (
+        [name for name, kind in used.items() if kind in some] for some in (NUMBERS, NAMES)
+    )
+    return out, numbers, categories
