@@ -43,7 +43,6 @@ def from_frame(
     test_fraction: float = 0.2,
     seed: int | Key | None = None,
     coins: Tensor | None = None,
-    key: str | None = None,
     unit: str | None = None,
     rows_per_unit: int = 1,
     **options: Any,
@@ -61,9 +60,8 @@ def from_frame(
             permuted with it, and exactly this fraction is for testing. Or the key of the coins; by
             default a new one from the operating system's cryptographic generator.
         coins: (N,) instead of a seed: uniform on [0, 1), one for each row; see :func:`by_coins`.
-        key: column that identifies persons, not used as a feature: a person's rows share one coin.
-            It only changes the split; a guarantee is still about one row.
-        unit: the same column, if a guarantee is to be about all rows of one person.
+        unit: column that identifies persons, not used as a feature, if a guarantee is to be about
+            all rows of one person, which then share one coin.
         rows_per_unit: largest number of rows used for each person, the first ones.
         options: fields of :class:`TableOptions`.
 
@@ -78,39 +76,21 @@ def from_frame(
     if seed is not None and coins is not None:
         raise ValueError(f"seed={seed!r} and coins were both given; give one")
     if unit is not None:
-        if key is not None:
-            raise ValueError(f"unit={unit!r} and key={key!r} were both given; give unit")
         given: Schema | None = options.get("types")
         type_, types = (None, None) if given is None else given.of_unit(unit)
         frame = at_most(with_text_names(frame), unit, rows_per_unit, type=type_)
         people = People(unit=unit, rows_per_unit=rows_per_unit)
         data = dataset_from_frame(frame.drop(columns=unit), target, **{**options, "types": types})
-        persons = persons_of(frame[unit], type_)
-        return _by_persons(data.of_people(people), persons, seed, test_fraction)
-    if key is None:
-        data = dataset_from_frame(frame, target, **options)
-        if isinstance(seed, int):
-            return experiment(shuffled(data, test_fraction, seed))
-        if coins is None:
-            coins = torch.from_numpy((seed or Key.fresh()).coins(len(frame)))
-        return by_coins(data, coins, test_fraction)
-    if coins is not None:
-        raise ValueError(f"key={key!r} and coins were both given; give one")
-    named = with_text_names(frame)
-    _known("key", [key], named)
-    data = dataset_from_frame(frame, target, **{**options, "drop": [*options.get("drop", ()), key]})
-    type_ = None if options.get("types") is None else options["types"].of_unit(key)[0]
-    return _by_persons(data, persons_of(named[key], type_), seed, test_fraction)
-
-
-def _by_persons(
-    data: Dataset, persons: pd.Series[Any], seed: int | Key | None, test_fraction: float
-) -> Split:
-    """Return the split in which all rows of a person share one coin."""
-    secret = Key.of_seed(seed) if isinstance(seed, int) else seed or Key.fresh()
-    coins = torch.from_numpy(secret.coins_of(persons))
-    split = by_coins(data, coins, test_fraction)
-    return experiment(split) if secret.experiment else split
+        secret = Key.of_seed(seed) if isinstance(seed, int) else seed or Key.fresh()
+        own = torch.from_numpy(secret.coins_of(persons_of(frame[unit], type_)))
+        split = by_coins(data.of_people(people), own, test_fraction)
+        return experiment(split) if secret.experiment else split
+    data = dataset_from_frame(frame, target, **options)
+    if isinstance(seed, int):
+        return experiment(shuffled(data, test_fraction, seed))
+    if coins is None:
+        coins = torch.from_numpy((seed or Key.fresh()).coins(len(frame)))
+    return by_coins(data, coins, test_fraction)
 
 
 def from_csv(
@@ -136,7 +116,7 @@ def from_csv(
     file = replace(file or FileFormat(), **given)
     constants = options.get("constants") is not None  # each value is then read by itself
     categorical = options.get("categorical", ())
-    named = (options.get("unit"), options.get("key"), *categorical)
+    named = (options.get("unit"), *categorical)
     frame, types = read_file(path, file, constants, options.get("types"), named)
     if not constants:
         types = _named(types, [one for one in categorical if one in frame])

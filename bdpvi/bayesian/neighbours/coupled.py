@@ -45,8 +45,7 @@ class Coupled(Neighbours):
         chunk: rows trained at a time. A model without a closed form needs about chunk × batch × 150
             bytes, so use fewer for full batches of many records, more on a GPU.
         checkpoint: folder for the fit and every finished chunk, so that an interrupted run with the
-            same settings resumes bit for bit. Secret; delete it when the result is saved
-            (:func:`bdpvi._ground.checkpoint.forget`).
+            same settings resumes bit for bit. Secret; delete it when the result is saved.
         executor: workers that train the chunks: a :class:`concurrent.futures.ProcessPoolExecutor`,
             or Dask's ``client.get_executor()``. The model must be importable there. They are sent
             the data and the key of the batches, so each is as secret as this process. The result
