@@ -46,7 +46,7 @@ def release(
 ) -> Release:
     """Charge ``draws`` posterior samples, then draw them from N(μ, τS) and round them.
 
-    For rows that are :class:`~bdpvi.tables.Prepared` it fits once for each draw instead: for an
+    For rows with a route it fits once for each draw instead: for an
     ``epsilon``, under a worst-case guarantee, without a temperature.
 
     Args:
