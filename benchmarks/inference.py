@@ -45,6 +45,7 @@ from bdpvi.datasets.cells import read_columns
 from bdpvi.datasets.columns import Numeric, OneHot
 from bdpvi.datasets.encoding import Encoding
 from bdpvi.datasets.formats import FileFormat
+from bdpvi.datasets.records import Held
 from bdpvi.datasets.table import Table as Tables
 from bdpvi.models.poisson import PoissonScores
 from bdpvi.noise.keys import Key
@@ -151,7 +152,7 @@ def coverage(tables: int) -> None:
                     distance = math.sqrt(largest_variance(epsilon, 1e-5))
                     plan = ScorePlan.of(families[name], k, distance, rows)
                     prior = NormalPrior(torch.zeros(k).double(), torch.eye(k).double() / 25)
-                    found = measure(plan, x, y, prior, Key.of_seed(seed)).of_features()
+                    found = measure(plan, Held((x, y)), prior, Key.of_seed(seed)).of_features()
                     sd = found.covariance.diagonal().sqrt()
                     usual, error = without_privacy(kind, x, y)
                     inside.append(((found.mean - target) / sd).abs() < 1.96)

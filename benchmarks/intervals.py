@@ -25,6 +25,7 @@ from pyro.infer import MCMC, NUTS
 from torch import Tensor
 
 from bdpvi import datasets
+from bdpvi.datasets.records import Held
 from bdpvi.models.linear import LinearScores
 from bdpvi.models.logistic import LogisticScores
 from bdpvi.models.poisson import PoissonScores
@@ -132,7 +133,7 @@ def measured(name: str, table: Table, epsilon: float, seed: int) -> Measured:
     distance = math.sqrt(largest_variance(epsilon, 1e-5))
     plan = ScorePlan.of(FAMILIES[name], k, distance, len(table.x))
     prior = NormalPrior(torch.zeros(k).double(), torch.eye(k).double() / 25)
-    return measure(plan, table.x, table.y, prior, Key.of_seed(seed))
+    return measure(plan, Held((table.x, table.y)), prior, Key.of_seed(seed))
 
 
 def cell(name: str, tables: Iterator[Table], epsilon: float) -> str:

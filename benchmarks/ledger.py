@@ -24,7 +24,7 @@ from torch import nn
 import bdpvi
 from bdpvi._ground.chain import chained, save
 from bdpvi.guides import MeanField
-from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
+from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 
@@ -37,7 +37,7 @@ NOISE = 1e5
 def entry(of: str, number: int, equal: bool) -> Entry:
     """Return a release before."""
     scale = 1.0 if equal else 1 + number / 20_000
-    made = Charge(1, 1e8 * scale, TemperatureOrigin.CONSTANTS)
+    made = Charge(1, 1e8 * scale)
     return Entry(
         kind="draws", of=of, charge=made, events=(SampledGaussian(noise_multiplier=NOISE * scale),)
     )

@@ -29,9 +29,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from membership import play
 
 import bdpvi
-from bdpvi.audits.games import likelihood_ratio, play
+from bdpvi.audits.games import likelihood_ratio
 from bdpvi.datasets import ColumnType, Schema
 from bdpvi.datasets.adult import NAMES
 from bdpvi.datasets.cells import read_cells

@@ -1,78 +1,23 @@
-"""Records with their ids, and the people they belong to."""
+"""Records with their ids, in memory or in blocks."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
-from bdpvi._ground.types import Budget, tell_owner
+from bdpvi._ground.types import tell_owner
+from bdpvi.datasets.items import Items, of_arrow
 from bdpvi.datasets.records import Held, Records, Spread
-
-if TYPE_CHECKING:
-    from bdpvi.datasets.items import Items
+from bdpvi.datasets.records import People as People
 
 _IDS = 2**28
-
-
-class People:
-    """The people in one table: everything computed from their records is charged to one ledger.
-
-    Attributes:
-        kept: the ledger, a :class:`bdpvi.privacy.ledger.Ledger`, once there is one.
-        unit, rows_per_unit: the unit of privacy: a row, or a value of this column; and the most
-            rows that one unit has.
-    """
-
-    def __init__(self, kept: Any = None, *, unit: str = "row", rows_per_unit: int = 1) -> None:
-        self.kept, self.unit, self.rows_per_unit = kept, unit, rows_per_unit
-        self._own: Any = None
-
-    @property
-    def ledger(self) -> Any:
-        """The ledger; one in memory if there is none yet."""
-        if self.kept is None:
-            # Late: ledgers stand above records, and hold nothing of them.
-            made = import_module("bdpvi.privacy.ledger").Ledger
-            self.kept = self._own = made(unit=self.unit, rows_per_unit=self.rows_per_unit)
-        return self.kept
-
-    def of(self, parts: Callable[[], Sequence[Any]]) -> Any:
-        """Return the ledger; if none was given, joined to others of these rows in this process."""
-        if self.ledger is self._own and self.kept.process is None:
-            self.kept.joined(*parts())
-        return self.kept
-
-    def share(
-        self,
-        ledger: Any,
-        budget: Budget | None = None,
-        parts: Callable[[], Sequence[Any]] = tuple,
-    ) -> None:
-        """Charge this ledger from now on; None means their own, as :meth:`of` returns it.
-
-        Raises:
-            ValueError: if another ledger has charges, or the ledger has another budget or
-                unit.
-        """
-        if ledger is not None and self.kept not in (None, ledger):
-            own = self.kept.book()
-            if ledger.id != own.id and (own.entries or own.marks):
-                raise ValueError(
-                    f"ledger={ledger.path or 'in memory'}: this table has one already, "
-                    f"{self.kept.path or 'in memory'}, and {self.kept.history()}. One table has "
-                    "one ledger: leave it out, or give it where the table is read"
-                )
-        self.kept = ledger or self.of(parts)
-        given = {"unit": self.unit, "rows_per_unit": self.rows_per_unit}
-        self.kept.settle(budget=budget, **given)
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,8 +259,6 @@ class BlockData:
         >>> len(data), data.feature_names, data.parts.sum(lambda part: int(part[0].sum()))
         (5, ('x0', 'x1'), 10)
         """
-        from bdpvi.datasets.items import Items  # late: few records are read by index
-
         items = Items.of(source)
         if len(items.like) != 2 or items.like[0].ndim != 2:
             shapes = ", ".join(str(tuple(one.shape[1:])) for one in items.like)
@@ -388,36 +331,6 @@ def _rounded(part: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]
 
 def _number(part: tuple[Tensor, ...]) -> int:
     return len(part[0])
-
-
-def pair(data: object) -> tuple[Any, Any]:
-    """Return features and targets that were given as a pair.
-
-    Raises:
-        ValueError: if they were not.
-    """
-    if not (isinstance(data, tuple) and len(data) == 2):
-        more = ""
-        if isinstance(data, Mapping | tuple) or hasattr(data, "columns"):
-            more = "; bdpvi.fit_private takes a tensor for each argument of a model"
-        if not isinstance(data, tuple):
-            more += "; of a table of numbers bdpvi.Table.of(table).numbers(target) makes records"
-        raise ValueError(
-            "data must be a Dataset, records in blocks or a pair (x, y), got "
-            f"{type(data).__name__}{more}"
-        )
-    return data
-
-
-def of_arrow(value: Any) -> Any:
-    """Return a frame or a column of Arrow's kind as one of pandas, anything else as it is."""
-    stream = hasattr(value, "__arrow_c_stream__") or type(value).__name__ == "LazyFrame"
-    if hasattr(value, "iloc") or not (stream or hasattr(value, "__arrow_c_array__")):
-        return value
-    from bdpvi.datasets.objects import column, in_memory  # late: they load pandas
-
-    one = len(getattr(value, "shape", (0,))) == 1 and not hasattr(type(value), "schema")
-    return column(value) if one else in_memory(value)
 
 
 Data = Dataset | BlockData

@@ -1,4 +1,4 @@
-"""Records by index: a torch map-style ``Dataset``, or any other sequence of records."""
+"""Records as callers give them: in pairs, or by index, as a torch map-style ``Dataset``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,36 @@ _AT_ONCE = 1024
 _FIRST = 256
 """Records by which they are known again, which are read once."""
 _NESTED = (Tensor, np.ndarray, tuple, list, str, bytes, Mapping)
+
+
+def pair(data: object) -> tuple[Any, Any]:
+    """Return features and targets that were given as a pair.
+
+    Raises:
+        ValueError: if they were not.
+    """
+    if not (isinstance(data, tuple) and len(data) == 2):
+        more = ""
+        if isinstance(data, Mapping | tuple) or hasattr(data, "columns"):
+            more = "; bdpvi.fit_private takes a tensor for each argument of a model"
+        if not isinstance(data, tuple):
+            more += "; of a table of numbers bdpvi.Table.of(table).numbers(target) makes records"
+        raise ValueError(
+            "data must be a Dataset, records in blocks or a pair (x, y), got "
+            f"{type(data).__name__}{more}"
+        )
+    return data
+
+
+def of_arrow(value: Any) -> Any:
+    """Return a frame or a column of Arrow's kind as one of pandas, anything else as it is."""
+    stream = hasattr(value, "__arrow_c_stream__") or type(value).__name__ == "LazyFrame"
+    if hasattr(value, "iloc") or not (stream or hasattr(value, "__arrow_c_array__")):
+        return value
+    from bdpvi.datasets.objects import column, in_memory  # late: they load pandas
+
+    one = len(getattr(value, "shape", (0,))) == 1 and not hasattr(type(value), "schema")
+    return column(value) if one else in_memory(value)
 
 
 def by_index(value: object) -> bool:

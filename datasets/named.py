@@ -16,8 +16,8 @@ from torch.utils.data import TensorDataset
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import tell_owner
-from bdpvi.datasets.dataset import BlockData, Data, People, of_arrow
-from bdpvi.datasets.items import Items, by_index
+from bdpvi.datasets.dataset import BlockData, Data, People
+from bdpvi.datasets.items import Items, by_index, of_arrow
 from bdpvi.datasets.records import Spread
 
 WHOLE = ("bool", "int16", "int32", "int64", "int8", "uint8")

@@ -4,7 +4,8 @@ A release needs nothing of the rows but sums of small arrays: counts, gradients,
 ``records.sum(f, *public)`` is the sum of ``f(block, *public)`` over all blocks, added in pairs in
 the order of the blocks, so that it is equal to the bit for any number of workers. The engine is any
 :class:`concurrent.futures.Executor`: a pool of processes, or Dask's ``client.get_executor()``.
-Workers see rows and public arguments, never keys or noise.
+Workers see rows and public arguments, never keys or noise. :class:`People` are whose records they
+are.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 if TYPE_CHECKING:  # settings need not load bars
     from bdpvi._ground.progress import Track
+    from bdpvi._ground.types import Budget
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -36,6 +39,59 @@ class Part(Protocol):
 
     def read(self) -> Iterator[Any]:
         """Yield its rows, a few at a time."""
+
+
+class People:
+    """The people in one table: everything computed from their records is charged to one ledger.
+
+    Attributes:
+        kept: the ledger, a :class:`bdpvi.privacy.ledger.Ledger`, once there is one.
+        unit, rows_per_unit: the unit of privacy: a row, or a value of this column; and the most
+            rows that one unit has.
+    """
+
+    def __init__(self, kept: Any = None, *, unit: str = "row", rows_per_unit: int = 1) -> None:
+        self.kept, self.unit, self.rows_per_unit = kept, unit, rows_per_unit
+        self._own: Any = None
+
+    @property
+    def ledger(self) -> Any:
+        """The ledger; one in memory if there is none yet."""
+        if self.kept is None:
+            # Late: ledgers stand above records, and hold nothing of them.
+            made = import_module("bdpvi.privacy.ledger").Ledger
+            self.kept = self._own = made(unit=self.unit, rows_per_unit=self.rows_per_unit)
+        return self.kept
+
+    def of(self, parts: Callable[[], Sequence[Any]]) -> Any:
+        """Return the ledger; if none was given, joined to others of these rows in this process."""
+        if self.ledger is self._own and self.kept.process is None:
+            self.kept.joined(*parts())
+        return self.kept
+
+    def share(
+        self,
+        ledger: Any,
+        budget: Budget | None = None,
+        parts: Callable[[], Sequence[Any]] = tuple,
+    ) -> None:
+        """Charge this ledger from now on; None means their own, as :meth:`of` returns it.
+
+        Raises:
+            ValueError: if another ledger has charges, or the ledger has another budget or
+                unit.
+        """
+        if ledger is not None and self.kept not in (None, ledger):
+            own = self.kept.book()
+            if ledger.id != own.id and (own.entries or own.marks):
+                raise ValueError(
+                    f"ledger={ledger.path or 'in memory'}: this table has one already, "
+                    f"{self.kept.path or 'in memory'}, and {self.kept.history()}. One table has "
+                    "one ledger: leave it out, or give it where the table is read"
+                )
+        self.kept = ledger or self.of(parts)
+        given = {"unit": self.unit, "rows_per_unit": self.rows_per_unit}
+        self.kept.settle(budget=budget, **given)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bdpvi._ground import validate
 from bdpvi._ground.types import tell_owner
 from bdpvi.datasets.cells import read_cell, read_cells, series_of
 from bdpvi.datasets.dataset import Dataset, People, Split
-from bdpvi.datasets.encoding import UNKNOWN, Encoding, blanks, said, with_text_names
+from bdpvi.datasets.encoding import Encoding, blanks, said, with_text_names
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.looks import misread, tell_of_misread
 from bdpvi.datasets.measuring import measured, outcome, whole
@@ -28,73 +27,13 @@ from bdpvi.datasets.origin import DECLARED, MULTILINE, declared
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.split import by_coins, experiment, noted, shuffled
 from bdpvi.datasets.table import Table
+from bdpvi.datasets.table_options import TableOptions
 from bdpvi.datasets.types import NAMES, UNUSED, types_of
 from bdpvi.datasets.units import at_most, persons_of
 from bdpvi.noise.keys import Key
 
 _SHOWN = 20
 """Largest number of columns listed in a message."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableOptions:
-    """Options for turning a table with a yes/no column into records.
-
-    Attributes:
-        positive: the value of the target with y = 1; by default the later one in sorted order (1 of
-            0 and 1, yes of no and yes). Required with ``constants``, where every other value is 0.
-        encoding: encoding of text, Boolean and ``categorical`` columns: ``"onehot"`` makes one 0/1
-            feature for each value, ``"ordinal"`` one standardised feature of its index in sorted
-            order.
-        categorical: columns whose values are names of categories, even if they are numbers or
-            nearly as many as the rows.
-        drop: columns to leave out, such as identifiers.
-        missing: ``"refuse"`` blanks; ``"drop"`` their rows; or ``"level"``: a blank is a separate
-            value, with a feature "NAME is missing", in columns with blanks or, with ``constants``,
-            in all columns. A blank target is refused or dropped.
-        unknown: see :class:`Encoding`; by default ``"refuse"``, or the setting of ``constants``.
-        constants: a ready encoding: it determines the columns and their features, and ``encoding``
-            and ``categorical`` have no effect. No row is then refused: a row with a blank or an
-            unknown value is left out unless another option says how to treat it, and the owner is
-            told how many rows were.
-        types: declared types of columns, which alone decide how their cells are read. Columns of
-            identifiers and text are left out. Bounds and levels there have no further effect:
-            ``constants`` takes them from the same file.
-        name: the data's name in reports.
-
-    Raises:
-        ValueError: naming an option with an invalid value.
-    """
-
-    positive: object = None
-    encoding: str = "onehot"
-    categorical: Sequence[str] = ()
-    drop: Sequence[str] = ()
-    missing: str = "refuse"
-    unknown: str | None = None
-    constants: Encoding | None = None
-    types: Schema | None = None
-    name: str = "data"
-
-    def __post_init__(self) -> None:
-        validate.choice("encoding", self.encoding, ("ordinal", "onehot"))
-        validate.choice("missing", self.missing, ("drop", "level", "refuse"))
-        if self.unknown is not None:
-            validate.choice("unknown", self.unknown, UNKNOWN)
-
-    @property
-    def declared(self) -> dict[str, str]:
-        """The owner's declarations about the table, in words."""
-        named = () if self.constants else tuple(n for n in self.categorical if n not in self.drop)
-        return declared(
-            positive=None if self.positive is None else read_cell(self.positive)[1],
-            **({} if self.types is None else self.types.kinds),
-            categorical=named,
-            columns_left_out=len(self.drop) or None,
-            missing=None if self.missing == "refuse" else self.missing,
-            unknown=self.unknown,
-            encoding=None if self.constants or self.encoding == "onehot" else self.encoding,
-        )
 
 
 def from_frame(
@@ -104,7 +43,6 @@ def from_frame(
     test_fraction: float = 0.2,
     seed: int | Key | None = None,
     coins: Tensor | None = None,
-    key: str | None = None,
     unit: str | None = None,
     rows_per_unit: int = 1,
     **options: Any,
@@ -122,9 +60,8 @@ def from_frame(
             permuted with it, and exactly this fraction is for testing. Or the key of the coins; by
             default a new one from the operating system's cryptographic generator.
         coins: (N,) instead of a seed: uniform on [0, 1), one for each row; see :func:`by_coins`.
-        key: column that identifies persons, not used as a feature: a person's rows share one coin.
-            It only changes the split; a guarantee is still about one row.
-        unit: the same column, if a guarantee is to be about all rows of one person.
+        unit: column that identifies persons, not used as a feature, if a guarantee is to be about
+            all rows of one person, which then share one coin.
         rows_per_unit: largest number of rows used for each person, the first ones.
         options: fields of :class:`TableOptions`.
 
@@ -139,39 +76,21 @@ def from_frame(
     if seed is not None and coins is not None:
         raise ValueError(f"seed={seed!r} and coins were both given; give one")
     if unit is not None:
-        if key is not None:
-            raise ValueError(f"unit={unit!r} and key={key!r} were both given; give unit")
         given: Schema | None = options.get("types")
         type_, types = (None, None) if given is None else given.of_unit(unit)
         frame = at_most(with_text_names(frame), unit, rows_per_unit, type=type_)
         people = People(unit=unit, rows_per_unit=rows_per_unit)
         data = dataset_from_frame(frame.drop(columns=unit), target, **{**options, "types": types})
-        persons = persons_of(frame[unit], type_)
-        return _by_persons(data.of_people(people), persons, seed, test_fraction)
-    if key is None:
-        data = dataset_from_frame(frame, target, **options)
-        if isinstance(seed, int):
-            return experiment(shuffled(data, test_fraction, seed))
-        if coins is None:
-            coins = torch.from_numpy((seed or Key.fresh()).coins(len(frame)))
-        return by_coins(data, coins, test_fraction)
-    if coins is not None:
-        raise ValueError(f"key={key!r} and coins were both given; give one")
-    named = with_text_names(frame)
-    _known("key", [key], named)
-    data = dataset_from_frame(frame, target, **{**options, "drop": [*options.get("drop", ()), key]})
-    type_ = None if options.get("types") is None else options["types"].of_unit(key)[0]
-    return _by_persons(data, persons_of(named[key], type_), seed, test_fraction)
-
-
-def _by_persons(
-    data: Dataset, persons: pd.Series[Any], seed: int | Key | None, test_fraction: float
-) -> Split:
-    """Return the split in which all rows of a person share one coin."""
-    secret = Key.of_seed(seed) if isinstance(seed, int) else seed or Key.fresh()
-    coins = torch.from_numpy(secret.coins_of(persons))
-    split = by_coins(data, coins, test_fraction)
-    return experiment(split) if secret.experiment else split
+        secret = Key.of_seed(seed) if isinstance(seed, int) else seed or Key.fresh()
+        own = torch.from_numpy(secret.coins_of(persons_of(frame[unit], type_)))
+        split = by_coins(data.of_people(people), own, test_fraction)
+        return experiment(split) if secret.experiment else split
+    data = dataset_from_frame(frame, target, **options)
+    if isinstance(seed, int):
+        return experiment(shuffled(data, test_fraction, seed))
+    if coins is None:
+        coins = torch.from_numpy((seed or Key.fresh()).coins(len(frame)))
+    return by_coins(data, coins, test_fraction)
 
 
 def from_csv(
@@ -197,7 +116,7 @@ def from_csv(
     file = replace(file or FileFormat(), **given)
     constants = options.get("constants") is not None  # each value is then read by itself
     categorical = options.get("categorical", ())
-    named = (options.get("unit"), options.get("key"), *categorical)
+    named = (options.get("unit"), *categorical)
     frame, types = read_file(path, file, constants, options.get("types"), named)
     if not constants:
         types = _named(types, [one for one in categorical if one in frame])

@@ -16,8 +16,8 @@ from torch import Tensor
 from bdpvi._ground.host import drawing
 from bdpvi._ground.isolation import isolated
 from bdpvi._ground.outputs import several
-from bdpvi.datasets.dataset import BlockData, Dataset, pair, shown
-from bdpvi.datasets.items import by_index
+from bdpvi.datasets.dataset import BlockData, Dataset, shown
+from bdpvi.datasets.items import by_index, pair
 from bdpvi.datasets.named import by_argument, has_arguments
 from bdpvi.guides.converted import of
 from bdpvi.models.contract import Model, dimension, unpack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
@@ -30,13 +31,40 @@ from bdpvi.guides.low_rank import LowRank
 from bdpvi.guides.mean_field import MeanField
 from bdpvi.models.contract import Model
 
-_TYPES: dict[type, type[GaussianGuide]] = {
-    AutoDiagonalNormal: MeanField,
-    AutoNormal: MeanField,
-    AutoMultivariateNormal: FullRank,
-    AutoLowRankMultivariateNormal: LowRank,
-    AutoLaplaceApproximation: Laplace,
+
+def _of_sites(auto: AutoNormal) -> dict[str, Tensor]:
+    names = [name for name, _ in auto.prototype_trace.iter_stochastic_nodes()]
+    return {
+        ours: torch.cat([attrgetter(name)(theirs).flatten() for name in names])
+        for ours, theirs in (("loc", auto.locs), ("scale", auto.scales))
+    }
+
+
+_TYPES: dict[type, tuple[type[GaussianGuide], dict[str, str], Callable[[Any], dict[str, Tensor]]]]
+_TYPES = {
+    AutoDiagonalNormal: (
+        MeanField,
+        {"init_scale": "_init_scale"},
+        lambda auto: {"loc": auto.loc, "scale": auto.scale},
+    ),
+    AutoNormal: (MeanField, {"init_scale": "_init_scale"}, _of_sites),
+    AutoMultivariateNormal: (
+        FullRank,
+        {"init_scale": "_init_scale"},
+        lambda auto: {"loc": auto.loc, "scale_tril": auto.scale.unsqueeze(-1) * auto.scale_tril},
+    ),
+    AutoLowRankMultivariateNormal: (
+        LowRank,
+        {"init_scale": "_init_scale", "rank": "rank"},
+        lambda auto: {
+            "loc": auto.loc,
+            "scale": auto.scale,
+            "cov_factor": auto.cov_factor * auto.scale.unsqueeze(-1),
+        },
+    ),
+    AutoLaplaceApproximation: (Laplace, {}, lambda auto: {"loc": auto.loc}),
 }
+"""For each of Pyro's guides: ours, where it has our settings, and its parameters by our names."""
 
 _SEED = 0x5EED_0F_57A275
 """Seed of a start, which simulated records do not have: they would be found in it."""
@@ -78,8 +106,7 @@ def of(
     >>> type(of(AutoMultivariateNormal(model, init_scale=0.2), model, data)).__name__
     'FullRank'
     """
-    kind = _TYPES.get(type(auto))
-    if kind is None:
+    if type(auto) not in _TYPES:
         known = ", ".join(one.__name__ for one in _TYPES)
         raise ValueError(f"guide: {type(auto).__name__} cannot be accounted for; use {known}")
     if auto.prototype_trace is not None and not start_is_public:
@@ -88,11 +115,8 @@ def of(
             "records no ε covers its parameters. Make a new one, or say that they are public: "
             "bdpvi.guides.of(guide, model, data, start_is_public=True)"
         )
-    if kind is LowRank:
-        settings["rank"] = auto.rank
-    if kind is not Laplace:  # it has no initial scale
-        settings["init_scale"] = auto._init_scale
-    guide = kind(model, **settings)
+    kind, kept, parameters = _TYPES[type(auto)]
+    guide = kind(model, **settings, **{ours: getattr(auto, name) for ours, name in kept.items()})
     x, y = torch.zeros_like(data.x[:1]), torch.zeros_like(data.y[:1])
     with (
         isolated(data.x, seed=_SEED),
@@ -106,7 +130,8 @@ def of(
                 trace = poutine.trace(auto.model).get_trace(x, y)
             start = {"loc": _flat(guide, trace)}
         else:
-            start = _trained(auto, _flat(guide, auto.prototype_trace))
+            _flat(guide, auto.prototype_trace)  # refuses the latents of another model
+            start = parameters(auto)
         guide.start = {name: value.detach().clone() for name, value in start.items()}
         guide.initial(x)  # raises if they do not fit
     return guide
@@ -134,21 +159,3 @@ def _flat(guide: GaussianGuide, trace: poutine.Trace) -> Tensor:
     if list(values) != names:
         raise ValueError(f"guide was made for a model of {list(values)}, the model has {names}")
     return torch.cat([value.flatten() for value in values.values()])
-
-
-def _trained(auto: AutoGuide, like: Tensor) -> dict[str, Tensor]:
-    """Return the parameters of a Pyro guide that has been run, under our names."""
-    if isinstance(auto, AutoNormal):
-        names = [name for name, _ in auto.prototype_trace.iter_stochastic_nodes()]
-        return {
-            ours: torch.cat([attrgetter(name)(theirs).flatten() for name in names])
-            for ours, theirs in (("loc", auto.locs), ("scale", auto.scales))
-        }
-    if isinstance(auto, AutoLaplaceApproximation):
-        return {"loc": auto.loc}
-    start = {"loc": auto.loc, "scale": auto.scale}
-    if isinstance(auto, AutoMultivariateNormal):
-        return {"loc": auto.loc, "scale_tril": auto.scale.unsqueeze(-1) * auto.scale_tril}
-    if isinstance(auto, AutoLowRankMultivariateNormal):
-        start["cov_factor"] = auto.cov_factor * auto.scale.unsqueeze(-1)
-    return start

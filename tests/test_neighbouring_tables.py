@@ -63,7 +63,8 @@ def test_a_split_by_coins_moves_nobody_else(i: int, blank: int, missing: str) ->
 @given(st.integers(0, 49))
 def test_rows_of_one_person_have_one_coin_and_nobody_else_s_depends_on_it(i: int) -> None:
     frame = patients(50).assign(who=[f"p{row % 20}" for row in range(50)])
-    given_: dict[str, Any] = {"positive": "yes", "constants": PUBLIC, "key": "who"}
+    given_: dict[str, Any] = {"positive": "yes", "constants": PUBLIC, "unit": "who"}
+    given_["rows_per_unit"] = 3
     one = datasets.from_frame(frame, "sick", seed=Key(bytes(32)), **given_)
     other = datasets.from_frame(frame.drop(index=i), "sick", seed=Key(bytes(32)), **given_)
     for part, less in ((one.train, other.train), (one.test, other.test)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -287,11 +286,6 @@ def settings_of(folder: Path) -> dict[str, Any]:
     """Return the settings of the run in a folder, {} if there is none."""
     file = folder / _SETTINGS
     return store.read_json(file) if file.exists() else {}
-
-
-def forget(folder: str | Path) -> None:
-    """Delete a checkpoint; it may be missing or deleted by another worker meanwhile."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _unreadable(argument: str, path: Path, error: object) -> ValueError:

@@ -40,7 +40,7 @@ from bdpvi.privacy import worst_case
 from bdpvi.privacy.gaussian_dp import gaussian_distance, gaussian_epsilon
 from bdpvi.privacy.solve import root
 from bdpvi.regression.score_posterior import NormalPrior
-from bdpvi.regression.score_release import ScorePlan, measured
+from bdpvi.regression.score_release import ScorePlan, measure
 from bdpvi.regression.score_rounds import SLACK, Place, summed
 from bdpvi.synthesis.counts import count
 
@@ -160,7 +160,7 @@ def noisy_scores(name: str, data: Dataset, epsilon: float, delta: float) -> Audi
     found = 0.0
     for _ in range(_TRANSCRIPTS):
         beside = _Beside(rows, [_design(one) for one in searched(k - 1)])
-        measured(plan, beside, prior, Key.fresh())  # type: ignore[arg-type]
+        measure(plan, beside, prior, Key.fresh())  # type: ignore[arg-type]
         noise = torch.tensor(plan.multipliers(), dtype=torch.float64)
         moved = torch.tensor(beside.moved, dtype=torch.float64) / noise[:, None]
         found = max(found, float(moved.square().sum(0).max()))

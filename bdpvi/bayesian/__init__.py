@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from bdpvi.bayesian.accounting.accountant import cost_of
     from bdpvi.bayesian.accounting.panel import Panel
     from bdpvi.bayesian.accounting.settings import Accounting
-    from bdpvi.bayesian.asked import calibrate
     from bdpvi.bayesian.curve import draw_groups
     from bdpvi.bayesian.neighbours.route import Add, Remove
     from bdpvi.bayesian.optimum.drawn import FixedDraws
@@ -22,7 +21,6 @@ else:
             "accounting.settings": ("Accounting",),
             "neighbours.route": ("Add", "Remove"),
             "optimum.drawn": ("FixedDraws",),
-            "asked": ("calibrate",),
             "curve": ("draw_groups",),
             "releases": ("preview",),
         },
@@ -34,7 +32,6 @@ __all__ = [
     "FixedDraws",
     "Panel",
     "Remove",
-    "calibrate",
     "cost_of",
     "draw_groups",
     "preview",

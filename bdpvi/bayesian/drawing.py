@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bdpvi._ground import log
+from bdpvi._ground import log, validate
 from bdpvi._ground.types import Budget, BudgetExceededError
 from bdpvi.bayesian import guarantees, pricing, promised
 from bdpvi.bayesian.accounting.settings import Accounting
-from bdpvi.bayesian.asked import Asked
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.guarantees import Guarantee
 from bdpvi.noise import secure
@@ -24,13 +23,45 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.releases import basis
 from bdpvi.releases.account import with_history
 from bdpvi.releases.released import Release
-from bdpvi.releases.transaction import Before, Plan
+from bdpvi.releases.transaction import Before, Plan, Transaction
 
 ADVICE = (
     "Fit again with a clip and a noise scale: they bound the cost of every record. Models other "
     "than logistic regression need a higher temperature"
 )
 """Remedy for an ε whose estimate is not reliable."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The arguments of :func:`bdpvi.release`.
+
+    Args:
+        draws, temperature, epsilon, guarantee, delta, accounting, generator: as there.
+        work: the transaction of which the release is the last step. A repeated call makes the same
+            draws and charges nothing. By default a new one, from a secret that is not stored.
+    """
+
+    draws: int | None = None
+    temperature: float | None = None
+    epsilon: float | None = None
+    guarantee: Guarantee | None = None
+    delta: float = 1e-5
+    accounting: Accounting | None = None
+    generator: torch.Generator | None = None
+    work: Transaction | None = None
+
+    def __post_init__(self) -> None:
+        validate.probability("delta", self.delta)
+        if self.epsilon is not None:
+            validate.epsilon(self.epsilon)
+
+    def charge(self, fit: Fit, guarantee: Guarantee) -> Charge:
+        """Return the draws and their temperature."""
+        draws, tau = 1 if self.draws is None else self.draws, self.temperature
+        if tau is None and self.epsilon is not None:
+            tau = guarantee.temperature(fit, draws, self.epsilon, self.delta)
+        return Charge(draws, 1.0 if tau is None else tau)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +93,7 @@ class DrawSamples:
             guarantees.check_unit(fit, guarantee.name)
         charge = made or asked.charge(fit, guarantee)
         planned = None if made else charge
-        read = charge.from_data or asked.epsilon is not None or fit.ledger.budget is not None
+        read = asked.epsilon is not None or fit.ledger.budget is not None
         read = read and guarantee.name != guarantees.WORST_CASE
         with fit.ledger.attempt(read and not made):
             total, price = self._priced(charge, planned, read)
@@ -95,8 +126,7 @@ class DrawSamples:
             return total, price
         if asked.epsilon is not None:
             promised.check(price, asked.epsilon)
-        if asked.limit(guarantee):
-            _check_target(asked, guarantee, fit, charge, price)
+            _check_target(asked.epsilon, guarantee, fit, charge, price)
         if limit := fit.ledger.budget:
             known = total if limit.delta == asked.delta else None
             _check(limit, guarantee, fit, charge, asked.accounting, known)
@@ -131,7 +161,7 @@ def drawn(
         bound = whole.assuming(*bound.assumptions) if whole else bound
     bound = bound.assuming(*plan.assumptions, *ledger.assumptions)
     aimed = asked.epsilon
-    if bound.kind is Kind.WORST_CASE and asked.limit(draws.guarantee):
+    if bound.kind is Kind.WORST_CASE and asked.temperature is not None:
         aimed = None
     noted = basis.published(fit.preprocessing, fit.ledger.entries())
     return Release(
@@ -185,13 +215,13 @@ _CHEAPER = {
 
 
 def _check_target(
-    asked: Asked, guarantee: Guarantee, fit: Fit, charge: Charge, price: Bound
+    epsilon: float, guarantee: Guarantee, fit: Fit, charge: Charge, price: Bound
 ) -> None:
     """Raise unless the total, ``charge`` included, is within the target ε."""
-    if asked.epsilon is not None and price.epsilon > asked.epsilon:
+    if price.epsilon > epsilon:
         certificate = guarantee.name in (guarantees.BAYESIAN, guarantees.GROUP)
         raise BudgetExceededError(
-            f"epsilon={asked.epsilon:g} is missed by the "
+            f"epsilon={epsilon:g} is missed by the "
             f"{'certificate' if certificate else 'price'} of draws={charge.draws} at "
             f"temperature={charge.temperature:.6g}, which comes to {price}; "
             f"{fit.ledger.history()}. Nothing was charged{_CHEAPER[guarantee.name]}"

@@ -31,7 +31,8 @@ from bdpvi.bayesian.neighbours.route import Neighbours
 from bdpvi.bayesian.optimum.drawn import FixedDraws
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.stream import over
-from bdpvi.datasets.dataset import BlockData, Dataset, People, in_arrays, pair
+from bdpvi.datasets.dataset import BlockData, Dataset, People, in_arrays
+from bdpvi.datasets.items import pair
 from bdpvi.datasets.sketch import tell_of_copies
 from bdpvi.guides.checks import require
 from bdpvi.models.contract import Model, fitting
@@ -245,55 +246,24 @@ def fit(
     data.people.share(ledger, parts=data.some)
     shown = in_arrays(data)
     basis.given(data, **shown)
-    plan, optim = training.plan, training.optim
-    there: Dataset | BlockData = data
-    if isinstance(data, BlockData):
-        moved = Dataset(torch.zeros(1, len(data.feature_names)), torch.zeros(1))
-        if not isinstance(guide, guides.Laplace):
-            there = data.to(training.dtype)
-            moved = moved.to(device_of(training.device), training.dtype)
-        elif training.rate != 1 or training.optim is not None:
-            raise ValueError(
-                "training: a table in blocks is fitted by Newton steps on all records; leave rate "
-                "and optim out"
-            )
-    else:
-        there = moved = data.to(device_of(training.device), training.dtype)
-    require(model, guide, moved if len(moved) else _blank(moved))
-    basis.check_programs(data, shown, model=model, guide=guide, optim=optim)
+    there, some = _placed(data, guide, training)
+    require(model, guide, some if len(some) else _blank(some))
+    basis.check_programs(data, shown, model=model, guide=guide, optim=training.optim)
     if isinstance(guide, AutoGuide):
-        guide = guides.of(guide, model, moved)
-    track = bars.bar if progress else bars.silent
-    if isinstance(there, BlockData) and not isinstance(guide, guides.Laplace):
-        neighbours = over(there, neighbours)
-    elif isinstance(guide, guides.Laplace):
-        neighbours = neighbours or Mode()
-        if not (isinstance(neighbours, Mode) and Mode.takes(model, guide)):
-            raise ValueError(
-                "guide: Laplace is the mode of BayesianLogisticRegression without clip, of a "
-                "regression made by its bounded() or of an OwnRegression, by neighbours=Mode(), "
-                "not of "
-                f"{model!r:.80} by {type(neighbours).__name__}; use guides.FullRank"
-            )
-        if isinstance(there, BlockData):
-            neighbours = neighbours.over(there)
-    elif neighbours is None:
-        neighbours = _usual(model, guide, training)
-    bounded = (
-        isinstance(neighbours, FixedDraws)
-        or (isinstance(neighbours, Optimum) and Optimum.bounds(model, guide))
-        or (isinstance(neighbours, Mode) and Mode.bounds(model, guide, moved.x.shape[1]))
-    )
+        guide = guides.of(guide, model, some)
+    route = _route(model, guide, there, training, neighbours)
+    bounded = route.bounds(model, guide, some.x.shape[1])
     if len(there) < 3 and not bounded:
         # With a worst case, whether there is an answer must not depend on the records.
         raise ValueError(f"data has {several(len(there), 'record')}; at least 3 are needed")
-    if not bounded and not isinstance(neighbours, Mode):
+    if not bounded and not isinstance(route, Mode):
         warnings.warn(_TYPICAL, NotCertifiedWarning, stacklevel=1)  # one place: shown once
-    key = neighbours.key() if training.seed is None else training.seed
+    plan, key = training.plan, route.key() if training.seed is None else training.seed
     if isinstance(key, Key):
         plan = replace(plan, seed=int(key), secret=not key.experiment)
-    problem = Problem(model, guide, moved, plan, optim or default_optimiser(plan.steps))
-    trained = neighbours.train(problem, track)
+    optim = training.optim or default_optimiser(plan.steps)
+    problem = Problem(model, guide, some, plan, optim)
+    trained = route.train(problem, bars.bar if progress else bars.silent)
     guide.parameters = dict(trained.parameters)
     panels = trained.panels
     if isinstance(data, Dataset):
@@ -317,8 +287,45 @@ def fit(
     )
 
 
-def _usual(model: Model, guide: Guide, training: Training) -> Neighbours:
-    """Return the route of a guide other than Laplace: an optimum where there is one."""
+def _placed(
+    data: Dataset | BlockData, guide: object, training: Training
+) -> tuple[Dataset | BlockData, Dataset]:
+    """Return the records where they are used, and all of them, or one of a table in blocks."""
+    if isinstance(data, Dataset):
+        moved = data.to(device_of(training.device), training.dtype)
+        return moved, moved
+    some = Dataset(torch.zeros(1, len(data.feature_names)), torch.zeros(1))
+    if not isinstance(guide, guides.Laplace):
+        return data.to(training.dtype), some.to(device_of(training.device), training.dtype)
+    if training.rate != 1 or training.optim is not None:
+        raise ValueError(
+            "training: a table in blocks is fitted by Newton steps on all records; leave rate "
+            "and optim out"
+        )
+    return data, some
+
+
+def _route(
+    model: Model,
+    guide: Guide,
+    data: Dataset | BlockData,
+    training: Training,
+    neighbours: Neighbours | None,
+) -> Neighbours:
+    """Return the route, by default an optimum where there is one."""
+    if isinstance(guide, guides.Laplace):
+        route = neighbours or Mode()
+        if not (isinstance(route, Mode) and Mode.takes(model, guide)):
+            raise ValueError(
+                "guide: Laplace is the mode of BayesianLogisticRegression without clip, of a "
+                "regression made by its bounded() or of an OwnRegression, by neighbours=Mode(), "
+                f"not of {model!r:.80} by {type(route).__name__}; use guides.FullRank"
+            )
+        return route.over(data) if isinstance(data, BlockData) else route
+    if isinstance(data, BlockData):
+        return over(data, neighbours or Optimum())
+    if neighbours is not None:
+        return neighbours
     if training.optim is None and Optimum.takes(model, guide, training.rate):
         return Optimum()
     if training.optim is None and FixedDraws.takes(model, guide):

@@ -1,31 +1,24 @@
-"""The four guarantees of a release, and how each chooses a temperature.
+"""The four guarantees of a release, and the temperature that each takes for an ε.
 
-An outsider may know the temperature. A worst-case guarantee holds only if the temperature follows
-from public numbers; computed from the records' costs, it is one more output that depends on
-them.
+An outsider may know the temperature, so it follows from public numbers: computed from the records'
+costs, it would be one more output that depends on them.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NoReturn, Protocol
+from typing import ClassVar, Protocol
 
 from bdpvi._ground import validate
 from bdpvi._ground.outputs import several
 from bdpvi._ground.types import BudgetExceededError
-from bdpvi.bayesian.accounting.settings import Accounting
-from bdpvi.bayesian.accounting.table import TableCost
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.pricing import (
     bounded,
     of_any,
     require_worst_case,
-    table,
-    total,
     usual_kind,
     without_worst_case,
     worst_case,
@@ -33,7 +26,7 @@ from bdpvi.bayesian.pricing import (
 from bdpvi.models.family import weighing
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy.cost import Bound, Cost, Kind
-from bdpvi.privacy.entry import Charge, TemperatureOrigin
+from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.gaussian_dp import gaussian_distance
 from bdpvi.privacy.left import SPENT
 
@@ -44,7 +37,7 @@ WORST_CASE = Kind.WORST_CASE.value
 
 
 class Guarantee(Protocol):
-    """A guarantee: how it chooses its temperature, and which ε it limits."""
+    """A guarantee: the public temperature of its draws, and which ε it limits."""
 
     @property
     def name(self) -> str:
@@ -54,17 +47,8 @@ class Guarantee(Protocol):
     def shares(self) -> tuple[float, ...]:
         """The share of the population of which every group is covered; none for other kinds."""
 
-    def calibrated(
-        self,
-        fit: Fit,
-        draws: int,
-        *,
-        epsilon: float,
-        delta: float,
-        least: float,
-        accounting: Accounting | None,
-    ) -> Charge:
-        """Return ``draws`` more samples, at a temperature that keeps ε within ``epsilon``."""
+    def temperature(self, fit: Fit, draws: int, epsilon: float, delta: float) -> float:
+        """Return the temperature of draws for ε, from public numbers only."""
 
     def price(self, total: Cost) -> Bound:
         """Return the bound that a budget limits.
@@ -88,46 +72,47 @@ class WorstCaseDP:
     name: ClassVar[str] = WORST_CASE
     shares: ClassVar[tuple[float, ...]] = ()
 
-    def calibrated(
-        self,
-        fit: Fit,
-        draws: int,
-        *,
-        epsilon: float,
-        delta: float,
-        least: float,
-        accounting: Accounting | None,
-    ) -> Charge:
-        """Return the smallest temperature, within 0.1 %. ``accounting`` is not used.
+    def temperature(self, fit: Fit, draws: int, epsilon: float, delta: float) -> float:
+        """Return the smallest temperature that keeps ε within ``epsilon``, within 0.1 %.
 
         ε covers everything spent on the table, also by other fits.
+
+        Raises:
+            BudgetExceededError: if ``epsilon`` is spent.
+            ValueError: if no temperature reaches ``epsilon``; it says why. Or if the fit cannot
+                give the guarantee.
         """
         require_worst_case(fit)
         ledger, before = fit.ledger, worst_case(fit, delta)
 
-        def at(log_temperature: float) -> Charge:
-            return Charge(draws, math.exp(log_temperature), TemperatureOrigin.CONSTANTS, ledger.id)
+        def total_at(log_temperature: float) -> Bound | None:
+            return worst_case(fit, delta, Charge(draws, math.exp(log_temperature)))
 
         def suffices(log_temperature: float) -> bool:
-            found = worst_case(fit, delta, at(log_temperature))
+            found = total_at(log_temperature)
             return found is not None and found.epsilon <= epsilon
 
         if before is not None and _is_spent(before, epsilon, delta):
             raise BudgetExceededError(
                 f"epsilon={epsilon:g} is spent: {before} so far; {ledger.history()}"
             )
-        low, high = math.log(least), math.log(_HOTTEST)
+        low, high = math.log(_COLDEST), math.log(_HOTTEST)
         if suffices(low):
-            return at(low)
+            return _COLDEST
         if not suffices(high):
-            words, floor = None if before is None else str(before), "rounding uses up δ"
-            if found := of_any(fit) and worst_case(fit, delta, at(high)):
+            floor = "rounding uses up δ"
+            if found := of_any(fit) and total_at(high):
                 floor = f"with {several(draws, 'draw')} the covariances alone bring it to {found}"
-            _unreachable(fit, epsilon, words, floor)
+            if before is not None:
+                count = sum(one.count for one in ledger.entries())
+                floor = (
+                    f"{several(count, 'earlier release')} cost {before}; for this release, {floor}"
+                )
+            raise ValueError(f"epsilon={epsilon:g} cannot be reached: {floor}")
         while high - low > 1e-4:  # ε changes with the root of the temperature, or slower
             middle = (low + high) / 2
             low, high = (low, middle) if suffices(middle) else (middle, high)
-        return at(high)
+        return math.exp(high)
 
     def price(self, total: Cost) -> Bound:
         """Return the worst-case guarantee."""
@@ -140,8 +125,7 @@ class WorstCaseDP:
 class BayesianDP:
     """Bayesian DP: certified if the fit has a range for any conceivable record's cost.
 
-    Otherwise, or at a temperature computed from the records, its ε is that of an experiment and is
-    marked as not certified.
+    Otherwise its ε is that of an experiment and is marked as not certified.
 
     Args:
         rows: N as declared by the owner. The temperature of draws from
@@ -173,8 +157,8 @@ class BayesianDP:
         """The share that was asked for, if any."""
         return () if self.for_groups_of is None else (self.for_groups_of,)
 
-    def planned(self, fit: Fit, draws: int, epsilon: float, delta: float) -> float:
-        """Return the temperature of draws for ε, from public numbers only."""
+    def temperature(self, fit: Fit, draws: int, epsilon: float, delta: float) -> float:
+        """Return the temperature planned for a declared N, 1 without one."""
         own = fit.model
         model = own if isinstance(own, BayesianLogisticRegression) else weighing(own)
         if self.rows is None or model is None:
@@ -188,45 +172,6 @@ class BayesianDP:
             draws=draws,
         )
 
-    def calibrated(
-        self,
-        fit: Fit,
-        draws: int,
-        *,
-        epsilon: float,
-        delta: float,
-        least: float,
-        accounting: Accounting | None,
-    ) -> Charge:
-        """Return the smallest temperature of the grid; ε is up to 4.5 % below ``epsilon``.
-
-        For experiments: the temperature is computed from the records, and no δ covers it. With
-        ``only_reliable`` some temperature at which ε is within ``epsilon``, if one per octave is.
-        ε covers everything spent on the table. The ledger first records that the fit's temperatures
-        depend on the data.
-        """
-
-        if self.shares:  # refuses a share that the records do not support
-            hottest = Charge(draws, _HOTTEST, TemperatureOrigin.DATA)
-            table(fit, hottest, accounting).groups(delta, self.shares)
-
-        def suffices(spent: TableCost) -> bool:
-            if self.shares:
-                try:
-                    return spent.groups(delta, self.shares)[0].epsilon <= epsilon
-                except ValueError:  # δ covers no rounding at so low a temperature
-                    return False
-            return spent.get_delta(epsilon, near=delta) <= delta
-
-        # With only_reliable the highest temperature may be less reliable than a lower one.
-        every = (accounting or fit.accounting).only_reliable
-        found = _from_records(self.name, fit, draws, least, suffices, accounting, every)
-        if found is None:
-            known = total(fit, delta, None, accounting).bayesian if fit.ledger.entries() else None
-            before = None if known is None else str(known)
-            _unreachable(fit, epsilon, before, self._floor(fit, draws, delta, accounting))
-        return found
-
     def price(self, total: Cost) -> Bound:
         """Return the Bayesian or every-group guarantee."""
         if self.shares:
@@ -235,10 +180,6 @@ class BayesianDP:
             other = ". Ask for guarantee=WorstCaseDP(), which they have" * bool(total.worst_case)
             raise ValueError(f"guarantee={BAYESIAN}: these releases have none: {total}{other}")
         return total.bayesian
-
-    def _floor(self, fit: Fit, draws: int, delta: float, accounting: Accounting | None) -> str:
-        hottest = total(fit, delta, Charge(draws, _HOTTEST, TemperatureOrigin.DATA), accounting)
-        return _covariances(draws, hottest.bayesian)
 
 
 @dataclass(frozen=True)
@@ -253,75 +194,15 @@ class TypicalRecord:
     name: ClassVar[str] = TYPICAL
     shares: ClassVar[tuple[float, ...]] = ()
 
-    def calibrated(
-        self,
-        fit: Fit,
-        draws: int,
-        *,
-        epsilon: float,
-        delta: float,
-        least: float,
-        accounting: Accounting | None,
-    ) -> Charge:
-        """Return the smallest temperature of the grid that keeps ε within ``epsilon``.
-
-        It is computed from the records, and no δ covers it; the ledger records this first.
-        """
-        floor = table(fit, Charge(draws, _HOTTEST, TemperatureOrigin.DATA), accounting).typical(
-            delta
-        )
-
-        def suffices(spent: TableCost) -> bool:
-            try:
-                return spent.typical(delta).epsilon <= epsilon
-            except ValueError:  # no ε is large enough at so low a temperature
-                return False
-
-        found = _from_records(self.name, fit, draws, least, suffices, accounting)
-        if found is None:
-            before = str(table(fit).typical(delta)) if fit.ledger.entries() else None
-            _unreachable(fit, epsilon, before, _covariances(draws, floor))
-        return found
+    def temperature(self, fit: Fit, draws: int, epsilon: float, delta: float) -> float:
+        """Return 1: draws are from the guide itself."""
+        return 1.0
 
     def price(self, total: Cost) -> Bound:
         """Return the typical-record bound."""
         if total.typical is None:
             raise ValueError(f"guarantee={TYPICAL}: these releases have none: {total}")
         return total.typical
-
-
-def _from_records(
-    name: str,
-    fit: Fit,
-    draws: int,
-    least: float,
-    suffices: Callable[[TableCost], bool],
-    accounting: Accounting | None,
-    every: bool = False,
-) -> Charge | None:
-    """Return draws at the smallest temperature of the grid that suffices, if any does.
-
-    Args:
-        name: name of the guarantee.
-        fit, draws, least, accounting: as for :meth:`Guarantee.calibrated`.
-        suffices: whether a cost is small enough.
-        every: whether to try one per octave, not only the highest.
-    """
-    check_unit(fit, name)
-    fit.ledger.mark(fit.kept.name)
-
-    def at(place: int) -> Charge:
-        return Charge(draws, on_grid(place), TemperatureOrigin.DATA, fit.ledger.id)
-
-    def enough(place: int) -> bool:
-        return suffices(table(fit, at(place), accounting))
-
-    low, high = math.ceil(OCTAVE * math.log2(least)) - 1, math.ceil(OCTAVE * _HOTTEST_OCTAVE)
-    places = [high, *range(low + 1, high, OCTAVE)] if every else [high]
-    high = next((place for place in places if enough(place)), low)
-    if high == low:
-        return None
-    return at(low + 1 + bisect_left(range(low + 1, high), True, key=enough))
 
 
 def check_unit(fit: Fit, name: str) -> None:
@@ -333,28 +214,8 @@ def check_unit(fit: Fit, name: str) -> None:
         )
 
 
-def _covariances(draws: int, hottest: Bound | None) -> str:
-    """Return the part of the cost that a temperature cannot lower, in words."""
-    return (
-        f"with {several(draws, 'draw')} the covariances alone cost {hottest}. Fewer draws, a "
-        "lower clip or a stronger prior lower this floor"
-    )
-
-
-OCTAVE = 8
-"""Temperatures per factor of 2 of the public grid."""
-_HOTTEST_OCTAVE = 40
-_HOTTEST = 2.0**_HOTTEST_OCTAVE
-"""A temperature at which the means reveal nothing."""
-
-
-def on_grid(place: int) -> float:
-    """Return a temperature of the public grid.
-
-    >>> on_grid(0), on_grid(8)
-    (1.0, 2.0)
-    """
-    return float(2.0 ** (place / OCTAVE))
+_COLDEST, _HOTTEST = 1e-9, 2.0**40
+"""Below, no temperature is of use; at the other, the means reveal nothing."""
 
 
 def usual(fit: Fit) -> Guarantee:
@@ -384,10 +245,3 @@ def _is_spent(before: Bound, epsilon: float, delta: float) -> bool:
     if before.distance is None:
         return before.epsilon >= (1 - SPENT / 2) * epsilon
     return before.distance**2 > (1 - SPENT) * gaussian_distance(epsilon, delta) ** 2
-
-
-def _unreachable(fit: Fit, epsilon: float, before: str | None, floor: str) -> NoReturn:
-    count = sum(one.count for one in fit.ledger.entries())
-    if before:
-        floor = f"{several(count, 'earlier release')} cost {before}; for this release, {floor}"
-    raise ValueError(f"epsilon={epsilon:g} cannot be reached: {floor}")

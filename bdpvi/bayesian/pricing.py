@@ -98,7 +98,7 @@ def keep_again(fit: Fit) -> None:
 
 def priced(fit: Fit, charge: Charge) -> tuple[Event, ...] | None:
     """Return the worst-case events of draws, from public numbers only; None without any."""
-    if charge.from_data or not bounded(fit):
+    if not bounded(fit):
         return None
     if influence := of_any(fit):
         k, tau = charge.draws, charge.temperature
@@ -187,8 +187,6 @@ def without_worst_case(fit: Fit) -> str:
         return (
             "the influence of a record is not bounded: this needs a clip or weights, and Optimum()"
         )
-    if any(charge.from_data for charge in fit.ledger.charges()):
-        return "an earlier release had a temperature that was found from the data"
     if fit.ledger.book().events is None:
         return "an earlier release from this table has none"
     return ""

@@ -12,8 +12,7 @@ from bdpvi._ground.host import on_host
 from bdpvi.bayesian import guarantees
 from bdpvi.bayesian.accounting.every_group import shares_of
 from bdpvi.bayesian.accounting.settings import Accounting
-from bdpvi.bayesian.asked import SOLVED, Asked, check_solved
-from bdpvi.bayesian.drawing import DrawSamples, cost_with, drawn, unpack
+from bdpvi.bayesian.drawing import Asked, DrawSamples, cost_with, drawn, unpack
 from bdpvi.bayesian.fit import Fit
 from bdpvi.bayesian.guarantees import Guarantee
 from bdpvi.bayesian.pricing import priced
@@ -27,6 +26,10 @@ from bdpvi.releases.refitted import Refitted
 from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Transaction
 
+SOLVED = (
+    "Every release is solved again for its ε, and has no temperature: bdpvi.release(fit, "
+    "epsilon=…). bdpvi.recommended(ε, guide=MeanField) takes a guide, which has one"
+)
 _NO_GROUPS = (
     "releases that are solved again for every ε have a worst case, which holds for every group; "
     "draws from guides.Laplace have a bound for groups"
@@ -35,7 +38,7 @@ _NO_GROUPS = (
 
 def release(
     fit: Fit | Refitted,
-    draws: int | Charge | None = None,
+    draws: int | None = None,
     *,
     temperature: float | None = None,
     epsilon: float | None = None,
@@ -51,15 +54,14 @@ def release(
 
     Args:
         fit: the fit to draw from.
-        draws: number of samples k, by default 1 or the route's; or the result of
-            :func:`calibrate`, which includes the temperature.
-        temperature: τ; higher costs less and predicts worse. A number counts as public: do not
-            choose it by looking at the records' costs. After a temperature was computed from the
-            data, every number counts as computed from them. S is the guide's covariance, or its
-            replacement by a ridge or a noise scale. 1 if neither this nor ``epsilon`` is given.
+        draws: number of samples k, by default 1 or the route's.
+        temperature: τ; higher costs less and predicts worse. It is public: do not choose it by
+            looking at the records' costs. S is the guide's covariance, or its replacement by a
+            ridge or a noise scale. 1 if neither this nor ``epsilon`` is given.
         epsilon: the target ε: a limit on everything spent on the table, this release included.
-            :func:`calibrate` finds the temperature; for a Bayesian guarantee it is 1 or planned
-            from a declared N. A given temperature is kept. A release beyond ε is refused, and so is
+            For a worst case the temperature follows from it: the smallest that keeps ε within it,
+            from public numbers. For a Bayesian guarantee it is 1 or planned from a declared N, for
+            typical records 1. A given temperature is kept. A release beyond ε is refused, and so is
             a Bayesian one that is not certified.
         guarantee: by default the first of these that the fit can give:
             :class:`~bdpvi.bayesian.guarantees.WorstCaseDP` at the optimum of a model with bounded
@@ -67,8 +69,8 @@ def release(
             the cost of any conceivable record has a range, as with :class:`bdpvi.guides.Laplace`;
             :class:`~bdpvi.bayesian.guarantees.TypicalRecord` for any other model and guide. After
             a release without a worst case it must be given. Draws from ``guides.Laplace`` also have
-            a worst case, unless the records decide whether there is a release: by its temperature,
-            or by a Bayesian ε that is checked against ``epsilon`` or a budget.
+            a worst case, unless the records decide whether there is a release, by a Bayesian ε that
+            is checked against ``epsilon`` or a budget.
         delta: δ of the reported cost.
         accounting: how a Bayesian ε is computed; by default as in the fit.
         generator: for repeatable experiments. Whoever guesses its seed knows the noise, so the
@@ -110,7 +112,6 @@ def carried_out(fit: Fit | Refitted, asked: Asked) -> Release:
     if not isinstance(fit, Fit):
         check_solved(asked)
         assert asked.epsilon is not None
-        assert not isinstance(asked.draws, Charge)
         with log.step("release"):
             return fit.release(
                 asked.draws,
@@ -130,6 +131,18 @@ def carried_out(fit: Fit | Refitted, asked: Asked) -> Release:
         released = drawn(draws, plan, key)
         receipts.keep(fit.kept.folder, fit.ledger, entry, plan.settings[1])
     return released
+
+
+def check_solved(asked: Asked) -> None:
+    """Refuse arguments that a solved release does not have."""
+    if asked.temperature is not None or asked.epsilon is None:
+        given = f"temperature={asked.temperature!r}"
+        raise ValueError(f"{'epsilon=None' if asked.epsilon is None else given}: {SOLVED}")
+    if asked.guarantee is not None and asked.guarantee.name != guarantees.WORST_CASE:
+        raise ValueError(
+            f"guarantee={asked.guarantee.name}: the noise of this release covers every conceivable "
+            "record; bdpvi.recommended(ε, guide=MeanField) can have a Bayesian guarantee"
+        )
 
 
 def work_of(fit: Fit | Refitted, secret: Key, facts: str | None = None) -> Transaction:
@@ -185,9 +198,8 @@ def cost(
             raise ValueError(f"planned={planned}: {SOLVED}")
         with log.step("accounting"):
             return fit.of_records(delta)
-    given = None if planned is None else fit.ledger.as_it_is(planned)
-    found = cost_with(fit, delta, given, accounting, shares=shares)
-    whole = fit.ledger.altogether(delta, () if given is None else priced(fit, given))
+    found = cost_with(fit, delta, planned, accounting, shares=shares)
+    whole = fit.ledger.altogether(delta, () if planned is None else priced(fit, planned))
     if shares or whole is None or found.worst_case is None or not fit.ledger.others:
         return found
     worst = whole.assuming(*found.worst_case.assumptions)

@@ -84,11 +84,11 @@ def _repaired(place: Path, kept: Ledger, charge: list[str] | tuple[()]) -> int:
 
 
 def _charge(text: str, of: str) -> Entry:
-    from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
+    from bdpvi.privacy.entry import Charge, Entry
 
     try:
         draws, temperature = text.split(",")
-        made = Charge(int(draws), float(temperature), TemperatureOrigin.DATA)
+        made = Charge(int(draws), float(temperature))
         return Entry(kind="draws", of=of, charge=made, events=None)
     except ValueError as error:
         raise ValueError(f"charge must be like 10,5.0, got {text!r}: {error}") from error
@@ -122,10 +122,6 @@ def _print(
     if added is not None:
         outputs.show(f"{several(added, 'charge')} added" if added else "Nothing to repair")
     outputs.show(*made.text())
-    if book.marks:
-        outputs.show(
-            "Temperatures were chosen from the data: every temperature is treated as chosen from it"
-        )
     outputs.show(
         f"{several(len(book.charges), 'charge')}; budget: {made.limit}; in {kept.path}",
         *([] if html is None else [f"Wrote {html}, for the owner of the table"]),

@@ -207,13 +207,6 @@ class SplitTable:
     test_fraction: Annotated[
         float, typer.Option(help="Fraction of a file's rows held out of training.")
     ] = 0.2
-    key: Annotated[
-        str,
-        typer.Option(
-            help="Column that identifies persons: all rows of a person are in the training part, "
-            "or none. It is not a feature. The guarantee is still for one row."
-        ),
-    ] = ""
 
     @cached_property
     def declared(self) -> TableFile:

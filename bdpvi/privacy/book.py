@@ -1,4 +1,4 @@
-"""The content of a ledger: charges, marks, and the unit they belong to."""
+"""The content of a ledger: charges, and the unit they belong to."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class Book:
         counts: number of charges of each fit, network or federation.
         events: all events of the worst case, with counts; None if the worst case is unbounded.
         opened: works whose reservation is open.
-        marks: ids of the fits that had a temperature computed from the data.
         fits: digests of the fits that were saved.
         refused: when a target was refused by looking at the records; no charge covers such a look.
         file: the lines; its ``rest`` holds what they do not prove.
@@ -55,7 +54,6 @@ class Book:
     counts: Mapping[str, int] = field(default_factory=dict)
     events: Counter[Event] | None = field(default_factory=Counter)
     opened: frozenset[str] = frozenset()
-    marks: frozenset[str] = frozenset()
     fits: frozenset[str] = frozenset()
     refused: tuple[str, ...] = ()
     file: Chain = field(default_factory=Chain)
@@ -106,14 +104,13 @@ class Book:
             yield from self.file.said[1:]
             return
         yield from ({"charge": one.to_dict()} for one in self.entries)
-        yield from ({"mark": one} for one in sorted(self.marks))
         yield from ({"fit": one} for one in sorted(self.fits))
         yield from ({"refused": one} for one in self.refused)
 
     def with_lines(self, file: Chain, *lines: tuple[str, Entry | str]) -> Book:
         """Return the book with more lines, from :func:`read_line`; ``file`` then has them all."""
         added: list[Entry] = []
-        found: dict[str, list[str]] = {"mark": [], "fit": [], "refused": []}
+        found: dict[str, list[str]] = {"fit": [], "refused": []}
         for kind, one in lines:
             if isinstance(one, Entry):
                 added.append(one)
@@ -139,7 +136,6 @@ class Book:
             counts=counts,
             events=events,
             opened=opened,
-            marks=self.marks.union(found["mark"]),
             fits=self.fits.union(found["fit"]),
             refused=(*self.refused, *found["refused"]),
             file=file,
@@ -160,6 +156,8 @@ def read_line(content: Mapping[str, Any]) -> tuple[str, Entry | str]:
         return kind, Entry.from_dict(said)
     if kind not in ("mark", "fit", "refused") or not isinstance(said, str):
         raise ValueError(f"a ledger has no line {kind!r:.80}")
+    if kind == "mark":  # of an earlier version: a temperature of this fit was found from the data
+        return "charge", Entry(kind="draws", of=said, events=None)
     return kind, said
 
 

@@ -118,18 +118,6 @@ class Influence:
         case = _Case.of(self, direction.endswith(WITHOUT), draws, weight)
         return min(closed, (1 + SLACK) * _largest(case, epsilon), 1.0)
 
-    def epsilon(
-        self, delta: float, direction: str = "", draws: int = 1, weight: float | None = None
-    ) -> float:
-        """Return a bound on the ε of every conceivable record at ``delta``, by the closed form.
-
-        Args:
-            delta: δ in (0, 1).
-            direction, draws, weight: as for :meth:`delta`.
-        """
-        moments = self.log_moment(_ORDERS, direction, draws, weight)
-        return float(conversions.epsilon(moments, _ORDERS, delta).min())
-
     def _closed(self, epsilon: float, direction: str, draws: int, weight: float) -> float:
         moments = self.log_moment(_ORDERS, direction, draws, weight)
         return float(conversions.delta(moments, _ORDERS, epsilon).min())

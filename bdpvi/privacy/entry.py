@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from enum import Enum
 from typing import Any
 
 from bdpvi._ground import validate
@@ -15,6 +14,7 @@ from bdpvi._ground.outputs import several
 from bdpvi.privacy.event import Event, read_event
 
 RESERVED, ENDED = "reserved", "ended"
+_ORIGINS = ("owner", "constants", "data")
 KINDS = ("draws", "constants", "release", "steps", "rounds", RESERVED, ENDED)
 _TEXT = {"purpose": re.compile("[a-z0-9 ]{0,80}"), "seal": re.compile("[0-9a-f]{0,64}")}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -67,51 +67,20 @@ class Note:
         return {name: text for name, text in asdict(self).items() if text}
 
 
-class TemperatureOrigin(str, Enum):
-    """Where a temperature comes from.
-
-    Attributes:
-        OWNER: chosen without looking at the data.
-        CONSTANTS: computed from public numbers.
-        DATA: computed from the records; a release at it has no worst-case guarantee.
-    """
-
-    OWNER = "owner"
-    CONSTANTS = "constants"
-    DATA = "data"
-
-
 @dataclass(frozen=True)
 class Charge:
-    """``draws`` samples at ``temperature``, as :func:`bdpvi.bayesian.calibrate` returns them.
+    """``draws`` samples at ``temperature``, a public number τ.
 
-    It is not a number and has no arithmetic, so that the origin of the temperature stays with it.
-
-    Attributes:
-        draws: number of samples.
-        temperature: τ of the draws.
-        origin: where τ comes from.
-        ledger: id of the ledger that τ was computed for; "" for any.
-
-    >>> Charge(10, 5.0).origin.value
-    'owner'
+    >>> Charge(10, 5)
+    Charge(draws=10, temperature=5.0)
     """
 
     draws: int
     temperature: float
-    origin: TemperatureOrigin = TemperatureOrigin.OWNER
-    ledger: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "draws", validate.positive_int("draws", self.draws))
         object.__setattr__(self, "temperature", validate.positive("temperature", self.temperature))
-        validate.choice("origin", self.origin, [one.value for one in TemperatureOrigin])
-        object.__setattr__(self, "origin", TemperatureOrigin(self.origin))
-
-    @property
-    def from_data(self) -> bool:
-        """Whether the temperature was computed from the records."""
-        return self.origin is TemperatureOrigin.DATA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,11 +127,8 @@ class Entry:
         """One of its ``count`` repetitions, in words."""
         if self.charge is None:
             return self.kind
-        found = ", found from the data" if self.charge.from_data else ""
-        return (
-            f"{several(self.charge.draws, 'draw')} at temperature "
-            f"{self.charge.temperature:.4g}{found}"
-        )
+        tau = f"{self.charge.temperature:.4g}"
+        return f"{several(self.charge.draws, 'draw')} at temperature {tau}"
 
     def __str__(self) -> str:
         return self.once + (f" × {self.count}" if self.count > 1 else "")
@@ -173,7 +139,6 @@ class Entry:
         if self.charge is not None:
             content["draws"] = self.charge.draws
             content["temperature"] = self.charge.temperature
-            content["origin"] = self.charge.origin.value
         content["events"] = self.events and [one.to_dict() for one in self.events]
         content |= {"count": self.count, "purpose": self.purpose, "seal": self.seal}
         return content | ({"note": self.note.to_dict()} if self.note else {})
@@ -182,13 +147,19 @@ class Entry:
     def from_dict(cls, content: Mapping[str, Any]) -> Entry:
         """Read what :meth:`to_dict` returned.
 
+        Earlier versions wrote where a temperature came from. Draws at one that was computed from
+        the records are a release without any guarantee.
+
         Raises:
             ValueError, KeyError, TypeError: if it is anything else.
         """
         rest = dict(content)
         charge = None
         if "draws" in rest:
-            charge = Charge(*(rest.pop(name) for name in ("draws", "temperature", "origin")))
+            charge = Charge(rest.pop("draws"), rest.pop("temperature"))
+            origin = validate.choice("origin", rest.pop("origin", "owner"), _ORIGINS)
+            if origin == "data":
+                charge = rest["events"] = None
         events, note = rest.pop("events"), rest.pop("note", None)
         return cls(
             charge=charge,

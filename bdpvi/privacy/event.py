@@ -58,7 +58,6 @@ class Event:
         group_only: whether several rows of a unit have only the price of group privacy, for all
             events together (:func:`bdpvi.privacy.groups.row_by_row`).
         what: why it has no price for several rows, in words.
-        from_data: whether a number that should be public was computed from the records.
         losses: how records' own losses are known: "pairs" of Gaussians, "counts" of steps at
             levels; "" for log-moments alone.
     """
@@ -69,7 +68,6 @@ class Event:
     rounding: float = 0.0
     group_only: ClassVar[bool] = False
     what: ClassVar[str] = "a charge has no known cost"
-    from_data: bool = False
     losses: ClassVar[str] = ""
 
     @property

@@ -2,7 +2,7 @@
 
 A table has one ledger. Fits, releases, private preprocessing, networks, federations and streams
 write to it before they draw. A ledger's file is a chain of JSON lines
-(:mod:`bdpvi._ground.chain`): a header, charges, and marks.
+(:mod:`bdpvi._ground.chain`): a header, and charges.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bdpvi._ground.types import Budget, BudgetExceededError
 from bdpvi.privacy.assumptions import Assumption
 from bdpvi.privacy.book import ROW, checked, follow, tally
 from bdpvi.privacy.cost import Bound
-from bdpvi.privacy.entry import RESERVED, Charge, Entry, Note, TemperatureOrigin
+from bdpvi.privacy.entry import RESERVED, Charge, Entry, Note
 from bdpvi.privacy.event import Event, for_unit, neighbours_of
 from bdpvi.privacy.left import together
 from bdpvi.privacy.stored import StoredBook
@@ -32,7 +32,7 @@ from bdpvi.privacy.stored import StoredBook
 if TYPE_CHECKING:
     pass
 
-__all__ = ["Charge", "Entry", "Ledger", "TemperatureOrigin"]
+__all__ = ["Charge", "Entry", "Ledger"]
 
 _SHOWN = 5
 """The most charges that an error names."""
@@ -167,12 +167,6 @@ class Ledger(StoredBook):
             del self.before_charge[0]
         self._write({"charge": replace(entry, note=entry.note or Note.now()).to_dict()})
 
-    def mark(self, of: str) -> None:
-        """Record, once, that a temperature of this fit was computed from the data."""
-        with self.locked():
-            if of not in self.book().marks:
-                self._write({"mark": of})
-
     def bind(self, digest: str) -> None:
         """Record, once, that a fit was saved, by its digest."""
         with self.locked():
@@ -182,25 +176,6 @@ class Ledger(StoredBook):
     def holds(self, digest: str) -> bool:
         """Return whether the fit with this digest was saved with this ledger."""
         return digest in self.book().fits
-
-    def as_it_is(self, charge: Charge) -> Charge:
-        """Return the charge with its origin: after a mark any temperature may come from the data.
-
-        So it may after a mark of another ledger of the same rows in this process.
-
-        Raises:
-            ValueError: if its temperature was computed for another ledger.
-        """
-        book = self.book()
-        if charge.ledger not in ("", book.id):
-            raise ValueError(
-                f"charge was found for another table's ledger ({charge.ledger[:8]}…), not for this "
-                f"one ({book.id[:8]}…): calibrate for this fit"
-            )
-        marked = book.marks or (self.process is not None and self.process.marked)
-        if charge.origin is TemperatureOrigin.OWNER and marked:
-            return replace(charge, origin=TemperatureOrigin.DATA)
-        return charge
 
     def settle(
         self,
@@ -251,8 +226,7 @@ class Ledger(StoredBook):
     ) -> Bound | None:
         """Return the worst case of all charges together with ``planned``.
 
-        None if there is no guarantee: nothing bounds a record in one of the releases, or a
-        temperature was computed from the data.
+        None if there is no guarantee: nothing bounds a record in one of the releases.
 
         Args:
             delta: δ of the total.

@@ -36,11 +36,6 @@ class SameRows:
         """The number of targets that were refused by looking at the records."""
         return sum(len(one.refused) for one in self.books.values())
 
-    @property
-    def marked(self) -> bool:
-        """Whether a temperature was computed from the records, for any of these ledgers."""
-        return any(one.marks for one in self.books.values())
-
     def with_others(self, own: Book) -> Book:
         """Return a ledger's content with that of the others, for the widest unit of all."""
         books = [own, *(one for name, one in self.books.items() if name != own.id)]

@@ -160,7 +160,7 @@ class NoisyScores:
         middle = getattr(known, "middle", 0.0)  # targets are clamped around it
         records = data.parts.map(_design, known, used, middle)
         prior = NormalPrior(mean[used], precision)
-        found = noisy_scores.measured(plan, records, prior, key, _levels(data, used))
+        found = noisy_scores.measure(plan, records, prior, key, _levels(data, used))
         posterior = found.of_features()
         posterior.mean[-1] += middle
         made = _estimate(posterior, used, found.joined, known.prior_scale)

@@ -19,7 +19,7 @@ import torch
 from scipy.special import ndtr
 from torch import Tensor
 
-from bdpvi.datasets.records import Held, Records
+from bdpvi.datasets.records import Records
 from bdpvi.models.scores import ROBUST, ScoreParts
 from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import sum_rounding
@@ -158,10 +158,9 @@ class Measured:
 
 def measure(
     plan: ScorePlan,
-    x: Tensor,
-    y: Tensor,
+    records: Records[tuple[Tensor, Tensor]],
     prior: NormalPrior,
-    key: Key | None = None,
+    key: Key,
     levels: Tensor | None = None,
 ) -> Measured:
     """Release the rounds and return the posterior that follows from them.
@@ -173,35 +172,25 @@ def measure(
 
     Args:
         plan: the settings.
-        x: design, float64, (N, k), the last column ones.
-        y: targets, (N,).
+        records: in memory or in blocks; each part is a design, float64, (N, k), the last column
+            ones, and targets, (N,).
         prior: of the k coefficients.
-        key: secret; a fresh one by default.
+        key: secret.
         levels: for each level of a category the number of the first of these columns; for a column
             that says that a number is blank, that of the number; −2 for others that may be left
             out and then count as 0; −1 for all others, (k,). By default none is left out.
 
+    >>> from bdpvi.datasets.records import Held
     >>> from bdpvi.models.logistic import LogisticScores
     >>> x = torch.ones(5000, 2, dtype=torch.float64)
     >>> x[:, 0] = torch.linspace(-2, 2, 5000)
     >>> prior = NormalPrior(torch.zeros(2).double(), torch.eye(2).double() / 25)
     >>> plan = ScorePlan.of(LogisticScores(), 2, distance=0.3)
     >>> y = (torch.arange(5000) * 0.618 % 1 < torch.sigmoid(x[:, 0])).double()
-    >>> found = measure(plan, x, y, prior, Key.of_seed(0)).of_features()
+    >>> found = measure(plan, Held((x, y)), prior, Key.of_seed(0)).of_features()
     >>> bool((found.mean - torch.tensor([1.0, 0.0])).abs().max() < 0.2), found.passes
     (True, True)
     """
-    return measured(plan, Held((x, y)), prior, key or Key.fresh(), levels)
-
-
-def measured(
-    plan: ScorePlan,
-    records: Records[tuple[Tensor, Tensor]],
-    prior: NormalPrior,
-    key: Key,
-    levels: Tensor | None = None,
-) -> Measured:
-    """Do :func:`measure` for records in memory or in blocks, each part x and y."""
     family, multipliers, radius = plan.family, plan.multipliers(), plan.length
     zero = torch.zeros(plan.columns, dtype=torch.float64)
     first, lengths = released(
@@ -266,7 +255,9 @@ def path_events(plan: ScorePlan, measured: Measured, ids: Tensor) -> list[Sample
     >>> x = torch.linspace(-2, 2, 3000, dtype=torch.float64)[:, None] ** torch.tensor([1.0, 0.0])
     >>> prior = NormalPrior(torch.zeros(2).double(), torch.eye(2).double())
     >>> plan = ScorePlan.of(LogisticScores(), 2, distance=0.268)  # ε = 1
-    >>> found = measure(plan, x, (x[:, 0] > 0).double(), prior, Key.of_seed(0))
+    >>> from bdpvi.datasets.records import Held
+    >>> records = Held((x, (x[:, 0] > 0).double()))
+    >>> found = measure(plan, records, prior, Key.of_seed(0))
     >>> cost = cost_of(path_events(plan, found, torch.arange(3000)), delta=1e-5)
     >>> round(cost.worst_case.epsilon, 2), cost.path.epsilon < 0.9, cost.bayesian
     (1.0, True, None)

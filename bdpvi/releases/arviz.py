@@ -13,10 +13,10 @@ from bdpvi._ground import validate
 from bdpvi.datasets.named import features_of
 from bdpvi.models.contract import Model, given
 from bdpvi.models.predictions import check_exposures, within_bounds
-from bdpvi.releases.summarised import Draws
+from bdpvi.releases.content import Published
 
 
-def to_inference_data(release: Draws, x: Any = None) -> Any:
+def to_inference_data(release: Published, x: Any = None) -> Any:
     """Return the release's samples and receipt; see :meth:`Release.to_inference_data`."""
     groups = {"posterior": release.latents}
     if x is not None:
@@ -46,7 +46,7 @@ def to_inference_data(release: Draws, x: Any = None) -> Any:
     return xarray.DataTree.from_dict(made)
 
 
-def _called(release: Draws, x: Any) -> tuple[Model, Tensor]:
+def _called(release: Published, x: Any) -> tuple[Model, Tensor]:
     """Return a model of features, and these, (N, d)."""
     if release.guide is not None and (arguments := release.guide.arguments):
         found = features_of(arguments, x, release.samples)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
 
 from bdpvi._ground import schema
+from bdpvi.models.contract import Model
 from bdpvi.models.kinds import Known
 from bdpvi.releases.estimate import Estimate, Gaussian
 from bdpvi.releases.receipt import Receipt
+
+if TYPE_CHECKING:
+    from bdpvi.datasets.encoding import Encoding
 
 RELEASE_FORMAT = 5
 
@@ -49,6 +55,33 @@ class Shared:
         if isinstance(guide := given["guide"], Mapping):
             given["guide"] = {"arguments": [], **guide}  # earlier versions took a single x
         return schema.from_json(cls, given)
+
+
+@dataclass(frozen=True, eq=False)
+class Published:
+    """What a release consists of; :class:`bdpvi.Release` has the meaning of each."""
+
+    samples: Tensor
+    latents: Mapping[str, Tensor]
+    receipt: Receipt
+    model: Model
+    feature_names: tuple[str, ...]
+    preprocessing: Mapping[str, object]
+    estimate: Estimate | None = None
+    guide: Gaussian | None = None
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """How raw columns become features; None if the training data had features already.
+
+        Raises:
+            ValueError: if it was read from a file that was changed.
+        """
+        from bdpvi.datasets.encoding import Encoding
+
+        written = self.preprocessing.get("encoding")
+        return None if written is None else Encoding.from_dict(written)  # type: ignore[arg-type]
 
 
 ORIGINS = {

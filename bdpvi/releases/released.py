@@ -17,8 +17,7 @@ from bdpvi.datasets.named import features_of
 from bdpvi.models.contract import Model, given
 from bdpvi.models.predictions import class_probabilities, predictive_means
 from bdpvi.privacy.cost import Cost
-from bdpvi.releases.estimate import Estimate, Gaussian
-from bdpvi.releases.receipt import Receipt
+from bdpvi.releases.content import Published
 from bdpvi.releases.summarised import summarised
 from bdpvi.releases.summary import Summary
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Release:
+class Release(Published):
     """Posterior samples and their guarantee. All except ``cost`` may be shared.
 
     To share it, write it with :func:`bdpvi.save_release`; that file, a pickle and
@@ -47,15 +46,6 @@ class Release:
         secret: see :attr:`cost`.
     """
 
-    samples: Tensor
-    latents: Mapping[str, Tensor]
-    receipt: Receipt
-    model: Model
-    feature_names: tuple[str, ...]
-    preprocessing: Mapping[str, object]
-    estimate: Estimate | None = None
-    guide: Gaussian | None = None
-    parameters: Mapping[str, Tensor] = field(default_factory=dict)
     secret: Cost | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,18 +67,6 @@ class Release:
                 "cost is secret and not stored in a release file; see the folder of the fit"
             )
         return self.secret
-
-    @property
-    def encoding(self) -> Encoding | None:
-        """How raw columns become features; None if the training data had features already.
-
-        Raises:
-            ValueError: if it was read from a file that was changed.
-        """
-        from bdpvi.datasets.encoding import Encoding
-
-        written = self.preprocessing.get("encoding")
-        return None if written is None else Encoding.from_dict(written)  # type: ignore[arg-type]
 
     @on_host
     def summary(

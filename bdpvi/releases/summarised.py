@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.datasets.columns import told_apart
-from bdpvi.models.contract import Model
-from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate, Gaussian
-from bdpvi.releases.receipt import Receipt
+from bdpvi.releases.content import Published
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate
 from bdpvi.releases.references import Compared, compared, contrasts
 from bdpvi.releases.summary import Coefficient, Summary
 
 if TYPE_CHECKING:
-    from bdpvi.datasets.encoding import Encoding
+    pass
 
 FEWEST = 20
 """The fewest draws whose quantiles are shown."""
@@ -74,48 +73,8 @@ _UNTRIED = (
 _CLASSES = ". Classes are compared with the first"
 
 
-class Draws(Protocol):
-    """The attributes of :class:`bdpvi.Release` that a summary reads."""
-
-    @property
-    def samples(self) -> Tensor:
-        """Draws, (k, d)."""
-
-    @property
-    def latents(self) -> Mapping[str, Tensor]:
-        """The draws as the model's latent variables."""
-
-    @property
-    def receipt(self) -> Receipt:
-        """The guarantee."""
-
-    @property
-    def model(self) -> Model:
-        """The model for predictions."""
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """The columns, in order."""
-
-    @property
-    def preprocessing(self) -> Mapping[str, Any]:
-        """The preprocessing of the features."""
-
-    @property
-    def estimate(self) -> Estimate | None:
-        """The posterior, if it is public."""
-
-    @property
-    def guide(self) -> Gaussian | None:
-        """The trained guide, if it is public."""
-
-    @property
-    def encoding(self) -> Encoding | None:
-        """The encoding of raw columns, if there is one."""
-
-
 def summarised(
-    release: Draws, level: float, odds: bool, reference: Mapping[str, str] | None = None
+    release: Published, level: float, odds: bool, reference: Mapping[str, str] | None = None
 ) -> Summary:
     """Return the summary; see :meth:`bdpvi.Release.summary`."""
     validate.probability("level", level)
@@ -166,7 +125,7 @@ def _quantile(level: float) -> float:
 
 
 def _of_estimate(
-    release: Draws,
+    release: Published,
     level: float,
     names: Sequence[str],
     scales: Sequence[float],
@@ -227,7 +186,7 @@ def _notes(known: Estimate, turn: Tensor) -> list[str]:
 
 
 def _of_draws(
-    release: Draws,
+    release: Published,
     level: float,
     names: Sequence[str],
     scales: Sequence[float],
@@ -259,7 +218,7 @@ def _of_draws(
 
 
 def _contrasts(
-    release: Draws, weights: Tensor, measured: Tensor, chosen: Sequence[Compared]
+    release: Published, weights: Tensor, measured: Tensor, chosen: Sequence[Compared]
 ) -> Tensor:
     """Return the displayed contrasts of p weights: their linear combinations, (rows, p).
 
@@ -293,7 +252,7 @@ def _contrasts(
     return torch.kron(of_features, of_classes)
 
 
-def _groups(release: Draws) -> tuple[tuple[int, ...], ...]:
+def _groups(release: Published) -> tuple[tuple[int, ...], ...]:
     """Return the column numbers of each category's levels, by the model or else the encoding."""
     encoding = release.encoding
     same = encoding is not None and encoding.feature_names == release.feature_names
@@ -301,17 +260,17 @@ def _groups(release: Draws) -> tuple[tuple[int, ...], ...]:
     return tuple(getattr(release.model, "levels", ())) or of_table
 
 
-def _minima(release: Draws) -> bool:
+def _minima(release: Published) -> bool:
     """Return whether the draws are perturbed minima."""
     return release.guide is None and release.receipt.temperature is None
 
 
-def _has_intercept(release: Draws) -> bool:
+def _has_intercept(release: Published) -> bool:
     """Return whether the last weight is an intercept."""
     return bool(getattr(release.model, "intercept", False))
 
 
-def _measured(release: Draws) -> list[bool]:
+def _measured(release: Published) -> list[bool]:
     """Return whether each coefficient is not dominated by privacy noise, if a guide knows."""
     guide = release.guide
     if guide is None:
@@ -327,12 +286,12 @@ def _measured(release: Draws) -> list[bool]:
     return list(torch.cat(list(each)).tolist())
 
 
-def _of_features(release: Draws) -> bool:
+def _of_features(release: Published) -> bool:
     """Whether the weights ``w`` belong to the features, in order."""
     return hasattr(release.model, "design") and not set(release.latents) - {"w", *_BESIDE}
 
 
-def _weights(release: Draws) -> Tensor:
+def _weights(release: Published) -> Tensor:
     """Return draws of the features' coefficients, or of all latent variables, (k, d).
 
     The last weight times its column is the intercept.
@@ -351,7 +310,7 @@ def _weights(release: Draws) -> Tensor:
     return torch.cat([slopes.T, w[:, len(basis) :]], 1)
 
 
-def _names(release: Draws) -> tuple[list[str], list[float]]:
+def _names(release: Published) -> tuple[list[str], list[float]]:
     """Return the names of the coefficients, and the units of the raw columns in one of theirs."""
     if not _of_features(release):
         names = [
@@ -370,7 +329,7 @@ def _names(release: Draws) -> tuple[list[str], list[float]]:
     return labels, repeated
 
 
-def _columns(release: Draws) -> list[str]:
+def _columns(release: Published) -> list[str]:
     """Return the names of the columns that have weights."""
     names = list(release.feature_names)
     if (exposure := getattr(release.model, "exposure", None)) is not None:
@@ -378,7 +337,7 @@ def _columns(release: Draws) -> list[str]:
     return [*told_apart(names + ["intercept"] * _has_intercept(release))]
 
 
-def _classes(release: Draws) -> Sequence[object]:
+def _classes(release: Published) -> Sequence[object]:
     """Return the classes' labels, or their numbers; none if weights are for all classes."""
     if release.latents["w"].ndim < 3:
         return ()

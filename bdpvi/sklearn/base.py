@@ -297,8 +297,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Return draws from the posterior, using a ledger with this transaction only."""
         import torch
 
-        from bdpvi.bayesian.asked import Asked
-        from bdpvi.bayesian.drawing import DrawSamples, drawn
+        from bdpvi.bayesian.drawing import Asked, DrawSamples, drawn
         from bdpvi.bayesian.fit import fit
         from bdpvi.guides import Laplace
         from bdpvi.privacy.ledger import Ledger

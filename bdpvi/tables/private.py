@@ -21,7 +21,7 @@ from bdpvi._ground.progress import bar
 from bdpvi._ground.schema import from_json, parsed
 from bdpvi._ground.types import Budget, PrivacyUtilityWarning, Unit
 from bdpvi.bayesian import storage
-from bdpvi.bayesian.asked import Asked
+from bdpvi.bayesian.drawing import Asked
 from bdpvi.bayesian.fit import Fit, Training, fit
 from bdpvi.bayesian.guarantees import BayesianDP, Guarantee
 from bdpvi.bayesian.releases import carried_out

@@ -11,8 +11,8 @@ from bdpvi._ground.host import on_host
 from bdpvi.bayesian.fit import fit
 from bdpvi.bayesian.guarantees import Guarantee, WorstCaseDP
 from bdpvi.bayesian.releases import release
-from bdpvi.datasets.dataset import BlockData, Data, Dataset, pair
-from bdpvi.datasets.items import by_index
+from bdpvi.datasets.dataset import BlockData, Data, Dataset
+from bdpvi.datasets.items import by_index, pair
 from bdpvi.datasets.named import by_argument, has_arguments
 from bdpvi.guides import Laplace
 from bdpvi.models.contract import Model

@@ -22,7 +22,7 @@ from torch import Tensor
 
 import bdpvi.bayesian.neighbours.coupled
 from bdpvi import BayesianLogisticRegression, Coupled, Dataset
-from bdpvi._ground.checkpoint import Checkpoint, forget, sealed
+from bdpvi._ground.checkpoint import Checkpoint, sealed
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian import Remove
 from bdpvi.bayesian.accounting.panel import Panel
@@ -139,9 +139,6 @@ def test_only_the_owner_can_read_what_is_kept(data: Dataset, tmp_path: Path) -> 
     Coupled(checkpoint=folder).train(problem(data), silent)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
-    forget(folder)
-    assert not folder.exists()
-    forget(folder)
 
 
 def _model(x: Tensor, y: Tensor | None = None, scale: float = 1.0) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import re
 import subprocess
@@ -11,12 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from test_cli import run
 
 import bdpvi
 from bdpvi import Coupled, Dataset, Optimum, guides
-from bdpvi._ground import log, progress
 from bdpvi.bayesian.neighbours.route import Neighbours
 
 STEPS = ("fit", "neighbours (remove)", "release", "calibration", "accounting")
@@ -64,16 +61,3 @@ def test_verbose_goes_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFi
     assert (logger.handlers, logger.level) == before
     assert run(*command) == 0
     assert not capsys.readouterr().err
-
-
-def test_log_lines_stand_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Console(file=io.StringIO(), force_terminal=True, width=60, _environ={})
-    monkeypatch.setattr(progress, "CONSOLE", terminal)
-    with log.shown():
-        for item in progress.bar(range(3), "work"):
-            with log.step(f"item {item}"):
-                pass
-    assert isinstance(terminal.file, io.StringIO)
-    rows = terminal.file.getvalue().replace("\r", "\n").splitlines()
-    assert sum("INFO" in row for row in rows) == 6
-    assert not [row for row in rows if "INFO" in row and "work" in row]

@@ -189,35 +189,6 @@ def test_hyperparameters(tmp_path: Path) -> None:
         load("abalone", tmp_path / "nowhere.json")
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "words"),
-    [
-        (("steps",), "many", "steps must be int, got 'many'"),
-        (("steps",), 0, "steps must be a whole number of at least 1"),
-        (("step_size",), True, "step_size must be .*None.*, got True"),
-        (("tail",), 1.5, r"tail must lie in \[0, 1\]"),
-        (("clip",), 10**400, "clip must be"),
-        (("model",), None, "model must be a JSON object, got None"),
-        (("model", "intercept"), 1, "model.intercept must be bool . None, got 1"),
-        (("model", "groups"), [[0, 0]], "groups must hold column numbers"),
-        (("model", "groups"), [0], "dp-gd"),
-        (("model", "limit"), "2", "model.limit must be .*None.*, got '2'"),
-    ],
-)
-def test_hyperparameters_have_types_and_ranges(
-    path: tuple[str, ...], value: Any, words: str, tmp_path: Path
-) -> None:
-    file = tmp_path / "h.json"
-    content = json.loads(FILE.read_text(encoding="utf-8"))
-    entry = content["abalone"]["methods"]["dp-gd"]
-    for name in path[:-1]:
-        entry = entry[name]
-    entry[path[-1]] = value
-    file.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(ValueError, match=rf"h\.json.*{words}"):
-        load("abalone", file)
-
-
 def test_json_that_python_cannot_nest_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "deep.json"
     file.write_text(DEEP, encoding="utf-8")

@@ -27,14 +27,14 @@ from bdpvi import BayesianLogisticRegression, Dataset, Optimum
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
-from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, TypicalRecord, WorstCaseDP, on_grid
+from bdpvi.bayesian.guarantees import BayesianDP, Guarantee, TypicalRecord, WorstCaseDP
 from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.neighbours.rounding import Reach, rounding_error
 from bdpvi.datasets.dataset import People
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise import secure
 from bdpvi.noise.secure import Lattice, total_variation
-from bdpvi.privacy.entry import Charge, TemperatureOrigin
+from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.gaussian import equal_covariance
 from bdpvi.privacy.gaussian_dp import gaussian_epsilon, gaussian_guarantee
 from bdpvi.privacy.groups import group
@@ -42,9 +42,6 @@ from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.releases.content import ORIGINS
 
 CLIP, SCALE, DELTA = 0.5, 0.3, 1e-5
-
-
-FOUND = bdpvi.privacy.Assumption.FOUND_FROM_DATA
 
 
 def bounded(data: Dataset, noise_scale: float | None = 1.0) -> bdpvi.Fit:
@@ -76,18 +73,13 @@ def test_worst_case_temperature_is_the_same_for_every_data_set(data: Dataset) ->
     added = bounded(joined(data, [2.0, -2.0, 2.0], 1.0))
     elsewhere = bounded(logistic_data(300, 3, seed=9))
     temperatures = {
-        bdpvi.bayesian.calibrate(one, 3, epsilon=0.02).temperature
-        for one in (bounded(data), added, elsewhere)
+        WorstCaseDP().temperature(one, 3, 0.02, DELTA) for one in (bounded(data), added, elsewhere)
     }
     assert len(temperatures) == 1
     (tau,) = temperatures
     # Against the closed form, found from the constants alone: μ² = k (C s²)² / (τ noise²).
     variance = 3 * (CLIP * SCALE**2) ** 2 / tau
     assert 0.998 * 0.02 <= gaussian_epsilon(variance, DELTA) <= 0.02
-    # Found on the panel, the temperature follows the added record.
-    searched = {bdpvi.bayesian.calibrate(one, 3, epsilon=0.02, guarantee=BayesianDP()) for one in (
-        bounded(data), elsewhere)}  # fmt: skip
-    assert len(searched) == 2
 
 
 def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
@@ -109,32 +101,6 @@ def test_the_usual_release_for_an_epsilon_is_worst_case_and_has_both_numbers(
     assert "to add or remove one record" in str(released.receipt)
 
 
-def test_a_temperature_found_from_the_data_leaves_no_worst_case(fit: bdpvi.Fit) -> None:
-    charge = bdpvi.bayesian.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
-    assert charge.origin is TemperatureOrigin.DATA
-    temperature = charge.temperature
-    assert temperature == on_grid(round(8 * math.log2(temperature)))
-    released = bdpvi.release(fit, charge, guarantee=BayesianDP())
-    assert released.receipt.bound.kind.value == "Bayesian DP"
-    assert "not certified: temperature read from the records: no δ covers it" in str(
-        released.receipt
-    )
-    assert released.cost.worst_case is None
-    assert "chosen from the data" in released.receipt.meaning
-    assert "none, as a temperature was found from the records" in str(released.cost)
-    assert fit.ledger.charges()[0].from_data
-    # From then on the fit has no worst-case guarantee, and is not said to have one.
-    with pytest.raises(ValueError, match="an earlier release had a temperature"):
-        bdpvi.release(fit, epsilon=0.4, guarantee=WorstCaseDP())
-    before = fit.ledger.entries()
-    with pytest.raises(ValueError, match="guarantee must be given"):
-        bdpvi.release(fit, temperature=1e6)
-    assert fit.ledger.entries() == before
-    later = bdpvi.release(fit, temperature=1e6, guarantee=BayesianDP())
-    assert later.receipt.bound.kind.value == "Bayesian DP"
-    assert later.cost.worst_case is None
-
-
 def test_a_fit_without_bound_has_no_worst_case(data: Dataset) -> None:
     with pytest.raises(ValueError, match="no public noise_scale"):
         bdpvi.release(bounded(data, noise_scale=None), epsilon=1.0, guarantee=WorstCaseDP())
@@ -152,7 +118,7 @@ def test_worst_case_releases_add_up(fit: bdpvi.Fit) -> None:
         bdpvi.BudgetExceededError,
         match=r"epsilon=0\.1 is spent.*2 charges made before: 1 draw at",
     ):
-        bdpvi.bayesian.calibrate(fit, epsilon=0.1)
+        bdpvi.release(fit, epsilon=0.1)
 
 
 BY_PRICE = r"epsilon=0\.1 is missed by the price .* comes to worst-case DP: ε = 0\.11 at δ"
@@ -162,10 +128,10 @@ def test_a_budget_on_a_worst_case_release_does_not_look_at_the_data(
     fit: bdpvi.Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Whether it is refused may depend on public numbers only: the worst-case ε decides.
-    found = bdpvi.bayesian.calibrate(fit, epsilon=0.11)
+    tau = WorstCaseDP().temperature(fit, 1, 0.11, DELTA)
     with pytest.raises(bdpvi.BudgetExceededError, match=BY_PRICE):
-        bdpvi.release(fit, found, epsilon=0.1)
-    assert bayes(bdpvi.cost(fit, planned=found)).epsilon <= 0.11
+        bdpvi.release(fit, temperature=tau, epsilon=0.1)
+    assert bayes(bdpvi.cost(fit, planned=Charge(1, tau))).epsilon <= 0.11
 
 
 # --- relation -------------------------------------------------------------------------------------
@@ -248,7 +214,6 @@ def test_a_delta_that_leaves_a_record_unprotected_is_warned_of(data: Dataset) ->
     for call in (
         lambda: bdpvi.cost(fitted, delta=0.02, planned=Charge(1, 5.0)),
         lambda: bdpvi.release(fitted, temperature=5.0, delta=0.02, guarantee=BayesianDP()),
-        lambda: bdpvi.bayesian.calibrate(fitted, epsilon=3.0, delta=0.02, guarantee=BayesianDP()),
     ):
         with pytest.warns(UserWarning, match=r"delta=0\.02 is at least 1/N"):
             call()
@@ -257,7 +222,7 @@ def test_a_delta_that_leaves_a_record_unprotected_is_warned_of(data: Dataset) ->
         assert bdpvi.release(fitted, temperature=5.0, delta=0.02).receipt.bound.delta == 0.02
     # A worst-case δ is each record's own.
     assert bdpvi.release(bounded(data), epsilon=0.3, delta=0.02).receipt.bound.delta == 0.02
-    others = bounded(logistic_data(60, 3, seed=1))  # no temperature was read from these
+    others = bounded(logistic_data(60, 3, seed=1))
     with pytest.warns(UserWarning, match="at least 1/N"):
         bdpvi.release(others, epsilon=0.3, delta=0.02, guarantee=BayesianDP())
 
@@ -536,5 +501,5 @@ def test_a_planned_temperature_follows_from_the_width_and_not_from_panels(
     fit = bdpvi.fit(model, FullRank(model, noise_scale=1.0), data, progress=False)
     assert fit.panels[0].pairs.r.shape[1] == 1
     given: dict[str, Any] = {"rows": 400.0, "epsilon": 0.2, "delta": 1e-5}
-    found = bdpvi.BayesianDP(rows=400).planned(fit, 1, 0.2, 1e-5)
+    found = bdpvi.BayesianDP(rows=400).temperature(fit, 1, 0.2, 1e-5)
     assert found == planned_temperature(model, 6, **given) > planned_temperature(model, 1, **given)

@@ -8,7 +8,6 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mpmath
 import numpy as np
@@ -20,13 +19,12 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import Budget, BudgetExceededError, Dataset, Ledger
 from bdpvi._ground.chain import Head, proven
-from bdpvi.bayesian.guarantees import BayesianDP, WorstCaseDP
+from bdpvi.bayesian.guarantees import BayesianDP
 from bdpvi.bayesian.storage import load_fit, save_fit
 from bdpvi.cli import main
 from bdpvi.datasets.dataset import People
 from bdpvi.guides import MeanField
 from bdpvi.privacy.accounts import beside
-from bdpvi.privacy.entry import TemperatureOrigin
 from bdpvi.privacy.perturbed_objective import PerturbedObjective, profile
 
 MODEL = bdpvi.BayesianLogisticRegression(clip=0.5, prior_scale=0.3, limit=2.0)
@@ -128,18 +126,11 @@ def test_one_budget_for_all_fits(data: Dataset) -> None:
 
 def test_a_bayesian_price_is_of_all_fits_of_the_table(data: Dataset) -> None:
     one, two = fitted(data), fitted(data)
-    found = bdpvi.bayesian.calibrate(one, epsilon=0.5, guarantee=BayesianDP())
-    first = bdpvi.release(one, found, guarantee=BayesianDP())
+    bdpvi.release(one, temperature=2.0, guarantee=BayesianDP())
     alone = bayes(bdpvi.cost(one)).epsilon
     assert bayes(bdpvi.cost(two)).epsilon == alone
-    found = bdpvi.bayesian.calibrate(two, epsilon=0.5, guarantee=BayesianDP())
-    second = bdpvi.release(two, found, guarantee=BayesianDP())
-    assert first.receipt.temperature is not None
-    assert second.receipt.temperature is not None
-    assert second.receipt.temperature > 10 * first.receipt.temperature
-    assert alone < bayes(bdpvi.cost(one)).epsilon == bayes(bdpvi.cost(two)).epsilon <= 0.5
-    with pytest.raises(ValueError, match="found from the data"):
-        bdpvi.release(two, epsilon=3.0, guarantee=WorstCaseDP())
+    bdpvi.release(two, temperature=2.0, guarantee=BayesianDP())
+    assert alone < bayes(bdpvi.cost(one)).epsilon == bayes(bdpvi.cost(two)).epsilon
 
 
 def test_a_fit_saved_twice_and_a_copied_folder_have_one_budget(
@@ -207,43 +198,6 @@ def test_a_cut_or_an_old_ledger_is_noticed(data: Dataset, tmp_path: Path, by: st
         assert run("account", folder, "--repair") == 0  # the receipts say what was charged
         assert (folder / "ledger.jsonl").read_bytes() == whole
         loaded(folder)
-
-
-@pytest.mark.parametrize("rounded", [False, True])
-def test_what_was_found_from_the_data_stays_so(
-    data: Dataset, tmp_path: Path, rounded: bool
-) -> None:
-    """Also as a number that was written down, or copied by hand."""
-    fit = fitted(data)
-    found = bdpvi.bayesian.calibrate(fit, epsilon=0.3, guarantee=BayesianDP())
-    assert found.origin is TemperatureOrigin.DATA
-    tau = float(json.loads(json.dumps(found.temperature)))
-    tau = round(tau, 3) if rounded else tau
-    with pytest.raises(ValueError, match="these releases have none"):
-        bdpvi.release(fit, temperature=tau, guarantee=WorstCaseDP())
-    save_fit(fit, tmp_path / "fit")
-    released = bdpvi.release(loaded(tmp_path / "fit"), temperature=tau, guarantee=BayesianDP())
-    assert bdpvi.privacy.Assumption.FOUND_FROM_DATA in bayes(released.cost).assumptions
-    assert released.cost.worst_case is None
-    assert fit.ledger.charges()[0].origin is TemperatureOrigin.DATA
-
-
-def test_a_charge_is_no_number(data: Dataset) -> None:
-    found = bdpvi.bayesian.calibrate(fitted(data), epsilon=0.3)
-    assert found.origin is TemperatureOrigin.CONSTANTS
-    number: Any = found
-    for use in (lambda: number * 1.0, lambda: float(number), lambda: number + 1):
-        with pytest.raises(TypeError):
-            use()
-    with pytest.raises(ValueError, match="temperature must be a number, got Charge"):
-        bdpvi.release(fitted(data), temperature=found)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="found for another table's ledger"):
-        bdpvi.release(fitted(logistic_data(60, 3)), found)
-    with pytest.raises(ValueError, match="were both given"):
-        bdpvi.release(fitted(data), found, temperature=1.0)
-    assert bdpvi.release(fitted(data), found).receipt.bound.kind.value == "worst-case DP"
-    # A number that the owner chose is public until one was found from the data.
-    assert bdpvi.release(fitted(data), temperature=5.0).receipt.bound.kind.value == "worst-case DP"
 
 
 # --- the command line -----------------------------------------------------------------------------

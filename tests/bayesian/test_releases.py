@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 import pickle
 import threading
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi.bayesian import drawing
 from bdpvi.bayesian.fit import Kept
-from bdpvi.bayesian.guarantees import BayesianDP
 from bdpvi.bayesian.storage import load_fit, save_fit
 from bdpvi.datasets.dataset import People
 from bdpvi.guides import FullRank
@@ -98,37 +96,6 @@ def test_probability_is_the_average_over_samples(fit: bdpvi.Fit) -> None:
     torch.testing.assert_close(released.predict_proba(x)[:, 1], by_hand)
     torch.testing.assert_close(released.predict_proba(x).sum(1), torch.ones(20).double())
     assert torch.equal(released.predict(x), (torch.as_tensor(by_hand) > 0.5).long())
-
-
-def test_calibrated_temperature_is_the_smallest(fit: bdpvi.Fit) -> None:
-    bdpvi.release(fit, 1, temperature=5.0)
-    before = bayes(bdpvi.cost(fit)).epsilon
-    target = before * 1.3
-    found = bdpvi.bayesian.calibrate(fit, 1, epsilon=target, guarantee=BayesianDP())
-    reached = bayes(bdpvi.cost(fit, planned=found)).epsilon
-    assert 0.95 * target <= reached <= target
-    temperature = found.temperature
-    colder = temperature / 2 ** (1 / 8)  # the next of the public grid
-    assert bayes(bdpvi.cost(fit, planned=Charge(1, colder))).epsilon > target
-    assert math.log2(temperature) * 8 == pytest.approx(round(math.log2(temperature) * 8), abs=1e-9)
-    again = bdpvi.bayesian.calibrate(
-        fit, 1, epsilon=target, least=2.0 * temperature, guarantee=BayesianDP()
-    )
-    assert again.temperature >= 2.0 * temperature
-
-
-def test_a_temperature_of_typical_records_is_the_smallest(fit: bdpvi.Fit) -> None:
-    found = bdpvi.bayesian.calibrate(fit, 2, epsilon=1.0)
-    assert found.from_data
-    reached = [bdpvi.cost(fit, planned=Charge(2, found.temperature / f)) for f in (1, 2**0.125)]
-    assert [one.typical is not None and one.typical.epsilon <= 1.0 for one in reached] == [1, 0]
-    hotter = bdpvi.bayesian.calibrate(fit, 2, epsilon=1.0, least=2.0 * found.temperature)
-    assert hotter.temperature >= 2.0 * found.temperature
-
-
-def test_epsilon_below_the_floor_is_refused_with_the_floor(fit: bdpvi.Fit) -> None:
-    with pytest.raises(ValueError, match=r"epsilon=1e-05 cannot be reached.*covariances"):
-        bdpvi.bayesian.calibrate(fit, 1, epsilon=1e-5)
 
 
 def test_threads_cannot_spend_a_budget_twice(fit: bdpvi.Fit) -> None:
@@ -218,8 +185,7 @@ def test_a_ledger_that_cannot_be_written_draws_nothing(
         (lambda fit: bdpvi.release(fit, 0), "draws must be .* got 0"),
         (lambda fit: bdpvi.release(fit, 1, temperature=-1.0), "temperature must be .* -1.0"),
         (lambda fit: bdpvi.release(fit, 1, delta=1e-14), "delta=1e-14 does not cover"),
-        (lambda fit: bdpvi.bayesian.calibrate(fit, 1, epsilon=-1.0), "epsilon must be .* -1.0"),
-        (lambda fit: bdpvi.release(fit, Charge(1, 2.0), temperature=1.0), "both given"),
+        (lambda fit: bdpvi.release(fit, 1, epsilon=-1.0), "epsilon must be .* -1.0"),
         (
             lambda fit: bdpvi.release(fit, temperature=1e-9, epsilon=1.0),
             "missed by the price|finite",

@@ -25,14 +25,14 @@ import bdpvi
 from bdpvi._ground import chain, store
 from bdpvi._ground.chain import Head
 from bdpvi.bayesian import releases
-from bdpvi.bayesian.asked import Asked
+from bdpvi.bayesian.drawing import Asked
 from bdpvi.bayesian.fit import Kept
 from bdpvi.bayesian.storage import load_fit, open_ledger, read_extra, save_fit
 from bdpvi.datasets.dataset import People
 from bdpvi.guides import FullRank, MeanField
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
-from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
+from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.ledger import Ledger
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -82,11 +82,11 @@ def loaded(folder: Path) -> bdpvi.Fit:
 
 
 def test_budget_and_charges_come_back(fit: bdpvi.Fit, tmp_path: Path) -> None:
-    charge(fit, Charge(1, 9.0, TemperatureOrigin.DATA))
+    charge(fit, Charge(1, 9.0))
     save_fit(fit, tmp_path / "fit")
     charge(fit, Charge(2, 3.0))
     back = loaded(tmp_path / "fit")
-    assert back.ledger.charges() == (Charge(1, 9.0, TemperatureOrigin.DATA), Charge(2, 3.0))
+    assert back.ledger.charges() == (Charge(1, 9.0), Charge(2, 3.0))
     assert back.ledger.budget == fit.ledger.budget == bdpvi.Budget(9.0, 1e-6)
     assert back.plan == fit.plan
     for panel, saved in zip(fit.panels, back.panels, strict=True):

@@ -232,7 +232,6 @@ BAD = [
     ),
     (["compare", "--data", "{table}", "--out", "{new}"], "target is needed"),
     (["compare", "--data", "{table}", "--target", "weight", "--out", "{new}"], "weight"),
-    (["compare", "--data", "{table}", "--target", "sick", "--out", "{new}", "--key", "who"], "key"),
     (["account", "{release}", "--charge", "nonsense", "--repair"], "charge must be like 10,5.0"),
     (["account", "{table}.ledger.jsonl", "--charge", "1,1"], "charge='1,1' goes with --repair"),
     (["predict", "{table}", "--data", "{table}"], "cannot be read"),

@@ -201,10 +201,9 @@ def _guide(**given: Any) -> Callable[[Place, float], Bound]:
 
 
 def _experiment(place: Place, share: float) -> Bound:
-    """Release at a temperature that was found for a Bayesian ε, which is its price."""
+    """Release at a temperature that is too high to spend the share of a Bayesian ε."""
     fit, kind = guide_fit(place), BayesianDP()
-    charge = bdpvi.bayesian.calibrate(fit, 2, epsilon=share, guarantee=kind)
-    made = place.tell(bdpvi.release(fit, charge, guarantee=kind).receipt)
+    made = place.tell(bdpvi.release(fit, 2, temperature=1e6, guarantee=kind).receipt)
     return replace(made.bound, epsilon=share)
 
 

@@ -205,7 +205,7 @@ def test_a_last_line_counts_without_its_newline(ran: Ran) -> None:
     whole = Ledger(place.ledger).entries()
     place.ledger.write_bytes(place.ledger.read_bytes()[:-1])
     assert Ledger(place.ledger).entries() == whole
-    Ledger(place.ledger).mark("0")
+    Ledger(place.ledger).bind("0")
     assert Ledger(place.ledger).entries() == whole
     ran.restored()
 
@@ -324,8 +324,7 @@ def test_after_a_bayesian_release_no_guarantee_changes_its_kind(
     usual, place = went(door).promised, Place.within(tmp_path / "a")
     door.open(place, None)
     fit = guide_fit(place)
-    charge = bdpvi.bayesian.calibrate(fit, epsilon=0.5, guarantee=BayesianDP())
-    bdpvi.release(fit, charge, guarantee=BayesianDP())
+    bdpvi.release(fit, epsilon=0.5, guarantee=BayesianDP())
     before = book(place.ledger).charges
     try:
         found = door(place)

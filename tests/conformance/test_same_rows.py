@@ -199,28 +199,6 @@ def test_a_target_found_by_trying_says_so(kept: bool, tmp_path: Path) -> None:
         assert len(follow(path, path.read_bytes()).refused) == 2
 
 
-@pytest.mark.usefixtures("quick")
-@pytest.mark.filterwarnings("ignore:delta")
-def test_a_calibration_that_fails_is_an_attempt() -> None:
-    fit = certified()
-    with pytest.raises(ValueError, match="cannot be reached"):
-        bdpvi.bayesian.calibrate(fit, epsilon=1e-4, **ASKED)
-    assert fit.ledger.refused == 1
-    charge = bdpvi.bayesian.calibrate(fit, epsilon=2.0, **ASKED)
-    assert "after 1 refused target)" in str(bdpvi.release(fit, charge, **ASKED).receipt)
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.filterwarnings("ignore::bdpvi.NotCertifiedWarning")
-@pytest.mark.filterwarnings("ignore:delta")
-def test_a_temperature_from_the_records_is_one_for_later_fits_too() -> None:
-    asked: dict[str, Any] = {"temperature": 50.0, **ASKED}
-    certificate = ("certified, if", "not certified: temperature read from the records")
-    for words in certificate:
-        assert words in str(bdpvi.release(certified(), **asked).receipt)
-        bdpvi.bayesian.calibrate(certified(), epsilon=2.0, **ASKED)
-
-
 # --- records that are copies ----------------------------------------------------------------------
 
 

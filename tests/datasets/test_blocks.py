@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bdpvi.datasets import cells, exact
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.records import Held, Spread, depth, in_pairs
+from bdpvi.datasets.records import Spread, depth, in_pairs
 from bdpvi.datasets.stored import Stored
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ColumnType
@@ -80,14 +80,6 @@ def test_rows_are_numbered_and_names_are_printable_in_each_block(tmp_path: Path)
     for name in ("a.csv", "a.parquet"):
         assert Table.of(tmp_path / name).header == ("a\ufffd",)
     assert rows_of(Table.of(tmp_path / "a.csv"))["a\ufffd"].tolist() == [*map(str, range(9))]
-
-
-def test_a_table_without_rows_is_one(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"age": [1.0]})[:0]
-    frame.to_parquet(tmp_path / "a.parquet", index=False)
-    frame.to_csv(tmp_path / "a.csv", index=False)
-    for name in ("a.csv", "a.parquet"):
-        assert Table.of(tmp_path / name).records().sum(len) == 0
 
 
 def test_a_dask_data_frame_has_partitions() -> None:
@@ -269,14 +261,6 @@ def test_a_median_of_blocks_is_that_of_all_numbers(distance: float, positive: bo
         assert exact.median_of(found, distance, key, positive=positive) == whole
 
 
-def test_a_window_is_small() -> None:
-    numbers = np.random.default_rng(0).normal(50, 10, 200_000)
-    rough = exact.Tally.of(exact.coarse(exact.keys(numbers)))
-    assert len(rough.ranks) < 5_000
-    found = exact.Tally.of(exact.keys(numbers), rough.window(0.1))
-    assert 0 < len(found.ranks) < 20_000
-
-
 @pytest.mark.parametrize(
     "type_", [None, *(ColumnType(kind=kind) for kind in ("number", "integer", "category"))]
 )
@@ -291,10 +275,6 @@ def test_numbers_read_at_once_are_read_alike(
         assert np.array_equal(found.numbers[at], number, equal_nan=True)
         assert blank == found.blank[at]
         assert blank or found.names[found.codes[at]] == label
-
-
-def test_one_part_is_as_it_is() -> None:
-    assert [*Held(3).map(pow, 2).each(add, 1)] == [10]
 
 
 def test_texts_that_are_not_utf_8_are_refused_in_memory_and_in_blocks(tmp_path: Path) -> None:

@@ -28,17 +28,6 @@ numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=20).filt
 )
 
 
-def test_constants_given_by_hand() -> None:
-    assert ENCODING.apply(pd.DataFrame(ROW)).tolist() == [[1.0, 2.0, 1.0]]
-    assert ENCODING.apply(pd.DataFrame(ROW)).dtype == torch.float64
-    assert ENCODING.feature_names == ("age", "size", "sex=F")
-
-
-def test_the_order_of_columns_is_the_encodings_and_others_are_ignored() -> None:
-    frame = pd.DataFrame({"sex": ["F"], "extra": [None], "size": ["S"], "age": [40]})
-    assert ENCODING.apply(frame).tolist() == [[0.0, -2.0, 1.0]]
-
-
 @given(values=numbers)
 def test_numeric_is_scikit_learns_scaler(values: list[float]) -> None:
     column = pd.Series(values, name="v")
@@ -91,12 +80,6 @@ def test_one_category_however_it_is_spelt(value: object) -> None:
     assert encoding.apply(pd.DataFrame({"code": [value]})).tolist() == [[1.0, 0.0]]
 
 
-def test_truth_values_after_a_csv_file_read_them_as_text() -> None:
-    encoding = Encoding((OneHot.measured(pd.Series([True, False], name="smokes")),), "Made up.")
-    as_truth = encoding.apply(pd.DataFrame({"smokes": [True]}))
-    assert torch.equal(as_truth, encoding.apply(pd.DataFrame({"smokes": ["True"]})))
-
-
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
@@ -122,33 +105,6 @@ def test_columns_that_are_absent_or_occur_twice() -> None:
     twice = pd.DataFrame([[1, 2, "S", "F"]], columns=["age", "age", "size", "sex"])
     with pytest.raises(ValueError, match="column name 'age' occurs more than once"):
         ENCODING.apply(twice)
-
-
-@pytest.mark.parametrize("sd", [0.0, -1.0, float("nan"), float("inf")])
-def test_standard_deviations_are_positive(sd: float) -> None:
-    with pytest.raises(ValueError, match="sd of column 'age'"):
-        Numeric("age", 0.0, sd)
-    with pytest.raises(ValueError, match="sd of column 'age'"):
-        Ordinal("age", 0.0, sd, ("a",))
-
-
-def test_a_mean_that_is_not_finite() -> None:
-    with pytest.raises(ValueError, match="mean of column 'age' must be finite, got nan"):
-        Numeric("age", float("nan"), 1.0)
-
-
-def test_a_column_that_never_varies_has_no_scale() -> None:
-    with pytest.raises(ValueError, match=r"column 'v' cannot be standardised: mean 2\.0, sd 0\.0"):
-        Numeric.measured(pd.Series([2.0, 2.0], name="v"))
-
-
-def test_names_and_categories_occur_once() -> None:
-    with pytest.raises(ValueError, match=r"sex must have .* none twice, got \('F', 'F'\)"):
-        OneHot("sex", ("F", "F"))
-    with pytest.raises(ValueError, match="columns must have at least one entry"):
-        Encoding((), "Made up.")
-    with pytest.raises(ValueError, match=r"columns must have .* none twice"):
-        Encoding((OneHot("a", ("x",)), Numeric("a", 0.0, 1.0)), "Made up.")
 
 
 @pytest.mark.parametrize(
@@ -223,14 +179,3 @@ def test_a_missing_column_is_no_blank() -> None:
 def test_encodings_that_were_written_before_unknown_and_missing_refuse_both() -> None:
     old = {"columns": [{"kind": "numeric", "name": "a", "mean": 0.0, "sd": 1.0}], "source": "x"}
     assert Encoding.from_dict(old) == Encoding((Numeric("a", 0.0, 1.0),), "x", "refuse")
-
-
-def test_settings_that_are_none() -> None:
-    with pytest.raises(ValueError, match="unknown must be one of"):
-        Encoding((Numeric("a", 0.0, 1.0),), "x", "mean")
-    with pytest.raises(ValueError, match="missing of column 'a' must be true or false, got 'no'"):
-        Numeric("a", 0.0, 1.0, missing="no")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="a must be texts, got 'FM'"):
-        OneHot("a", "FM")  # type: ignore[arg-type]
-    alike = Encoding((Numeric("a", 0.0, 1.0, missing=True), Numeric("a is missing", 0.0, 1.0)), "x")
-    assert alike.feature_names == ("a", "a is missing", "a is missing (2)")

@@ -106,20 +106,6 @@ def test_a_price_that_is_one_percent_too_low_is_seen() -> None:
     assert excess(one, other, 0.01, 1.01 * exact.PRICE) > 0.009
 
 
-@pytest.mark.parametrize("distance", [0.01, 0.3, 300.0])
-def test_powers_are_kept_for_the_next_column_and_change_nothing(distance: float) -> None:
-    columns = [np.arange(size, dtype=np.float64) for size in (1000, 1010, 3, 0, 5000)]
-    alone = []
-    for place, column in enumerate(columns):
-        exact._powers.cache_clear()
-        alone.append(median(column, distance, Key.of_seed(place)))
-    exact._powers.cache_clear()
-    both = [median(one, distance, Key.of_seed(place)) for place, one in enumerate(columns)]
-    assert both == alone
-    assert exact._powers.cache_info().hits >= 1
-    assert exact._powers.cache_info().maxsize == 4
-
-
 def fits(observed: NDArray[np.int64], chances: list[float]) -> bool:
     """Return whether counts are those of these chances, by χ² of cells that expect at least 5."""
     expected = np.array(chances) * observed.sum()

@@ -67,16 +67,6 @@ def test_a_path_is_a_file_of_any_name_or_a_folder(tmp_path: Path) -> None:
     assert fetch(NOWHERE, str(tmp_path / "renamed.csv")) == CONTENT
 
 
-def test_a_path_that_leads_nowhere_is_not_searched_for_elsewhere(
-    tmp_path: Path, cache: Path
-) -> None:
-    put(cache)
-    with pytest.raises(FileNotFoundError, match=r"path='.*absent' is neither a file nor a folder"):
-        fetch(NOWHERE, tmp_path / "absent")
-    with pytest.raises(FileNotFoundError, match=r"path='.*' has no file t\.data"):
-        fetch(NOWHERE, tmp_path)
-
-
 def test_each_place_hides_the_later_ones(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,23 +83,6 @@ def test_each_place_hides_the_later_ones(
     with pytest.raises(DigestError) as refused:
         fetch(NOWHERE, named)
     assert refused.value.file == str(named / "t.data")
-
-
-def test_a_shared_folder_without_the_file_leaves_the_cache(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(cache)
-    monkeypatch.setenv("BDPVI_DATA", str(tmp_path))
-    assert fetch(NOWHERE) == CONTENT
-
-
-def test_a_shared_folder_that_does_not_exist_is_a_mistake(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(cache)
-    monkeypatch.setenv("BDPVI_DATA", str(tmp_path / "absent"))
-    with pytest.raises(FileNotFoundError, match=r"BDPVI_DATA='.*absent' is not a folder"):
-        fetch(NOWHERE)
 
 
 @pytest.mark.parametrize("content", [OTHER, CONTENT[:-1], b"", CONTENT + b"\n"])
@@ -159,9 +132,3 @@ def test_a_failed_download_says_what_to_do_and_leaves_nothing(
     with pytest.raises(OSError, match=r"t\.data is neither in \$BDPVI_DATA nor in .*path="):
         fetch(served(f"{archive}/{route}"))
     assert list(cache.iterdir()) == []
-
-
-def test_no_network_says_what_to_do(cache: Path) -> None:
-    with pytest.raises(OSError, match=r"http://127\.0\.0\.1:9/t\.data could not be downloaded"):
-        fetch(NOWHERE)
-    assert not (cache / "t.data").exists()

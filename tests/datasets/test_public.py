@@ -6,8 +6,6 @@ import csv
 import hashlib
 import json
 import re
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,33 +89,6 @@ def test_abalone() -> None:
 
 
 @needs_uci
-def test_abalone_onehot() -> None:
-    split = load_abalone(UCI / "abalone.data", encoding="onehot")
-    assert split.train.feature_names[:4] == ("sex=I", "sex=F", "sex=M", "length")
-    x, _ = whole(split)
-    ordinal, _ = whole(load_abalone(UCI))
-    assert set(x[:, :3].sum(1).tolist()) == {1.0}
-    assert torch.equal(x[:, 3:], ordinal[:, 1:])
-
-
-@needs_uci
-def test_both_editions_of_abalone_hold_the_same_records(tmp_path: Path) -> None:
-    lines = (UCI / "abalone.data").read_bytes().splitlines(keepends=True)
-    editions = {}
-    for rings in (b"28", b"29"):
-        lines[480] = re.sub(rb",2[89]\n$", b"," + rings + b"\n", lines[480])
-        content = b"".join(lines)
-        editions[hashlib.sha256(content).hexdigest()] = content
-    assert set(editions) == {abalone.FILE.sha256, *abalone.FILE.also}
-    prints = []
-    for number, content in enumerate(editions.values()):
-        (tmp_path / str(number)).write_bytes(content)
-        split = load_abalone(tmp_path / str(number))
-        prints.append((split.train.fingerprint(), split.test.fingerprint()))
-    assert prints[0] == prints[1]
-
-
-@needs_uci
 @pytest.mark.parametrize("cut", [0, 1000, 191_872])
 def test_a_file_cut_short_is_refused(tmp_path: Path, cut: int) -> None:
     (tmp_path / "abalone.data").write_bytes((UCI / "abalone.data").read_bytes()[:cut])
@@ -173,19 +144,6 @@ def test_adult_has_the_accuracy_known_of_logistic_regression() -> None:
     assert accuracy == pytest.approx(0.8098, abs=5e-4)
 
 
-@needs_uci
-def test_a_path_to_one_file_of_two_needs_the_other_beside_it(tmp_path: Path) -> None:
-    (tmp_path / "adult.data").write_bytes((UCI / "adult.data").read_bytes())
-    with pytest.raises(FileNotFoundError, match=r"has no file adult\.test"):
-        load_adult(tmp_path / "adult.data")
-
-
-@pytest.mark.parametrize("load", [load_abalone, load_adult])
-def test_an_encoding_of_another_name(load: Callable[..., Split]) -> None:
-    with pytest.raises(ValueError, match=r"encoding must be one of .*, got 'binary'"):
-        load(encoding="binary")
-
-
 def test_breast_cancer() -> None:
     split = load_breast_cancer()
     table = sklearn.datasets.load_breast_cancer()
@@ -212,13 +170,6 @@ def test_fair() -> None:
     assert LOADERS["fair"]().train.name == "fair"
     # The published order would put all affairs on one side.
     assert abs(split.train.y.mean() - split.test.y.mean()) < 0.05
-
-
-def test_fair_without_statsmodels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "statsmodels", None)
-    monkeypatch.setitem(sys.modules, "statsmodels.datasets", None)
-    with pytest.raises(ImportError, match=r"pip install 'bdpvi\[report\]'"):
-        load_fair()
 
 
 def stored(path: Path, lines: list[str]) -> str:
@@ -271,16 +222,3 @@ def test_a_split_keeps_every_record_once(length: int, percent: int) -> None:
         assert (len(split.train), len(split.test)) == (cut, length - cut)
         assert torch.equal(whole(split)[0], data.x)
         assert torch.equal(split.train.x[:, 0], split.train.ids.double())
-
-
-@pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
-def test_test_fractions_outside_the_unit_interval(fraction: float) -> None:
-    with pytest.raises(ValueError, match="test_fraction"):
-        first_rows(Dataset(torch.zeros(4, 1), torch.zeros(4)), fraction)
-
-
-@needs_uci
-def test_loaders_go_by_the_names_of_their_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BDPVI_DATA", str(UCI))
-    for name in ("breast-cancer", "abalone", "abalone-onehot", "adult", "adult-onehot"):
-        assert LOADERS[name]().train.name == name

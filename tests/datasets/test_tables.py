@@ -56,13 +56,6 @@ def test_features_targets_and_notes() -> None:
     assert notes["encoding"]["origin"] == "from this table"
 
 
-def test_ordinal() -> None:
-    data = dataset_from_frame(TABLE, "sick", encoding="ordinal")
-    assert data.feature_names == ("age", "sex", "smokes")
-    torch.testing.assert_close(data.x.mean(0), torch.zeros(3, dtype=torch.float64))
-    assert data.x[1, 1] > 0 > data.x[0, 1]
-
-
 @given(
     n=st.integers(4, 60),
     seed=st.integers(0, 1000),
@@ -101,20 +94,10 @@ def test_the_later_value_is_positive(values: list[Any], positive: str) -> None:
     assert data.y.tolist() == [float(str(v).removesuffix(".0") == positive) for v in column]
 
 
-@pytest.mark.parametrize("positive", ["no", " no"])
-def test_the_positive_value_can_be_chosen(positive: str) -> None:
-    assert dataset_from_frame(TABLE, "sick", positive=positive).y.tolist() == [1, 0, 1, 0, 0]
-
-
 @pytest.mark.parametrize("positive", [0, 0.0, "0"])
 def test_a_number_is_chosen_however_it_is_spelt(positive: object) -> None:
     data = dataset_from_frame(changed(sick=[0, 1, 0, 1, 1]), "sick", positive=positive)
     assert data.y.tolist() == [1, 0, 1, 0, 0]
-
-
-def test_a_positive_value_that_does_not_occur() -> None:
-    with pytest.raises(ValueError, match="positive='maybe' is not a value of target 'sick'"):
-        dataset_from_frame(TABLE, "sick", positive="maybe")
 
 
 @pytest.mark.parametrize(
@@ -173,15 +156,6 @@ def test_a_blank_can_be_a_value_of_its_own(encoding: str) -> None:
         again.apply(pd.DataFrame({"age": [None]}))
 
 
-def test_blanks_make_no_identifier_a_measurement() -> None:
-    numbers = [float(i) for i in range(100, 300)]
-    numbers[7] = np.nan
-    frame = pd.DataFrame({"who": numbers, "x": np.linspace(0, 1, 200), "y": np.arange(200) % 2})
-    for missing in ("drop", "level", "refuse"):
-        with pytest.raises(ValueError, match="'who' has 199 different integers"):
-            dataset_from_frame(frame, "y", missing=missing)
-
-
 def test_all_problems_are_listed_at_once() -> None:
     rows = 200
     frame = pd.DataFrame(
@@ -221,28 +195,6 @@ def test_all_problems_are_listed_at_once() -> None:
     assert len(lines) == 9
 
 
-def test_missing_values_in_columns_that_are_not_used_do_not_matter() -> None:
-    frame = changed(note=[None] * 5)
-    assert len(dataset_from_frame(frame, "sick", drop=["note"])) == 5
-
-
-def test_a_table_without_rows() -> None:
-    with pytest.raises(ValueError, match="the table has no rows"):
-        dataset_from_frame(TABLE.iloc[:0], "sick")
-
-
-def test_an_infinite_value() -> None:
-    with pytest.raises(ValueError, match="column 'age' has 1 value no finite number"):
-        dataset_from_frame(changed(age=[20, 30, np.inf, 50, 60]), "sick")
-
-
-def test_columns_that_never_vary_are_left_out() -> None:
-    frame = changed(age=0.1, sex="F")
-    with pytest.warns(UserWarning, match="never varies, so it is left out: 'age', 'sex'"):
-        data = dataset_from_frame(frame, "sick")
-    assert data.feature_names == ("smokes=False", "smokes=True")
-
-
 @pytest.mark.parametrize(
     ("values", "what"),
     [
@@ -256,31 +208,6 @@ def test_numbers_in_another_spelling_and_dates_get_a_hint(values: list[str], wha
     assert dataset_from_frame(changed(age=values), "sick", categorical=["age"]).x.shape[1] == 9
 
 
-def test_no_feature_left() -> None:
-    with pytest.raises(ValueError, match="no column is left to be a feature"):
-        dataset_from_frame(TABLE, "sick", drop=["age", "sex", "smokes"])
-
-
-def test_numbers_that_are_names() -> None:
-    frame = changed(age=[1, 2, 1, 2, 2])
-    data = dataset_from_frame(frame, "sick", categorical=["age"])
-    assert data.feature_names[:2] == ("age=1", "age=2")
-
-
-def test_text_that_is_mostly_numbers() -> None:
-    frame = changed(age=["20", "30", "n.k.", "50", "60"])
-    with pytest.raises(ValueError, match=r"column 'age' is text with 4 .* but also 'n\.k\.'"):
-        dataset_from_frame(frame, "sick")
-    assert dataset_from_frame(frame, "sick", categorical=["age"]).x.shape == (5, 9)
-
-
-def test_too_many_categories() -> None:
-    frame = pd.DataFrame({"town": [f"p{i % 101}" for i in range(303)], "y": np.arange(303) % 2})
-    for categorical in ([], ["town"]):
-        with pytest.raises(ValueError, match="column 'town' has 101 different values, more than"):
-            dataset_from_frame(frame, "y", categorical=categorical)
-
-
 @pytest.mark.parametrize("encoding", ["onehot", "ordinal"])
 @pytest.mark.parametrize(("rows", "distinct"), [(90, 90), (90, 45), (11, 11)])
 def test_identifiers_are_not_categories(encoding: Any, rows: int, distinct: int) -> None:
@@ -291,13 +218,6 @@ def test_identifiers_are_not_categories(encoding: Any, rows: int, distinct: int)
     assert dataset_from_frame(frame, "y", drop=["who"]).feature_names == ("x",)
     listed = dataset_from_frame(frame, "y", encoding=encoding, categorical=["who"])
     assert len(listed.feature_names) == 1 + (distinct if encoding == "onehot" else 1)
-
-
-@pytest.mark.parametrize(("rows", "distinct"), [(90, 44), (10, 10), (200, 99)])
-def test_categories_that_rows_share_or_that_are_few(rows: int, distinct: int) -> None:
-    frame = pd.DataFrame({"town": [f"t{i % distinct}" for i in range(rows)]})
-    frame["y"] = np.arange(rows) % 2
-    assert len(dataset_from_frame(frame, "y").feature_names) == distinct
 
 
 def integers(low: int, high: int, rows: int = 200, seed: int = 0) -> list[int]:
@@ -330,28 +250,6 @@ def test_identifiers_are_not_numbers(kind: str, dtype: Any) -> None:
     assert dataset_from_frame(frame, "y", drop=[name]).feature_names == ("x",)
     measured = dataset_from_frame(frame.astype({name: float}), "y")
     assert measured.feature_names == ("x", name)
-
-
-MEASUREMENTS = {
-    "age": np.random.default_rng(0).integers(18, 95, 200),
-    "income": np.exp(np.random.default_rng(0).normal(10.7, 0.7, 200)).astype(int),
-    "balance": np.random.default_rng(0).integers(-(10**9), 10**9, 200),
-    "sorted age": np.sort(np.random.default_rng(0).integers(18, 95, 200)),
-    "humidity": np.random.default_rng(0).integers(0, 10**5, 200),
-    "population": np.exp(np.random.default_rng(0).normal(11, 2, 200)).astype(int),
-    "few": np.arange(10).repeat(20),
-}
-
-
-@pytest.mark.parametrize("name", MEASUREMENTS)
-def test_measurements_are_not_identifiers(name: str) -> None:
-    frame = pd.DataFrame({name: MEASUREMENTS[name], "y": np.arange(200) % 2})
-    assert dataset_from_frame(frame, "y").feature_names == (name,)
-
-
-def test_the_integers_of_a_few_rows_are_numbers() -> None:
-    frame = pd.DataFrame({"age": range(20, 30), "y": [0, 1] * 5})
-    assert dataset_from_frame(frame, "y").feature_names == ("age",)
 
 
 def test_what_is_published_does_not_say_how_many_rows_there_are() -> None:
@@ -389,12 +287,6 @@ def test_what_is_published_does_not_say_how_many_rows_there_are() -> None:
 def test_unknown_names(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dataset_from_frame(TABLE, **{"target": "sick", **options})
-
-
-def test_column_names_that_occur_twice() -> None:
-    frame = TABLE.set_axis(["age", "sex", "age", "sick"], axis=1)
-    with pytest.raises(ValueError, match="the column name 'age' occurs more than once"):
-        from_frame(frame, "sick")
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, float("nan")])
@@ -463,12 +355,6 @@ def test_a_csv_file_is_its_frame(tmp_path: Path) -> None:
         assert part.preprocessing == whole.preprocessing
 
 
-def test_csv_details(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_bytes('\ufeffname, note\n\nÄnne, "a, b"\n'.encode())
-    assert Table.of(path).frame().to_dict("list") == {"name": ["Änne"], "note": ["a, b"]}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -529,19 +415,6 @@ def test_quotes_go_over_lines_where_that_is_declared(tmp_path: Path) -> None:
     assert Assumption.RECORDS_ACROSS_LINES not in assumptions_of({})
 
 
-def test_lines_end_as_the_first_one_does(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    for end in ("\n", "\r\n", "\r"):
-        path.write_bytes(f'a,b{end}1,"x"{end}2,"y"{end}'.encode())
-        assert Table.of(path).frame().to_dict("list") == {"a": [1, 2], "b": ["x", "y"]}
-        assert Table.of(path).header == ("a", "b")
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"absent\.csv. is neither a file"):
-        from_csv(tmp_path / "absent.csv", "y")
-
-
 @pytest.mark.parametrize("separator", [";", "tab", "\\t", "\t", "|"])
 def test_other_separators(tmp_path: Path, separator: str) -> None:
     path = tmp_path / "t.csv"
@@ -556,12 +429,6 @@ def test_other_separators(tmp_path: Path, separator: str) -> None:
     assert len(from_csv(path, "sick", separator=separator, seed=0).train) == 4
 
 
-@pytest.mark.parametrize("separator", ["", ",,", '"', "\n"])
-def test_what_is_no_separator(tmp_path: Path, separator: str) -> None:
-    with pytest.raises(ValueError, match="separator must be one character"):
-        Table.of(tmp_path / "t.csv", file=FileFormat(separator=separator)).frame()
-
-
 def test_values_as_they_are_written(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("who,x\n007,1.50\nNA,\n", encoding="utf-8")
@@ -569,44 +436,3 @@ def test_values_as_they_are_written(tmp_path: Path) -> None:
         "who": ["007", "NA"],
         "x": ["1.50", ""],
     }
-
-
-def test_a_parquet_file_is_its_frame(tmp_path: Path) -> None:
-    TABLE.to_parquet(tmp_path / "clinic.parquet")
-    split = from_csv(tmp_path / "clinic.parquet", "sick", seed=0)
-    expected = from_frame(TABLE, "sick", seed=0)
-    assert split.train.fingerprint() == expected.train.fingerprint()
-    assert split.train.preprocessing == expected.train.preprocessing
-    assert split.train.name == "clinic"
-
-
-def test_a_parquet_file_that_cannot_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "t.parquet"
-    with pytest.raises(ValueError, match="neither a file"):
-        Table.of(path).frame()
-    path.write_bytes(b"PAR1 and no more")
-    with pytest.raises(ValueError, match=r"t\.parquet is not a readable Parquet file"):
-        Table.of(path).frame()
-
-
-def test_arrays_are_no_frames() -> None:
-    with pytest.raises(ValueError, match=r"frame must be a pandas DataFrame, .* Dataset\.of"):
-        dataset_from_frame(np.zeros((3, 2)), "sick")  # type: ignore[arg-type]
-
-
-def test_new_rows_follow_the_notes(tmp_path: Path) -> None:
-    split = from_frame(TABLE, "sick")
-    encoding = Encoding.from_dict(json.loads(json.dumps(split.train.preprocessing))["encoding"])
-    (tmp_path / "new.csv").write_text("smokes,age,sex\nTrue,60,M\n")
-    x = encoding.apply(Table.of(tmp_path / "new.csv").frame())
-    torch.testing.assert_close(x, torch.tensor([[2**0.5, 0, 1, 0, 1]], dtype=torch.float64))
-
-
-@pytest.mark.parametrize("ending", ["zip", "xz", "tar", "gz", "bz2", "zst"])
-def test_a_file_is_what_it_holds_whatever_its_name(ending: str, tmp_path: Path) -> None:
-    path = tmp_path / f"t.csv.{ending}"
-    path.write_text("age,sick\n1,yes\n", encoding="utf-8")
-    assert Table.of(path).frame().to_dict("list") == {"age": [1], "sick": ["yes"]}
-    path.write_bytes(b"PK\x03\x04\xff\xfe\x00")
-    with pytest.raises(ValueError, match=rf"t\.csv\.{ending} is not a readable CSV file"):
-        Table.of(path).frame()

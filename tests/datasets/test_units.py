@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import bdpvi
-from bdpvi import Ledger, PrivacyUtilityWarning
+from bdpvi import Ledger
 from bdpvi.datasets import Schema, from_csv, from_frame
 from bdpvi.datasets.table import Table
 from bdpvi.datasets.types import ColumnType
@@ -87,19 +87,6 @@ def test_any_whole_number_is_a_person() -> None:
     persons = persons_of(pd.Series([10**5000, 10**5000 + 1, 1e16, 10**16, math.inf], dtype=object))
     assert persons.nunique() == 4
     assert persons[2] == persons[3]
-
-
-@pytest.mark.parametrize(
-    ("rows", "most", "words"),
-    [
-        (2, 1, "1 row left out: no person, or one with more than 1 row (unit='who')"),
-        (5, 2, "3 rows left out: no person, or one with more than 2 rows (unit='who')"),
-    ],
-)
-def test_one_row_and_several_are_counted_in_good_grammar(rows: int, most: int, words: str) -> None:
-    with pytest.warns(PrivacyUtilityWarning) as said:
-        at_most(pd.DataFrame({"who": ["ada"] * rows}), "who", most)
-    assert [str(one.message) for one in said] == [f"for the owner only: {words}"]
 
 
 def test_neither_mistake_is_safe() -> None:

@@ -93,7 +93,7 @@ def test_a_ledger_has_its_charges_and_takes_another(tmp_path: Path) -> None:
     assert old.budget == bdpvi.Budget(2.0, 1e-5)
     kinds = [one.kind for one in old.entries()]
     assert kinds == ["reserved", "constants", "constants", "release", "ended"]
-    old.mark(64 * "0")
+    old.bind(64 * "0")
     assert len(Ledger(old.path).entries()) == len(kinds)
 
 

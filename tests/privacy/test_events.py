@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,6 +22,7 @@ from dp_accounting.pld.privacy_loss_distribution import (
 from scipy.integrate import quad
 from scipy.stats import norm
 
+import bdpvi.privacy
 from bdpvi._ground.types import Budget, BudgetExceededError, Relation
 from bdpvi.privacy import Influence, worst_case
 from bdpvi.privacy.book import ROW, Book, merged
@@ -241,3 +244,11 @@ def test_equal_events_are_one(row: Row) -> None:
     assert hash(replace(row.event)) == hash(row.event)  # type: ignore[type-var]
     assert row.event != row.dearer
     assert np.isfinite(epsilon(row.event))
+
+
+@pytest.mark.parametrize("room", ["privacy", "bayesian/accounting"])
+def test_no_accountant_asks_an_event_for_its_class(room: str) -> None:
+    for file in Path(bdpvi.privacy.__file__).parents[1].joinpath(room).glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+                assert not re.search(rf"\b({'|'.join(MODULES)})\b", ast.unparse(node)), file

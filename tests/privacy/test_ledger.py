@@ -29,7 +29,7 @@ from bdpvi._ground.chain import Head, chained, head_of, proven, save
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import left
 from bdpvi.privacy.book import follow
-from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
+from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian_dp import gaussian_distance
@@ -42,13 +42,11 @@ from bdpvi.releases.steps import Steps
 from bdpvi.releases.transaction import Before, Plan, Transaction
 
 
-def draws(
-    number: int, temperature: float, origin: TemperatureOrigin = TemperatureOrigin.OWNER
-) -> Entry:
-    return Entry(kind="draws", charge=Charge(number, temperature, origin), events=None)
+def draws(number: int, temperature: float) -> Entry:
+    return Entry(kind="draws", charge=Charge(number, temperature), events=None)
 
 
-MADE = (draws(1, 2.0), draws(10, 5.5, TemperatureOrigin.DATA), draws(3, 1e-7), draws(2, 1e12))
+MADE = (draws(1, 2.0), draws(10, 5.5), draws(3, 1e-7), draws(2, 1e12))
 
 
 @pytest.fixture
@@ -80,8 +78,6 @@ def test_what_a_file_holds(file: Path) -> None:
 
 
 def test_a_charge_is_checked() -> None:
-    with pytest.raises(ValueError, match="origin must be one of"):
-        Charge(1, 2.0, "hearsay")  # type: ignore[arg-type]
     assert isinstance(Charge(1, 2).temperature, float)
     with pytest.raises(ValueError, match="kind must be one of"):
         Entry(kind="gift")
@@ -444,8 +440,21 @@ def test_nothing_is_promised_where_nothing_is_known() -> None:
     assert ledger.worst_case(1e-5) is None
     assert ledger.worst_case(2e-5) is not None
     assert ledger.worst_case(2e-5, None) is None
-    ledger.charge(draws(1, 1.0, TemperatureOrigin.DATA))
+    ledger.charge(draws(1, 1.0))
     assert ledger.worst_case(2e-5) is None
+
+
+def test_draws_of_earlier_versions_at_a_temperature_from_the_data_have_no_guarantee(
+    file: Path,
+) -> None:
+    header, old = proven(file.read_bytes()).said[0], {"origin": "data", "events": []}
+    for line in ({"charge": MADE[0].to_dict() | old}, {"mark": "a"}):
+        file.write_bytes(chained(header, line))
+        head_of(file).unlink(missing_ok=True)
+        (entry,) = follow(file, file.read_bytes()).entries
+        assert (entry.charge, entry.events) == (None, None)
+    owner = Entry.from_dict(MADE[0].to_dict() | {"origin": "owner"})
+    assert owner == MADE[0]
 
 
 def test_equal_charges_count_each(tmp_path: Path) -> None:

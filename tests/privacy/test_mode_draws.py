@@ -29,7 +29,7 @@ from bdpvi.datasets.records import Held
 from bdpvi.guides import FullRank, Laplace
 from bdpvi.privacy import mode_draws
 from bdpvi.privacy.conceivable import Influence
-from bdpvi.privacy.entry import Charge, Entry, TemperatureOrigin
+from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.mode_draws import ModeDraws
@@ -289,15 +289,14 @@ def test_what_is_charged_is_the_same_for_every_table(table: Dataset) -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_temperature_for_a_worst_case_is_public(table: Dataset) -> None:
     fits = fitted(table), fitted(table.without(3))
-    found = [bdpvi.bayesian.calibrate(fit, epsilon=5.0, guarantee=WorstCaseDP()) for fit in fits]
+    found = [WorstCaseDP().temperature(fit, 1, 5.0, DELTA) for fit in fits]
     assert found[0] == found[1]
-    assert found[0].origin is TemperatureOrigin.CONSTANTS
     release = bdpvi.release(fits[0], epsilon=5.0, guarantee=WorstCaseDP())
     assert release.cost.worst_case is not None
     assert 4.99 < release.cost.worst_case.epsilon <= 5.0
     assert release.receipt.worst_case is not None
     with pytest.raises(ValueError, match="covariances alone bring it to worst-case DP: ε = 4"):
-        bdpvi.bayesian.calibrate(fits[1], epsilon=3.0, guarantee=WorstCaseDP())
+        bdpvi.release(fits[1], epsilon=3.0, guarantee=WorstCaseDP())
 
 
 @pytest.mark.usefixtures("quick")
@@ -313,7 +312,7 @@ def test_what_the_records_decided_has_no_worst_case(table: Dataset, given: dict[
     assert bdpvi.release(fit, guarantee=BayesianDP(), **given).cost.worst_case is None
     assert bdpvi.cost(fit).worst_case is None
     with pytest.raises(ValueError, match="cannot be given: an earlier release"):
-        bdpvi.bayesian.calibrate(fit, epsilon=9.0, guarantee=WorstCaseDP())
+        bdpvi.release(fit, epsilon=9.0, guarantee=WorstCaseDP())
 
 
 @pytest.mark.parametrize(
@@ -337,7 +336,7 @@ def test_what_has_no_worst_case_says_why(
     assert pricing.priced(fit, Charge(1, 1.0)) is None
     assert guarantees.by_default(fit).name != "worst-case DP"
     with pytest.raises(ValueError, match=reason):
-        bdpvi.bayesian.calibrate(fit, epsilon=9.0, guarantee=WorstCaseDP())
+        bdpvi.release(fit, epsilon=9.0, guarantee=WorstCaseDP())
 
 
 def test_an_influence_has_room_for_the_fits_own_error() -> None:

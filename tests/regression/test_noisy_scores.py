@@ -14,6 +14,7 @@ from pyro.infer import MCMC, NUTS
 from scipy import integrate, stats
 from torch import Tensor
 
+from bdpvi.datasets.records import Held
 from bdpvi.models.linear import LinearScores
 from bdpvi.models.logistic import FREE, LogisticScores, largest_logistic
 from bdpvi.models.poisson import MOST_COUNT, PoissonScores, cut_poisson, free_poisson
@@ -220,7 +221,7 @@ def test_a_wrong_model_has_intervals_that_cover() -> None:
         y = torch.poisson(rate, generator=g)
         plan = ScorePlan.of(PoissonScores(25.0), 3, math.sqrt(largest_variance(3.0, 1e-5)), 8000)
         prior = NormalPrior(0 * beta, torch.eye(3).double() / 25)
-        made = measure(plan, x, y, prior, Key.of_seed(seed))
+        made = measure(plan, Held((x, y)), prior, Key.of_seed(seed))
         for rounds, kept in ((made.rounds, inside), (_unaware(made.rounds), naive)):
             found = closed_form(rounds, made.prior).turned(made.back)
             sd = found.covariance.diagonal().sqrt()
@@ -257,7 +258,7 @@ def test_no_record_adds_more_than_the_bound_in_any_round(name: str) -> None:
     y = (torch.rand(4000, generator=g) < 0.5).double()
     prior = NormalPrior(torch.zeros(3).double(), torch.eye(3).double())
     plan = ScorePlan.of(FAMILIES[name], 3, distance=0.5)
-    paid = measure(plan, x, y, prior, Key.of_seed(0)).paid
+    paid = measure(plan, Held((x, y)), prior, Key.of_seed(0)).paid
     assert paid is not None
     assert len(paid) > 2
     assert float(paid.max()) <= 1
@@ -276,7 +277,7 @@ def test_no_record_adds_more_than_the_bound_where_levels_are_left_out(name: str)
     prior = NormalPrior(torch.zeros(6).double(), torch.eye(6).double())
     plan = ScorePlan.of(FAMILIES[name], 6, 0.5, size=3.0)
     levels = torch.tensor([-1, 1, 2, 3, 4, -1])
-    found = measure(plan, x, y, prior, Key.of_seed(0), levels)
+    found = measure(plan, Held((x, y)), prior, Key.of_seed(0), levels)
     assert found.back.shape == (6, 5)
     assert found.paid is not None
     assert float(found.paid.max()) <= 1
@@ -293,7 +294,7 @@ def test_blanks_that_are_left_out_count_as_the_mean() -> None:
         x = torch.stack([number * ~blank, blank.double(), torch.ones(n).double()], 1)
         plan = ScorePlan.of(LogisticScores(), 3, 0.1, n, size=2.0)
         prior = NormalPrior(torch.zeros(3).double(), torch.eye(3).double() / 25)
-        made = measure(plan, x, y, prior, Key.of_seed(seed), torch.tensor([-1, 0, -1]))
+        made = measure(plan, Held((x, y)), prior, Key.of_seed(seed), torch.tensor([-1, 0, -1]))
         found = made.of_features()
         if not made.joined.known[1]:
             sd = found.covariance.diagonal().sqrt()
@@ -321,7 +322,7 @@ def test_levels_without_records_cost_nothing_and_predict_their_columns_mean() ->
             size = table.shape[1]
             prior = NormalPrior(torch.zeros(size).double() + 0.5, torch.eye(size).double() / 25)
             plan = ScorePlan.of(LogisticScores(), size, 0.268, n, size=6.0)
-            made = measure(plan, table, y, prior, Key.of_seed(seed), may)
+            made = measure(plan, Held((table, y)), prior, Key.of_seed(seed), may)
             found = made.of_features()
             both.append(found.covariance.diagonal().sqrt())
         out = ~made.joined.known[5:-1]
@@ -375,7 +376,7 @@ def test_levels_that_are_left_out_bias_no_other(shares: tuple[float, ...]) -> No
         x[:, 0] = 1
         x = x.roll(-1, 1)
         y = (torch.rand(n, generator=g) < torch.sigmoid(effects[level] - 0.5)).double()
-        made = measure(plan, x, y, prior, Key.of_seed(seed), may)
+        made = measure(plan, Held((x, y)), prior, Key.of_seed(seed), may)
         found, known = made.of_features(), made.joined.used
         left_out += int((~known[2:-1]).sum())
         misses.append(((found.mean - truth) / found.covariance.diagonal().sqrt())[[0, 1, -1]])
@@ -459,7 +460,7 @@ def measured(name: str, n: int, d: int, epsilon: float, seed: int) -> tuple[Meas
     distance = math.sqrt(largest_variance(epsilon, 1e-5))
     plan = ScorePlan.of(FAMILIES[name], d + 1, distance, n)
     eye = torch.eye(d + 1, dtype=torch.float64)
-    return measure(plan, x, y, NormalPrior(0 * beta, eye / 25), Key.of_seed(seed)), beta
+    return measure(plan, Held((x, y)), NormalPrior(0 * beta, eye / 25), Key.of_seed(seed)), beta
 
 
 @pytest.mark.parametrize(
@@ -491,7 +492,9 @@ def test_columns_that_say_nothing_have_the_prior_and_leave_the_others_alone() ->
         y = (torch.rand(10_000, generator=generator(1)) < torch.sigmoid(x @ beta)).double()
         plan = ScorePlan.of(LogisticScores(), 4, 0.268, 10_000)
         zero, eye = torch.zeros(4).double(), torch.eye(4).double()
-        found = measure(plan, x, y, NormalPrior(zero, eye / 25), Key.of_seed(0)).of_features()
+        found = measure(
+            plan, Held((x, y)), NormalPrior(zero, eye / 25), Key.of_seed(0)
+        ).of_features()
         assert found.measured == 3
         assert found.passes
         sd = found.covariance.diagonal().sqrt()

@@ -10,9 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from membership import judged, play
 from scipy.stats import beta, norm
 
-from bdpvi.audits.games import judged, likelihood_ratio, play
+from bdpvi.audits.games import likelihood_ratio
 from bdpvi.datasets import ColumnType, Schema, grid
 from bdpvi.datasets.grid import Codes
 from bdpvi.datasets.records import Held

@@ -24,7 +24,7 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Budget, BudgetExceededError, Dataset
 from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
-from bdpvi.bayesian.asked import Asked, calibrate
+from bdpvi.bayesian.drawing import Asked
 from bdpvi.bayesian.releases import carried_out, work_of
 from bdpvi.datasets import exact
 from bdpvi.guides import MeanField
@@ -290,16 +290,8 @@ def test_rows_are_never_written_to_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (
-            lambda fit: calibrate(fit, epsilon=1.0),
-            "there is no temperature to calibrate",
-        ),
         (lambda fit: bdpvi.release(fit), "epsilon=None: Every release is solved again"),
         (lambda fit: bdpvi.release(fit, epsilon=1.0, temperature=2.0), "temperature=2.0: Every"),
-        (
-            lambda fit: bdpvi.release(fit, Charge(1, 2.0), epsilon=1.0),
-            "draws=Charge",
-        ),
         (lambda fit: bdpvi.cost(fit, planned=Charge(1, 2.0)), "planned=Charge"),
         (
             lambda fit: bdpvi.release(fit, epsilon=1.0, guarantee=bdpvi.BayesianDP()),

@@ -160,10 +160,9 @@ class Account(Charges):
     def worst_case(self, delta: float) -> Bound | None:
         """Return the guarantee for every conceivable record, by public numbers alone.
 
-        None if nothing bounds a record's influence, events have several types, or a temperature was
-        computed from the records.
+        None if nothing bounds a record's influence, or events have several types.
         """
-        if self.from_data or self._known is None:
+        if self._known is None:
             return None
         return worst_case.epsilon([one for e, n in self.events for one in e.times(n)], delta)
 

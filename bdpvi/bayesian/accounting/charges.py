@@ -67,11 +67,6 @@ class Charges:
         return max((float(one.max()) for one in found if one is not None and len(one)), default=0.0)
 
     @property
-    def from_data(self) -> bool:
-        """Whether a number that should be public was computed from the records."""
-        return any(event.from_data for event, _ in self.events)
-
-    @property
     def assumptions(self) -> tuple[Assumption, ...]:
         """What the events' prices assume."""
         found = {one for event, _ in self.events for one in event.assumptions}

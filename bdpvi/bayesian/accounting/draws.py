@@ -24,15 +24,12 @@ class PosteriorDraws(Event):
         draws: number of samples k.
         temperature: τ.
         rounding: total variation between the k samples and exact ones, jointly.
-        from_data: whether the temperature was computed from the records. It is then not public, and
-            no worst-case guarantee holds.
     """
 
     panels: tuple[Panel, ...]
     draws: int = 1
     temperature: float = 1.0
     rounding: float = 0.0
-    from_data: bool = False
 
     losses: ClassVar[str] = "pairs"
 
@@ -57,16 +54,15 @@ class PosteriorDraws(Event):
 
     @property
     def assumptions(self) -> tuple[Assumption, ...]:
-        """Assumptions about the temperature, and about the bounds on any record."""
+        """Assumptions about the bounds on any record."""
         stated = any(one.influence is not None and one.influence.stated for one in self.panels)
-        found = (Assumption.FOUND_FROM_DATA,) * self.from_data
-        return found + (Assumption.STATED_BOUNDS,) * stated
+        return (Assumption.STATED_BOUNDS,) * stated
 
     @property
     def squared_distance(self) -> float | None:
         """μ² of a Gaussian mechanism no more private; None if nothing bounds a record."""
         bounds = [one.largest for one in self.panels]
-        if self.from_data or any(bound is None for bound in bounds):
+        if any(bound is None for bound in bounds):
             return None
         return self.draws * max(bound for bound in bounds if bound is not None) / self.temperature
 

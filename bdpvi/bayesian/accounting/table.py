@@ -77,13 +77,7 @@ class ChargedDraws:
         for charge, count in self.charges.items():
             rounding = charge.draws * self.losses.roundings[charge.temperature]
             yield (
-                PosteriorDraws(
-                    panels,
-                    charge.draws,
-                    charge.temperature,
-                    rounding=rounding,
-                    from_data=charge.from_data,
-                ),
+                PosteriorDraws(panels, charge.draws, charge.temperature, rounding=rounding),
                 count,
             )
 
@@ -187,21 +181,6 @@ class TableCost:
             raise ValueError(self.why or f"{_NONE}nothing is known of single records")
         found = every_group(self.accounts, share, shares)
         return tuple(_both(one, spent, delta) for one in found)
-
-    def get_delta(self, epsilon: float, *, near: float = 1e-5) -> float:
-        """Return the Bayesian δ at ``epsilon``; see :meth:`.Account.get_delta`.
-
-        Raises:
-            ValueError: as there, or if nothing is known about single records.
-        """
-        share, spent = self._rest(near)
-        if not self.accounts:
-            raise ValueError(self.why or f"{_NONE}nothing is known of single records")
-        left = epsilon - spent.epsilon
-        if left < 0:
-            return 1.0
-        found = (account.get_delta(left, near=share) for account in self.accounts)
-        return min(1.0, max(found) + near - share)
 
     def exposure(self, delta: float) -> Exposure | None:
         """Return the exposure of records in the most tables; None if it would omit some charges."""

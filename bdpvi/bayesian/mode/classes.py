@@ -27,13 +27,12 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from bdpvi.bayesian.mode.own import OwnCurvature
-from bdpvi.bayesian.mode.rows import Rows, Weighted, blocks, outer, width
+from bdpvi.bayesian.mode.rows import OwnCurvature, Weighed, Weighted, blocks, outer, width
 from bdpvi.bayesian.optimum.packed import indices, monomials, unpack
 from bdpvi.models.family import Family
 from bdpvi.models.multinomial import Softmax
@@ -52,12 +51,9 @@ def weigh(part: tuple[Tensor, Tensor], model: Family) -> Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class WeightedClasses:
-    """Rows of the design, (N, n), weights ω and classes, (N,) each. A sum has those of both."""
+class WeightedClasses(Weighed):
+    """Records of several predictors; targets are classes."""
 
-    z: Tensor
-    weight: Tensor
-    y: Tensor
     loss: Softmax
 
     cost: ClassVar[float] = 20.0
@@ -66,17 +62,6 @@ class WeightedClasses:
     def most(self) -> int:
         """Largest degree of F″ in displacements: 3, or 2 where tensors would be too large."""
         return 3 if self.z.shape[1] * self.loss.predictors <= _NARROW else 2
-
-    def __len__(self) -> int:
-        return len(self.z)
-
-    def __add__(self, other: WeightedClasses) -> WeightedClasses:
-        z, weight = torch.cat([self.z, other.z]), torch.cat([self.weight, other.weight])
-        return WeightedClasses(z, weight, torch.cat([self.y, other.y]), self.loss)
-
-    def select(self, index: Tensor | slice) -> WeightedClasses:
-        """Return the records at ``index``."""
-        return WeightedClasses(self.z[index], self.weight[index], self.y[index], self.loss)
 
     def predictors(self, w: Tensor) -> Tensor:
         """Return zᵀV, (N, K − 1)."""
@@ -174,6 +159,15 @@ class WeightedClasses:
         return _Own(u, self.predictors(point), sign * self.weight, self)
 
 
+Rows = Weighted | WeightedClasses
+"""Records as a posterior takes them, and their parts of its derivatives."""
+
+
+def part_of(part: Rows, name: str, *public: Any) -> Any:
+    """Return what a method of the records gives, for a sum over all of them."""
+    return getattr(part, name)(*public)
+
+
 class _Own(OwnCurvature):
     """J = I ± ω UᵀL″U, U (m, K − 1, n) of each record, by Woodbury's identity."""
 
@@ -185,14 +179,10 @@ class _Own(OwnCurvature):
         # Eigenvalues of ± ω UᵀL″U are those of the square root of UUᵀ times the rest.
         size, axes = torch.linalg.eigh(gram)
         half = (axes * size.clamp(min=0).sqrt().unsqueeze(1)) @ axes.mT
-        self.grown: Tensor = 1 + torch.linalg.eigvalsh(half @ bend @ half)[:, 0]
-        near = torch.where(self.grown > 0.05, 1.0, 0.5)[:, None, None]  # shorter, so it exists
+        grown: Tensor = 1 + torch.linalg.eigvalsh(half @ bend @ half)[:, 0]
+        self.start, self.least = torch.zeros_like(u[:, 0]), grown.clamp(min=0.0, max=1.0)
+        near = torch.where(grown > 0.05, 1.0, 0.5)[:, None, None]  # shorter, so it exists
         self.inverse = torch.linalg.solve(eye + near * bend @ gram, near * bend)
-
-    @property
-    def start(self) -> Tensor:
-        """No displacement."""
-        return torch.zeros_like(self.u[:, 0])
 
     def _at(self, shift: Tensor) -> Tensor:
         return self.b + (self.u @ shift.unsqueeze(2)).squeeze(2)
@@ -210,12 +200,6 @@ class _Own(OwnCurvature):
         row, column = indices(whole.shape[1], 2)
         packed: Tensor = whole[:, row, column].T
         return packed
-
-    @property
-    def least(self) -> Tensor:
-        """1 − a for a removed record."""
-        found: Tensor = self.grown.clamp(min=0.0, max=1.0)
-        return found
 
     def step(self, gradient: Tensor) -> Tensor:
         """Return J⁻¹G."""

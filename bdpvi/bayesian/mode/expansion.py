@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
+from bdpvi.bayesian.mode.classes import Rows, part_of
 from bdpvi.bayesian.mode.objective import Peak
-from bdpvi.bayesian.mode.own import TINY
-from bdpvi.bayesian.mode.rows import Beyond, Rows, blocks, width
+from bdpvi.bayesian.mode.rows import TINY, Beyond, blocks, width
 from bdpvi.bayesian.optimum.packed import indices, monomials, positions, taylor_weights, unpack
 from bdpvi.datasets.records import Spread
 
@@ -197,7 +197,7 @@ class ModeExpansion:
         degree = 1
         while degree < self.near.most and self._fits(degree + 1) and self._short(far, degree):
             degree += 1
-        bends = records.sum(_tensors, mode.point, mode.root, degree, reach)
+        bends = records.sum(part_of, "tensors", mode.point, mode.root, degree, reach)
         weighted = tuple(one * taylor_weights(self.n, k) for k, one in enumerate(bends, 1))
         self.polynomial = Polynomial(
             mode.point, mode.root, mode.longest, self.near, reach, weighted
@@ -246,11 +246,11 @@ class ModeExpansion:
         own, prior = records.own(point, root, sign), self.mode.posterior.precision * root.T @ root
 
         def pull(x: Tensor) -> Tensor:
-            return data.sum(_pulls, point, root, x) + x @ prior
+            return data.sum(part_of, "pulls", point, root, x) + x @ prior
 
         shift, left = own.solved(pull)
         row, column = indices(self.n, 2)
-        bent = data.sum(_bends, point, root, shift) + prior[row, column]
+        bent = data.sum(part_of, "bends", point, root, shift) + prior[row, column]
         error = left_over(left, self.mode.longest, self.n) / own.least
         return Moved.of(shift, bent.T + own.bend(shift), error)
 
@@ -270,20 +270,6 @@ def left_over(gradient: Tensor, longest: float, columns: int) -> Tensor:
 
 def _moved(part: Rows, polynomial: Polynomial, sign: float) -> Moved:
     return polynomial.neighbours(part, sign)
-
-
-def _tensors(
-    part: Rows, point: Tensor, root: Tensor, degree: int, reach: float
-) -> tuple[Tensor, ...]:
-    return part.tensors(point, root, degree, reach)
-
-
-def _pulls(part: Rows, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
-    return part.pulls(point, root, x)
-
-
-def _bends(part: Rows, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
-    return part.bends(point, root, x)
 
 
 def first_steps(mode: Peak, records: Rows, sign: float) -> Tensor:

@@ -15,16 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdpvi.bayesian.mode.rows import Rows
+from bdpvi.bayesian.mode.classes import Rows, part_of
 from bdpvi.datasets.records import Records
 
 EXACT = 1e-6
 """Largest distance of a fit from the mode, in standard deviations."""
 _STEPS = 200
-
-
-def _derivatives(part: Rows, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return part.derivatives(w)
 
 
 def _crossing(part: Rows, point: Tensor, root: Tensor, reach: float) -> Rows:
@@ -61,7 +57,7 @@ class LogPosterior:
 
     def at(self, w: Tensor) -> tuple[float, Tensor, Tensor]:
         """Return F(w), F′(w), (n,), and F″(w), (n, n), by one pass over the records."""
-        value, pull, bend = self.records.sum(_derivatives, w)
+        value, pull, bend = self.records.sum(part_of, "derivatives", w)
         away = w - self.centre
         prior = self.precision * torch.eye(len(w), dtype=w.dtype)
         value = value + self.precision / 2 * away.square().sum()

@@ -13,12 +13,13 @@ from bdpvi._ground import log
 from bdpvi._ground.host import HOST
 from bdpvi._ground.progress import Track
 from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated, run_svi
 from bdpvi.bayesian.mode.classes import weigh
 from bdpvi.bayesian.mode.expansion import FAR, ModeExpansion, first_steps
 from bdpvi.bayesian.mode.influence import of_any_table, of_mode
 from bdpvi.bayesian.mode.objective import EXACT, LogPosterior, Peak, climbed
-from bdpvi.bayesian.neighbours.route import Add, Remove, TrainedNeighbours
+from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import BlockData, Data, Dataset
 from bdpvi.datasets.records import Spread
@@ -26,7 +27,6 @@ from bdpvi.guides.laplace import Laplace, PointMass
 from bdpvi.models.contract import Model
 from bdpvi.models.family import Family, weighing
 from bdpvi.models.multinomial import Softmax
-from bdpvi.noise.keys import Key
 
 MOST = 200_000
 """Default size of a panel: a larger panel hardly lowers ε."""
@@ -38,7 +38,7 @@ standard deviations, at which a search ends: for that start, and for the fit, wh
 adds to each neighbour's error."""
 
 
-class Mode:
+class Mode(Neighbours):
     """The posterior mode and the inverse Hessian there, for the fit and for every neighbour.
 
     It is for :class:`~bdpvi.guides.Laplace` of regressions with a bounded loss
@@ -76,22 +76,12 @@ class Mode:
         return isinstance(guide, Laplace) and weighing(model) is not None
 
     @classmethod
-    def bounds(cls, model: Model, guide: object, features: int) -> bool:
-        """Return whether prior and weights bound the influence of any record in any table.
-
-        Args:
-            model, guide: to fit.
-            features: number of columns d.
-        """
+    def bounds(cls, model: Model, guide: Guide, features: int = 1) -> bool:  # noqa: D102
         known = weighing(model)
         if known is None or not cls.takes(model, guide):
             return False
         # The condition for adding is weaker.
         return of_any_table(known, known.weights(features), added=False) is not None
-
-    def key(self) -> Key:
-        """Return a secret key for the batches of SVI, which do not affect the result."""
-        return Key.fresh()
 
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide, then find every neighbour's.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from bdpvi.bayesian.mode.own import OwnCurvature
+from bdpvi._ground.threads import slices
 from bdpvi.bayesian.optimum.packed import monomials, squares
 from bdpvi.models.family import Family
 from bdpvi.models.losses import PredictorLoss
@@ -18,79 +19,50 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _ENTRIES = 1 << 20
-
-
-class Rows(Protocol):
-    """Records of one predictor, or of several; n is the number of weights in all.
-
-    A sum has the records of both. ``point`` is the mode, (n,), and ``root`` L with L Lᵀ = F″⁻¹
-    there; displacements are in units of L.
-    """
-
-    @property
-    def loss(self) -> Any:
-        """The loss of a record."""
-
-    @property
-    def most(self) -> int:
-        """Largest degree of F″ in displacements."""
-
-    @property
-    def cost(self) -> float:
-        """Work of a pass over a record and a packed entry of F″, about 1 for one predictor."""
-
-    def __len__(self) -> int: ...
-
-    def __add__(self, other: Any) -> Self: ...
-
-    def select(self, index: Tensor | slice) -> Self:
-        """Return the records at ``index``."""
-
-    def derivatives(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the records' part of F(w), F′(w) and F″(w)."""
-
-    def lengths(self, root: Tensor) -> Tensor:
-        """Return M‖z‖ in the norm of F″(m)⁻¹, (N,)."""
-
-    def crossing(self, point: Tensor, root: Tensor, reach: float) -> Tensor:
-        """Return which rows a displacement of at most ``reach`` may carry across a kink, (N,)."""
-
-    def excess(self, degree: int) -> float:
-        """Return the factor of the remainder of the tensors at a degree."""
-
-    def norm(self, columns: int) -> float:
-        """Return the Frobenius norm of the remainder of F″ over its bound."""
-
-    def tensors(self, point: Tensor, root: Tensor, degree: int, reach: float) -> tuple[Tensor, ...]:
-        """Return the records' part of T₃, T₄, … of F″ up to a degree, each (n(n + 1)/2, ·)."""
-
-    def pulls(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
-        """Return the records' part of the change of F′ at displacements (m, n)."""
-
-    def bends(self, point: Tensor, root: Tensor, x: Tensor) -> Tensor:
-        """Return the records' part of F″ at displacements (m, n), packed, (m, n(n + 1)/2)."""
-
-    def own(self, point: Tensor, root: Tensor, sign: float) -> OwnCurvature:
-        """Return the neighbours with one of the records each added (1) or removed (−1)."""
+TINY = 1e-13
+"""Limit on the total variation distance of a neighbour's Gaussian from the true one, for one that
+needs no pass over the records."""
+_TURNS = 60
+_SETTLED = TINY / 8
 
 
 @dataclass(frozen=True, eq=False)
-class Weighted:
+class Weighed:
     """Input of the likelihood: rows of the design (N, n), weights ω and targets, (N,) each.
 
-    A sum has the records of both. For logistic regression rows are times 2y − 1.
+    A sum has the records of both. Functions of records take ``point``, the mode, (n,), n the number
+    of weights in all, and ``root``, L with L Lᵀ = F″⁻¹ there; displacements are in units of L.
     """
 
     z: Tensor
     weight: Tensor
     y: Tensor
+    loss: Any
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    def __add__(self, other: Weighed) -> Self:
+        z, weight = torch.cat([self.z, other.z]), torch.cat([self.weight, other.weight])
+        return replace(self, z=z, weight=weight, y=torch.cat([self.y, other.y]))
+
+    def select(self, index: Tensor | slice) -> Self:
+        """Return the records at ``index``."""
+        return replace(self, z=self.z[index], weight=self.weight[index], y=self.y[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted(Weighed):
+    """Records of one predictor. For logistic regression rows are times 2y − 1."""
+
     loss: PredictorLoss
 
     most: ClassVar[int] = 3
+    """Largest degree of F″ in displacements."""
 
     @property
     def cost(self) -> float:
-        """Work of a pass; automatic differentiation is slow."""
+        """Work of a pass over a record and a packed entry of F″; automatic derivatives are slow."""
         return 100.0 if self.loss.stated else 1.0
 
     @classmethod
@@ -101,17 +73,6 @@ class Weighted:
         return cls(
             rows, model.record_weights(rows), target, model.loss
         )  # a row's sign is no matter
-
-    def __len__(self) -> int:
-        return len(self.z)
-
-    def __add__(self, other: Weighted) -> Weighted:
-        z, weight = torch.cat([self.z, other.z]), torch.cat([self.weight, other.weight])
-        return Weighted(z, weight, torch.cat([self.y, other.y]), self.loss)
-
-    def select(self, index: Tensor | slice) -> Weighted:
-        """Return the records at ``index``."""
-        return Weighted(self.z[index], self.weight[index], self.y[index], self.loss)
 
     def slopes(self, a: Tensor, degree: int) -> list[Tensor]:
         """Return the derivatives of the loss at predictors (..., N)."""
@@ -139,11 +100,11 @@ class Weighted:
         return crosses
 
     def excess(self, degree: int) -> float:
-        """Return 1, the factor of the remainder, as |ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″."""
+        """Return the factor of the remainder of the tensors: 1, as |ℓ⁽ᵏ⁾| ≤ M^{k−2} ℓ″."""
         return 1.0
 
     def norm(self, columns: int) -> float:
-        """Return 1: the bound is one on the trace."""
+        """Return the Frobenius norm of the remainder of F″ over its bound: one on the trace."""
         return 1.0
 
     def tensors(self, point: Tensor, root: Tensor, degree: int, reach: float) -> tuple[Tensor, ...]:
@@ -183,20 +144,61 @@ class Weighted:
         return _Own(self.z @ root, self.z @ point, sign * self.weight, self)
 
 
+class OwnCurvature:
+    """Added or removed records, one for each neighbour, in units of the mode."""
+
+    start: Tensor
+    """No displacement, (m, n)."""
+    least: Tensor
+    """The least eigenvalue of F″ of the neighbour at the mode, at most 1, (m,)."""
+
+    def pull(self, shift: Tensor) -> Tensor:
+        """Return the record's part of F′ at displacements (m, n), with its sign."""
+        raise NotImplementedError
+
+    def bend(self, shift: Tensor) -> Tensor:
+        """Return the record's part of F″ at displacements (m, n), packed, with its sign."""
+        raise NotImplementedError
+
+    def step(self, gradient: Tensor) -> Tensor:
+        """Return J⁻¹G, J the neighbour's F″ at the mode, limited for long steps."""
+        raise NotImplementedError
+
+    def first(self) -> Tensor:
+        """Return the first step of every neighbour, (m, n)."""
+        return -self.step(self.pull(self.start))
+
+    def solved(self, pull: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the displacements (m, n), and norms of the remaining gradients, (m,).
+
+        Args:
+            pull: the gradient of the data's part of F, minus its value at 0.
+        """
+        shift = self.first()
+        best, result = torch.full_like(shift[:, 0], math.inf), shift
+        for _ in range(_TURNS):
+            gradient = pull(shift) + self.pull(shift)
+            size = torch.linalg.vector_norm(gradient, dim=1)
+            better = size < best
+            result = torch.where(better.unsqueeze(1), shift, result)
+            gained = bool((size[better] < best[better] / 2).any())
+            best = torch.minimum(best, size)
+            if not gained or bool((best < _SETTLED).all()):
+                break
+            shift = shift - self.step(gradient)
+        return result, best
+
+
 class _Own(OwnCurvature):
     """Rows in units of the mode, logits there, ±ω: J = I ± ω ℓ″ uuᵀ, by Sherman and Morrison."""
 
     def __init__(self, u: Tensor, logit: Tensor, weight: Tensor, records: Weighted) -> None:
         self.u, self.logit, self.weight, self.records = u, logit, weight, records
         _, bend = records.slopes(logit, 2)
-        self.grown = 1 + weight * bend * u.square().sum(1)
+        grown = 1 + weight * bend * u.square().sum(1)
+        self.start, self.least = torch.zeros_like(u), grown.clamp(min=0.0, max=1.0)
         # The factor of uuᵀ in J⁻¹; for long steps it would be smaller.
-        self.inverse = (weight * bend / self.grown.clamp(min=0.05)).unsqueeze(1)
-
-    @property
-    def start(self) -> Tensor:
-        """No displacement."""
-        return torch.zeros_like(self.u)
+        self.inverse = (weight * bend / grown.clamp(min=0.05)).unsqueeze(1)
 
     def pull(self, shift: Tensor) -> Tensor:
         """Return ±ω ℓ′ u."""
@@ -208,11 +210,6 @@ class _Own(OwnCurvature):
         _, second = self.records.slopes(self.logit + (self.u * shift).sum(1), 2)
         return (outer(self.u) * (self.weight * second).unsqueeze(1)).T
 
-    @property
-    def least(self) -> Tensor:
-        """1 − a for a removed record."""
-        return self.grown.clamp(min=0.0, max=1.0)
-
     def step(self, gradient: Tensor) -> Tensor:
         """Return J⁻¹G."""
         return gradient - self.inverse * (self.u * gradient).sum(1, keepdim=True) * self.u
@@ -222,7 +219,7 @@ class _Own(OwnCurvature):
 class Beyond:
     """Rows near the kink: their part of F′ beyond first order, and of F″ beyond its value."""
 
-    records: Rows
+    records: Weighed
     point: Tensor
     root: Tensor
 
@@ -238,7 +235,7 @@ class Beyond:
     def bends(self, x: Tensor) -> Tensor:
         """Return the part of F″ at displacements (m, n), packed, (n(n + 1)/2, m)."""
         some = self.records
-        if not len(some):
+        if not isinstance(some, Weighted) or not len(some):
             return x.new_zeros(())
         still = some.bends(self.point, self.root, torch.zeros_like(x[:1]))
         return (some.bends(self.point, self.root, x) - still).T
@@ -251,8 +248,7 @@ def outer(u: Tensor) -> Tensor:
 
 def blocks(rows: int, width: int, entries: int = _ENTRIES) -> list[slice]:
     """Return slices of rows, each of at most ``entries`` numbers: a million stay in a cache."""
-    size = max(1, entries // max(1, width))
-    return [slice(at, min(at + size, rows)) for at in range(0, rows, size)]
+    return slices(rows, max(1, entries // max(1, width))) if rows else []
 
 
 def width(n: int, degree: int) -> int:

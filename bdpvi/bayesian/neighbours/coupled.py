@@ -24,16 +24,15 @@ from bdpvi.bayesian.inference.fingerprint import described, identity
 from bdpvi.bayesian.inference.optimisers import check_elementwise
 from bdpvi.bayesian.inference.svi import Convergence, Problem, TrainingState, run_svi
 from bdpvi.bayesian.neighbours.duration import announce, seconds_of
-from bdpvi.bayesian.neighbours.route import Change, Remove, TrainedNeighbours, unfinished_key
-from bdpvi.bayesian.neighbours.rows import RowFits, blocks, train_rows
+from bdpvi.bayesian.neighbours.route import Change, Neighbours, Remove, TrainedNeighbours
+from bdpvi.bayesian.neighbours.rows import RowFits, train_rows
 from bdpvi.datasets.records import Spread
-from bdpvi.noise.keys import Key
 
 CHUNK = 2048
 """Rows trained at a time: fewer make a step's fixed cost matter more; more need more memory."""
 
 
-class Coupled:
+class Coupled(Neighbours):
     """Neighbours trained beside the fit: same batches, same base noise, one record different.
 
     It works for any Pyro model: all neighbours are rows of one parameter matrix, ``torch.func``
@@ -46,8 +45,7 @@ class Coupled:
         chunk: rows trained at a time. A model without a closed form needs about chunk × batch × 150
             bytes, so use fewer for full batches of many records, more on a GPU.
         checkpoint: folder for the fit and every finished chunk, so that an interrupted run with the
-            same settings resumes bit for bit. Secret; delete it when the result is saved
-            (:func:`bdpvi._ground.checkpoint.forget`).
+            same settings resumes bit for bit. Secret; delete it when the result is saved.
         executor: workers that train the chunks: a :class:`concurrent.futures.ProcessPoolExecutor`,
             or Dask's ``client.get_executor()``. The model must be importable there. They are sent
             the data and the key of the batches, so each is as secret as this process. The result
@@ -68,10 +66,6 @@ class Coupled:
         self.chunk = validate.positive_int("chunk", chunk)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.executor = executor
-
-    def key(self) -> Key:
-        """Return the secret key of the batches: the unfinished run's, or a new one."""
-        return unfinished_key(self.checkpoint)
 
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide by SVI, then train every neighbour along the same plan."""
@@ -154,8 +148,8 @@ class Coupled:
             yield once(chunk.name, partial(next, made))
 
     def _chunks(self, rows: RowFits) -> list[_Chunk]:
-        parts = blocks(range(len(rows.records)), self.chunk)
-        return [_Chunk(f"{rows.kind}-{part.start:09}", rows.select(part)) for part in parts]
+        parts = enumerate(rows.parts(self.chunk)) if len(rows.records) else ()
+        return [_Chunk(f"{rows.kind}-{at * self.chunk:09}", part) for at, part in parts]
 
     def _parts(self, problem: Problem, neighbours: Sequence[RowFits]) -> Checkpoint | None:
         if self.checkpoint is None:

@@ -17,6 +17,7 @@ from bdpvi._ground.progress import Track
 from bdpvi._ground.types import PrivacyUtilityWarning
 from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import SECRET
+from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence, Problem
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.datasets.dataset import Dataset
@@ -129,15 +130,6 @@ def _sample(data: Dataset, records: int | None, seed: int) -> Dataset:
     return data.select(chosen.sort().values.to(data.x.device))
 
 
-def unfinished_key(checkpoint: Path | None) -> Key:
-    """Return the secret key of the unfinished run in a checkpoint, or a new one."""
-    kept = "" if checkpoint is None else str(settings_of(checkpoint).get("seed"))
-    number = kept.removeprefix(SECRET)
-    if number == kept or not number.isdecimal():
-        return Key.fresh()
-    return Key.of_int(int(number))
-
-
 class Change(Protocol):
     """A choice of neighbours: :class:`Remove`, :class:`Add`, or a part of one."""
 
@@ -145,11 +137,30 @@ class Change(Protocol):
         """Return the neighbours of ``data``, with records that the model accepts."""
 
 
-class Neighbours(Protocol):
+class Neighbours:
     """A route: fits the guide and computes how far single records move the posterior."""
+
+    checkpoint: Path | None = None
+    """Folder for finished parts, so that an interrupted run can resume."""
 
     def key(self) -> Key:
         """Return the secret key of a run's batches: an interrupted run's key, or a new one."""
+        kept = "" if self.checkpoint is None else str(settings_of(self.checkpoint).get("seed"))
+        number = kept.removeprefix(SECRET)
+        if number == kept or not number.isdecimal():
+            return Key.fresh()
+        return Key.of_int(int(number))
+
+    @classmethod
+    def bounds(cls, model: Model, guide: Guide, features: int = 1) -> bool:
+        """Return whether public numbers bound any record's influence in any table.
+
+        Args:
+            model, guide: to fit.
+            features: number of columns d.
+        """
+        return False
 
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Train guide and neighbours."""
+        raise NotImplementedError

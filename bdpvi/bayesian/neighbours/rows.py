@@ -52,19 +52,10 @@ class RowFits:
     records: Dataset
     sign: float
 
-    def select(self, which: range) -> RowFits:
-        """Return these rows only."""
-        index = torch.arange(which.start, which.stop, device=self.records.x.device)
-        return replace(self, records=self.records.select(index))
-
-
-def blocks(rows: range, size: int) -> list[range]:
-    """Return consecutive parts of a size; the last one may be smaller.
-
-    >>> blocks(range(3, 8), 4)
-    [range(3, 7), range(7, 8)]
-    """
-    return [rows[i : i + size] for i in range(0, len(rows), size)]
+    def parts(self, size: int) -> Iterator[RowFits]:
+        """Yield consecutive rows, each ``size`` of them; the last part may be smaller."""
+        for index in torch.arange(len(self.records), device=self.records.x.device).split(size):
+            yield replace(self, records=self.records.select(index))
 
 
 def train_rows(
@@ -95,8 +86,7 @@ def train_rows(
         if parts == 1:
             return course.follow(rows, tick, observe)
         size = -(-len(records) // (parts * ALIGNED)) * ALIGNED
-        pieces = [rows.select(part) for part in blocks(range(len(records)), size)]
-        done = _side_by_side(course, pieces, tick)
+        done = _side_by_side(course, list(rows.parts(size)), tick)
         return {name: torch.cat([part[name] for part in done]) for name in done[0]}
 
 

@@ -30,8 +30,9 @@ from bdpvi._ground.progress import Track
 from bdpvi._ground.threads import slices
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.accounting.panel import Panel
+from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated, run_svi
-from bdpvi.bayesian.neighbours.route import Add, Remove, TrainedNeighbours
+from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.optimum.sensitivity import largest, room
 from bdpvi.guides.full_rank import FullRank
@@ -40,7 +41,6 @@ from bdpvi.guides.mean_field import MeanField
 from bdpvi.models.contract import Model, unpack
 from bdpvi.models.multinomial import BayesianMultinomialRegression
 from bdpvi.models.traces import log_likelihood
-from bdpvi.noise.keys import Key
 
 SHARE = 1e-3
 """Largest distance of a fit from the optimum, as a fraction of a record's largest effect. Rounding
@@ -50,7 +50,7 @@ _PREDICTED = 2**20
 """Predictions of each class at a time: draws times records."""
 
 
-class FixedDraws:
+class FixedDraws(Neighbours):
     """The optimum over fixed base draws, and a bound on what every record moves it.
 
     It is for :class:`~bdpvi.BayesianMultinomialRegression` made by its ``bounded``, with a
@@ -74,9 +74,9 @@ class FixedDraws:
         gaussian = isinstance(guide, FullRank | MeanField) and guide.noise_scale is not None
         return known and gaussian
 
-    def key(self) -> Key:
-        """Return a secret key for the batches of SVI, which do not affect the result."""
-        return Key.fresh()
+    @classmethod
+    def bounds(cls, model: Model, guide: Guide, features: int = 1) -> bool:  # noqa: D102
+        return True
 
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide, then bound every neighbour's distance.

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,17 +27,12 @@ _LOGISTIC = LogisticLoss()
 _STEPS = 500
 _LATE = 1e-3
 
-T = TypeVar("T")
-
 
 class Source(Protocol):
     """Records that come in blocks, the same blocks in every pass over them."""
 
-    def each(self, make: Callable[[Records], T]) -> Iterable[T]:
-        """Return the results of ``make`` for all blocks, to be iterated over as often as needed.
-
-        A source that holds its records in memory may cache the results.
-        """
+    def rows(self) -> Iterator[Records]:
+        """Yield the blocks, by one pass."""
 
     def __len__(self) -> int:
         """Return the number of records."""
@@ -71,9 +66,9 @@ class Records:
     def __len__(self) -> int:
         return len(self.x)
 
-    def each(self, make: Callable[[Records], T]) -> Iterable[T]:
-        """Return the result of ``make`` for all records, as one block; it is cached."""
-        return [make(self)]
+    def rows(self) -> Iterator[Records]:
+        """Yield all records, as one block."""
+        yield self
 
     def select(self, index: Tensor | slice) -> Records:
         """Return the records at ``index``."""
@@ -109,36 +104,18 @@ class Changed:
     record: Records
     sign: float
 
-    def each(self, make: Callable[[Records], T]) -> Iterable[T]:
-        """Return the results of ``make`` for the blocks without the record, or with one more."""
-        return Repeated(lambda: self._once(make))
+    def rows(self) -> Iterator[Records]:
+        """Yield the blocks without the record, or with one more."""
+        sought = self.sign < 0
+        for block in self.source.rows():
+            same = block.equal(self.record).nonzero().flatten().tolist() if sought else []
+            sought = sought and not same
+            yield block.without(same[0]) if same else block
+        if self.sign > 0:
+            yield self.record
 
     def __len__(self) -> int:
         return len(self.source) + (1 if self.sign > 0 else -1)
-
-    def _once(self, make: Callable[[Records], T]) -> Iterator[T]:
-        sought = self.sign < 0
-
-        def left(block: Records) -> T:
-            nonlocal sought
-            same = block.equal(self.record).nonzero().flatten().tolist() if sought else []
-            if same:
-                sought, block = False, block.without(same[0])
-            return make(block)
-
-        yield from self.source.each(left)
-        if self.sign > 0:
-            yield make(self.record)
-
-
-@dataclass(frozen=True, eq=False)
-class Repeated(Generic[T]):
-    """An iterable that starts anew each time it is iterated over."""
-
-    begin: Callable[[], Iterator[T]]
-
-    def __iter__(self) -> Iterator[T]:
-        return self.begin()
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +140,7 @@ class Objective:
 
     def sums(self, terms: Callable[[Records], tuple[Tensor, ...]]) -> list[Tensor]:
         """Return the sums of ``terms`` over all blocks, by one pass."""
-        return total(self.records.each(terms))
+        return total(map(terms, self.records.rows()))
 
 
 def total(blocks: Iterable[tuple[Tensor, ...]]) -> list[Tensor]:

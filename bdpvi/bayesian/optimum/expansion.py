@@ -26,7 +26,7 @@ error, see :meth:`Expansion._by_prior`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -79,7 +79,8 @@ class Expansion:
         self.slack = 2 * tolerance * self.coordinates.stretch
         self.unit = max(norm(torch.linalg.inv(m)) for m in (point.root, self.coordinates.frame))
         self.gain = math.sqrt(2) * self.unit**2 / point.objective.precision
-        self.data: Iterable[Terms] = point.objective.records.each(self._terms)
+        records = point.objective.records
+        self._held = [self._terms(records)] if isinstance(records, Records) else None
         lengths: list[tuple[float, float]] = []  # long-lived tensors would fragment the heap
 
         def sums_of(block: Terms) -> tuple[Tensor, ...]:
@@ -151,13 +152,14 @@ class Expansion:
 
     def _blocks(self, size: int) -> Iterator[Terms]:
         """Iterate over the data in blocks of this size."""
-        for block in self.data:
+        blocks = self._held or map(self._terms, self.point.objective.records.rows())
+        for block in blocks:
             yield from block.blocks(size)
 
     def terms(self, records: Records) -> Terms:
         """Return records, in the data or not, in the coordinates of the expansion."""
-        if records is self.point.objective.records and isinstance(self.data, list):
-            return Terms.joined(self.data)
+        if records is self.point.objective.records and self._held:
+            return self._held[0]
         return self._terms(records)
 
     def _terms(self, records: Records) -> Terms:

@@ -28,7 +28,7 @@ from bdpvi.bayesian.accounting.panel import Panel
 from bdpvi.bayesian.inference.fingerprint import identity
 from bdpvi.bayesian.inference.guide import Guide
 from bdpvi.bayesian.inference.svi import Convergence, Problem, isolated
-from bdpvi.bayesian.neighbours.route import Add, Remove, TrainedNeighbours, unfinished_key
+from bdpvi.bayesian.neighbours.route import Add, Neighbours, Remove, TrainedNeighbours
 from bdpvi.bayesian.neighbours.rows import RowFits
 from bdpvi.bayesian.optimum.displacements import Moves, Terms
 from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, Source, climb, start
@@ -39,7 +39,6 @@ from bdpvi.bayesian.optimum.sensitivity import largest, room, scale_name
 from bdpvi.bayesian.optimum.sizes import PART, Size, free_memory
 from bdpvi.models.contract import Model
 from bdpvi.models.family import Family, smooth
-from bdpvi.noise.keys import Key
 
 PASSES = 30
 """Largest number of passes over the data; they stop when no neighbour improves."""
@@ -81,7 +80,7 @@ class Job:
         return Panel(kind, none[:, 0].long(), GaussianPairs(none, none), self.most)
 
 
-class Optimum:
+class Optimum(Neighbours):
     """The maximiser of the full-batch ELBO, and that of every neighbour.
 
     It is for :class:`~bdpvi.models.logistic.BayesianLogisticRegression`, weighted or not, and for
@@ -126,16 +125,11 @@ class Optimum:
             return False
         return rate == 1
 
-    @staticmethod
-    def bounds(model: Model, guide: Guide) -> bool:
-        """Return whether scores and noise scale bound any record's influence: :func:`largest`."""
+    @classmethod
+    def bounds(cls, model: Model, guide: Guide, features: int = 1) -> bool:  # noqa: D102
         known = smooth(model)
         bounded = known is not None and math.isfinite(known.score_bound(1))
         return bounded and guide.noise_scale is not None
-
-    def key(self) -> Key:
-        """Return the secret key of the run: there are no batches, so it does not affect the fit."""
-        return unfinished_key(self.checkpoint)
 
     def train(self, problem: Problem, track: Track[Any]) -> TrainedNeighbours:
         """Fit the guide, then find every neighbour's optimum.

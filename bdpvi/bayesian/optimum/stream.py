@@ -180,18 +180,18 @@ class Streamed(Optimum):
         return (coins < expected / len(self.table)).nonzero()[:, 0]
 
 
-def over(table: BlockData, neighbours: Neighbours | None) -> Streamed:
+def over(table: BlockData, neighbours: Neighbours) -> Streamed:
     """Return the route for a table on disk.
 
     Raises:
         ValueError: if the route is not :class:`Optimum`, the only one supported.
     """
-    if neighbours is not None and type(neighbours) is not Optimum:
+    if type(neighbours) is not Optimum:
         raise ValueError(
             f"neighbours={type(neighbours).__name__} needs the records in memory: give a Dataset, "
             "or of a table in blocks take Optimum()"
         )
-    return Streamed(table, neighbours or Optimum())
+    return Streamed(table, neighbours)
 
 
 def _begin(job: Job, counted: bool) -> dict[str, Any]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdpvi._ground.progress import Track
-from bdpvi.bayesian.optimum.elbo import Records, Repeated
+from bdpvi.bayesian.optimum.elbo import Records
 from bdpvi.datasets.dataset import BlockData
 from bdpvi.models.logistic import BayesianLogisticRegression
 
-T = TypeVar("T")
 ROWS = 1 << 14
 """Records of a block; the last block of a pass may be shorter."""
 
@@ -56,15 +55,12 @@ class ModelTable:
         for x, y in of_one_size(self.table, first * ROWS):
             yield Records.seen(self.model, x.to(self.device).double(), y.to(self.device).double())
 
-    def each(self, make: Callable[[Records], T]) -> Iterable[T]:
-        """Return the results of ``make`` for all blocks; each iteration over them is a pass."""
-        return Repeated(lambda: self._pass(make))
-
-    def _pass(self, make: Callable[[Records], T]) -> Iterator[T]:
+    def rows(self) -> Iterator[Records]:
+        """Yield all blocks, by one pass whose progress is shown."""
         self._passes += 1
         turns = self.track(range(self.blocks), f"pass {self._passes}")
         for _, records in zip(turns, self.read(), strict=False):
-            yield make(records)
+            yield records
 
 
 def of_one_size(table: BlockData, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:

@@ -20,7 +20,7 @@ from bdpvi.datasets.dataset import Dataset
 from bdpvi.guides import FullRank, GaussianGuide, Laplace, MeanField
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy.cost import Cost
-from bdpvi.privacy.entry import Charge, TemperatureOrigin
+from bdpvi.privacy.entry import Charge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class PreparedDraws:
             ValueError: if draws there have no finite ε.
         """
         rule = BayesianDP(rows=self.fit.records)
-        planned = rule.planned(self.fit, self.draws, epsilon, self.delta)
+        planned = rule.temperature(self.fit, self.draws, epsilon, self.delta)
         found = self.price(planned).bayesian
         if found is None or not math.isfinite(found.epsilon):
             raise ValueError(f"draws at the temperature {planned:.3g} have no finite ε")
@@ -112,7 +112,7 @@ class PreparedDraws:
     def price(self, temperature: float) -> Cost:
         """Return the cost of draws at a temperature, as if there were no others."""
         if temperature not in self._prices:
-            planned = Charge(self.draws, temperature, TemperatureOrigin.CONSTANTS)
+            planned = Charge(self.draws, temperature)
             self._prices[temperature] = table(self.fit, planned).accounts[0].cost(self.delta)
         return self._prices[temperature]
 

@@ -10,6 +10,7 @@ import torch
 from accounts import Accountant, bayes, evidence_of
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm
 from torch import Tensor
 
 from bdpvi.bayesian.accounting.betting import betting
@@ -145,3 +146,19 @@ def test_what_is_no_count_is_refused() -> None:
     unequal = GaussianPairs(torch.full((2, 1), 1.1), torch.ones(2, 1))
     with pytest.raises(ValueError, match="equal covariances"):
         Panel("remove", ids, unequal, 1.0, torch.tensor([2, 2]))
+
+
+def test_own_epsilons_are_those_of_the_records() -> None:
+    # Of 40 equal covariances, against the exact δ of a Gaussian pair by the normal distribution.
+    variances = torch.linspace(0.01, 0.4, 40, dtype=torch.float64)[:, None]
+    panel = Panel("remove", torch.arange(40), GaussianPairs(torch.ones(40, 1), variances))
+    accountant = Accountant(conversion="hockey-stick")
+    accountant.step(PosteriorDraws((panel,)))
+    levels = (0.05, 0.5, 1.0)
+    found = within(*accountant.account().own_price(1e-3), levels)
+    for level, epsilon in zip(levels, found, strict=True):
+        s = math.sqrt(float(variances[round(level * 40) - 1]))
+        delta = norm.cdf(s / 2 - epsilon / s) - math.exp(epsilon) * norm.cdf(-s / 2 - epsilon / s)
+        assert delta == pytest.approx(1e-3, rel=0.01)
+    with pytest.raises(ValueError, match="levels"):
+        within(*accountant.account().own_price(1e-3), [0.0])

@@ -410,25 +410,8 @@ def test_its_receipt_has_no_number_from_the_records() -> None:
 
 def test_the_temperature_is_planned_for_the_records_of_a_group() -> None:
     fit = laplace(60)
-    for_all = BayesianDP(rows=1e4).planned(fit, 1, 0.5, 1e-5)
-    assert BayesianDP(rows=1e5, for_groups_of=0.1).planned(fit, 1, 0.5, 1e-5) == for_all
-
-
-@pytest.mark.usefixtures("closed")
-def test_a_temperature_from_the_records_keeps_epsilon_for_groups_and_is_not_certified() -> None:
-    fit, asked = laplace(), BayesianDP(for_groups_of=0.2)
-    with pytest.raises(ValueError, match=r"for_groups_of=0.01: only .* supported by 400 "):
-        bdpvi.bayesian.calibrate(fit, epsilon=3.0, guarantee=BayesianDP(for_groups_of=0.01))
-    found = bdpvi.bayesian.calibrate(fit, epsilon=3.0, guarantee=asked, least=0.1)
-    cooler = replace(found, temperature=found.temperature * 2 ** (-1 / 8))
-    each = [
-        group_of(bdpvi.cost(fit, planned=one, for_groups_of=0.2)).epsilon for one in (found, cooler)
-    ]
-    assert each[0] <= 3.0 < each[1]
-    with pytest.warns(bdpvi.NotCertifiedWarning, match="every-group DP ε, not certified: temp"):
-        released = bdpvi.release(fit, found, guarantee=asked)
-    assert not released.receipt.bound.certified
-    assert "temperature read from the records: no δ covers it" in str(released.receipt)
+    for_all = BayesianDP(rows=1e4).temperature(fit, 1, 0.5, 1e-5)
+    assert BayesianDP(rows=1e5, for_groups_of=0.1).temperature(fit, 1, 0.5, 1e-5) == for_all
 
 
 def test_rows_that_are_solved_again_for_every_epsilon_have_none() -> None:

@@ -27,7 +27,6 @@ from bdpvi.bayesian.accounting.losses import deltas_of
 from bdpvi.bayesian.mode.expansion import ModeExpansion
 from bdpvi.bayesian.mode.influence import of_any_table
 from bdpvi.bayesian.mode.objective import LogPosterior, climbed
-from bdpvi.bayesian.mode.plan import planned_temperature
 from bdpvi.bayesian.mode.route import Mode
 from bdpvi.bayesian.mode.rows import Weighted
 from bdpvi.bayesian.neighbours.route import Add, Remove
@@ -260,16 +259,6 @@ def test_certificates_hold_on_many_tables(kind: str, seed: int) -> None:
     assert exceeds(kind, (300, 1000, 3000)[seed % 3], seed, 1e-2) <= 4
 
 
-def test_more_records_cost_less_and_more_draws_cost_more() -> None:
-    prices = [certified(table(n, 3, 0), 1e-4) for n in (300, 3000)]
-    assert prices[1] < 0.5 * prices[0]
-    fit = bdpvi.fit(MODEL, guides.Laplace(MODEL), table(300, 3, 0), progress=False)
-    costs = [Account([PosteriorDraws(fit.panels, k)]).cost(1e-4).bayesian for k in (1, 4)]
-    assert costs[0] is not None
-    assert costs[1] is not None
-    assert costs[0].epsilon < costs[1].epsilon < 4 * costs[0].epsilon
-
-
 ODD: dict[str, Any] = {
     "separable": lambda x, y: (x, (x[:, 0] > 0).double()),
     "one class": lambda x, y: (x, torch.ones_like(y)),
@@ -347,14 +336,6 @@ def test_other_models_and_guides_are_told_of_their_routes() -> None:
         bdpvi.fit(MODEL, guides.FullRank(MODEL), data, neighbours=Mode(), progress=False)
     with pytest.raises(ValueError, match=r"without\s+clip"):
         bdpvi.fit(clipped, guides.Laplace(clipped), data, neighbours=Mode(), progress=False)
-
-
-def test_the_plan_falls_with_rows_and_epsilon() -> None:
-    def plan(rows: float, epsilon: float) -> float:
-        return planned_temperature(MODEL, 9, rows=rows, epsilon=epsilon, delta=1e-5)
-
-    assert plan(400, 0.2) > plan(4000, 0.2) > plan(4e6, 0.2) == 1
-    assert plan(400, 0.1) > plan(400, 1.0)
 
 
 def test_what_is_proven_of_a_neighbour_covers_how_far_it_is_off() -> None:

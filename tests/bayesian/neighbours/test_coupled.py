@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 
 import pyro
@@ -13,17 +12,14 @@ import torch
 from pyro.infer import SVI, Trace_ELBO
 from pyro.optim import SGD, Adam, PyroOptim
 from simulated import logistic_data
-from torch.profiler import ProfilerActivity, profile
 
 from bdpvi import (
     BayesianLogisticRegression,
     BayesianMultinomialRegression,
     Coupled,
     Dataset,
-    NotCertifiedWarning,
     Training,
     fit,
-    release,
 )
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian import Add, Remove
@@ -33,7 +29,6 @@ from bdpvi.bayesian.neighbours.row_gradients import Step, TracedGradient
 from bdpvi.bayesian.neighbours.rows import RowFits, row_gradient, train_rows
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.contract import Model
-from bdpvi.models.traces import predicted
 from bdpvi.noise.batches import BatchPlan
 
 GUIDES = [MeanField, FullRank]
@@ -226,17 +221,6 @@ def hierarchical(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
         pyro.sample("y", dist.Normal(effect[at] + slope[at] * x[:, 1], 1.0), obs=y)
 
 
-def without_plates(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
-    """The same model, each prior as one event."""
-    centre = pyro.sample("centre", dist.Normal(0.0, 1.0))
-    spread = pyro.sample("spread", dist.HalfNormal(1.0))
-    effect = pyro.sample("effect", dist.Normal(centre, spread).expand([GROUPS]).to_event(1))
-    slope = pyro.sample("slope", dist.LogNormal(0.0, 0.5).expand([GROUPS]).to_event(1))
-    at = x[:, 0].long()
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Normal(effect[at] + slope[at] * x[:, 1], 1.0), obs=y)
-
-
 @pytest.mark.parametrize("guide", [MeanField, FullRank])
 def test_a_record_of_a_group_moves_what_training_without_it_moves(
     guide: type[GaussianGuide],
@@ -254,70 +238,10 @@ def test_a_record_of_a_group_moves_what_training_without_it_moves(
     for record in (5, 30):
         alone, _ = run_svi(setting(hierarchical, data.without(record)), silent)
         assert_same({name: value[record] for name, value in rows.items()}, alone, 1e-10)
-        flat, _ = run_svi(setting(without_plates, data.without(record)), silent)
-        assert_same(alone, flat, 0)
     whole, _ = run_svi(setting(hierarchical, data), silent)
     moved = (rows["loc"][5] - whole["loc"]).abs()  # of group 1: the effects come after two others
     assert moved.min() > 0  # all coordinates, by the centre and the spread
     assert moved[2:6].argmax() == 1
-
-
-def test_a_plate_of_groups_is_released_and_predicts() -> None:
-    """Also where there are as many groups as records to predict."""
-    group = torch.arange(80) % GROUPS
-    data = Dataset(torch.stack([group, group / 2], 1).double(), group.double())
-    training = Training(steps=60, seed=None)
-    made = fit(hierarchical, MeanField(hierarchical), data, training=training, progress=False)
-    with pytest.warns(NotCertifiedWarning, match="typical-record DP"):
-        found = release(made, 3, temperature=1e4)
-    assert found.receipt.bound.share == 0.95
-    assert found.latents["effect"].shape == (3, GROUPS)
-    means = predicted(hierarchical, found.latents, data.x[:GROUPS], lambda _, fn: fn.mean)
-    at = data.x[:GROUPS, 0].long()
-    by_hand = found.latents["effect"][:, at] + found.latents["slope"][:, at] * data.x[:GROUPS, 1]
-    torch.testing.assert_close(means, by_hand)
-
-
-def regression(x: torch.Tensor, y: torch.Tensor | None = None) -> None:
-    noise = pyro.sample("noise", dist.LogNormal(0.0, 1.0))
-    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
-    with pyro.plate("records", len(x)):
-        pyro.sample("y", dist.Normal(x @ w, noise), obs=y)
-
-
-def general(records: int, rate: float, steps: int) -> Problem:
-    data = logistic_data(records, 3)
-    plan = BatchPlan(steps=steps, rate=rate, seed=1)
-    return Problem(regression, FullRank(regression), data, plan, default_optimiser(steps))
-
-
-def peak_bytes(work: Callable[[], object]) -> int:
-    """Return the most bytes that torch's allocator had handed out at one time."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        work()
-    assert seen.profiler is not None
-    changes = [
-        (event.start_ns(), event.nbytes())
-        for event in seen.profiler.kineto_results.events()
-        if event.name() == "[memory]"
-    ]
-    live = torch.tensor([change for _, change in sorted(changes)]).cumsum(0)
-    return int(live.max())
-
-
-@pytest.mark.parametrize(("records", "rate"), [(1500, 0.2), (600, 1.0)])
-def test_a_chunk_takes_the_memory_that_is_documented_with_the_same_result(
-    records: int, rate: float
-) -> None:
-    p, chunk = general(records, rate, steps=3), 200
-    unlimited = peak_bytes(lambda: Coupled(chunk=records).train(p, silent))
-    used = peak_bytes(lambda: Coupled(chunk=chunk).train(p, silent))
-    assert used < 150 * chunk * rate * records < unlimited
-    small = Coupled(chunk=chunk).train(p, silent).panels[0].pairs
-    large = Coupled(chunk=records).train(p, silent).panels[0].pairs
-    torch.testing.assert_close(small.r, large.r, rtol=1e-12, atol=0)
-    scale = float(large.b2.max())  # a record that no batch had moves nothing but rounding
-    torch.testing.assert_close(small.b2, large.b2, rtol=1e-12, atol=1e-12 * scale)
 
 
 def test_optimisers_that_mix_rows_are_refused(data: Dataset) -> None:

@@ -127,7 +127,7 @@ def test_a_public_noise_scale_leaves_the_means_alone_to_tell(kind: type[Gaussian
         cost = float(found.b2[record].sum().sqrt())
         assert moved * (1 - 1e-9) <= cost <= moved * (1 + 1e-5)
     # No floor: any ε can be had.
-    assert bdpvi.bayesian.calibrate(fit, epsilon=1e-3).temperature < float("inf")
+    assert bdpvi.WorstCaseDP().temperature(fit, 1, 1e-3, 1e-5) < float("inf")
 
 
 def test_coupled_neighbours_with_a_public_noise_scale_differ_in_means_alone() -> None:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-import weakref
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from simulated import logistic_data
 from test_route import GUIDES, brute, optimum, outlier, problem, records
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
 
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian.optimum import route
@@ -85,47 +80,6 @@ def test_the_priors_bound_holds_and_is_close_where_there_is_little_else(diagonal
     # The optimum of these records is 0.
     ratio = expansion._by_prior(z, gradient.norm(dim=0)) / z.norm(dim=0)
     assert bool(((ratio >= 1) & (ratio < 6)).all())
-
-
-class Peak(TorchDispatchMode):
-    """Counts the bytes of tensors that are alive at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.now = self.most = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if _is(t)}
-        for tensor in filter(_is, tree_leaves(result)):
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in given:
-                self.now += storage.nbytes()
-                weakref.finalize(storage, self._freed, storage.nbytes())
-        self.most = max(self.most, self.now)
-        return result
-
-    def _freed(self, size: int) -> None:
-        self.now -= size
-
-
-def _is(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-@pytest.mark.parametrize(("guide", "n", "d"), [(MeanField, 600, 90), (FullRank, 200, 40)])
-def test_the_estimate_has_the_order_of_magnitude(
-    guide: type[GaussianGuide], n: int, d: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # modes count in one thread
-    asked = problem(logistic_data(n, d), guide, 0.2)
-    with FlopCounterMode(display=False) as counter:
-        Optimum().train(asked, silent)
-    with Peak() as peak:
-        Optimum().train(asked, silent)
-    size = Size.of(n, n, d + 1, diagonal=guide is MeanField)
-    assert 1 / 10 < counter.get_total_flops() / size.operations < 10
-    assert 1 / 10 < peak.most / size.memory < 10
 
 
 def test_a_long_or_large_job_is_told_of_before_it_starts() -> None:
