@@ -22,22 +22,12 @@ from bdpvi.privacy.cost import Cost
 from bdpvi.privacy.entry import Charge
 from bdpvi.releases import receipts
 from bdpvi.releases.account import OTHERS
-from bdpvi.releases.refitted import Refitted
 from bdpvi.releases.released import Release
 from bdpvi.releases.transaction import Transaction
 
-SOLVED = (
-    "Every release is solved again for its ε, and has no temperature: bdpvi.release(fit, "
-    "epsilon=…). bdpvi.recommended(ε, guide=MeanField) takes a guide, which has one"
-)
-_NO_GROUPS = (
-    "releases that are solved again for every ε have a worst case, which holds for every group; "
-    "draws from guides.Laplace have a bound for groups"
-)
-
 
 def release(
-    fit: Fit | Refitted,
+    fit: Fit,
     draws: int | None = None,
     *,
     temperature: float | None = None,
@@ -49,12 +39,9 @@ def release(
 ) -> Release:
     """Charge ``draws`` posterior samples, then draw them from N(μ, τS) and round them.
 
-    For rows with a route it fits once for each draw instead: for an
-    ``epsilon``, under a worst-case guarantee, without a temperature.
-
     Args:
         fit: the fit to draw from.
-        draws: number of samples k, by default 1 or the route's.
+        draws: number of samples k, by default 1.
         temperature: τ; higher costs less and predicts worse. It is public: do not choose it by
             looking at the records' costs. S is the guide's covariance, or its replacement by a
             ridge or a noise scale. 1 if neither this nor ``epsilon`` is given.
@@ -107,19 +94,8 @@ def release(
 
 
 @on_host
-def carried_out(fit: Fit | Refitted, asked: Asked) -> Release:
+def carried_out(fit: Fit, asked: Asked) -> Release:
     """Return the result of :func:`release`, possibly as a step of a work."""
-    if not isinstance(fit, Fit):
-        check_solved(asked)
-        assert asked.epsilon is not None
-        with log.step("release"):
-            return fit.release(
-                asked.draws,
-                epsilon=asked.epsilon,
-                delta=asked.delta,
-                generator=asked.generator,
-                work=asked.work,
-            )
     with log.step("release"):
         receipts.check(fit.kept.folder, fit.ledger)
         work = asked.work or work_of(fit, Key.fresh())
@@ -133,19 +109,7 @@ def carried_out(fit: Fit | Refitted, asked: Asked) -> Release:
     return released
 
 
-def check_solved(asked: Asked) -> None:
-    """Refuse arguments that a solved release does not have."""
-    if asked.temperature is not None or asked.epsilon is None:
-        given = f"temperature={asked.temperature!r}"
-        raise ValueError(f"{'epsilon=None' if asked.epsilon is None else given}: {SOLVED}")
-    if asked.guarantee is not None and asked.guarantee.name != guarantees.WORST_CASE:
-        raise ValueError(
-            f"guarantee={asked.guarantee.name}: the noise of this release covers every conceivable "
-            "record; bdpvi.recommended(ε, guide=MeanField) can have a Bayesian guarantee"
-        )
-
-
-def work_of(fit: Fit | Refitted, secret: Key, facts: str | None = None) -> Transaction:
+def work_of(fit: Fit, secret: Key, facts: str | None = None) -> Transaction:
     """Return the transaction of one release from a fit.
 
     Args:
@@ -153,15 +117,13 @@ def work_of(fit: Fit | Refitted, secret: Key, facts: str | None = None) -> Trans
         secret: secret of this release only.
         facts: what the secret was made for and is stored with; None if it is not stored.
     """
-    name, kept, what = fit.kept.name, facts is not None, "release from a fit"
-    if not isinstance(fit, Fit):
-        name, what = f"{name}-{secret.work}", "release"
-    return Transaction(fit.ledger, secret, facts or "", name, kept=kept, what=what)
+    kept, what = facts is not None, "release from a fit"
+    return Transaction(fit.ledger, secret, facts or "", fit.kept.name, kept=kept, what=what)
 
 
 @on_host
 def cost(
-    fit: Fit | Refitted,
+    fit: Fit,
     *,
     delta: float = 1e-5,
     planned: Charge | None = None,
@@ -191,13 +153,6 @@ def cost(
     """
     validate.probability("delta", delta)
     shares = shares_of(for_groups_of)
-    if not isinstance(fit, Fit):
-        if shares:
-            raise ValueError(f"for_groups_of={for_groups_of}: {_NO_GROUPS}")
-        if planned is not None:
-            raise ValueError(f"planned={planned}: {SOLVED}")
-        with log.step("accounting"):
-            return fit.of_records(delta)
     found = cost_with(fit, delta, planned, accounting, shares=shares)
     whole = fit.ledger.altogether(delta, () if planned is None else priced(fit, planned))
     if shares or whole is None or found.worst_case is None or not fit.ledger.others:
@@ -208,26 +163,18 @@ def cost(
 
 @on_host
 def preview(
-    fit: Fit | Refitted,
+    fit: Fit,
     draws: int = 1,
     *,
     temperature: float = 1.0,
-    epsilon: float | None = None,
-    delta: float = 1e-5,
     generator: torch.Generator | None = None,
 ) -> dict[str, Tensor]:
     """Return samples of a simulated release, without charging: for the owner only.
 
     Args:
         fit, draws: as for :func:`release`.
-        temperature: τ of draws from a guide.
-        epsilon, delta: ε and δ of solved draws, which have no temperature.
+        temperature: τ of the draws.
         generator: for repeatable experiments.
     """
-    if not isinstance(fit, Fit):
-        check_solved(Asked(temperature=None if temperature == 1 else temperature, epsilon=epsilon))
-        assert epsilon is not None
-        key = Key.fresh() if generator is None else fit.kept.use_once(generator)
-        return fit.preview(draws, epsilon=epsilon, delta=delta, key=key)
     lattice = fit.guide.lattice(temperature)
     return unpack(fit, secure.sample(fit.released, draws, temperature, generator, lattice))

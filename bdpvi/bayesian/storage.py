@@ -43,11 +43,6 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
         path: a new folder: an old fit and its ledger are never overwritten.
         extra: any JSON that the caller needs to build model and guide again.
     """
-    if not isinstance(fit, Fit):
-        raise ValueError(
-            f"fit={type(fit).__name__}: only fits of a guide are saved, and releases by "
-            "bdpvi.save_release"
-        )
     if not store.nothing_at(Path(path)):  # a broken link counts as existing
         raise ValueError(f"path={str(path)!r} exists already; a fit is never overwritten")
     path = Path(path).resolve()

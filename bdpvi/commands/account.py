@@ -43,8 +43,8 @@ def account(
         list[str] | None,
         typer.Option(
             help="With --repair: DRAWS,TEMPERATURE of a release, in place of the ledger lines that "
-            "cannot be verified; once for every release. It is treated as one at a temperature "
-            "chosen from the data, which is conservative: if in doubt, give too much."
+            "cannot be verified; once for every release. There is no worst case then: "
+            "if in doubt, give too much."
         ),
     ] = None,
     as_json: Json = False,

@@ -24,14 +24,11 @@ from simulated import logistic_data
 import bdpvi
 from bdpvi import BayesianLogisticRegression, Budget, BudgetExceededError, Dataset
 from bdpvi.bayesian.accounting.perturbed_records import bayesian_epsilon
-from bdpvi.bayesian.drawing import Asked
-from bdpvi.bayesian.releases import carried_out, work_of
 from bdpvi.datasets import exact
 from bdpvi.guides import MeanField
 from bdpvi.noise.keys import Key
 from bdpvi.privacy import worst_case
 from bdpvi.privacy.assumptions import Assumption
-from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Entry, Ledger
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
@@ -39,6 +36,7 @@ from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import Rule
 from bdpvi.regression.perturbed_objective import WeightedObjective
 from bdpvi.releases.route import Allowance
+from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import setup
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.routes import fit_private
@@ -260,7 +258,9 @@ def test_a_release_that_was_charged_is_made_again_from_its_key_and_settings() ->
 
     def asked(epsilon: float, secret: Key) -> bdpvi.Release:
         """Return a release whose secret is kept."""
-        return carried_out(fit, Asked(epsilon=epsilon, work=work_of(fit, secret, "facts")))
+        name = f"{fit.kept.name}-{secret.work}"
+        work = Transaction(data.ledger, secret, "facts", name, kept=True)
+        return fit.release(epsilon=epsilon, work=work)
 
     one, other = asked(0.5, first), asked(1.0, second)
     entries = data.ledger.entries()
@@ -278,37 +278,6 @@ def test_a_release_that_was_charged_is_made_again_from_its_key_and_settings() ->
         with pytest.raises(ValueError, match=words):
             asked(epsilon, secret)
     assert data.ledger.entries() == entries
-
-
-def test_rows_are_never_written_to_disk(tmp_path: Path) -> None:
-    fit = prepared(logistic_data(1500, 3))
-    with pytest.raises(ValueError, match="only fits of a guide are saved"):
-        bdpvi.save_fit(fit, tmp_path / "fit")  # type: ignore[arg-type]
-    assert not (tmp_path / "fit").exists()
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda fit: bdpvi.release(fit), "epsilon=None: Every release is solved again"),
-        (lambda fit: bdpvi.release(fit, epsilon=1.0, temperature=2.0), "temperature=2.0: Every"),
-        (lambda fit: bdpvi.cost(fit, planned=Charge(1, 2.0)), "planned=Charge"),
-        (
-            lambda fit: bdpvi.release(fit, epsilon=1.0, guarantee=bdpvi.BayesianDP()),
-            "guarantee=Bayesian DP: the noise",
-        ),
-        (lambda fit: bdpvi.bayesian.preview(fit, 3), "epsilon=None"),
-    ],
-)
-def test_what_has_no_temperature_says_so(call: Any, words: str) -> None:
-    data = logistic_data(300, 2)
-    fit = prepared(rows=1e5, data=data)
-    with pytest.raises(ValueError, match=words):
-        call(fit)
-    assert data.ledger.entries() == ()
-    assert bdpvi.bayesian.preview(fit, 3, epsilon=2.0)["w"].shape == (3, 3)
-    assert str(bdpvi.cost(fit).worst_case).startswith("worst-case DP: ε = 0 ")
-    assert data.ledger.entries() == ()
 
 
 @pytest.mark.parametrize(
@@ -378,7 +347,7 @@ def test_an_epsilon_that_drowns_everything_gives_the_declared_base_rate_and_says
     data = logistic_data(1000, 20)
     fit = prepared(data, 0.2, rows=1e3)
     with pytest.warns(bdpvi.PrivacyUtilityWarning, match=r"smallest useful ε is about 0\.1;"):
-        release = bdpvi.release(fit, epsilon=1e-4)
+        release = fit.release(epsilon=1e-4)
     assert float((release.predict_mean(data.x) - 0.2).abs().max()) < 0.02
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -417,8 +386,8 @@ def test_a_share_grows_with_rows_and_with_epsilon() -> None:
 def test_a_random_record_pays_less_and_with_bought_constants_that_is_a_diagnostic() -> None:
     data = logistic_data(3000, 3)
     declared = prepared(rows=1e5, data=data)
-    bdpvi.release(declared, epsilon=1.0)
-    cost = bdpvi.cost(declared)
+    declared.release(epsilon=1.0)
+    cost = declared.of_records(1e-5)
     assert cost.worst_case is not None
     assert cost.bayesian is not None
     assert cost.path is None
@@ -433,12 +402,12 @@ def test_a_random_record_pays_less_and_with_bought_constants_that_is_a_diagnosti
     assert cost.bayesian.epsilon == pytest.approx(expected, rel=1e-6)
     assert cost.bayesian.epsilon < cost.worst_case.epsilon
     assert Assumption.PANEL_REPRESENTS_POPULATION in cost.bayesian.assumptions
-    bdpvi.release(declared, epsilon=1.5)
-    assert bdpvi.cost(declared).bayesian is None
+    declared.release(epsilon=1.5)
+    assert declared.of_records(1e-5).bayesian is None
 
     counted = prepared(logistic_data(30_000, 3, seed=1))
-    bdpvi.release(counted, epsilon=1.0)
-    cost = bdpvi.cost(counted)
+    counted.release(epsilon=1.0)
+    cost = counted.of_records(1e-5)
     assert cost.bayesian is None
     assert cost.path is not None
     assert "at δ = 1e-05: a diagnostic, not a guarantee" in str(cost)
@@ -451,8 +420,8 @@ def test_what_a_random_record_pays_is_at_most_the_worst_case() -> None:
     for rows in (100, None):
         elsewhere()
         fit = prepared(rows=rows, data=bdpvi.Dataset(x, (x[:, 0] > 0).double()))
-        bdpvi.release(fit, epsilon=1.0)
-        cost = bdpvi.cost(fit)
+        fit.release(epsilon=1.0)
+        cost = fit.of_records(1e-5)
         found = cost.bayesian if rows else cost.path
         assert found is not None
         assert cost.worst_case is not None
@@ -461,8 +430,8 @@ def test_what_a_random_record_pays_is_at_most_the_worst_case() -> None:
 
         # Another call on these rows counts by its worst case, and then for every record.
         again = prepared(rows=rows, data=bdpvi.Dataset(x, (x[:, 0] > 0).double()))
-        bdpvi.release(again, epsilon=1.0)
-        both = bdpvi.cost(fit)
+        again.release(epsilon=1.0)
+        both = fit.of_records(1e-5)
         assert (both.bayesian, both.path) == (None, None)
         assert both.worst_case is not None
         assert both.worst_case.epsilon > 1.2 * cost.worst_case.epsilon

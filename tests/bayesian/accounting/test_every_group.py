@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
@@ -39,7 +38,6 @@ from bdpvi.privacy.cost import Bound, Kind
 from bdpvi.privacy.entry import Charge
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.norms import NormCounts
-from bdpvi.releases.refitted import Refitted
 from bdpvi.releases.shared_file import load_release, save_release
 
 Numbers = NDArray[np.float64]
@@ -412,9 +410,3 @@ def test_the_temperature_is_planned_for_the_records_of_a_group() -> None:
     fit = laplace(60)
     for_all = BayesianDP(rows=1e4).temperature(fit, 1, 0.5, 1e-5)
     assert BayesianDP(rows=1e5, for_groups_of=0.1).temperature(fit, 1, 0.5, 1e-5) == for_all
-
-
-def test_rows_that_are_solved_again_for_every_epsilon_have_none() -> None:
-    rows = cast("Refitted", object())
-    with pytest.raises(ValueError, match=r"for_groups_of=0\.1: .* a worst case, which holds for"):
-        bdpvi.cost(rows, for_groups_of=0.1)
