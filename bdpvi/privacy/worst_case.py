@@ -87,6 +87,8 @@ def epsilon(events: Iterable[Event], delta: float) -> Bound | None:
 
 def _solver(events: Sequence[Event], variance: float) -> tuple[str, Callable[[float], float]]:
     """Return how events compose with Gaussian mechanisms, and ε at δ; "" if all are Gaussian."""
+    if unknown := {one.form for one in events} - {"", SAMPLED, PERTURBED, MOMENTS}:
+        raise TypeError(f"no loss of the form {min(unknown)!r} can be composed")
     sampled = tuple(one.run for one in events if one.form == SAMPLED)
     perturbed = tuple(one for one in events if one.form == PERTURBED)
     moments = tuple(one for one in events if one.form == MOMENTS)
