@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from bdpvi._ground import outputs
 from bdpvi.commands import quality
 from bdpvi.commands.check import look_first
 from bdpvi.commands.engine import WorkerOptions
-from bdpvi.commands.options import ColumnOptions, LedgerOptions, UnitOptions, declared, remaining
+from bdpvi.commands.options import (
+    ColumnOptions,
+    Delta,
+    LedgerOptions,
+    Quiet,
+    UnitOptions,
+    declared,
+    remaining,
+)
 from bdpvi.commands.quality import ReportOptions
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bdpvi.commands.synthesize import CountOptions, SampleOptions
+    from bdpvi._ground.progress import Track
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.identity import Identity
     from bdpvi.datasets.records import Records, Spread
@@ -29,7 +41,85 @@ if TYPE_CHECKING:
     from bdpvi.synthesis.order import Order
     from bdpvi.tables import Machine, Unit
 
-COUNTS = "synthetic.json"
+ROWS, COUNTS = "synthetic.csv", "synthetic.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    """The synthetic rows that are written."""
+
+    rows: Annotated[
+        int | None,
+        typer.Option("--rows", help="Rows; by default as many as are estimated."),
+    ] = None
+    tables: Annotated[
+        int,
+        typer.Option(help="Number of tables, which vary like tables from other samples and noise."),
+    ] = 1
+    quiet: Quiet = False
+
+    def check(self) -> None:
+        """Check the options before anything is charged."""
+        from bdpvi.synthesis.synthetic import checked_rows
+
+        checked_rows("tables", self.tables)
+        if self.rows is not None:
+            checked_rows("rows", self.rows)
+
+    def write(
+        self,
+        made: Synthetic,
+        folder: Path,
+        put: Callable[[Path, bytes], None],
+        *,
+        seed: int | None = None,
+        quiet: bool = False,
+    ) -> pd.DataFrame:
+        """Write the tables to a folder; return the first. A seed repeats them."""
+        from bdpvi._ground import progress
+
+        track: Track[int] = progress.silent if quiet or self.quiet else progress.bar
+
+        def write(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+            put(folder / name, rows_text(made, frame))
+            return frame
+
+        if self.tables == 1:
+            return write(ROWS, made.sample(self.rows, seed=seed))
+        first, *_ = (
+            write(
+                f"synthetic-{at}.csv",
+                made.tables(1, self.rows, seed=None if seed is None else seed + at)[0],
+            )
+            for at in track(range(1, self.tables + 1), "tables")
+        )
+        return first
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountOptions:
+    """What is counted."""
+
+    epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")]
+    delta: Delta = 1e-6
+    target: Annotated[str, typer.Option(help="Most important column, such as a label.")] = ""
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="Columns a,b,c that are counted together too."),
+    ] = None
+    from_data: Annotated[
+        bool,
+        typer.Option("--from-data", help="Treat levels and bounds read from the rows as public."),
+    ] = False
+
+
+def rows_text(made: Synthetic, rows: pd.DataFrame) -> bytes:
+    """Return the content of a file of rows."""
+    from bdpvi.datasets.types import TIMES
+
+    numbers = {name: one for name, one in made.schema.columns.items() if one.integer}
+    whole = {name: "Int64" for name, one in numbers.items() if one.kind not in TIMES}
+    return outputs.csv_text(rows.astype(whole)).encode()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
