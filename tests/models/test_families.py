@@ -226,7 +226,8 @@ def test_the_pyro_model_has_the_weighted_loss(name: str) -> None:
     rows, target = model.terms(x, y)
 
     def weighted(w: Tensor) -> Tensor:
-        return model.record_weights(rows) * model.loss.value(rows @ w, target)
+        loss: Tensor = model.loss.value(rows @ w, target)
+        return model.record_weights(rows) * loss
 
     change = log_likelihood(model, {"w": here}, x, y) - log_likelihood(model, {"w": there}, x, y)
     torch.testing.assert_close(-change, weighted(here) - weighted(there), rtol=1e-9, atol=1e-9)
