@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from bdpvi._ground.progress import Track
+    from bdpvi._ground.types import Budget
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.identity import Identity
     from bdpvi.datasets.records import Records, Spread
@@ -283,14 +284,11 @@ class Counting:
         quiet: bool,
     ) -> tuple[Synthetic, Ledger, pd.DataFrame]:
         """Charge, count and publish; return the release, the ledger, and the shared rows."""
-        import bdpvi
-        from bdpvi.privacy.places import Places
         from bdpvi.releases import publishing
-        from bdpvi.releases.intent import NAME, output_of
         from bdpvi.synthesis.order import for_persons
         from bdpvi.synthesis.synthetic import of_bytes
 
-        order, where, budget = self.order, self.where, self.kept.budget
+        order, where = self.order, self.where
         fraction = None if report.no_report else report.test_fraction
         drop = sorted(self.columns.drop or ())
         kept = (self.asked, drop, self.file, self.kept.other_people, fraction)
@@ -298,17 +296,7 @@ class Counting:
         with workers.machine(progress=not quiet) as machine:
             rows, whose = self.records(order, machine)
             digest = self.table.fingerprint(machine.executor)
-            limit = self.known.limit(
-                None if budget is None else bdpvi.Budget(budget, self.counts.delta)
-            )
-            more = self.kept.ledger, self.kept.other_people
-            people = self.known.opened(self.data, whose, *more)
-            Places.of(
-                out=where.out, secret=where.secret, ledger=people.path, shared=where.out,
-                output=output_of(where.secret / NAME),
-            )  # fmt: skip
-            if limit is None and people.budget is None and not people.entries():
-                limit = bdpvi.Budget(**self.price)
+            people, limit = self.opened(whose)
             assert people.path is not None
 
             def settled(ledger: Ledger) -> None:
@@ -342,6 +330,23 @@ class Counting:
                 seed = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
                 shared = samples.write(made, public, put, seed=seed, quiet=quiet)
         return made, people, shared
+
+    def opened(self, whose: Identity | None) -> tuple[Ledger, Budget | None]:
+        """Return the table's ledger, and the limit that it gets."""
+        from bdpvi._ground.types import Budget
+        from bdpvi.privacy.places import Places
+        from bdpvi.releases.intent import NAME, output_of
+
+        given, where = self.kept.budget, self.where
+        limit = self.known.limit(None if given is None else Budget(given, self.counts.delta))
+        people = self.known.opened(self.data, whose, self.kept.ledger, self.kept.other_people)
+        output = output_of(where.secret / NAME)
+        Places.of(
+            out=where.out, secret=where.secret, ledger=people.path, shared=where.out, output=output
+        )
+        if limit is None and people.budget is None and not people.entries():
+            limit = Budget(**self.price)
+        return people, limit
 
     def records(self, order: Order, machine: Machine) -> tuple[Any, Identity | None]:
         """Return the rows to count, and whose they are; a table in blocks is looked at."""
