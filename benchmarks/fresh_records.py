@@ -20,7 +20,7 @@ from torch.distributions import MultivariateNormal
 
 from bdpvi import Dataset
 from bdpvi._ground.checkpoint import Checkpoint
-from bdpvi.audits.exact import Drawn, mean_epsilon
+from bdpvi.audits.exact import AuditedDraw, mean_epsilon
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs, summarise
 
 DELTA, ROWS, FRESH = 1e-5, 400, 100
@@ -99,7 +99,7 @@ def _of_size(rows: int, population: Population, seed: int) -> list[dict[str, Any
     return found
 
 
-def added(drawn: Drawn, x: Tensor, y: Tensor) -> GaussianPairs:
+def added(drawn: AuditedDraw, x: Tensor, y: Tensor) -> GaussianPairs:
     """Return the draw's law with each record added, against the one without.
 
     The posteriors' modes are found by Newton's method from their definition: record weights and
@@ -157,13 +157,13 @@ def _each(
 
 def _drawn(
     population: Population, rows: int, fresh: int, seed: int
-) -> tuple[list[tuple[Tensor, Tensor]], Drawn]:
+) -> tuple[list[tuple[Tensor, Tensor]], AuditedDraw]:
     """Return fresh records, and a draw from the posterior of others."""
     generator = torch.Generator().manual_seed(seed)
     x = population(rows + fresh, generator)
     chance = torch.sigmoid(x @ torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64))
     y = (torch.rand(len(x), generator=generator, dtype=torch.float64) < chance).double()
-    drawn = Drawn.of(Dataset(x[fresh:], y[fresh:]), DELTA)
+    drawn = AuditedDraw.of(Dataset(x[fresh:], y[fresh:]), DELTA)
     return [(x[at, None], y[at, None]) for at in range(fresh)], drawn
 
 

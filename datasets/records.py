@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
 if TYPE_CHECKING:  # settings need not load bars
     from bdpvi._ground.progress import Track
@@ -102,7 +102,12 @@ class Held(Generic[T]):
     13
     """
 
+    in_memory: ClassVar[bool] = True
+
     part: T
+
+    def check(self) -> None:
+        """Do nothing: rows in memory stay as they are."""
 
     def map(self, f: Callable[..., S], *public: Any) -> Held[S]:
         """Return the records as ``f`` makes them, each part ``f(part, *public)``."""
@@ -153,6 +158,8 @@ class Spread(Generic[T]):
     >>> Spread((Rows(1, 2), Rows(3))).map(pow, 2).sum(lambda row: {"all": row})
     {'all': 14}
     """
+
+    in_memory: ClassVar[bool] = False
 
     parts: Sequence[Part]
     steps: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = ()

@@ -6,6 +6,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,11 @@ def private(table: Any = FRAME, **more: Any) -> Any:
 def resumed(**other: Any) -> tuple[Any, Any]:
     """Return how a state meets another run, and its own."""
     state = trained().state_dict()
-    return tuple(lambda o=o: network(**o).load_state_dict(state) for o in (other, {}))  # type: ignore[misc]
+
+    def load(**given: Any) -> None:
+        network(**given).load_state_dict(state)
+
+    return partial(load, **other), load
 
 
 def forked(made: Any) -> tuple[Any, Any]:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 from damage import one_gigabyte
@@ -20,9 +19,11 @@ from bdpvi import load_release
 from bdpvi._ground import store
 from bdpvi.datasets import ColumnType, Schema
 from bdpvi.datasets.constants import read_constants
-from bdpvi.synthesis import Counts, load, synthesize
+from bdpvi.synthesis import load
 
-FRAME = pd.DataFrame({"age": [20, 50, 80, None], "who": ["a", "b", "c", None]})
+FRAME = pd.DataFrame(
+    {"age": [20, 50, 80, None], "dose": [0, 1, 2, None], "sex": ["a", "b", "F", None]}
+)
 HUGE = (2**31, 2**62, 2**63 - 1, -(2**62), 10**400, 1e300, -1e300, 1e-300, 5e-324)
 ODD: tuple[Any, ...] = (
     None,
@@ -84,7 +85,7 @@ def predicted(path: Path) -> None:
 
 
 def encoded(path: Path) -> None:
-    Schema.load(path).encode(FRAME)
+    Schema.load(path).encode(FRAME[["age", "sex"]])
 
 
 def constants(path: Path) -> None:
@@ -97,44 +98,23 @@ READ: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 
 
+FORMS = Path(__file__).parent / "golden" / "forms"
+GOLDEN = {"release": "persons.json", "intervals": "poisson.json", "synthetic": "synthesis.json"}
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the contents of small files that can be read."""
-    folder = tmp_path_factory.mktemp("shared")
-    rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"age": rng.integers(18, 90, 300), "who": rng.choice(["a", "b"], 300)})
-    frame["sick"] = rng.choice(["y", "n"], 300)
-    frame["visits"] = rng.integers(0, 5, 300)
-    frame.to_csv(folder / "t.csv", index=False)
+    found = {name: json.loads((FORMS / file).read_text("utf-8")) for name, file in GOLDEN.items()}
+    path = tmp_path_factory.mktemp("shared") / "schema.json"
+    Schema(
+        {"age": ColumnType(low=0, high=99, whole=True), "sex": ColumnType(levels=("a", "b"))}, "law"
+    ).save(path)
     long = {"source": "law", "unknown": "base", "columns": [
         {"kind": "numeric", "name": "age", "mean": 50.0, "sd": 20.0},
-        {"kind": "onehot", "name": "who", "categories": ["a", "b"]},
+        {"kind": "onehot", "name": "sex", "categories": ["a", "b"]},
     ]}  # fmt: skip
-    (folder / "c.json").write_text(json.dumps({"source": "law", "age": [0, 99], "who": ["a", "b"]}))
-    words = ("private", "--one-row-per-person",
-             "--data", folder / "t.csv", "--epsilon", 20, "--rows", 300, "--quiet",
-             "--constants", folder / "c.json", "--no-scores")  # fmt: skip
-    logistic = ("--target", "sick", "--positive", "y", "--drop", "visits", "--draws", 20)
-    counts = ("--target", "visits", "--model", "poisson", "--largest", 9, "--drop", "sick")
-    found: dict[str, Any] = {"constants": long}
-    for name, more in (("release", logistic), ("intervals", (*counts, "--for", "intervals"))):
-        out = folder / name
-        assert run(*words, *more, "--ledger", folder / f"{name}.jsonl", "--out", out) == 0
-        found[name] = json.loads((out / "release.json").read_text(encoding="utf-8"))
-    schema = Schema(
-        {"age": ColumnType(low=0, high=99, whole=True), "who": ColumnType(levels=("a", "b"))}, "law"
-    )
-    schema.save(folder / "schema.json")
-    found["schema"] = json.loads((folder / "schema.json").read_text(encoding="utf-8"))
-    three = Schema({**schema.columns, "sick": ColumnType(levels=("y", "n"))}, "law")
-    made = synthesize(
-        frame[list(three.columns)],
-        three,
-        epsilon=1.0,
-        settings=Counts(also=(("age", "who", "sick"),)),
-    )
-    found["synthetic"] = json.loads(made.to_bytes())
-    return found
+    return {**found, "constants": long, "schema": json.loads(path.read_text(encoding="utf-8"))}
 
 
 def check(name: str, content: Any, folder: Path) -> bool:

@@ -36,15 +36,6 @@ def render(template: Path, **content: Any) -> str:
 
 def png(figure: Figure) -> str:
     """Return a figure as PNG in base 64."""
-    return _encoded(figure, "png")
-
-
-def svg(figure: Figure) -> str:
-    """Return a figure as SVG in base 64, with its transparency."""
-    return _encoded(figure, "svg")
-
-
-def _encoded(figure: Figure, kind: str) -> str:
     content = io.BytesIO()
-    figure.savefig(content, format=kind)
+    figure.savefig(content, format="png")
     return base64.b64encode(content.getvalue()).decode("ascii")

@@ -49,8 +49,6 @@ class Search:
             all of them together.
         seeds: number of seeds for every fold, over which scores are averaged; no two folds share
             one.
-        draws: the same for a ``one_shot`` method; one draw's spread is as large as differences
-            between settings.
         delta: δ of the guarantees.
         folds: number of folds of cross-validation.
         repeats: number of repeats of cross-validation, with different folds. All configurations are
@@ -65,7 +63,6 @@ class Search:
     objective: str = "log-score"
     epsilons: tuple[float, ...] = EPSILONS
     seeds: int = 4
-    draws: int = 100
     delta: float = 1e-5
     folds: int = 5
     repeats: int = 1
@@ -73,17 +70,13 @@ class Search:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("configurations", "seeds", "draws", "repeats", "finalists"):
+        for name in ("configurations", "seeds", "repeats", "finalists"):
             validate.positive_int(name, getattr(self, name))
         validate.positive_int("refinements", self.refinements, least=0)
         validate.positive_int("folds", self.folds, least=2)
         validate.probability("delta", self.delta)
         validate.choice("objective", self.objective, OBJECTIVES)
         check_epsilons(self.epsilons)
-
-    def runs(self, method: Method) -> int:
-        """Return the number of outcomes that score a configuration in each fold."""
-        return self.draws if getattr(method, "one_shot", False) else self.seeds
 
     @property
     def measure(self) -> Measure:
@@ -177,10 +170,10 @@ def _searched(
         return Study(kept, f"{name}-{repeat}", chosen.methods[name], targets)
 
     def add(name: str, repeat: int, entry: Entry) -> None:
-        method = build(name, entry)
-        first = _FIRST_SEED + repeat * search.folds * search.runs(method)
+        first = _FIRST_SEED + repeat * search.folds * search.seeds
         with log.step(f"tune {name}"):
-            studies[name, repeat].add(cross_validated(method, splits[repeat], search, first))
+            found = cross_validated(build(name, entry), splits[repeat], search, first)
+            studies[name, repeat].add(found)
 
     studies = {(name, repeat): study(name, repeat) for name in names for repeat in repeats}
     first = search.configurations
@@ -212,7 +205,7 @@ def cross_validated(
     method: Method, splits: Sequence[Split], search: Search, first_seed: int
 ) -> Trial:
     """Return the method's trial: mean scores over the splits, each with its own seeds."""
-    runs = search.runs(method)
+    runs = search.seeds
     firsts = range(first_seed, first_seed + len(splits) * runs, runs)
     return _mean(
         describe(method),

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from bdpvi._ground import outputs
 from bdpvi.commands import quality
 from bdpvi.commands.check import look_first
 from bdpvi.commands.engine import WorkerOptions
-from bdpvi.commands.options import ColumnOptions, LedgerOptions, UnitOptions, declared, remaining
+from bdpvi.commands.options import (
+    ColumnOptions,
+    Delta,
+    LedgerOptions,
+    Quiet,
+    UnitOptions,
+    declared,
+    remaining,
+)
 from bdpvi.commands.quality import ReportOptions
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from bdpvi.commands.synthesize import CountOptions, SampleOptions
+    from bdpvi._ground.progress import Track
+    from bdpvi._ground.types import Budget
     from bdpvi.datasets.formats import FileFormat
     from bdpvi.datasets.identity import Identity
     from bdpvi.datasets.records import Records, Spread
@@ -29,7 +42,85 @@ if TYPE_CHECKING:
     from bdpvi.synthesis.order import Order
     from bdpvi.tables import Machine, Unit
 
-COUNTS = "synthetic.json"
+ROWS, COUNTS = "synthetic.csv", "synthetic.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleOptions:
+    """The synthetic rows that are written."""
+
+    rows: Annotated[
+        int | None,
+        typer.Option("--rows", help="Rows; by default as many as are estimated."),
+    ] = None
+    tables: Annotated[
+        int,
+        typer.Option(help="Number of tables, which vary like tables from other samples and noise."),
+    ] = 1
+    quiet: Quiet = False
+
+    def check(self) -> None:
+        """Check the options before anything is charged."""
+        from bdpvi.synthesis.synthetic import checked_rows
+
+        checked_rows("tables", self.tables)
+        if self.rows is not None:
+            checked_rows("rows", self.rows)
+
+    def write(
+        self,
+        made: Synthetic,
+        folder: Path,
+        put: Callable[[Path, bytes], None],
+        *,
+        seed: int | None = None,
+        quiet: bool = False,
+    ) -> pd.DataFrame:
+        """Write the tables to a folder; return the first. A seed repeats them."""
+        from bdpvi._ground import progress
+
+        track: Track[int] = progress.silent if quiet or self.quiet else progress.bar
+
+        def write(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+            put(folder / name, rows_text(made, frame))
+            return frame
+
+        if self.tables == 1:
+            return write(ROWS, made.sample(self.rows, seed=seed))
+        first, *_ = (
+            write(
+                f"synthetic-{at}.csv",
+                made.tables(1, self.rows, seed=None if seed is None else seed + at)[0],
+            )
+            for at in track(range(1, self.tables + 1), "tables")
+        )
+        return first
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountOptions:
+    """What is counted."""
+
+    epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")]
+    delta: Delta = 1e-6
+    target: Annotated[str, typer.Option(help="Most important column, such as a label.")] = ""
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="Columns a,b,c that are counted together too."),
+    ] = None
+    from_data: Annotated[
+        bool,
+        typer.Option("--from-data", help="Treat levels and bounds read from the rows as public."),
+    ] = False
+
+
+def rows_text(made: Synthetic, rows: pd.DataFrame) -> bytes:
+    """Return the content of a file of rows."""
+    from bdpvi.datasets.types import TIMES
+
+    numbers = {name: one for name, one in made.schema.columns.items() if one.integer}
+    whole = {name: "Int64" for name, one in numbers.items() if one.kind not in TIMES}
+    return outputs.csv_text(rows.astype(whole)).encode()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -193,14 +284,11 @@ class Counting:
         quiet: bool,
     ) -> tuple[Synthetic, Ledger, pd.DataFrame]:
         """Charge, count and publish; return the release, the ledger, and the shared rows."""
-        import bdpvi
-        from bdpvi.privacy.places import Places
         from bdpvi.releases import publishing
-        from bdpvi.releases.intent import NAME, output_of
         from bdpvi.synthesis.order import for_persons
         from bdpvi.synthesis.synthetic import of_bytes
 
-        order, where, budget = self.order, self.where, self.kept.budget
+        order, where = self.order, self.where
         fraction = None if report.no_report else report.test_fraction
         drop = sorted(self.columns.drop or ())
         kept = (self.asked, drop, self.file, self.kept.other_people, fraction)
@@ -208,17 +296,7 @@ class Counting:
         with workers.machine(progress=not quiet) as machine:
             rows, whose = self.records(order, machine)
             digest = self.table.fingerprint(machine.executor)
-            limit = self.known.limit(
-                None if budget is None else bdpvi.Budget(budget, self.counts.delta)
-            )
-            more = self.kept.ledger, self.kept.other_people
-            people = self.known.opened(self.data, whose, *more)
-            Places.of(
-                out=where.out, secret=where.secret, ledger=people.path, shared=where.out,
-                output=output_of(where.secret / NAME),
-            )  # fmt: skip
-            if limit is None and people.budget is None and not people.entries():
-                limit = bdpvi.Budget(**self.price)
+            people, limit = self.opened(whose)
             assert people.path is not None
 
             def settled(ledger: Ledger) -> None:
@@ -252,6 +330,23 @@ class Counting:
                 seed = int.from_bytes(hashlib.sha256(content).digest()[:8], "big")
                 shared = samples.write(made, public, put, seed=seed, quiet=quiet)
         return made, people, shared
+
+    def opened(self, whose: Identity | None) -> tuple[Ledger, Budget | None]:
+        """Return the table's ledger, and the limit that it gets."""
+        from bdpvi._ground.types import Budget
+        from bdpvi.privacy.places import Places
+        from bdpvi.releases.intent import NAME, output_of
+
+        given, where = self.kept.budget, self.where
+        limit = self.known.limit(None if given is None else Budget(given, self.counts.delta))
+        people = self.known.opened(self.data, whose, self.kept.ledger, self.kept.other_people)
+        output = output_of(where.secret / NAME)
+        Places.of(
+            out=where.out, secret=where.secret, ledger=people.path, shared=where.out, output=output
+        )
+        if limit is None and people.budget is None and not people.entries():
+            limit = Budget(**self.price)
+        return people, limit
 
     def records(self, order: Order, machine: Machine) -> tuple[Any, Identity | None]:
         """Return the rows to count, and whose they are; a table in blocks is looked at."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,103 +11,28 @@ from bdpvi._ground import outputs, store, validate
 from bdpvi._ground.outputs import several
 from bdpvi.commands import quality
 from bdpvi.commands.check import Yes
-from bdpvi.commands.counted import Counting
+from bdpvi.commands.counted import Counting, CountOptions, SampleOptions, rows_text
 from bdpvi.commands.engine import WorkerOptions
 from bdpvi.commands.options import (
     ColumnOptions,
-    Delta,
     Json,
     LedgerOptions,
-    Quiet,
     UnitOptions,
     of_fields,
 )
 from bdpvi.commands.quality import ReportOptions
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from bdpvi._ground.progress import Track
     from bdpvi.privacy.cost import Bound
     from bdpvi.privacy.ledger import Ledger
     from bdpvi.synthesis import Synthetic
 
-ROWS = "synthetic.csv"
 _MOST_VALUES = 2**25
 """The most values of a table unless its size is given."""
 _USUAL = 1e-5
 """δ of other works on a table without a budget."""
 
 Out = Annotated[Path, typer.Option(help="New folder for what may be shared.")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampleOptions:
-    """The synthetic rows that are written."""
-
-    rows: Annotated[
-        int | None,
-        typer.Option("--rows", help="Rows; by default as many as are estimated."),
-    ] = None
-    tables: Annotated[
-        int,
-        typer.Option(help="Number of tables, which vary like tables from other samples and noise."),
-    ] = 1
-    quiet: Quiet = False
-
-    def check(self) -> None:
-        """Check the options before anything is charged."""
-        from bdpvi.synthesis.synthetic import checked_rows
-
-        checked_rows("tables", self.tables)
-        if self.rows is not None:
-            checked_rows("rows", self.rows)
-
-    def write(
-        self,
-        made: Synthetic,
-        folder: Path,
-        put: Callable[[Path, bytes], None],
-        *,
-        seed: int | None = None,
-        quiet: bool = False,
-    ) -> pd.DataFrame:
-        """Write the tables to a folder; return the first. A seed repeats them."""
-        from bdpvi._ground import progress
-
-        track: Track[int] = progress.silent if quiet or self.quiet else progress.bar
-
-        def write(name: str, frame: pd.DataFrame) -> pd.DataFrame:
-            put(folder / name, _content(made, frame))
-            return frame
-
-        if self.tables == 1:
-            return write(ROWS, made.sample(self.rows, seed=seed))
-        first, *_ = (
-            write(
-                f"synthetic-{at}.csv",
-                made.tables(1, self.rows, seed=None if seed is None else seed + at)[0],
-            )
-            for at in track(range(1, self.tables + 1), "tables")
-        )
-        return first
-
-
-@dataclass(frozen=True, kw_only=True)
-class CountOptions:
-    """What is counted."""
-
-    epsilon: Annotated[float, typer.Option(help="Worst-case ε of all outputs.")]
-    delta: Delta = 1e-6
-    target: Annotated[str, typer.Option(help="Most important column, such as a label.")] = ""
-    also: Annotated[
-        list[str] | None,
-        typer.Option(help="Columns a,b,c that are counted together too."),
-    ] = None
-    from_data: Annotated[
-        bool,
-        typer.Option("--from-data", help="Treat levels and bounds read from the rows as public."),
-    ] = False
 
 
 @of_fields
@@ -154,7 +77,7 @@ def synthesize(
     work = work.looked_at(yes=yes, quiet=quiet)
     order = work.order  # refuse before anything is stored
     report.check([*order.declared, *order.kinds])
-    rehearse(order, work.file, _content)
+    rehearse(order, work.file, rows_text)
     made, people, shared = work.published(report, samples, workers, quiet=quiet)
     _report(made, people, {"out": out, "secret": work.folder}, as_json=as_json)
     if work.used is None:
@@ -187,15 +110,6 @@ def sample(
     with store.claimed_folder(out) as folder:
         samples.write(made, folder, store.write)
     outputs.say(f"{out}: {samples.tables} × {several(rows, 'row')}; {made.receipt}")
-
-
-def _content(made: Synthetic, rows: pd.DataFrame) -> bytes:
-    """Return the content of a file of rows."""
-    from bdpvi.datasets.types import TIMES
-
-    numbers = {name: one for name, one in made.schema.columns.items() if one.integer}
-    whole = {name: "Int64" for name, one in numbers.items() if one.kind not in TIMES}
-    return outputs.csv_text(rows.astype(whole)).encode()
 
 
 def _spent(people: Ledger, delta: float) -> Bound | None:

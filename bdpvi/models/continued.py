@@ -37,7 +37,8 @@ class Continued(dist.TorchDistribution):  # type: ignore[misc]
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-likelihood of counts."""
-        return -self.loss.value(self.predictors, value) - torch.lgamma(value + 1)
+        loss: Tensor = self.loss.value(self.predictors, value)
+        return -loss - torch.lgamma(value + 1)
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """Draw Poisson counts with the continued rate."""
@@ -46,4 +47,5 @@ class Continued(dist.TorchDistribution):  # type: ignore[misc]
     @property
     def mean(self) -> Tensor:
         """The rate."""
-        return self.loss.rate(self.predictors)
+        rate: Tensor = self.loss.rate(self.predictors)
+        return rate

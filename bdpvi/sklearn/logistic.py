@@ -280,7 +280,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         weights = self._class_weights(classes)
         if len(classes) > 2:
             return of_classes.settings(self, len(classes), bought, weights)
-        found: Any = self._settings(asked, bought)
+        found = self._settings(asked, bought)
         if weights is None:
             return found
         from bdpvi.regression import ObjectivePerturbation

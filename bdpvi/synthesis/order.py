@@ -16,7 +16,7 @@ from bdpvi.datasets import bounds, estimates
 from bdpvi.datasets.cells import Columns, LazyColumns, read_cell
 from bdpvi.datasets.estimates import CATEGORY, NUMBER, UNDECLARED
 from bdpvi.datasets.origin import declared
-from bdpvi.datasets.records import Records, Spread
+from bdpvi.datasets.records import Records
 from bdpvi.datasets.schema import Schema
 from bdpvi.datasets.types import (
     ANY,
@@ -259,9 +259,9 @@ class Order:
         In memory secret coins choose them. Of a table in blocks they are the first ones, as no
         worker has the key.
         """
-        if isinstance(table, Spread):
-            return table if self.limit is None else table.map(self.limit.of)
-        return table.map(counted, self.settings, key, True, self.person)
+        if table.in_memory:
+            return table.map(counted, self.settings, key, True, self.person)
+        return table if self.limit is None else table.map(self.limit.of)
 
     def bought(self, table: Records[pd.DataFrame], key: Key) -> Schema:
         """Return the schema of all columns; estimate missing ones privately, once they are charged.

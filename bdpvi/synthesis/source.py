@@ -14,7 +14,7 @@ from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.identity import Identity
 from bdpvi.datasets.looks import misread, tell_of_misread
 from bdpvi.datasets.objects import in_memory
-from bdpvi.datasets.records import Held, Records, Spread
+from bdpvi.datasets.records import Held, Records
 from bdpvi.datasets.schema import Schema, in_file
 from bdpvi.datasets.table import LEFT_OUT, ODD, Table, in_blocks
 from bdpvi.datasets.types import ColumnType
@@ -82,11 +82,10 @@ def look(
     """
     read_by = {name: one.reading for name, one in order.declared.items()} | dict(order.types)
     types = {name: one for name, one in read_by.items() if one is not None}
-    limit = order.limit if isinstance(rows, Spread) else None
+    limit = None if rows.in_memory else order.limit
     facts = rows.sum(_facts, types, tuple(order.kinds), limit, signs)
     odd, found, persons = facts[:3]
-    if isinstance(rows, Spread):
-        rows.check()
+    rows.check()
     if limit is not None:
         limit.check(persons)
     tell_owner(odd, "line", ODD)

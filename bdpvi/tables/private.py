@@ -306,10 +306,12 @@ class Work:
         """Show the owner what may be read otherwise than meant, before anything is charged."""
         if isinstance(self.table, Dataset):
             return
-        if not isinstance(self.table, Table) and not self.asked.public.from_data:
-            used = [name for name in self.header if name not in self.asked.public.drop]
+        one_file = isinstance(self.table, Table) and os.path.isfile(self.table.path)
+        if (one_file or not isinstance(self.table, Table)) and not self.asked.public.from_data:
+            rows = self.table.first()[0] if isinstance(self.table, Table) else self.table
             types = self.asked.public.read_by
-            tell_of_misread(misread(with_text_names(self.table), types, used), types)
+            used = [name for name in self.header if name not in self.asked.public.drop]
+            tell_of_misread(misread(with_text_names(rows), types, used), types)
         _ = self.looked  # the first pass, which tells what it finds
 
     @cached_property

@@ -177,7 +177,7 @@ class Request:
             public.
         public: What is known of the table without its rows.
         unit: Whom ε protects: the column of persons, whose rows are all covered, or a
-            :class:`bdpvi.Unit`. A file needs one.
+            :class:`bdpvi.tables.Unit`. A file needs one.
         name: Name of the data in reports; by default that of the file or data set.
     """
 

@@ -396,18 +396,21 @@ STRANGE_PERSONS = (
 """Lines of nobody, of a person with two rows already, and of one with three odd ones."""
 
 
+SEEN: tuple[tuple[str, dict[str, Any], Any, Any], ...] = (
+    ("line", DOORS_OF_FILES, LINES, MORE_LINES),
+    ("record", DOORS_OF_NUMBERS, NUMBERS, MORE_NUMBERS),
+    ("person", DOORS_OF_PERSONS, STRANGE_PERSONS, ()),
+)
+
+
 def every() -> Iterator[Any]:
     """Yield doors with what they see: those of WHOLE all, others a part; slow tests all."""
-    for kind, doors, odd, more in (
-        ("line", DOORS_OF_FILES, LINES, MORE_LINES),
-        ("record", DOORS_OF_NUMBERS, NUMBERS, MORE_NUMBERS),
-        ("person", DOORS_OF_PERSONS, STRANGE_PERSONS, ()),
-    ):
+    for kind, doors, odd, more in SEEN:
         for door, call in doors.items():
             part = odd if door in WHOLE and kind != "person" else odd[::5]
             yield pytest.param(kind, call, part, id=f"{kind}, {door}")
-            every = (*odd, *more)
-            yield pytest.param(kind, call, every, id=f"{kind}, {door}, all", marks=pytest.mark.slow)
+            both, slow = (*odd, *more), pytest.mark.slow
+            yield pytest.param(kind, call, both, id=f"{kind}, {door}, all", marks=slow)
 
 
 @pytest.mark.parametrize(("kind", "door", "odd"), [*every()])

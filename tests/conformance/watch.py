@@ -25,7 +25,7 @@ from bdpvi.bayesian import fit as _fit
 from bdpvi.noise import secure
 from bdpvi.noise.keys import Key
 from bdpvi.noise.whole_normals import WholeNormals
-from bdpvi.privacy import ledger as ledgers
+from bdpvi.privacy import stored as ledgers
 from bdpvi.privacy.book import Book, follow
 from bdpvi.releases import transaction
 from bdpvi.releases.transaction import Plan, Transaction, seal

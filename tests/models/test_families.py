@@ -26,8 +26,9 @@ from bdpvi import (
     BayesianPoissonRegression,
     Dataset,
 )
+from bdpvi.commands.private import OPTIONS
 from bdpvi.models.family import Family
-from bdpvi.models.kinds import Known
+from bdpvi.models.kinds import NAMED, Known
 from bdpvi.models.losses import LossBound, PredictorLoss
 from bdpvi.models.multinomial import Softmax
 from bdpvi.models.own import OwnRegression
@@ -133,6 +134,15 @@ def test_every_family_is_here() -> None:
     }
 
 
+def test_a_command_asks_for_what_each_needs() -> None:
+    assert {"logistic": ()} | {name: (one.option,) for name, one in NAMED.items()} == OPTIONS
+    given = {"target_bounds": (0, 8), "largest": 8, "classes": ("a", "b", "c")}
+    for family in NAMED.values():
+        model = family.declared(given[family.option])
+        assert getattr(model, "classes", 3) == 3
+        assert getattr(model, "largest", 8) in (4, 8)
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_bounds_hold_everywhere_and_are_reached(name: str) -> None:
     row = ROWS[name]
@@ -226,7 +236,8 @@ def test_the_pyro_model_has_the_weighted_loss(name: str) -> None:
     rows, target = model.terms(x, y)
 
     def weighted(w: Tensor) -> Tensor:
-        return model.record_weights(rows) * model.loss.value(rows @ w, target)
+        loss: Tensor = model.loss.value(rows @ w, target)
+        return model.record_weights(rows) * loss
 
     change = log_likelihood(model, {"w": here}, x, y) - log_likelihood(model, {"w": there}, x, y)
     torch.testing.assert_close(-change, weighted(here) - weighted(there), rtol=1e-9, atol=1e-9)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -244,6 +245,18 @@ def test_equal_events_are_one(row: Row) -> None:
     assert hash(replace(row.event)) == hash(row.event)  # type: ignore[type-var]
     assert row.event != row.dearer
     assert np.isfinite(epsilon(row.event))
+
+
+def test_what_no_accountant_knows_is_never_free() -> None:
+    class Gift(Event):
+        """A charge that says nothing of itself."""
+
+    class Odd(Threshold):
+        form: ClassVar[str] = "a guess"
+
+    assert worst_case.epsilon([GAUSS, Gift()], DELTA) is None
+    with pytest.raises(TypeError, match="no loss of the form 'a guess' can be composed"):
+        worst_case.epsilon([GAUSS, Odd(1e-6)], DELTA)
 
 
 @pytest.mark.parametrize("room", ["privacy", "bayesian/accounting"])

@@ -209,14 +209,6 @@ def test_two_releases_compose_to_the_integral_over_the_first() -> None:
     assert float(both.hockey_stick(epsilon)) == pytest.approx(bound, rel=1e-9)
 
 
-def test_draws_multiply_the_log_mgf() -> None:
-    v, k = tensor([0.02]), 30
-    contour = contour_for(lambda s: k * s * (s + 1) * v / 2, 2.0)
-    bound = hockey_stick_from_log_mgf(k * contour.s * (contour.s + 1) * v / 2, contour, 2.0)
-    truth = float(equal_covariance(k * v, 2.0))
-    assert is_certified(float(bound), truth, 0.005)
-
-
 def test_one_line_may_serve_all_records_and_many_epsilons() -> None:
     v = tensor([1e-6, 0.05, 0.2, 1.0])
     contour = Contour(tensor(4.0), tensor(0.5), nodes=96)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import os
 import pickle
@@ -12,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,6 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.repair import repair
 from bdpvi.privacy.rounding import rounding_delta
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
-from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.steps import Steps
 from bdpvi.releases.transaction import Before, Plan, Transaction
 
@@ -240,17 +238,6 @@ def test_what_a_killed_process_left_beside_a_ledger_goes_when_it_is_opened(file:
     assert not left.exists()
 
 
-def test_a_relative_path_is_resolved_at_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(file.parent)
-    ledger = Ledger("ledger.jsonl")
-    elsewhere = file.parent / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    ledger.charge(draws(7, 1.0))
-    assert Ledger(file).entries() == (*MADE, draws(7, 1.0))
-    assert list(elsewhere.iterdir()) == []
-
-
 def spend(ledger: Ledger, _: int) -> bool:
     """Charge one draw unless two have been charged, slowly."""
     with ledger.locked():
@@ -404,27 +391,6 @@ def gaussian(distance: float, count: int = 1, delta: float = 0.0) -> Entry:
     if delta:
         events += (Threshold(delta),)
     return Entry(kind="steps", events=events, count=count)
-
-
-def test_the_total_is_the_exact_composition_in_every_order_and_after_a_restart(
-    tmp_path: Path,
-) -> None:
-    parts = [gaussian(0.1, delta=1e-7), gaussian(0.2, 3), gaussian(0.05, delta=3e-7)]
-    totals = []
-    for number, order in enumerate(itertools.permutations(parts)):
-        path = tmp_path / f"{number}.jsonl"
-        for one in order:
-            Ledger.at(path).charge(one)  # a process of its own would read the same file
-        total = Ledger(path).worst_case(1e-5)
-        assert total is not None
-        totals.append(total.epsilon)
-    assert max(totals) == pytest.approx(min(totals), rel=1e-12, abs=0)
-    with mpmath.workdps(50):
-        distance = mpmath.sqrt(mpmath.mpf("0.1") ** 2 + 3 * mpmath.mpf("0.2") ** 2
-                               + mpmath.mpf("0.05") ** 2)  # fmt: skip
-        assert delta_of(totals[0], distance) == pytest.approx(1e-5 - 4e-7, rel=1e-9)
-        # A total that is 1 % lower is not the truth.
-        assert delta_of(0.99 * totals[0], distance) > 1.01 * (1e-5 - 4e-7)
 
 
 def delta_of(epsilon: float, distance: mpmath.mpf) -> mpmath.mpf:
@@ -590,23 +556,6 @@ def test_a_step_is_charged_once_from_one_secret_at_one_price() -> None:
         Transaction(ledger, secret, "facts", "a").charge(Bought(gaussian(0.1), "next")),
     ]
     assert len({key, *(found for _, found, _ in others)}) == 6
-
-
-def test_k_rows_of_one_unit_cost_k_distances() -> None:
-    # Between N(0, 1) and N(kμ, 1) by definition; Dong, Roth and Su (2022), Theorem 2.14.
-    ledger = Ledger(unit="who", rows_per_unit=3)
-    ledger.charge(gaussian(0.1))
-    found = ledger.worst_case(1e-5)
-    assert found is not None
-    with mpmath.workdps(50):
-        assert delta_of(found.epsilon, mpmath.mpf("0.3")) == pytest.approx(1e-5, rel=1e-9)
-    sampled = SampledGaussian(noise_multiplier=9.0, rate=0.5)
-    ledger.charge(Entry(kind="steps", events=(sampled,)))
-    both = [SampledGaussian(noise_multiplier=1 / 0.3), replace(sampled, rows=3)]
-    expected, found = worst_case(both, 1e-5), ledger.worst_case(1e-5)
-    assert expected is not None
-    assert found is not None
-    assert found.epsilon == expected.epsilon
 
 
 def test_a_charge_looks_at_no_line_but_its_own_and_equal_ones_are_one(

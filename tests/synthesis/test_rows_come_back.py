@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bdpvi
-from bdpvi.commands.synthesize import _content
+from bdpvi.commands.counted import rows_text
 from bdpvi.datasets import ColumnType, Schema, grid
 from bdpvi.datasets.cells import read_cells
 from bdpvi.datasets.table import Table
@@ -67,7 +67,7 @@ def test_a_column_of_any_type_comes_back(type: ColumnType, seed: int) -> None:
     made = Synthetic(None, schema, None, None, None)  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.csv"
-        path.write_bytes(_content(made, rows))
+        path.write_bytes(rows_text(made, rows))
         back = Table.of(path).frame(text=True)["a"]
     found = read_cells(back, schema.of_rows().columns["a"].reading)
     held = read_cells(rows["a"], schema.of_rows().columns["a"].reading)
@@ -96,7 +96,7 @@ def test_the_file_of_a_synthetic_table_is_its_schema(tmp_path: Path) -> None:
     assert schema.columns["grade"] == made.schema.columns["grade"]
     assert schema.columns["grade"].origin == "estimated"
     rows = made.sample(500, seed=0)
-    (tmp_path / "rows.csv").write_bytes(_content(made, rows))
+    (tmp_path / "rows.csv").write_bytes(rows_text(made, rows))
     back = Table.of(tmp_path / "rows.csv").frame(text=True)
     np.testing.assert_array_equal(schema.encode(back)[0], made.schema.encode(rows)[0])
     assert not any(map(grid.said, schema.encode(back)[1].values()))

@@ -277,7 +277,7 @@ def test_what_is_interrupted_before_its_first_charge_goes_on(
 
     more = ("--epsilon", 1, "--no-scores")
     with monkeypatch.context() as patch:
-        patch.setattr("bdpvi.privacy.ledger.append", interrupted)
+        patch.setattr("bdpvi.privacy.stored.append", interrupted)
         assert private(table, tmp_path / "shared", *more) == 130
     ledger = tmp_path / "shared.ledger.jsonl"
     assert Ledger(ledger).entries() == ()

@@ -57,19 +57,6 @@ def test_it_is_the_smallest_of_all_orders_that_are_reliable() -> None:
     assert found.reliable
 
 
-@pytest.mark.parametrize("conversion", ["cks", "chernoff"])
-def test_it_costs_more_than_the_smallest_of_all_which_is_not_reliable(conversion: str) -> None:
-    prices = []
-    for only in (False, True):
-        made = Accountant(only_reliable=only, failure_probability=GAMMA, conversion=conversion)
-        made.step(PosteriorDraws((panel(bounded()),), 3))
-        prices.append(bayes(made.cost(DELTA)))
-    smallest, trusted = prices
-    assert not smallest.reliable
-    assert trusted.reliable
-    assert smallest.epsilon < trusted.epsilon < 3 * smallest.epsilon
-
-
 def test_the_delta_of_its_epsilon_is_the_delta_it_was_asked_for() -> None:
     made = accountant(bounded())
     assert made.get_delta(made.get_epsilon(delta=DELTA), near=DELTA) == pytest.approx(
