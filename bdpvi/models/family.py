@@ -62,6 +62,8 @@ class Family:
     """What a target is: 0 or 1, a number, a count, or one of several classes."""
     rule: ClassVar[str] = "be finite"
     """What targets must do, in words."""
+    option: ClassVar[str] = ""
+    """What a command needs of it beside its name, which is public."""
     ratio: ClassVar[str] = ""
     """What the exponential of a coefficient is, in tables; "" for nothing."""
     correlation: float = 0.0
@@ -344,6 +346,11 @@ class Regression(Family):
         """
         usual: dict[str, Any] = {"weight_norm": None, "prior_scale": None, "limit": LIMIT}
         return cls(**(usual | settings))
+
+    @classmethod
+    def declared(cls, value: Any) -> Self:
+        """Return the model for a value of its ``option``."""
+        return cls(**{cls.option: value})
 
     @property
     def plain(self) -> Self:

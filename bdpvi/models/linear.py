@@ -134,6 +134,7 @@ class BayesianLinearRegression(Regression):
     kind: ClassVar[str] = "linear"
     known: ClassVar[str] = "error_scale"
     target: ClassVar = "number"
+    option: ClassVar[str] = "target_bounds"
     intercept_mean: ClassVar[float] = 0.0
 
     largest: float
@@ -173,6 +174,11 @@ class BayesianLinearRegression(Regression):
         if not half > 0:
             raise ValueError(f"low must be below high, got {low!r} and {high!r}")
         return cls(largest=half, middle=low + half, prior_scale=prior_scale * half / 2, limit=limit)
+
+    @classmethod
+    def declared(cls, value: Any) -> BayesianLinearRegression:
+        """Return the model for a least and a largest target."""
+        return cls.of_bounds(*value)
 
     @property
     def centre(self) -> float:

@@ -21,13 +21,7 @@ from bdpvi.privacy.cost import Bound
 from bdpvi.privacy.event import MOMENTS, PERTURBED, SAMPLED, WITH, WITHOUT, Event, neighbours_of
 from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian_dp import gaussian_guarantee, worst
-from bdpvi.privacy.loss_distribution import (
-    deltas_on_grid,
-    deltas_together,
-    least_epsilons,
-)
 from bdpvi.privacy.rounding import after_rounding
-from bdpvi.privacy.sampled_steps import LEAST_NOISE, PrivacyLossAccountant
 
 NOTHING = "nothing was released"
 
@@ -114,6 +108,10 @@ def _in_halves(
 
 @lru_cache(maxsize=256)
 def _sampled_epsilon(runs: tuple[SampledGaussian, ...], variance: float, delta: float) -> float:
+    # late, as most ledgers hold Gaussian mechanisms alone
+    from bdpvi.privacy.loss_distribution import deltas_on_grid, least_epsilons
+    from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
+
     if variance:
         runs += (SampledGaussian(noise_multiplier=variance**-0.5),)
     if all(run.presence == 1 for run in runs):
@@ -132,6 +130,8 @@ def _perturbed_epsilon(
 ) -> float:
     """Return the joint ε of objective perturbation and the other mechanisms."""
     from bdpvi.privacy import perturbed_objective
+    from bdpvi.privacy.loss_distribution import deltas_together
+    from bdpvi.privacy.sampled_steps import LEAST_NOISE
 
     if not sampled:
         return perturbed_objective.epsilon(perturbed, delta, variance)

@@ -73,6 +73,7 @@ class PosteriorDraws(Event):
         they come from N(μ, τΣ): the squared distance between the means shrinks to b²/τ, but the
         ratio r of the covariances stays, a floor that no temperature lowers.
 
+        >>> import torch
         >>> pairs = GaussianPairs(r=torch.ones(3, 2), b2=torch.full((3, 2), 0.01))
         >>> panel = Panel("add", torch.arange(3), pairs)
         >>> made = PosteriorDraws((panel,), draws=2, temperature=4.0)
