@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.models.family import Prior, Regression, log_prior
+from bdpvi.models.contract import Prior, log_prior
+from bdpvi.models.family import Regression
 from bdpvi.models.losses import (
     LossBound,
     PredictorLoss,

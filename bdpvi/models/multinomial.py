@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.models.family import Prior, Regression
+from bdpvi.models.contract import Prior
+from bdpvi.models.family import Regression
 from bdpvi.models.losses import LossBound
 
 if TYPE_CHECKING:
