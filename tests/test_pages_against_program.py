@@ -90,7 +90,7 @@ def in_shell(line: str, whole: bool) -> Iterator[Fault]:
     if words[0] == "make":
         targets = re.findall(r"^([a-z-]+):", text_of("Makefile"), re.MULTILINE)
         for one in words[1:]:
-            if one[0] != "-" and "=" not in one and one not in targets:
+            if one[0] not in "-." and "=" not in one and one not in targets:
                 yield one, "no target of the Makefile"
     elif words[0] == "bdpvi":
         name, left = "", words[1:]

@@ -50,42 +50,20 @@ def save_fit(fit: Fit, path: str | Path, *, extra: Mapping[str, Any] | None = No
     with fit.ledger.locked():
         numbers, about = _files(fit, path, extra)
         with store.claimed_folder(path) as folder:
-            _write(fit, folder, numbers, about)
-        _kept_at(fit, path)
-
-
-@on_host
-def save_fit_in(fit: Fit, path: Path, *, extra: Mapping[str, Any] | None = None) -> None:
-    """Write ``fit`` into a secret folder that the caller holds; the ledger's line comes last.
-
-    Until it is there, nothing can be released from the folder.
-    """
-    path = path.resolve()
-    with fit.ledger.locked():
-        numbers, about = _files(fit, path, extra)
-        _write(fit, path, numbers, about)
-        _kept_at(fit, path)
+            store.write(folder / _TENSORS, numbers)
+            store.write(folder / _ABOUT, about)
+            fit.ledger.bind(_digest(about))
+            if fit.ledger.path is None:
+                record_losses.keep_beside(fit.ledger, folder / _LEDGER)
+                chain.save(folder / _LEDGER, fit.ledger.content())
+        fit.kept.folder = path
+        if fit.ledger.path is None:
+            fit.ledger.move(path / _LEDGER)
 
 
 def has_fit(path: Path) -> bool:
     """Return whether a folder has a fit, complete or not."""
     return (path / _ABOUT).exists()
-
-
-def is_fit(path: Path) -> bool:
-    """Return whether a folder holds a complete fit.
-
-    Raises:
-        ValueError: if its ledger is damaged, or not in its place.
-    """
-    if not (path / _ABOUT).exists():
-        return False
-    content = _read(path / _ABOUT)
-    ledger = _ledger(path, content, About.parse(content))
-    assert ledger.path is not None
-    if not ledger.path.exists() and ledger.path.parent == path.resolve():
-        return False  # the ledger's line comes last
-    return ledger.holds(_digest(content))
 
 
 def _ledger(folder: Path, content: bytes, about: About) -> Ledger:
@@ -98,21 +76,6 @@ def _ledger(folder: Path, content: bytes, about: About) -> Ledger:
         if place.is_absolute() and Ledger(place).holds(_digest(content)):
             return Ledger(place)
     return Ledger(folder / about.ledger.from_here)
-
-
-def _write(fit: Fit, folder: Path, numbers: bytes, about: bytes) -> None:
-    store.write(folder / _TENSORS, numbers)
-    store.write(folder / _ABOUT, about)
-    fit.ledger.bind(_digest(about))
-    if fit.ledger.path is None:
-        record_losses.keep_beside(fit.ledger, folder / _LEDGER)
-        chain.save(folder / _LEDGER, fit.ledger.content())
-
-
-def _kept_at(fit: Fit, path: Path) -> None:
-    fit.kept.folder = path
-    if fit.ledger.path is None:
-        fit.ledger.move(path / _LEDGER)
 
 
 def _files(fit: Fit, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes, bytes]:

@@ -311,7 +311,7 @@ def of_fields(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**given: Any) -> None:
         for name, kind in kinds.items():
-            names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+            names = [one.name for one in fields(kind)]
             made = kind(**{each: given.pop(each) for each in names if each in given})
             if isinstance(made, SplitTable):
                 made.check()

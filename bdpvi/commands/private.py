@@ -87,7 +87,7 @@ class ModelOptions:
     @property
     def chosen(self) -> OfNumbers | OfClasses | None:
         """The regression; None for yes and no."""
-        import bdpvi
+        from bdpvi.models.kinds import NAMED
 
         name = validate.choice("model", self.model, OPTIONS)
         for option in ("target_bounds", "largest", "classes"):
@@ -95,18 +95,9 @@ class ModelOptions:
             if bool(value) != (option in OPTIONS[name]):
                 goes = "does not go with it" if value else "is needed, and must be public"
                 raise ValueError(f"model={name!r}: --{option.replace('_', '-')} {goes}")
-        if name == "linear":
-            assert self.target_bounds is not None
-            return bdpvi.BayesianLinearRegression.of_bounds(*self.target_bounds)
-        if name == "poisson":
-            return bdpvi.BayesianPoissonRegression(largest=self.largest)
-        if name == "negative-binomial":
-            return bdpvi.BayesianNegativeBinomialRegression(largest=self.largest)
-        if name == "multinomial":
-            return bdpvi.BayesianMultinomialRegression(classes=len(self.classes or ()))
-        if name == "ordinal":
-            return bdpvi.BayesianOrdinalRegression(classes=len(self.classes or ()))
-        return None
+        if name not in NAMED:
+            return None
+        return NAMED[name].declared(getattr(self, NAMED[name].option))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)

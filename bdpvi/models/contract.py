@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +43,23 @@ class Site:
     name: str
     shape: torch.Size  # of the unconstrained value: a simplex has one entry fewer there
     transform: Transform
+
+
+class Prior(NamedTuple):
+    """Independent normals: the prior of one latent variable.
+
+    Attributes:
+        mean: in the latent variable's shape.
+        sd: the standard deviation of each, ().
+    """
+
+    mean: Tensor
+    sd: Tensor
+
+
+def log_prior(x: Tensor, *shape: int) -> Prior:
+    """Return N(0, 2²), the prior of the logarithms of scales, of type and device of ``x``."""
+    return Prior(x.new_zeros(shape), x.new_tensor(2.0))
 
 
 def fitting(model: Model, data: Dataset) -> Dataset:

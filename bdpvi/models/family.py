@@ -1,8 +1,7 @@
 r"""A likelihood of one predictor or of several, as everything else asks it: one file holds each.
 
-A family says what its targets are, how a record enters the likelihood, what bounds its influence,
-and which words tables have for it. Beside the class here it has a loss (:mod:`bdpvi.models.losses`)
-and, for noisy scores, a record's contribution (:mod:`bdpvi.models.scores`).
+Beside the class here a family has a loss (:mod:`bdpvi.models.losses`) and, for noisy scores, a
+record's contribution (:mod:`bdpvi.models.scores`).
 
 *Weighted records.* A record with features x, clipped at ±limit, and z = (x, 2) has the weight
 ω(x) = min(1, C/‖z‖). With d columns, counting a category as one, C = ½√(d + 4), B is the length of
@@ -17,13 +16,14 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
 from bdpvi.datasets.dataset import Dataset
+from bdpvi.models.contract import Prior
 from bdpvi.models.losses import LossBound
 from bdpvi.models.scores import ScoreParts
 
@@ -38,23 +38,6 @@ SCALE = 5.0
 """Default standard deviation of weights where records are not weighted."""
 
 
-class Prior(NamedTuple):
-    """Independent normals: the prior of one latent variable.
-
-    Attributes:
-        mean: in the latent variable's shape.
-        sd: the standard deviation of each, ().
-    """
-
-    mean: Tensor
-    sd: Tensor
-
-
-def log_prior(x: Tensor, *shape: int) -> Prior:
-    """Return N(0, 2²), the prior of the logarithms of scales, of type and device of ``x``."""
-    return Prior(x.new_zeros(shape), x.new_tensor(2.0))
-
-
 class Family:
     """What is asked of a regression; arguments ``weights`` count the columns n of the design."""
 
@@ -62,6 +45,8 @@ class Family:
     """What a target is: 0 or 1, a number, a count, or one of several classes."""
     rule: ClassVar[str] = "be finite"
     """What targets must do, in words."""
+    option: ClassVar[str] = ""
+    """What a command needs of it beside its name, which is public."""
     ratio: ClassVar[str] = ""
     """What the exponential of a coefficient is, in tables; "" for nothing."""
     correlation: float = 0.0
@@ -339,11 +324,15 @@ class Regression(Family):
         :class:`~bdpvi.BayesianLogisticRegression` is by default, and for mean-field and full-rank
         guides with a ``noise_scale``.
 
-        Args:
-            settings: arguments of the class.
+        ``settings`` are arguments of the class.
         """
         usual: dict[str, Any] = {"weight_norm": None, "prior_scale": None, "limit": LIMIT}
         return cls(**(usual | settings))
+
+    @classmethod
+    def declared(cls, value: Any) -> Self:
+        """Return the model for a value of its ``option``."""
+        return cls(**{cls.option: value})
 
     @property
     def plain(self) -> Self:
@@ -364,11 +353,7 @@ class Regression(Family):
 
 
 def weighing(model: object) -> Family | None:
-    """Return a regression whose loss has public bounds, None for any other model.
-
-    >>> weighing(Regression()) is None
-    True
-    """
+    """Return a regression whose loss has public bounds, None for any other model."""
     return model if isinstance(model, Family) and model.loss is not None else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 
@@ -20,6 +20,10 @@ OfNumbers = (
 OfClasses = BayesianMultinomialRegression | BayesianOrdinalRegression
 """Regressions with a target of several labels."""
 Known = BayesianLogisticRegression | OfNumbers | OfClasses
+NAMED: dict[str, Any] = {
+    family.kind.replace(" ", "-"): family for family in get_args(OfNumbers | OfClasses)
+}
+"""Regressions by the names that commands use; each makes one of the value of its ``option``."""
 
 
 def known(model: object) -> bool:

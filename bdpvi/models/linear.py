@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.models.family import Prior, Regression, log_prior
+from bdpvi.models.contract import Prior, log_prior
+from bdpvi.models.family import Regression
 from bdpvi.models.losses import (
     LossBound,
     PredictorLoss,
@@ -134,6 +135,7 @@ class BayesianLinearRegression(Regression):
     kind: ClassVar[str] = "linear"
     known: ClassVar[str] = "error_scale"
     target: ClassVar = "number"
+    option: ClassVar[str] = "target_bounds"
     intercept_mean: ClassVar[float] = 0.0
 
     largest: float
@@ -173,6 +175,11 @@ class BayesianLinearRegression(Regression):
         if not half > 0:
             raise ValueError(f"low must be below high, got {low!r} and {high!r}")
         return cls(largest=half, middle=low + half, prior_scale=prior_scale * half / 2, limit=limit)
+
+    @classmethod
+    def declared(cls, value: Any) -> BayesianLinearRegression:
+        """Return the model for a least and a largest target."""
+        return cls.of_bounds(*value)
 
     @property
     def centre(self) -> float:

@@ -6,14 +6,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from bdpvi._ground import validate
-from bdpvi.models.family import Prior, Regression
+from bdpvi.models.contract import Prior
+from bdpvi.models.family import Regression
 from bdpvi.models.losses import LossBound
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,18 @@ class Classes(Regression):
     """
 
     target: ClassVar = "class"
+    option: ClassVar[str] = "classes"
 
     classes: int
 
     def __post_init__(self) -> None:
         super().__post_init__()
         validate.positive_int("classes", self.classes, least=2)
+
+    @classmethod
+    def declared(cls, value: Any) -> Self:
+        """Return the model for these names of classes."""
+        return cls(classes=len(value))
 
     def fits(self, y: Tensor) -> Tensor:
         """Return a mask of the targets that are valid classes."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from bdpvi.models.family import Prior, log_prior
+from bdpvi.models.contract import Prior, log_prior
 from bdpvi.models.losses import (
     LossBound,
     PredictorLoss,

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 from bdpvi._ground import validate
-from bdpvi.models.family import Prior, log_prior
+from bdpvi.models.contract import Prior, log_prior
 from bdpvi.models.multinomial import Classes
 
 _REACH = 20.0

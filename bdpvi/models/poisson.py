@@ -207,6 +207,7 @@ class Counts(Regression):
 
     target: ClassVar = "count"
     rule: ClassVar[str] = "be whole numbers of at least 0"
+    option: ClassVar[str] = "largest"
     ratio: ClassVar[str] = "rate ratio"
     intercept_mean: ClassVar[float] = 0.0
 

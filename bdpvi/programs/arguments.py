@@ -145,7 +145,7 @@ class Arguments:
         return [repr(one) for one, of_records in pairs if not of_records]
 
 
-def _check_kind(name: int | str, value: Any) -> None:
+def _check_kind(name: object, value: Any) -> None:
     """Refuse a value that may hold records but would count as a constant."""
     if value is None or callable(value) or isinstance(value, (Tensor, bool, int, float, str)):
         return

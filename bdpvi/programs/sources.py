@@ -8,10 +8,11 @@ many as fit in a public amount of memory.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,7 +56,7 @@ def latents_like(data: Data) -> Tensor:
     return next(found, torch.empty(0, device=data.like[0].device))
 
 
-class RecordSource(Protocol):
+class RecordSource(ABC):
     """Records, and the batches of a training.
 
     Attributes:
@@ -71,25 +72,27 @@ class RecordSource(Protocol):
     holds: tuple[Any, ...]
     place: object
     some: Callable[[], Sequence[Tensor]]
-    in_memory: bool
-    names: tuple[str, ...]
+    in_memory: bool = False
+    names: tuple[str, ...] = ()
 
+    @abstractmethod
     def batch(self, mechanism: NoisySum, step: int) -> RecordBatch:
         """Return the Poisson batch of a step."""
 
+    @abstractmethod
     def every(self) -> Iterator[RecordBatch]:
         """Yield all records, a few at a time."""
 
 
-@dataclass(frozen=True, eq=False)
-class ByPosition:
+@dataclass(eq=False)
+class ByPosition(RecordSource):
     """Records that are read by position: tensors in memory, or items."""
 
     read: Callable[[Tensor], Rows]
     length: int
     holds: tuple[Any, ...]
     place: object
-    some: Callable[[], Rows]
+    some: Callable[[], Sequence[Tensor]]
     in_memory: bool = False
     names: tuple[str, ...] = ()
 
@@ -122,7 +125,7 @@ def source_of(data: BlockData, like: Rows, steps: int | None = None) -> RecordSo
 
 
 @dataclass(eq=False)
-class Windows:
+class Windows(RecordSource):
     """The batches of records in blocks; those of some steps at a time are in memory.
 
     Attributes:
@@ -138,8 +141,7 @@ class Windows:
 
     def __post_init__(self) -> None:
         self.length, self.place = len(self.data), id(self.data.parts)
-        self.holds: tuple[Any, ...] = (self,)
-        self.some, self.in_memory, self.names = self.data.some, False, ()
+        self.holds, self.some = (self,), self.data.some
 
     def batch(self, mechanism: NoisySum, step: int) -> RecordBatch:
         """Return the batch of a step, after a pass over the blocks unless it is in memory.

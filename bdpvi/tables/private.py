@@ -232,7 +232,9 @@ class Work:
         where = None if out is None else _held(*places(out, secret), ledger_file)
         if asked.public.types is None:
             asked = replace(asked, public=replace(asked.public, types=known.schema))
-        work = cls(table, asked, People(**said), budget, machine, known.file, where, known=known)
+        rows: Any = table  # read below
+        work = cls(rows, asked, People(**said), budget, machine, known.file, where, known=known)
+        identity: Any
         work, identity = work._read(own is not None or in_use())
         check(work.asked)
         work.check()

@@ -26,15 +26,12 @@ from bdpvi.datasets import (
     adult,
     load_breast_cancer,
     load_fair,
-    magic,
-    spambase,
+    loaders,
 )
 from bdpvi.datasets.abalone import load_abalone
 from bdpvi.datasets.adult import load_adult
 from bdpvi.datasets.dataset import Dataset, Split
 from bdpvi.datasets.fetch import DigestError
-from bdpvi.datasets.magic import load_magic
-from bdpvi.datasets.spambase import load_spambase
 from bdpvi.datasets.split import first_rows, permutation, shuffled
 
 UCI = Path(__file__).resolve().parents[3] / "shared" / "data" / "uci"
@@ -182,13 +179,13 @@ def test_magic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classes = ["g"] * 26 + ["h"] * 14
     lines = [",".join([*map(str, row), c]) for row, c in zip(table, classes, strict=True)]
     digest = stored(tmp_path / "magic04.data", lines)
-    monkeypatch.setattr(magic, "FILE", replace(magic.FILE, sha256=digest))
-    split = load_magic(tmp_path)
+    monkeypatch.setattr(loaders, "MAGIC", replace(loaders.MAGIC, sha256=digest))
+    split = loaders.load_magic(tmp_path)
     x, y = whole(split)
     np.testing.assert_allclose(x, StandardScaler().fit_transform(table), atol=1e-12)
     assert y.tolist() == [1.0] * 26 + [0.0] * 14
     assert 0 < split.test.y.sum() < len(split.test) == 8
-    assert_explains_itself(split, pd.DataFrame(table, columns=list(magic.MEASURES)))
+    assert_explains_itself(split, pd.DataFrame(table, columns=list(loaders.MAGIC_MEASURES)))
 
 
 def test_spambase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,13 +193,13 @@ def test_spambase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spam = [1] * 20 + [0] * 30
     lines = [",".join(map(str, [*row, s])) for row, s in zip(table, spam, strict=True)]
     digest = stored(tmp_path / "spambase.data", lines)
-    monkeypatch.setattr(spambase, "FILE", replace(spambase.FILE, sha256=digest))
-    split = load_spambase(tmp_path / "spambase.data")
+    monkeypatch.setattr(loaders, "SPAMBASE", replace(loaders.SPAMBASE, sha256=digest))
+    split = loaders.load_spambase(tmp_path / "spambase.data")
     x, y = whole(split)
     np.testing.assert_allclose(x, StandardScaler().fit_transform(table), atol=1e-12)
     assert y.tolist() == [float(s) for s in spam]
     assert 0 < split.test.y.sum() < len(split.test) == 10
-    assert_explains_itself(split, pd.DataFrame(table, columns=list(spambase.MEASURES)))
+    assert_explains_itself(split, pd.DataFrame(table, columns=list(loaders.SPAMBASE_MEASURES)))
 
 
 @given(length=st.integers(0, 200), seed=st.integers(0, 2**32))

@@ -26,8 +26,9 @@ from bdpvi import (
     BayesianPoissonRegression,
     Dataset,
 )
+from bdpvi.commands.private import OPTIONS
 from bdpvi.models.family import Family
-from bdpvi.models.kinds import Known
+from bdpvi.models.kinds import NAMED, Known
 from bdpvi.models.losses import LossBound, PredictorLoss
 from bdpvi.models.multinomial import Softmax
 from bdpvi.models.own import OwnRegression
@@ -131,6 +132,15 @@ def test_every_family_is_here() -> None:
         "BayesianNegativeBinomialRegression": "rate ratio",
         "BayesianOrdinalRegression": "odds ratio",
     }
+
+
+def test_a_command_asks_for_what_each_needs() -> None:
+    assert {"logistic": ()} | {name: (one.option,) for name, one in NAMED.items()} == OPTIONS
+    given = {"target_bounds": (0, 8), "largest": 8, "classes": ("a", "b", "c")}
+    for family in NAMED.values():
+        model = family.declared(given[family.option])
+        assert getattr(model, "classes", 3) == 3
+        assert getattr(model, "largest", 8) in (4, 8)
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -477,7 +477,7 @@ def test_logistic_gradients_in_closed_form_are_those_of_the_traced_model(model: 
         point = torch.randn(program.dim, generator=generator, dtype=torch.float64)
         draw, rows = (
             Draw(point, {}, x.new_zeros(())),
-            program.arguments.source.read(torch.arange(7)),
+            next(program.arguments.source.every()).read(torch.arange(7)),
         )
         closed = program.gradients(draw, rows)
         assert program._closed

@@ -24,7 +24,6 @@ from bdpvi import Ledger, Release
 from bdpvi.datasets.records import Spread
 from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
-from bdpvi.programs import training
 from bdpvi.regression.objective import signed_design
 from bdpvi.regression.objective_plan import Facts, plan
 from bdpvi.regression.perturbed_objective import SummedObjective
@@ -128,7 +127,9 @@ def test_workers_change_nothing_and_see_no_key(
     folder: Path, workers: int, trained: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(allowance, "DPVI", partial(bdpvi.DPVI, steps=24, batch=300))
-    monkeypatch.setattr(training, "steps_within", lambda run, *price: run)  # takes a minute
+    monkeypatch.setattr(
+        "bdpvi.programs.plan.steps_within", lambda run, *price: run
+    )  # takes a minute
     given = TRAINED if trained else {}
     here = private(folder / "parts", ledger=Ledger(), **given)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:

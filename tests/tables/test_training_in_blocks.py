@@ -22,7 +22,7 @@ from bdpvi._ground import checkpoint
 from bdpvi.datasets import constants_of, partition
 from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
-from bdpvi.programs import sources, training
+from bdpvi.programs import sources
 from bdpvi.programs.course import Course
 from bdpvi.programs.sources import Windows
 from bdpvi.releases.transaction import Transaction
@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     partition(tmp_path / "visits.csv", by="who", out=tmp_path / "parts", progress=False)
     monkeypatch.setattr(Transaction, "_key", lambda work, _, one: SECRET.child(one.purpose))
     monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
-    monkeypatch.setattr(training, "steps_within", lambda run, *price: run)
+    monkeypatch.setattr("bdpvi.programs.plan.steps_within", lambda run, *price: run)
     short = partial(DPVI, steps=STEPS, batch=300)
     monkeypatch.setattr(allowance, "DPVI", short)
     return tmp_path

@@ -148,8 +148,11 @@ class Coupled(Neighbours):
             yield once(chunk.name, partial(next, made))
 
     def _chunks(self, rows: RowFits) -> list[_Chunk]:
-        parts = enumerate(rows.parts(self.chunk)) if len(rows.records) else ()
-        return [_Chunk(f"{rows.kind}-{at * self.chunk:09}", part) for at, part in parts]
+        return [
+            _Chunk(f"{rows.kind}-{at * self.chunk:09}", part)
+            for at, part in enumerate(rows.parts(self.chunk))
+            if len(part.records)
+        ]
 
     def _parts(self, problem: Problem, neighbours: Sequence[RowFits]) -> Checkpoint | None:
         if self.checkpoint is None:

@@ -75,7 +75,9 @@ class Expansion:
         self.count = len(point.objective.records)
         self._quadratic = pays(2, d, parameters, self.count)
         self.columns = min(4096, max(256, NUMERICS.cells // parameters))
-        self.coordinates: Coordinates = (DiagonalCovariance if diagonal else FullCovariance)(point)
+        self.coordinates: Coordinates = (
+            DiagonalCovariance(point) if diagonal else FullCovariance(point)
+        )
         self.slack = 2 * tolerance * self.coordinates.stretch
         self.unit = max(norm(torch.linalg.inv(m)) for m in (point.root, self.coordinates.frame))
         self.gain = math.sqrt(2) * self.unit**2 / point.objective.precision
