@@ -132,8 +132,9 @@ def released(route: str, folder: Path, steps: int, pool: ProcessPoolExecutor | N
         if route == "train":
             return trained(folder, steps, pool)
         if route == "synthesize":
-            more = {"one_row_per_person": True, "executor": pool, "progress": False}
-            table = bdpvi.synthesize(folder, **given, **more)
+            table = bdpvi.synthesize(
+                folder, **given, one_row_per_person=True, executor=pool, progress=False
+            )
             return b"".join(one.tobytes() for one in table.counts.joint.values())
         given["positive"] = "yes"
         if route == "ordinal":

@@ -75,4 +75,4 @@ def work(table: Any, **words: Any) -> Work:
 def look(table: Any, **words: Any) -> TableLook:
     """Do :func:`bdpvi.tables.look`."""
     file = _taken(words, FileFormat)
-    return look_at(table, **given(words), **({"file": FileFormat(**file)} if file else {}))
+    return look_at(table, **given(words), file=FileFormat(**file) if file else None)

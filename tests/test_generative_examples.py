@@ -13,6 +13,7 @@ from _images import DELTA, DIGITS, Images, one_hot
 from scipy import optimize, stats
 from sklearn.datasets import load_digits
 
+from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.sampled_steps import PrivacyLossAccountant
 
@@ -69,7 +70,8 @@ def test_the_embedding_is_one_gaussian_mechanism_of_its_epsilon(digits: Images) 
     found = ledger.worst_case(DELTA)
     assert found is not None
     assert found.epsilon == pytest.approx(1.0, abs=1e-9)
-    noise = float(event.noise_multiplier)  # type: ignore[union-attr]
+    assert isinstance(event, SampledGaussian)
+    noise = event.noise_multiplier
     assert gaussian(1 / noise) == pytest.approx(1.0, abs=1e-9)
     exact = embedding.embedding(*digits, w)
     left = target.double() * len(digits[1]) / DIGITS - exact

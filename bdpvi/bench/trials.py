@@ -113,7 +113,7 @@ def configurations(
         raise ValueError(f"configurations={count} is more than the {points} that {method.name} has")
     chance = random.Random(f"{seed} {method.name}")
     entries: list[Entry] = []
-    now = map(describe, (method, *at))
+    now: Iterator[Entry] = map(describe, (method, *at))
     for _ in range(1_000 * count):  # skip repeated and invalid points
         if len(entries) == count:
             return entries

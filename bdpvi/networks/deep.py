@@ -178,7 +178,7 @@ def make_private(
     check_optimizer(optimizer, module)
     batches = _made_up(held, module, settings)
     check_rehearsed(optimizer, module)
-    tables = [*held.tensors.values()] or [held.source]
+    tables: list[object] = [*held.tensors.values()] or [held.source]
     check_reach(tables, len(held), module=module, loss=loss, optimizer=optimizer)
     check_module(module, batches[-1])
     check_loss(loss, module, batches[-1])

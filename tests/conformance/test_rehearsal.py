@@ -25,7 +25,7 @@ from bdpvi import Ledger, TooFewRecordsError
 from bdpvi.datasets import Schema, digests, made_up
 from bdpvi.datasets.table import BYTES, Table
 from bdpvi.datasets.types import ColumnType
-from bdpvi.synthesis import released
+from bdpvi.synthesis import released, synthetic
 from bdpvi.tables import rehearsal
 
 ROWS = 2000
@@ -235,8 +235,8 @@ def odd(columns: dict[str, list[object]], kinds: dict[str, str], typed: bool) ->
 def test_an_odd_table_is_refused_uncharged_or_synthesized(
     columns: dict[str, list[object]], kinds: dict[str, str], typed: bool
 ) -> None:
-    def read(made: released.Synthetic) -> None:
-        again = released.of_bytes(made.to_bytes())
+    def read(made: synthetic.Synthetic) -> None:
+        again = synthetic.of_bytes(made.to_bytes())
         again.schema.encode(again.sample(20, seed=0))
 
     frame, types = odd(columns, kinds, typed)

@@ -51,7 +51,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def private(table: object, epsilon: float = 1.0, **more: Any) -> bdpvi.Release:
-    return flat.private(table, epsilon=epsilon, **(ASKED | more))  # type: ignore[arg-type]
+    return flat.private(table, epsilon=epsilon, **(ASKED | more))
 
 
 def ledgers(folder: Path) -> list[str]:

@@ -246,7 +246,8 @@ class ModeExpansion:
         own, prior = records.own(point, root, sign), self.mode.posterior.precision * root.T @ root
 
         def pull(x: Tensor) -> Tensor:
-            return data.sum(part_of, "pulls", point, root, x) + x @ prior
+            pulled: Tensor = data.sum(part_of, "pulls", point, root, x) + x @ prior
+            return pulled
 
         shift, left = own.solved(pull)
         row, column = indices(self.n, 2)
@@ -274,8 +275,9 @@ def _moved(part: Rows, polynomial: Polynomial, sign: float) -> Moved:
 
 def first_steps(mode: Peak, records: Rows, sign: float) -> Tensor:
     """Return the length of every neighbour's first Newton step, about its displacement, (m,)."""
-    parts = map(records.select, blocks(max(len(records), 1), len(mode.point), _PIECE))
-    return torch.cat([_first_steps(mode.point, mode.root, one, sign) for one in parts])
+    places = blocks(max(len(records), 1), len(mode.point), _PIECE)
+    steps = (_first_steps(mode.point, mode.root, records.select(at), sign) for at in places)
+    return torch.cat([*steps])
 
 
 def _first_steps(point: Tensor, root: Tensor, records: Rows, sign: float) -> Tensor:

@@ -48,8 +48,10 @@ class _Frame:
             error: of its own covariance in units of the fit's, spectral norm, ‖δ‖, (m,).
             ridge: κ.
         """
-        size, ridge = math.sqrt(2) * y.norm(dim=0), ridge * self.widest
-        return error * (1 + 2 * math.sqrt(ridge) + ridge * (2 * size + error))
+        size: Tensor = math.sqrt(2) * y.norm(dim=0)
+        ridge *= self.widest
+        spilled: Tensor = error * (1 + 2 * math.sqrt(ridge) + ridge * (2 * size + error))
+        return spilled
 
     @property
     def widest(self) -> float:

@@ -259,7 +259,7 @@ def test_a_pass_claims_what_its_series_leave_out(
 ) -> None:
     data = logistic_data(500, 4)
     expansion = Expansion(optimum(data, guide, 0.5), 1e-12)
-    terms = expansion.terms(expansion.point.objective.records)
+    terms = expansion.terms(records(expansion.point))
     d = len(terms.x)
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(len(expansion.jacobian), 6, generator=generator, dtype=torch.float64)
