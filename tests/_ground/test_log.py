@@ -16,7 +16,7 @@ import bdpvi
 from bdpvi import Coupled, Dataset, Optimum, guides
 from bdpvi.bayesian.neighbours.route import Neighbours
 
-STEPS = ("fit", "neighbours (remove)", "release", "calibration", "accounting")
+STEPS = ("fit", "neighbours (remove)", "release", "accounting")
 SAID = re.compile(rf"({'|'.join(map(re.escape, STEPS))}) (begins|took \d+\.\d s)")
 
 

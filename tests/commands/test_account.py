@@ -62,7 +62,7 @@ def test_it_says_when_what_for_which_file_and_at_which_epsilon(
     assert "tells whether the table has one record or not with a chance of at most 9" in said
     assert "budget: ε = 5 at δ = 1e-06" in said
     for place in (beside(table), table.with_name("shared.secret")):
-        assert run("ledger", "show", place) == 0
+        assert run("account", place) == 0
         assert capsys.readouterr().out == said
     assert run("account", table, "--json") == 0
     found = json.loads(capsys.readouterr().out)

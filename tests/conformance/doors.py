@@ -201,9 +201,9 @@ def _guide(**given: Any) -> Callable[[Place, float], Bound]:
 
 
 def _experiment(place: Place, share: float) -> Bound:
-    """Release at a temperature that is too high to spend the share of a Bayesian ε."""
-    fit, kind = guide_fit(place), BayesianDP()
-    made = place.tell(bdpvi.release(fit, 2, temperature=1e6, guarantee=kind).receipt)
+    """Release at a temperature that spends nearly the share of a Bayesian ε."""
+    fit, kind, temperature = guide_fit(place), BayesianDP(), 0.0515 * share**-1.81
+    made = place.tell(bdpvi.release(fit, 2, temperature=temperature, guarantee=kind).receipt)
     return replace(made.bound, epsilon=share)
 
 

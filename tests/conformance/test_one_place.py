@@ -46,10 +46,8 @@ def test_only_a_transaction_charges_a_ledger() -> None:
     }
     mine = {(SPENDS, on) for place, on in found if place == SPENDS}
     assert mine == {(SPENDS, "ledger"), (SPENDS, "self.ledger")}
-    # Ledgers in memory, of what one fit was charged already and of what an audit claims; and how a
-    # calibration is asked for.
+    # A ledger in memory, of what an audit claims; and how draws are asked for.
     others = {
-        ("bdpvi/sklearn/base.py", "own"),
         ("bdpvi/audits/doors.py", "ledger"),
         ("bdpvi/bayesian/drawing.py", "asked"),
     }
@@ -69,7 +67,7 @@ def test_only_a_ledger_writes_its_lines() -> None:
             for alias in node.names
         }
         if "append" in names:
-            assert place == "bdpvi/privacy/ledger.py"
+            assert place == "bdpvi/privacy/stored.py"  # the ledger's file
 
 
 def test_only_a_transaction_makes_the_key_of_a_charge() -> None:
