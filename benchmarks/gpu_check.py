@@ -40,6 +40,7 @@ import bdpvi
 from bdpvi import (
     DPVI,
     BayesianLogisticRegression,
+    BayesianMultinomialRegression,
     Coupled,
     Dataset,
     Optimum,
@@ -258,7 +259,7 @@ def estimated(estimator: Any, data: Dataset, target: Tensor) -> Make:
     return make
 
 
-def from_a_table(data: Dataset, **settings: Any) -> Make:
+def from_a_table(data: Dataset, model: BayesianMultinomialRegression) -> Make:
     """Return samples of :func:`bdpvi.private` for a data frame, from a file."""
 
     def make(device: torch.device) -> Tensor:
@@ -268,9 +269,9 @@ def from_a_table(data: Dataset, **settings: Any) -> Make:
         public = datasets.constants_of({"source": "Simulated.", **bounds})
         with tempfile.TemporaryDirectory() as folder:
             release = bdpvi.private(
-                frame, target="target", positive=1, epsilon=1.0,
-                public=Public(rows=len(data), constants=public), out=Path(folder) / "out",
-                machine=Machine(device=str(device), progress=False), **settings,
+                frame, target="target", epsilon=1.0, model=model, out=Path(folder) / "out",
+                public=Public(rows=len(data), constants=public, classes=(0, 1)),
+                machine=Machine(device=str(device), progress=False),
             )  # fmt: skip
         release.summary()
         return torch.cat([one.flatten() for one in release.latents.values()])
@@ -412,7 +413,9 @@ def cases(small: bool) -> dict[str, Case]:
     ends = [-3.0] * some.x.shape[1], [3.0] * some.x.shape[1]
     fit = PrivateLogisticRegression(classes=(0, 1), bounds=ends, random_state=1)
     found["estimator, objective"] = Case(estimated(fit, some, some.y))
-    found["private, intervals"] = Case(from_a_table(many, intervals=True), None)
+    found["private, DPVI"] = Case(
+        from_a_table(many, BayesianMultinomialRegression(classes=2)), None
+    )
     found["synthesize"] = Case(synthesized(some))
     found["federated"] = Case(federated(some))
     found["federated, noise shares"] = Case(federated(some, noise_shares=2))

@@ -198,7 +198,7 @@ def compared_by(method: str) -> Callable[[int], object]:
 )
 def test_three_more_steps_wait_for_the_device(take: Callable[[int], object], most: int) -> None:
     counts = []
-    for steps in (5, 8):
+    for steps in (20, 23):  # whose averages have as many windows
         with fake_cuda.pretended(), fake_cuda.waits() as waits:
             take(steps)
         counts.append(len(waits))

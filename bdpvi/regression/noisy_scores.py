@@ -297,7 +297,7 @@ def _too_few(plan: ScorePlan, rows: float, left: Allowance, least: float) -> str
     # Earlier charges grow with ε too, so that this ε more than suffices.
     variance = largest_variance(left.epsilon, left.delta) * (_MARGIN * share) ** 2
     features = next(filter(suffices, range(plan.columns - 1, 1, -1)), 1) - 1
-    known = f"rows={rows:.0f} (expected_rows={rows:.0f}, --rows {rows:.0f})"
+    known = f"rows={rows:.0f} (--rows, expected_rows=)"
     ways, epsilon = [], math.inf
     if variance < largest_variance(HIGHEST, left.delta):
         epsilon = gaussian_epsilon(variance, left.delta)

@@ -106,8 +106,8 @@ class Predictions:
         encoding, file = release.encoding, file or FileFormat()
         if encoding is None:
             raise ValueError(
-                "release: it does not say how a table becomes features; it was not fitted by "
-                "bdpvi fit"
+                "release: it does not say how a table becomes features; bdpvi private "
+                "did not make it"
             )
         if unknown:
             asked = replace(encoding, unknown=unknown)

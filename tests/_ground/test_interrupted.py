@@ -340,12 +340,14 @@ STOPPED = {
 }
 
 
+RELEASE = Path(__file__).parents[1] / "golden" / "release.json"
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     fit = guided(logistic_data(60, 3))
     bdpvi.save_fit(fit, folder / "fit")
-    bdpvi.save_release(bdpvi.release(fit, temperature=1e6), folder / "release.json")
     return folder
 
 
@@ -373,7 +375,7 @@ def test_every_command_says_that_it_was_interrupted(
     where, arguments = STOPPED[command]
     monkeypatch.setattr(where, interrupting())
     new, ledger = tmp_path / "new", (made / "fit" / "ledger.jsonl").read_bytes()
-    names = {"{new}": new, "{fit}": made / "fit", "{release}": made / "release.json"}
+    names = {"{new}": new, "{fit}": made / "fit", "{release}": RELEASE}
     capsys.readouterr()
     assert run(*command.split(), *(names.get(one, one) for one in arguments)) == 130
     said, error = capsys.readouterr()

@@ -122,9 +122,9 @@ def test_the_release_is_that_of_the_table_in_memory(
     """For persons; the rows lie in another order, so in memory they are read as in the blocks."""
     monkeypatch.setattr(sources, "BYTES", 9 * 300 * 5 * 8)  # nine batches at a time
     written = pd.read_parquet(folder / "parts")
-    written.to_csv(folder / "same.csv", index=False)
+    written.to_csv(folder / "parts.csv", index=False)
     books = Ledger(), Ledger()
-    whole = private(folder / "same.csv", kind, ledger=books[0], name="parts")
+    whole = private(folder / "parts.csv", kind, ledger=books[0])
     same(private(folder / "parts", kind, ledger=books[1]), whole)
     one, two = (book.book() for book in books)
     assert (one.unit, one.rows) == (two.unit, two.rows) == ("who", 2)
@@ -140,8 +140,8 @@ def test_intervals_of_many_features_are_those_of_the_table_in_memory(folder: Pat
     frame.to_parquet(folder / "wide.parquet", index=False, row_group_size=2_000)
     public = constants_of({"source": "By law.", **{f"x{j}": [-3, 3] for j in range(60)}})
     given: dict[str, Any] = {"target": "sick", "positive": "yes", "one_row_per_person": True}
-    given |= {"intervals": True, "epsilon": 3.0, "constants": public, "name": "wide"}
-    whole = flat.private(frame, ledger=Ledger(), progress=False, **given)
+    given |= {"intervals": True, "epsilon": 3.0, "constants": public}
+    whole = flat.private(folder / "wide.parquet", ledger=Ledger(), progress=False, **given)
     table = Table.of(folder / "wide.parquet")
     same(flat.private(table, ledger=Ledger(), progress=False, **given), whole)
 
