@@ -25,7 +25,7 @@ FORMAT = 7
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class LedgerPlace:
     """A ledger's place when a fit was saved.
 
     Attributes:
@@ -59,7 +59,7 @@ class About:
     preprocessing: Mapping[str, Any]
     records: int
     name: str
-    ledger: Place
+    ledger: LedgerPlace
     guide: OfGuide
     extra: Mapping[str, Any]
 

@@ -19,7 +19,7 @@ from bdpvi.bayesian import pricing
 from bdpvi.bayesian.accounting import record_losses
 from bdpvi.bayesian.fit import Fit, Kept
 from bdpvi.bayesian.inference.guide import Guide
-from bdpvi.bayesian.saved import About, Numbers, OfGuide, Place
+from bdpvi.bayesian.saved import About, LedgerPlace, Numbers, OfGuide
 from bdpvi.datasets.dataset import People
 from bdpvi.models.contract import Model
 from bdpvi.models.logistic import with_categories
@@ -91,7 +91,7 @@ def _files(fit: Fit, path: Path, extra: Mapping[str, Any] | None) -> tuple[bytes
             preprocessing=fit.preprocessing,
             records=fit.records,
             name=fit.kept.name,
-            ledger=Place(path=str(ledger), from_here=os.path.relpath(ledger, path)),
+            ledger=LedgerPlace(path=str(ledger), from_here=os.path.relpath(ledger, path)),
             guide=guide,
             extra=extra or {},
         )

@@ -22,7 +22,7 @@ from bdpvi.models.losses import (
     softplus_slopes,
     softplus_smoothed,
 )
-from bdpvi.models.poisson import Counts
+from bdpvi.models.poisson import CountRegression
 
 _DISPERSED = 7.0
 """The log dispersion is clipped at ± this."""
@@ -62,7 +62,7 @@ class NegativeBinomial(PredictorLoss):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BayesianNegativeBinomialRegression(Counts):
+class BayesianNegativeBinomialRegression(CountRegression):
     """Bayesian negative binomial regression: overdispersed counts.
 
     A count with mean μ, whose logarithm is linear, has variance μ + αμ² (NB2: Cameron and Trivedi,

@@ -196,7 +196,7 @@ def free_poisson(largest: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts(Regression):
+class CountRegression(Regression):
     """A regression of counts with a linear log mean.
 
     Args:
@@ -284,7 +284,7 @@ class Counts(Regression):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BayesianPoissonRegression(Counts):
+class BayesianPoissonRegression(CountRegression):
     """Bayesian Poisson regression: counts with a linear log mean.
 
     With :meth:`bounded` the rate is the exponential of the predictor up to half of ``largest``;

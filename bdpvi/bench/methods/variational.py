@@ -218,7 +218,7 @@ class DPVIGradient:
 
 
 @dataclass(frozen=True)
-class Chain:
+class ChainRule:
     """Turns a gradient g in the latents, (R, d), into one in the guide's parameters, at one step.
 
     The gradient in the parameters is Jᵀg with the Jacobian J of the draw w = w(parameters, noise),
@@ -233,7 +233,7 @@ class Chain:
     gradient: Callable[[Tensor], Free]
 
 
-def chain_rule(guide: Reparameterised, free: Free, noise: Tensor) -> Chain:
+def chain_rule(guide: Reparameterised, free: Free, noise: Tensor) -> ChainRule:
     """Return the chain rule for a guide in which a parameter moves only the latent of its own row.
 
     JJᵀ is then diagonal, and the pullbacks of 0 and of (1, …, 1) determine it.
@@ -260,7 +260,7 @@ def chain_rule(guide: Reparameterised, free: Free, noise: Tensor) -> Chain:
             for name, m in moved.items()
         }
 
-    return Chain(norm, gradient)
+    return ChainRule(norm, gradient)
 
 
 def _pullbacks(guide: Reparameterised, free: Free, noise: Tensor, rows: Tensor) -> Free:
