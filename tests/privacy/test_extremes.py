@@ -18,7 +18,7 @@ from simulated import guided, logistic_data
 
 import bdpvi
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
-from bdpvi.privacy import worst_case
+from bdpvi.privacy import conversions, worst_case
 from bdpvi.privacy.event import Event
 from bdpvi.privacy.events import SampledGaussian, Threshold
 from bdpvi.privacy.gaussian import equal_covariance, largest_variance
@@ -158,3 +158,30 @@ def test_tables_of_hardly_anybody(records: int) -> None:
         warnings.simplefilter("ignore")
         for one in routes:
             assert bool(one().isfinite().all())
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_epsilon_of_a_gaussian(sigma: float) -> None:
+    for delta in DELTAS:
+        found = gaussian_epsilon(sigma**-2, delta)
+        if found == 0:
+            assert exact(sigma**-2, 1e-30) <= delta
+        elif found < 300:  # beyond that mpmath takes long
+            assert exact(sigma**-2, found) <= delta * (1 + 1e-9)
+            assert exact(sigma**-2, found * (1 - 1e-6)) > delta
+
+
+def test_conversions_at_orders_to_a_million() -> None:
+    for cost, order in itertools.product((0.0, 1e-300, 1.0, 1e300), (1e-6, 1.0, 1e6)):
+        for delta, epsilon in zip(DELTAS, EPSILONS, strict=False):
+            assert not bool(conversions.epsilon(cost, order, delta).isnan())
+            found = conversions.delta(cost, order, epsilon)
+            assert 0 <= float(found) <= 1
+            # Canonne, Kamath and Steinke (2020), Proposition 12, for the order λ + 1.
+            with mpmath.workdps(60):
+                lam = mpmath.mpf(order)
+                log = mpmath.mpf(cost) - lam * mpmath.mpf(epsilon)
+                log += lam * mpmath.log(lam) - (1 + lam) * mpmath.log1p(lam)
+                true = mpmath.exp(min(log, mpmath.mpf(0)))
+            if true > SEEN:
+                assert float(found) >= float(true) * (1 - 1e-9)

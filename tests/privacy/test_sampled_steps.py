@@ -292,3 +292,23 @@ def test_bad_runs(change: dict[str, Any], message: str) -> None:
 
     with pytest.raises(ValueError, match=message):
         made()
+
+
+def test_several_runs_add_up() -> None:
+    """Two runs with different noise are one composition; the same run twice is twice as long."""
+    one, other = run([[5, 5]] * 40, [0.5, 1.0]), run([[10]] * 40, [1.0], noise_multiplier=2.0)
+    both = Accountant(conversion="hockey-stick", failure_probability=1e-12)
+    both.step(one, count=2)
+    both.step(other)
+    worst = both.worst_case(DELTA)
+    theirs = privacy_loss_distribution.from_gaussian_mechanism(NOISE, sampling_prob=RATE)
+    also = privacy_loss_distribution.from_gaussian_mechanism(2 * NOISE, sampling_prob=RATE)
+    composed = theirs.self_compose(20).compose(also.self_compose(10))
+    assert worst is not None
+    assert worst.epsilon == pytest.approx(composed.get_epsilon_for_delta(DELTA), rel=0.02)
+    own = float(both.per_record(DELTA)[0])
+    twice = Accountant(conversion="hockey-stick", failure_probability=1e-12)
+    twice.step(run([[10, 10]] * 40, [0.5, 1.0]))
+    twice.step(other)
+    assert own == float(twice.per_record(DELTA)[0])
+    assert float(accountant(one).per_record(DELTA)[0]) < own < worst.epsilon
