@@ -403,7 +403,9 @@ def test_its_receipt_has_no_number_from_the_records() -> None:
     assert len(receipts) == 1
     one, other = receipts.pop()
     assert "ε not published: it is the owner's certificate" in one
-    assert other.startswith(f"{one}; all on these rows together, of this process alone: ε = ")
+    assert other.startswith(
+        f"{one}; all on these rows together, of this process alone: worst-case ε = "
+    )
 
 
 def test_the_temperature_is_planned_for_the_records_of_a_group() -> None:
