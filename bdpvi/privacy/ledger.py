@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from filelock import FileLock
 
@@ -28,9 +28,6 @@ from bdpvi.privacy.entry import RESERVED, Charge, Entry, Note
 from bdpvi.privacy.event import Event, for_unit, neighbours_of
 from bdpvi.privacy.left import together
 from bdpvi.privacy.stored import StoredBook
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Charge", "Entry", "Ledger"]
 
@@ -63,22 +60,6 @@ class Ledger(StoredBook):
     >>> [str(one) for one in ledger.entries()]
     ['10 draws at temperature 5']
     """
-
-    def __init__(
-        self,
-        path: str | Path | None = None,
-        *,
-        budget: Budget | None = None,
-        unit: str = ROW,
-        rows_per_unit: int = 1,
-    ) -> None:
-        super().__init__(path, budget=budget, unit=unit, rows_per_unit=rows_per_unit)
-        self.before_charge: list[Callable[[], None]] = []
-        self.losses: dict[str, Any] = {}  # see bdpvi.bayesian.accounting.record_losses
-        self.limits_all = False  # whether the budget is for all of the process too
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "before_charge": []}
 
     @classmethod
     def at(

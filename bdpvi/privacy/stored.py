@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,12 +39,15 @@ class StoredBook:
         self._state: tuple[int, int, int] | None = None
         self._heads: tuple[Path, ...] = ()
         self.process: SameRows | None = None
+        self.before_charge: list[Callable[[], None]] = []
+        self.losses: dict[str, Any] = {}  # see bdpvi.bayesian.accounting.record_losses
+        self.limits_all = False  # whether the budget is for all of the process too
         self._owner: int | None = os.getpid()
         self._threads: Any = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy in memory may not be charged: the original would not see its charges.
-        return {**self.__dict__, "_owner": None, "_threads": None}
+        return {**self.__dict__, "_owner": None, "_threads": None, "before_charge": []}
 
     @property
     def id(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,9 +16,6 @@ from bdpvi.releases.content import Published
 from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate
 from bdpvi.releases.references import Compared, compared, contrasts
 from bdpvi.releases.summary import Coefficient, Summary
-
-if TYPE_CHECKING:
-    pass
 
 FEWEST = 20
 """The fewest draws whose quantiles are shown."""
