@@ -173,22 +173,25 @@ class Statement:
 
 
 def in_words(bound: Bound | None) -> str:
-    """Return an ε in words."""
-    return NOT_PRICED if bound is None else f"ε = {bound.epsilon:.4g} at δ = {bound.delta:g}"
+    """Return a worst-case ε in words."""
+    return (
+        NOT_PRICED
+        if bound is None
+        else f"worst-case ε = {bound.epsilon:.4g} at δ = {bound.delta:g}"
+    )
 
 
-def together_of(ledger: Ledger, delta: float, kind: str = "") -> str:
+def together_of(ledger: Ledger, delta: float) -> str:
     """Return the ε of all works of this process on the same rows, in words.
 
     "" if a ledger was given, or holds all that they spent. If parts of δ add up to more than
-    ``delta``, it is at a larger one. ``kind`` is said where the receipt has another ε.
+    ``delta``, it is at a larger one.
     """
     if not ledger.others:
         return ""
     deltas = [one for one in (delta * 10**power for power in range(4)) if one < 1]
     found = next(filter(None, map(ledger.altogether, deltas)), None)
-    words = in_words(found) if found is None else f"{kind}{in_words(found)}"
-    return f"all on these rows together, of this process alone: {words}"
+    return f"all on these rows together, of this process alone: {in_words(found)}"
 
 
 def with_history(receipt: Receipt, ledger: Ledger) -> Receipt:
@@ -196,9 +199,7 @@ def with_history(receipt: Receipt, ledger: Ledger) -> Receipt:
     source, refused = receipt.source, ledger.refused
     if refused:
         source += f", after {several(refused, 'refused target')}"
-    kind = "worst-case " if receipt.worst_case is None else ""
-    total = together_of(ledger, receipt.bound.delta, kind)
-    return replace(receipt, source=source, together=total)
+    return replace(receipt, source=source, together=together_of(ledger, receipt.bound.delta))
 
 
 def _json(bound: Bound | None) -> Any:

@@ -44,7 +44,7 @@ def _store() -> Iterator[None]:
 
 def total(said: str) -> float:
     """Return the ε of all together that a receipt prints."""
-    found = re.search(rf"{ALONE}: ε = ([0-9.]+) at", said)
+    found = re.search(rf"{ALONE}: worst-case ε = ([0-9.]+) at", said)
     assert found, said
     return float(found[1])
 
