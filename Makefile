@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE  # tests and pages start hundreds of processes
 NUMERICS := $(addprefix tests/,bayesian/accounting/test_gaussian_pairs.py bayesian/accounting/test_log_moments.py bayesian/neighbours/test_rows_compiled.py)
 
 RELIABILITY := slow-tests coverage generative sabotage kills damage audit
-slow-tests = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
+slow-tests = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal --hypothesis-profile=search -m slow
 coverage = PYTHONPATH=benchmarks $(BIN)/python -m studies coverage --out docs/studies
 generative = PYTHONPATH=benchmarks $(BIN)/python -m studies generative --out docs/studies
 sabotage = $(BIN)/python tests/sabotage/run.py > $@.txt && mv $@.txt docs/benchmarks/sabotage.txt

@@ -17,7 +17,9 @@ from bdpvi.privacy import accounts
 from bdpvi.privacy.conceivable import Influence
 
 # A busy machine is slow, which is no failure.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", patient)  # new examples: --hypothesis-profile=search
+settings.register_profile("patient", patient, derandomize=True)
 settings.load_profile("patient")
 
 UCI = Path(__file__).parents[1].parent / "shared" / "data" / "uci"

@@ -57,7 +57,8 @@ def test_estimators_predict_within_the_bounds() -> None:
     x = random.normal(size=(3000, 2))
     counts = random.poisson(np.exp(x @ [1.0, 0.5]))
     new = 12.0 * random.normal(size=(50, 2))
-    found = PrivatePoissonRegressor(bounds=(-3, 3), largest=30).fit(x, counts).predict(new)
+    poisson = PrivatePoissonRegressor(bounds=(-3, 3), largest=30, epsilon=10).fit(x, counts)
+    found = poisson.predict(new)
     assert found.min() >= 0
     assert 29 < found.max() <= 30
     y = x @ [2.0, -1.0]
