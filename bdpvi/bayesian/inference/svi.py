@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,6 +47,11 @@ class Convergence:
 
     elbo: Tensor
     gradient_norm: Tensor
+
+    @classmethod
+    def of(cls, course: Iterable[tuple[float, float]]) -> Convergence:
+        """Return the values and the gradients' norms of a search, step by step."""
+        return cls(*torch.tensor([*course], dtype=torch.float64).T)
 
     @property
     def drift(self) -> float:

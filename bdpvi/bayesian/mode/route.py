@@ -106,7 +106,8 @@ class Mode(Neighbours):
             every: Data = data if self.table is None else self.table
             records = every.parts.map(weigh, model)
             posterior = LogPosterior(records, len(every), model.precision(n), centre)
-            peak = _climbed(posterior, centre)
+            path = _climbed(posterior, centre)
+            peak = path[-1]
         if not peak.error <= EXACT:
             raise FloatingPointError(
                 f"the fit is only known to within {peak.error:.3g} standard deviations of the "
@@ -120,7 +121,7 @@ class Mode(Neighbours):
         parameters = {"loc": _lifted(peak.point, every_class), "scale_tril": factor}
         return TrainedNeighbours(
             {name: value.to(data.x.device) for name, value in parameters.items()},
-            Convergence(-peak.course[:, 0], peak.course[:, 1]),
+            Convergence.of((one.value, one.gradient_norm) for one in path),
             panels,
         )
 
@@ -144,15 +145,15 @@ class Mode(Neighbours):
         return panel.marked(rows.records.ids, rows.records.x, rows.records.y)
 
 
-def _climbed(posterior: LogPosterior, start: Tensor) -> Peak:
-    """Return the mode; of many blocks with few passes, from the mode of some of them."""
+def _climbed(posterior: LogPosterior, start: Tensor) -> list[Peak]:
+    """Return the points of the search; of many blocks it starts at the mode of some of them."""
     records = posterior.records
     if not isinstance(records, Spread):
         return climbed(posterior, start)
     if records.blocks >= _THIN:
         some = records.thinned(_THIN)
         few = LogPosterior(some, posterior.count, posterior.precision / _THIN, posterior.centre)
-        start = climbed(few, start, enough=_ROUGH).point
+        start = climbed(few, start, enough=_ROUGH)[-1].point
     return climbed(posterior, start, enough=_CLOSE)
 
 

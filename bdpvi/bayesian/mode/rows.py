@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground.threads import slices
+from bdpvi.bayesian.optimum.newton import settle
 from bdpvi.bayesian.optimum.packed import monomials, squares
 from bdpvi.models.family import Family
 from bdpvi.models.losses import PredictorLoss
@@ -22,7 +23,6 @@ _ENTRIES = 1 << 20
 TINY = 1e-13
 """Limit on the total variation distance of a neighbour's Gaussian from the true one, for one that
 needs no pass over the records."""
-_TURNS = 60
 _SETTLED = TINY / 8
 
 
@@ -174,19 +174,7 @@ class OwnCurvature:
         Args:
             pull: the gradient of the data's part of F, minus its value at 0.
         """
-        shift = self.first()
-        best, result = torch.full_like(shift[:, 0], math.inf), shift
-        for _ in range(_TURNS):
-            gradient = pull(shift) + self.pull(shift)
-            size = torch.linalg.vector_norm(gradient, dim=1)
-            better = size < best
-            result = torch.where(better.unsqueeze(1), shift, result)
-            gained = bool((size[better] < best[better] / 2).any())
-            best = torch.minimum(best, size)
-            if not gained or bool((best < _SETTLED).all()):
-                break
-            shift = shift - self.step(gradient)
-        return result, best
+        return settle(lambda x: pull(x) + self.pull(x), self.step, self.first(), _SETTLED, 1)
 
 
 class _Own(OwnCurvature):

@@ -111,7 +111,7 @@ class FixedDraws(Neighbours):
                 with log.step(f"neighbours ({rows.kind})"):
                     panels.append(self._panel(elbo, rows, mean, root, allowed, most))
         name, scale = elbo.parameter(root)
-        convergence = Convergence(*torch.tensor(course, dtype=torch.float64).T)
+        convergence = Convergence.of(course)
         return TrainedNeighbours({"loc": mean, name: scale}, convergence, tuple(panels))
 
     @staticmethod
@@ -204,7 +204,7 @@ class DrawnElbo:
 
     def minimum(
         self, x: Tensor, y: Tensor, start: Tensor, allowed: float
-    ) -> tuple[Tensor, Tensor, list[list[float]]]:
+    ) -> tuple[Tensor, Tensor, list[tuple[float, float]]]:
         """Return μ and L within ``allowed`` of the minimiser, and the course of the search.
 
         The search is L-BFGS with the logarithms of L's diagonal; where rounding of F misleads line
@@ -213,19 +213,20 @@ class DrawnElbo:
         Raises:
             FloatingPointError: if the gradient stays too large.
         """
-        best, least, careful, course = start, math.inf, True, []
+        best, least, careful = start, math.inf, True
+        course: list[tuple[float, float]] = []
         flat = start
         for _ in range(_ROUNDS):
             mean, root = self.unpacked(flat)
             value, pull = self.both(mean, root, x, y)
             norm = math.hypot(*(float(part.norm()) for part in pull))
             if norm / self.precision <= allowed:
-                course.append([-float(value), norm])
+                course.append((-float(value), norm))
                 return mean, root, course
             if not norm < least / 10:
                 careful = not careful
             if norm < least:
-                course.append([-float(value), norm])
+                course.append((-float(value), norm))
                 best, least = flat, norm
             flat = self._searched(best, x, y, careful=careful)
         raise FloatingPointError(

@@ -29,7 +29,8 @@ from bdpvi import (
 from bdpvi.bayesian import Add, Remove
 from bdpvi.bayesian.accounting.accountant import Account
 from bdpvi.bayesian.accounting.draws import PosteriorDraws
-from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, climb, start
+from bdpvi.bayesian.optimum.elbo import Objective, Point, Records, start
+from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.sensitivity import largest
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.traces import log_likelihood

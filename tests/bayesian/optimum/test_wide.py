@@ -12,8 +12,9 @@ from test_route import GUIDES, brute, optimum, outlier, problem, records
 
 from bdpvi._ground.progress import silent
 from bdpvi.bayesian.optimum import route
-from bdpvi.bayesian.optimum.elbo import Objective, Records, climb, start
+from bdpvi.bayesian.optimum.elbo import Objective, Records, start
 from bdpvi.bayesian.optimum.expansion import Expansion
+from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.route import Optimum
 from bdpvi.bayesian.optimum.sizes import Size, free_memory, parameters_of, pays
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
