@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bdpvi._ground.threads import slices
-from bdpvi.bayesian.optimum.newton import settle
+from bdpvi.bayesian.optimum.newton import Steps, settle
 from bdpvi.bayesian.optimum.packed import monomials, squares
 from bdpvi.models.family import Family
 from bdpvi.models.losses import PredictorLoss
@@ -168,13 +168,24 @@ class OwnCurvature:
         """Return the first step of every neighbour, (m, n)."""
         return -self.step(self.pull(self.start))
 
-    def solved(self, pull: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the displacements (m, n), and norms of the remaining gradients, (m,).
 
-        Args:
-            pull: the gradient of the data's part of F, minus its value at 0.
-        """
-        return settle(lambda x: pull(x) + self.pull(x), self.step, self.first(), _SETTLED, 1)
+def solved(
+    records: Any, place: tuple[Tensor, Tensor, float], pull: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Return the displacements (m, n), and norms of the remaining gradients, (m,).
+
+    Args:
+        records: the added or removed records.
+        place: arguments of their ``own``.
+        pull: the gradient of the data's part of F, minus its value at 0.
+    """
+
+    def problem(at: Tensor) -> Steps:
+        own = records.select(at).own(*place)
+        return (lambda x: pull(x) + own.pull(x)), own.step
+
+    start = records.own(*place).first()
+    return settle(problem, start, torch.full_like(start[:, 0], _SETTLED), 1)
 
 
 class _Own(OwnCurvature):

@@ -43,7 +43,7 @@ from bdpvi.bayesian.optimum.coordinates import (
 )
 from bdpvi.bayesian.optimum.displacements import NUMERICS, Moves, Terms, norm, norms, reach
 from bdpvi.bayesian.optimum.elbo import Point, Records, total
-from bdpvi.bayesian.optimum.newton import settle
+from bdpvi.bayesian.optimum.newton import Steps, settle
 from bdpvi.bayesian.optimum.packed import monomials, taylor_weights, third_moments
 from bdpvi.bayesian.optimum.series import heat, left_out, left_out_of_sums
 from bdpvi.bayesian.optimum.sizes import parameters_of, pays
@@ -224,10 +224,15 @@ class Expansion:
         if not self.tensors:
             return Moves(z[: len(own.x)], z[len(own.x) :], torch.full_like(enough, math.inf))
 
-        def gradient(z: Tensor) -> Tensor:
-            return self.polynomial(z) + self._rest(z, own, sign) - self.jacobian @ z
+        def problem(at: Tensor) -> Steps:
+            some = own.select(at)
 
-        z, size = settle(gradient, lambda g: -own.newton(self.inverse, g, sign), z, enough, 0)
+            def falls(z: Tensor) -> Tensor:
+                return self.jacobian @ z - self.polynomial(z) - self._rest(z, some, sign)
+
+            return falls, some.newton(self.inverse, sign)
+
+        z, size = settle(problem, z, enough, 0)
         return self._certified(z, size + self.missed(z) + self._own_left(z, own), own)
 
     def solve_all(self, neighbours: Terms, sign: float, track: Track[Any] = silent) -> Moves:
@@ -244,16 +249,17 @@ class Expansion:
         precise = (moves.error <= allowed) & moves.error.isfinite()
         return (~precise).nonzero()[:, 0]
 
-    def refined(self, own: Terms, sign: float, precision: float) -> Moves:
+    def refined(self, own: Terms, sign: float, moves: Moves, precision: float) -> Moves:
         """Return the optima with one record added or removed each, by passes over the data.
 
         Args:
             own: the records.
             sign: 1 or -1.
+            moves: where to begin.
             precision: see :meth:`rough`.
         """
-        z, enough = self._first(own, sign)
-        weak = self.strength(norms(z[: len(own.x)]), norms(z[len(own.x) :]), own)
+        _, enough = self._first(own, sign)
+        z, weak = torch.cat([moves.m, moves.y]), self.strength(norms(moves.m), norms(moves.y), own)
         # With the bound by the prior alone, truncation errors weigh more.
         allowed = torch.where(
             weak <= NUMERICS.strength,
@@ -261,11 +267,16 @@ class Expansion:
             NUMERICS.settled,
         )
 
-        def gradient(z: Tensor) -> Tensor:
-            data, _, far = self.exact(z, allowed)
-            return data + self._rest(z, own, sign, far) - self.fixed @ z
+        def problem(at: Tensor) -> Steps:
+            some = own.select(at)
 
-        z, size = settle(gradient, lambda g: -own.newton(self.inverse, g, sign), z, enough, 0)
+            def falls(z: Tensor) -> Tensor:
+                data, _, far = self.exact(z, allowed[at])
+                return self.fixed @ z - data - self._rest(z, some, sign, far)
+
+            return falls, some.newton(self.inverse, sign)
+
+        z, size = settle(problem, z, enough, 0)
         _, left, far = self._series(z, allowed)
         size = size + left + torch.where(far, 0, self._own_left(z, own))
         moves = self._certified(z, size, own)

@@ -84,33 +84,39 @@ def _better(new: P, here: P) -> bool:
     return new.gradient_norm < here.gradient_norm and (flat or here.gradient_norm < _LATE)
 
 
+Steps = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+"""The gradients at some points, and what a gradient's Newton step subtracts from a point."""
+
+
 def settle(
-    gradient: Callable[[Tensor], Tensor],
-    step: Callable[[Tensor], Tensor],
-    start: Tensor,
-    enough: Tensor | float,
-    axis: int,
+    problem: Callable[[Tensor], Steps], start: Tensor, enough: Tensor, axis: int
 ) -> tuple[Tensor, Tensor]:
     """Return points at which gradients are about 0, and the gradients' norms there.
 
-    Each point stops when its gradient is small or no longer halves, and does not depend on others.
+    Each point stops when its gradient is small or no longer halves; those that still move are
+    treated alone as soon as they are fewer than half.
 
     Args:
-        gradient: of all points, shaped like them.
-        step: Newton's steps for gradients.
+        problem: returns the functions of the points with these indices.
         start: the first points.
-        enough: norm of a gradient from which on a point stays.
+        enough: norm of a gradient from which on a point stays, of each.
         axis: the axis along which a point lies.
     """
-    point = result = start
-    best = torch.full_like(start.select(axis, 0), torch.inf)
+    result, best = start.clone(), torch.full_like(enough, torch.inf)
+    at, point = torch.arange(len(enough), device=start.device), start
+    gradient, step = problem(at)
     for _ in range(_TURNS):
         pull = gradient(point)
-        size = pull.square().sum(axis).sqrt()
-        moving = (size < best / 2) & (size > enough)
-        result = torch.where((size < best).unsqueeze(axis), point, result)
-        best = torch.minimum(best, size.nan_to_num(torch.inf))
+        size, before = pull.square().sum(axis).sqrt(), best[at]
+        better = (size < before).nonzero()[:, 0]
+        result.index_copy_(1 - axis, at[better], point.index_select(1 - axis, better))
+        best[at[better]] = size[better]
+        moving = ((size < before / 2) & (size > enough[at])).unsqueeze(axis)
         if not bool(moving.any()):
             break
-        point = torch.where(moving.unsqueeze(axis), point - step(pull), point)
+        point = torch.where(moving, point - step(pull), point)
+        if 2 * int(moving.sum()) < len(at):
+            rest = moving.flatten().nonzero()[:, 0]
+            at, point = at[rest], point.index_select(1 - axis, rest)
+            gradient, step = problem(at)
     return result, best

@@ -287,7 +287,7 @@ class Optimum(Neighbours):
         terms, named = expansion.terms(records), partial(_named, track, kind)
         moves = expansion.solve_all(terms, sign, named)
         for part in named(expansion.rough(moves, self.precision).split(PART), "passes"):
-            found = expansion.refined(terms.select(part), sign, self.precision)
+            found = expansion.refined(terms.select(part), sign, moves.select(part), self.precision)
             better = found.error < moves.error[part]
             moves.put(part[better], found.select(better))
         for column in named(expansion.rough(moves, self.precision).tolist(), "search"):

@@ -160,7 +160,7 @@ def test_what_a_polynomial_leaves_out_is_within_its_bounds(kind: str, degree: in
     records = Weighted.of((data.x, data.y), MODEL)
     n = records.z.shape[1]
     zeros = torch.zeros(n).double()
-    peak = climbed(LogPosterior(Held(records), 200, MODEL.precision(n), zeros), zeros)
+    peak = climbed(LogPosterior(Held(records), 200, MODEL.precision(n), zeros), zeros)[-1]
     made = ModeExpansion(peak, torch.tensor([1.0 / peak.longest]).double()).polynomial
     assert made.degree == 3
     way = torch.randn(40, n, generator=torch.Generator().manual_seed(0)).double()

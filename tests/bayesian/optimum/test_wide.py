@@ -56,15 +56,13 @@ def test_newton_steps_solve_with_the_records_own_curvature(
     own = expansion.terms(records(here).select(slice(5)))
     generator = torch.Generator().manual_seed(0)
     gradient = torch.randn(len(expansion.jacobian), 5, generator=generator, dtype=torch.float64)
-    step, bent = own.newton(expansion.inverse, gradient, sign)
+    step = own.newton(expansion.inverse, sign)(gradient)
     for i in range(5):
         u = torch.block_diag(own.x[:, [i]], own.e[:, [i]])
         d2, d3, d4 = own.slopes[2:5, i].tolist()
         curvature = u @ torch.tensor([[d2, d3], [d3, d4]], dtype=torch.float64) @ u.T
         exact = torch.linalg.solve(expansion.jacobian - sign * curvature, gradient[:, i])
         torch.testing.assert_close(step[:, i], exact, rtol=1e-9, atol=1e-11)
-        left = gradient[:, i] - expansion.jacobian @ exact
-        torch.testing.assert_close(bent[i], left.norm(), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("diagonal", [False, True])
