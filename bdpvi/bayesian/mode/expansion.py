@@ -29,7 +29,7 @@ from torch import Tensor
 from bdpvi.bayesian.accounting.gaussian_pairs import GaussianPairs
 from bdpvi.bayesian.mode.classes import Rows, part_of
 from bdpvi.bayesian.mode.objective import Peak
-from bdpvi.bayesian.mode.rows import TINY, Beyond, blocks, solved, width
+from bdpvi.bayesian.mode.rows import TINY, Beyond, blocks, first, solved, width
 from bdpvi.bayesian.optimum.packed import indices, monomials, positions, taylor_weights, unpack
 from bdpvi.datasets.records import Spread
 
@@ -281,7 +281,7 @@ def first_steps(mode: Peak, records: Rows, sign: float) -> Tensor:
 
 
 def _first_steps(point: Tensor, root: Tensor, records: Rows, sign: float) -> Tensor:
-    length: Tensor = torch.linalg.vector_norm(records.own(point, root, sign).first(), dim=1)
+    length: Tensor = torch.linalg.vector_norm(first(records.own(point, root, sign)), dim=1)
     return length
 
 

@@ -9,7 +9,7 @@ logistic regression", EJS 4, 2010, Proposition 1, for M = 1).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -56,13 +56,14 @@ class LogPosterior:
     precision: float
     centre: Tensor
 
-    def at(self, w: Tensor) -> tuple[float, Tensor, Tensor]:
-        """Return F(w), F′(w), (n,), and F″(w), (n, n), by one pass over the records."""
+    def at(self, w: Tensor) -> Peak:
+        """Return F and its derivatives at w, by one pass over the records."""
         value, pull, bend = self.records.sum(part_of, "derivatives", w)
-        away = w - self.centre
-        prior = self.precision * torch.eye(len(w), dtype=w.dtype)
-        value = value + self.precision / 2 * away.square().sum()
-        return float(value), pull + self.precision * away, bend + prior
+        away, eye = w - self.centre, torch.eye(len(w), dtype=w.dtype)
+        factor = torch.linalg.cholesky(bend + self.precision * eye)
+        root = torch.linalg.solve_triangular(factor, eye, upper=False).T
+        value = float(value + self.precision / 2 * away.square().sum())
+        return Peak(self, w, -value, root, root.T @ (pull + self.precision * away))
 
     def near(self, point: Tensor, root: Tensor, reach: float) -> Rows:
         """Return the rows that a displacement of at most ``reach`` may carry across the kink."""
@@ -72,47 +73,26 @@ class LogPosterior:
 
 @dataclass(frozen=True, eq=False)
 class Peak:
-    """A point at which F is known, by one pass over the records: at last the mode.
+    """A point at which F is known: at last the mode.
 
     Attributes:
         posterior: F.
         point: m, (n,).
+        value: −F(m).
+        root: L with L Lᵀ = F″(m)⁻¹, (n, n).
+        white: LᵀF′(m), (n,).
     """
 
     posterior: LogPosterior
     point: Tensor
-
-    @cached_property
-    def _derivatives(self) -> tuple[float, Tensor, Tensor]:
-        return self.posterior.at(self.point)
-
-    @cached_property
-    def _factor(self) -> Tensor:
-        factor: Tensor = torch.linalg.cholesky(self._derivatives[2])
-        return factor
-
-    @cached_property
-    def _white(self) -> Tensor:
-        """F′ in units of the mode's standard deviations, (n, 1)."""
-        gradient = self._derivatives[1].unsqueeze(1)
-        white: Tensor = torch.linalg.solve_triangular(self._factor, gradient, upper=False)
-        return white
+    value: float
+    root: Tensor
+    white: Tensor
 
     @property
-    def value(self) -> float:
-        """−F."""
-        return -self._derivatives[0]
-
-    @cached_property
     def gradient_norm(self) -> float:
         """ν = ‖F′(m)‖ in the norm of F″(m)⁻¹."""
-        return float(self._white.norm())
-
-    @cached_property
-    def root(self) -> Tensor:
-        """L with L Lᵀ = F″(m)⁻¹, (n, n)."""
-        eye = torch.eye(len(self.point), dtype=self.point.dtype)
-        return torch.linalg.solve_triangular(self._factor, eye, upper=False).T
+        return float(self.white.norm())
 
     @cached_property
     def _longest(self) -> tuple[float, Rows]:
@@ -136,8 +116,7 @@ class Peak:
 
     def step(self, size: float) -> Peak:
         """Return the point after this share of Newton's step."""
-        step = torch.linalg.solve_triangular(self._factor.T, self._white, upper=True).squeeze(1)
-        return replace(self, point=self.point - size * step)
+        return self.posterior.at(self.point - size * (self.root @ self.white))
 
 
 def distance(longest: float, pull: float) -> float:
@@ -162,4 +141,4 @@ def climbed(posterior: LogPosterior, start: Tensor, enough: float = 0.0) -> list
         start: where to begin, (n,).
         enough: ν from which on no further step is made.
     """
-    return climb(Peak(posterior, start), enough, enough=lambda _: True, smallest=1.0)
+    return climb(posterior.at(start), enough, enough=lambda _: True, smallest=1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -144,29 +144,30 @@ class Weighted(Weighed):
         return _Own(self.z @ root, self.z @ point, sign * self.weight, self)
 
 
-class OwnCurvature:
-    """Added or removed records, one for each neighbour, in units of the mode."""
+class OwnCurvature(Protocol):
+    """Added or removed records, one for each neighbour, in units of the mode.
+
+    Attributes:
+        start: no displacement, (m, n).
+        least: the least eigenvalue of F″ of the neighbour at the mode, at most 1, (m,).
+    """
 
     start: Tensor
-    """No displacement, (m, n)."""
     least: Tensor
-    """The least eigenvalue of F″ of the neighbour at the mode, at most 1, (m,)."""
 
     def pull(self, shift: Tensor) -> Tensor:
         """Return the record's part of F′ at displacements (m, n), with its sign."""
-        raise NotImplementedError
 
     def bend(self, shift: Tensor) -> Tensor:
         """Return the record's part of F″ at displacements (m, n), packed, with its sign."""
-        raise NotImplementedError
 
     def step(self, gradient: Tensor) -> Tensor:
         """Return J⁻¹G, J the neighbour's F″ at the mode, limited for long steps."""
-        raise NotImplementedError
 
-    def first(self) -> Tensor:
-        """Return the first step of every neighbour, (m, n)."""
-        return -self.step(self.pull(self.start))
+
+def first(own: OwnCurvature) -> Tensor:
+    """Return the first step of every neighbour, (m, n)."""
+    return -own.step(own.pull(own.start))
 
 
 def solved(
@@ -184,11 +185,11 @@ def solved(
         own = records.select(at).own(*place)
         return (lambda x: pull(x) + own.pull(x)), own.step
 
-    start = records.own(*place).first()
+    start = first(records.own(*place))
     return settle(problem, start, torch.full_like(start[:, 0], _SETTLED), 1)
 
 
-class _Own(OwnCurvature):
+class _Own:
     """Rows in units of the mode, logits there, ±ω: J = I ± ω ℓ″ uuᵀ, by Sherman and Morrison."""
 
     def __init__(self, u: Tensor, logit: Tensor, weight: Tensor, records: Weighted) -> None:

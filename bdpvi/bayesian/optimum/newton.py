@@ -16,7 +16,7 @@ _LATE, _FLAT = 1e-3, 1e-12
 are rounding."""
 
 
-class Point(Protocol):
+class Place(Protocol):
     """A point of a search for the highest value."""
 
     @property
@@ -27,11 +27,11 @@ class Point(Protocol):
     def gradient_norm(self) -> float:
         """Norm of the gradient, in units in which the Hessian is about the identity."""
 
-    def step(self, size: float) -> Point:
+    def step(self, size: float) -> Place:
         """Return the point after this share of a step."""
 
 
-P = TypeVar("P", bound=Point)
+P = TypeVar("P", bound=Place)
 
 
 def climb(

@@ -37,7 +37,7 @@ from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.search import search
 from bdpvi.bayesian.optimum.sensitivity import largest, room, scale_name
-from bdpvi.bayesian.optimum.sizes import PART, Size, free_memory
+from bdpvi.bayesian.optimum.sizes import PART, Size, memory
 from bdpvi.models.contract import Model
 from bdpvi.models.family import Family, smooth
 
@@ -182,7 +182,7 @@ class Optimum(Neighbours):
     def _check_size(self, source: Source, neighbours: Sequence[RowFits], *, diagonal: bool) -> None:
         """Warn of a long job, and refuse one without enough memory."""
         assert isinstance(source, Records)
-        d, free = source.x.shape[1], free_memory() if source.x.is_cpu else math.inf
+        d, free = source.x.shape[1], memory() if source.x.is_cpu else math.inf
         everyone = sum(len(rows.records) for rows in neighbours)
         size = Size.of(len(source), everyone, d, diagonal=diagonal)
         size.check(d, diagonal=diagonal, available=free)

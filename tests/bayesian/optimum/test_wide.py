@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from bdpvi.bayesian.optimum.elbo import Objective, Records, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.newton import climb
 from bdpvi.bayesian.optimum.route import Optimum
-from bdpvi.bayesian.optimum.sizes import Size, free_memory, parameters_of, pays
+from bdpvi.bayesian.optimum.sizes import Size, memory, parameters_of, pays
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 
 
@@ -87,8 +86,8 @@ def test_a_long_or_large_job_is_told_of_before_it_starts() -> None:
 
 
 def test_what_does_not_fit_is_refused_before_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert free_memory() > 2**20
-    monkeypatch.setattr(route, "free_memory", lambda: 1e6)
+    assert memory() > 2**20
+    monkeypatch.setattr(route, "memory", lambda: 1e6)
     monkeypatch.setattr(route, "climb", no_search)
     with pytest.raises(ValueError, match=r"GiB of memory, more than .* mean-field guide"):
         Optimum().train(problem(logistic_data(60, 3), FullRank, 0.5), silent)
@@ -96,31 +95,6 @@ def test_what_does_not_fit_is_refused_before_the_fit(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(route, "climb", no_search)
     with pytest.raises(ValueError, match=r"121 variables .* 7502 parameters.* mean-field guide"):
         Optimum().train(problem(logistic_data(10, 120), FullRank, 0.5), silent)
-
-
-@pytest.mark.parametrize(
-    ("groups", "folder", "limit", "used"),
-    [
-        ("0::/user/job", "", "memory.max", "memory.current"),
-        ("4:memory:/user/job\n1:cpu:/", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-    ],
-)
-def test_free_memory_is_within_the_limits_of_all_control_groups(
-    tmp_path: Path, groups: str, folder: str, limit: str, used: str
-) -> None:
-    def write(name: str, text: str) -> None:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-
-    assert free_memory(tmp_path) == math.inf
-    write("proc/meminfo", "MemFree: 1 kB\nMemAvailable:    9 kB\n")
-    assert free_memory(tmp_path) == 9 * 1024
-    write("proc/self/cgroup", groups)
-    assert free_memory(tmp_path) == 9 * 1024
-    for group, most in ((f"{folder}/user/job", "max"), (f"{folder}/user", "8000")):
-        for name, text in ((limit, most), (used, "3000"), ("memory.stat", "inactive_file 200\n")):
-            write(f"sys/fs/cgroup/{group}/{name}", text)
-    assert free_memory(tmp_path) == 8000 - 3000 + 200
 
 
 def test_a_polynomial_is_formed_where_it_pays() -> None:
