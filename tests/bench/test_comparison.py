@@ -38,7 +38,7 @@ from bdpvi.bench.hyperparameters import build
 from bdpvi.bench.methods import METHODS, NONE, SENTENCES, BaseRate, Method
 from bdpvi.bench.methods.dp_gd import DPGD
 from bdpvi.bench.methods.outcome import Outcome
-from bdpvi.bench.methods.scores import Batch, Clip, euclidean, scores
+from bdpvi.bench.methods.scores import Batch, Clip, Scores, euclidean
 from bdpvi.bench.ratios import ScoreTable, difference
 from bdpvi.bench.report import COLUMNS as SHOWN_COLUMNS
 from bdpvi.bench.report import console_tables
@@ -221,7 +221,7 @@ def test_bayesian_rows_beside_worst_case_ones(table: pd.DataFrame) -> None:
 
 def test_a_gradient_of_dp_gd_is_never_longer_than_its_record() -> None:
     data = small().train
-    logistic = scores(BayesianLogisticRegression.unweighted(), data)
+    logistic = Scores(BayesianLogisticRegression.unweighted(), data)
     clip = Clip(2.0, euclidean)
     for scale in (0.0, 1.0, 100.0):
         w = scale * torch.randn(1, logistic.dim, dtype=torch.float64)

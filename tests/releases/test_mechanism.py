@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from bdpvi import BayesianLogisticRegression
 from bdpvi._ground.types import Budget
-from bdpvi.bench.methods.descent import DPGDSettings, dp_gd_runs
+from bdpvi.bench.methods import Method
+from bdpvi.bench.methods.dp_gd import DPGD, DPSGLDLosses
+from bdpvi.bench.methods.dpvi import DPVILosses
 from bdpvi.bench.methods.runs import Run, Streams
-from bdpvi.bench.methods.sgld import DPSGLDSettings, dp_sgld_runs
-from bdpvi.bench.methods.variational import DPVISettings, dpvi_runs
 from bdpvi.federated.federated import Federation, Message
 from bdpvi.federated.parties import Client
 from bdpvi.federated.rounds import Rounds
-from bdpvi.guides import FullRank
 from bdpvi.networks.deep import make_private
 from bdpvi.networks.private import Private
 from bdpvi.noise import secure
@@ -69,15 +68,17 @@ def rounds(shares: int | None) -> None:
     assert float((whole - whole.round()).abs().max()) < 1e-3
 
 
+def compared(method: Method) -> None:
+    """Train by a method of the comparison, as often as there are runs."""
+    seeds: Any = [run.seed for run in RUNS]
+    method.prepare(DATA, 1e-5).outcomes([run.noise_multiplier for run in RUNS], seeds)
+
+
 MECHANISMS: dict[str, Callable[[], object]] = {
     "DP-SGD": dp_sgd,
-    "DPVI": lambda: dpvi_runs(
-        MODEL, FullRank(MODEL), DATA, runs=RUNS, settings=DPVISettings(steps=3)
-    ),
-    "DP-GD": lambda: dp_gd_runs(MODEL, DATA, runs=RUNS, settings=DPGDSettings(steps=3)),
-    "DP-SGLD": lambda: dp_sgld_runs(
-        MODEL, DATA, runs=RUNS, settings=DPSGLDSettings(steps=3, decay=0.3, draws=1)
-    ),
+    "DPVI": lambda: compared(DPVILosses(steps=3)),
+    "DP-GD": lambda: compared(DPGD(steps=3)),
+    "DP-SGLD": lambda: compared(DPSGLDLosses(steps=3, decay=0.3, draws=1)),
     "objective perturbation": lambda: perturbed_minima(
         plan(Facts(columns=DATA.x.shape[1], rows=len(DATA)), epsilon=1.0), DATA.x, DATA.y
     ),

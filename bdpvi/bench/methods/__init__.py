@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bdpvi.bench.methods.base_rate import BaseRate
-from bdpvi.bench.methods.dp_gd import DPGD
-from bdpvi.bench.methods.dp_sgld import DPSGLDLosses, DPSGLDOriginal
+from bdpvi.bench.methods.dp_gd import DPGD, DPSGLDLosses, DPSGLDOriginal
 from bdpvi.bench.methods.dpvi import DPVILosses, DPVIMoments, NonPrivate
 from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.method import NONE, SENTENCES, Method, PreparedMethod
