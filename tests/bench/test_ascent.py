@@ -25,7 +25,7 @@ from bdpvi.bench.methods.ascent import (
 )
 from bdpvi.bench.methods.dp_gd import DPGD, DPSGLDLosses, DPSGLDOriginal
 from bdpvi.bench.methods.runs import Run, Stream
-from bdpvi.bench.methods.scores import Batch, Clip, Scores, euclidean
+from bdpvi.bench.methods.scores import Batch, Clip, RecordScores, euclidean
 from bdpvi.noise.batches import BatchPlan
 from bdpvi.noise.secure import sum_step
 from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant, calibrate
@@ -177,7 +177,7 @@ def test_bad_fractions_and_divergence() -> None:
 def test_no_rounding_makes_a_score_longer_than_the_clip() -> None:
     made, clip = logistic_data(100, 7), 0.7
     data = Dataset(1e3 * made.x, made.y)
-    records = Scores(MODEL, data)
+    records = RecordScores(MODEL, data)
     w, longest = torch.zeros(1, 7, dtype=torch.float64), Fraction(0)
     for record in range(len(data)):
         batch = Batch(torch.tensor([[record]]), torch.ones(1, 1, dtype=torch.float64))

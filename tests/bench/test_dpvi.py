@@ -21,7 +21,7 @@ from bdpvi import BayesianLogisticRegression, Dataset
 from bdpvi.bayesian.inference.svi import default_optimiser
 from bdpvi.bench.methods.moments import MomentsAccountant
 from bdpvi.bench.methods.runs import Run, Stream, Streams
-from bdpvi.bench.methods.scores import Batch, Scores
+from bdpvi.bench.methods.scores import Batch, RecordScores
 from bdpvi.bench.methods.variational import (
     DPVISettings,
     Gaussians,
@@ -32,7 +32,6 @@ from bdpvi.bench.methods.variational import (
 from bdpvi.guides import MeanField
 from bdpvi.models.traces import log_likelihood
 from bdpvi.noise.batches import BatchPlan
-from bdpvi.noise.secure import sum_step
 from bdpvi.releases.noisy_sum import deviation_for
 
 MODEL = BayesianLogisticRegression.unweighted()
@@ -60,7 +59,7 @@ def by_autograd(guides: Gaussians, r: int, noise: Tensor, loss: Any) -> Tensor:
 def test_gradient_against_autograd_one_record_at_a_time(name: str) -> None:
     model, clip, rate = MODELS[name], 0.7, 0.3
     data = logistic_data(40, 3)
-    records = Scores(model, data)
+    records = RecordScores(model, data)
     runs = [Run(noise_multiplier=0.0, seed=seed) for seed in (3, 4)]
     guides = guides_of(len(runs), records.dim)
     streams = Streams(runs, data, steps=10, rate=rate)
@@ -110,7 +109,7 @@ def test_no_record_moves_the_sum_by_more_than_the_clip(
 ) -> None:
     clip, data = 0.7, logistic_data(40, 3)
     data = Dataset(data.x * 10**log_scale, data.y)
-    records = Scores(MODELS[name], data)
+    records = RecordScores(MODELS[name], data)
     guides = guides_of(1, records.dim, seed=record)
     streams = OneRecord([Run(noise_multiplier=0.0, seed=1)], data, steps=1, rate=0.5)
     chosen = DPVISettings(rate=0.5, clip=clip)
@@ -121,23 +120,10 @@ def test_no_record_moves_the_sum_by_more_than_the_clip(
     assert float((with_it - without).norm()) * 0.5 <= clip * (1 + 1e-12) + rounding
 
 
-@pytest.mark.parametrize("seed", [None, 7])
-def test_privacy_noise_is_standard_normal(seed: int | None) -> None:
-    n = 1_000_000
-    stream = Stream(seed, 1, 0.5)
-    noise = torch.cat([stream.noise.whole(n // 64) for _ in range(64)]) * sum_step(1.0)
-    # A standard deviation wrong by 1 % would be 14 standard errors away.
-    low, high = chi2.interval(1 - 1e-6, n)
-    assert low < float(noise.square().sum()) < high
-    assert abs(float(noise.sum())) < 5 * math.sqrt(n)
-    assert abs(float((noise[1:] * noise[:-1]).sum())) < 5 * math.sqrt(n)
-    assert float((noise.abs() > 1.959964).double().mean()) == pytest.approx(0.05, abs=0.0012)
-
-
 def test_noise_in_the_gradient_is_the_clip_times_the_multiplier_over_the_rate() -> None:
     data, chosen = logistic_data(50, 3), DPVISettings(rate=0.2, clip=0.6)
     runs = [Run(noise_multiplier=sigma, seed=2) for sigma in (0.0, 1.0, 3.0)]
-    streams, records = Streams(runs, data, steps=400, rate=0.2), Scores(MODEL, data)
+    streams, records = Streams(runs, data, steps=400, rate=0.2), RecordScores(MODEL, data)
     one = guides_of(1, 3)
     guides = Gaussians(one.loc.expand(3, 3), one.raw.expand(3, 3))
     times = deviation_for(3.0, 0.6, 6) / deviation_for(1.0, 0.6, 6)

@@ -26,7 +26,6 @@ from bdpvi.bench.methods import METHODS, Method
 from bdpvi.bench.methods.dp_gd import DPGD
 from bdpvi.bench.trials import Trial, configurations, refinement, value_at
 from bdpvi.bench.tuning import Search, score, tune
-from bdpvi.datasets import abalone
 from bdpvi.datasets.dataset import Split
 from bdpvi.datasets.split import folds
 from bdpvi.tables.metrics import OBJECTIVES
@@ -108,12 +107,6 @@ def test_bad_files(content: str, message: str, tmp_path: Path) -> None:
     file.write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         load("abalone", file)
-
-
-def test_groups_of_abalone_are_what_its_columns_measure() -> None:
-    chosen = load("abalone")
-    methods = [*chosen.methods.values(), *(m for at in chosen.at.values() for m in at.values())]
-    assert {method.model.groups for method in methods} == {None, abalone.GROUPS}
 
 
 def parts(out: Path, name: str) -> int:
@@ -260,15 +253,6 @@ def test_a_finished_search_goes_on_with_more(
         tune(DATA, load("data"), ["dp-gd"], replace(more, seeds=3), out)
 
 
-def test_another_method_joins_a_finished_search(tmp_path: Path) -> None:
-    one, both = tmp_path / "one.json", tmp_path / "both.json"
-    tune(DATA, load("data"), ["dp-gd"], QUICK, one)
-    joined = tune(DATA, load("data", one), ["objective-perturbation"], QUICK, one)
-    together = tune(DATA, load("data"), ["dp-gd", "objective-perturbation"], QUICK, both)
-    assert joined["methods"] == together["methods"]
-    assert joined["at"] == together["at"]
-
-
 def test_finalists_are_scored_in_folds_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,15 +331,6 @@ def test_settings_are_chosen_by_the_objective(objective: str, tmp_path: Path) ->
     other = next(name for name in OBJECTIVES if name != objective)
     with pytest.raises(ValueError, match="and not search="):
         tune(DATA, load("data"), ["non-private"], replace(search, objective=other, seeds=1), out)
-
-
-def test_the_log_score_is_the_default_and_the_committed_file_was_chosen_by_it() -> None:
-    assert Search().objective == "log-score"
-    for name, section in read_json(FILE).items():
-        if name == "default":
-            continue  # by rules: nothing was searched
-        assert section["chosen"]["objective"] == "log-score"
-        assert "by mean log score in" in section["chosen"]["how"]
 
 
 def test_a_fold_of_one_class_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from bdpvi.bayesian.optimum.displacements import Terms
 from bdpvi.bayesian.optimum.elbo import Objective, Records, climb, start
 from bdpvi.bayesian.optimum.expansion import Expansion
 from bdpvi.bayesian.optimum.search import search
-from bdpvi.bench.methods.scores import Clip, Scores, euclidean
+from bdpvi.bench.methods.scores import Clip, RecordScores, euclidean
 from bdpvi.guides import FullRank, GaussianGuide, MeanField
 from bdpvi.models.misfits import MisfitError
 from bdpvi.models.traces import log_likelihood
@@ -213,7 +213,7 @@ def test_log_likelihoods_and_scores_have_the_weight_once() -> None:
     z, weight = rows(data)
     expected = weight * logsigmoid((2 * data.y - 1) * (z @ w[0]))
     torch.testing.assert_close(log_likelihood(MODEL, {"w": w[0]}, data.x, data.y), expected)
-    closed = Scores(MODEL, data)
+    closed = RecordScores(MODEL, data)
     torch.testing.assert_close(closed.prior(w), -PRECISION * (w - MEAN))
     for clip in (None, Clip(0.2, euclidean)):
         for at, found in zip(w, closed.likelihood(w, None, clip), strict=True):

@@ -21,7 +21,7 @@ from pyro.optim import SGD, Adam
 from scipy.stats import norm
 from torch import Tensor, nn
 
-from bdpvi import Budget, BudgetExceededError, Ledger, PrivacyUtilityWarning, PrivateSVI
+from bdpvi import Ledger, PrivacyUtilityWarning, PrivateSVI
 from bdpvi.privacy.entry import Entry
 from bdpvi.releases.noisy_sum import NoisySum
 
@@ -166,21 +166,6 @@ def test_brute_force_on_six_records_never_costs_more_than_is_said() -> None:
     said = one.worst_case(0.01)
     assert said is not None
     assert largest(said.epsilon) <= 0.01
-
-
-def test_charges_come_first_and_stop_at_the_budget() -> None:
-    x, y = table()
-    ledger = Ledger(budget=Budget(0.9, DELTA))
-    svi = made(ledger=ledger)
-    while svi.steps == 0 or ledger.affordable(svi._charged.event, 1) or svi._charged._ahead:  # type: ignore[union-attr]
-        svi.step(x, y)
-    before = {name: value.detach().clone() for name, value in pyro.get_param_store().items()}
-    with pytest.raises(BudgetExceededError):
-        svi.step(x, y)
-    for name, value in pyro.get_param_store().items():
-        assert torch.equal(value, before[name])
-    assert svi.get_epsilon(DELTA) <= 0.9
-    assert svi.cost(DELTA).bayesian is None
 
 
 def test_a_step_returns_nothing_and_the_loss_is_pyros() -> None:

@@ -29,7 +29,7 @@ from bdpvi.noise.keys import Key
 from bdpvi.noise.secure import sum_rounding, sum_slack, sum_step
 from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.rounding import rounding_delta
-from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant, guarantee
+from bdpvi.privacy.sampled_steps import GaussianAccountant, PrivacyLossAccountant
 from bdpvi.regression.objective_plan import Facts, plan
 from bdpvi.regression.perturbed_objective import perturbed_minima
 from bdpvi.releases.noisy_sum import NoisySum, deviation_for
@@ -190,23 +190,6 @@ def test_rounding_is_in_every_price() -> None:
         for unit in ("client", "record"):
             seen = one.event(7, unit)
             assert seen.rounding == pytest.approx(7 * messages * sum_rounding(5))
-
-
-def test_rounding_is_paid_out_of_delta() -> None:
-    accountant = GaussianAccountant()
-    for theta in (1e-7, 1e-8):
-        found = guarantee(accountant, 5.0, 1.0, 1, 1e-5, theta)
-        assert found is not None
-        rest = 1e-5 - rounding_delta(theta, found.epsilon)
-        assert found.epsilon == accountant.epsilon(5.0, 1.0, 1, rest)
-        assert found.epsilon > accountant.epsilon(5.0, 1.0, 1, 1e-5)
-        assert (found.delta, found.rounding) == (1e-5, theta)
-    assert guarantee(accountant, 1.0, 1.0, 1, 1e-5, 1e-5) is None
-    assert guarantee(accountant, 0.0, 1.0, 1, 1e-5, 1e-9) is None
-    # A run of 10⁴ steps of 10⁶ weights pays with no digit of ε.
-    long = guarantee(PrivacyLossAccountant(), 1.0, 0.001, 10**4, 1e-5, 10**4 * sum_rounding(10**6))
-    assert long is not None
-    assert long.epsilon == PrivacyLossAccountant().epsilon(1.0, 0.001, 10**4, 1e-5)
 
 
 def test_a_budget_pays_for_rounding_too(monkeypatch: pytest.MonkeyPatch) -> None:

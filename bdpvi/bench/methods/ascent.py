@@ -20,7 +20,7 @@ from bdpvi._ground.host import on_host
 from bdpvi.bayesian.inference.svi import isolated
 from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.runs import Run, Streams
-from bdpvi.bench.methods.scores import Clip, Scores, euclidean
+from bdpvi.bench.methods.scores import Clip, RecordScores, euclidean
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy.cost import REPLACE, Cost
@@ -115,7 +115,7 @@ def noisy_ascent(
     """
     streams = Streams(runs, data, steps=settings.steps, rate=settings.rate)
     with isolated(data.x), pyro.validation_enabled(False), torch.no_grad():
-        records = Scores(model, data)
+        records = RecordScores(model, data)
         clip = Clip(settings.clip, euclidean)
         w = data.x.new_zeros(len(runs), records.dim)
         pace = torch.ones_like(w[0])

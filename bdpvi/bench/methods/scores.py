@@ -53,14 +53,14 @@ def euclidean(score: Tensor) -> Tensor:
     return torch.linalg.vector_norm(score, dim=-1)  # type: ignore[no-any-return]
 
 
-class Scores:
+class RecordScores:
     """The scores of a logistic regression: the derivative in the logit times the features.
 
     No score is stored. A score has norm at most C if the derivative is at most C/‖x‖, so clipping
     only bounds the derivative.
 
     >>> data = Dataset(torch.tensor([[3.0, 4.0]]), torch.tensor([1.0]))
-    >>> logistic = Scores(BayesianLogisticRegression.unweighted(), data)
+    >>> logistic = RecordScores(BayesianLogisticRegression.unweighted(), data)
     >>> logistic.likelihood(torch.zeros(1, 2), None, None)
     tensor([[1.5000, 2.0000]])
     >>> logistic.likelihood(torch.zeros(1, 2), None, Clip(1.0, euclidean))

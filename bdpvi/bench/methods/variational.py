@@ -22,7 +22,7 @@ from bdpvi.bayesian.inference.optimisers import check_elementwise, decay, fresh,
 from bdpvi.bayesian.inference.svi import default_optimiser, isolated
 from bdpvi.bench.methods.outcome import Outcome
 from bdpvi.bench.methods.runs import Run, Streams
-from bdpvi.bench.methods.scores import Clip, Scores
+from bdpvi.bench.methods.scores import Clip, RecordScores
 from bdpvi.datasets.dataset import Dataset
 from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.privacy.cost import Cost
@@ -149,7 +149,7 @@ def train(
     if len(streams) > 1:
         check_elementwise(optim)
     with isolated(data.x), pyro.validation_enabled(False):
-        records = Scores(model, data)
+        records = RecordScores(model, data)
         loc = data.x.new_zeros(len(streams), records.dim)
         raw = torch.full_like(loc, START).expm1().log()
         guides = Gaussians(loc, raw)
@@ -170,7 +170,7 @@ def train(
 
 
 def noisy_gradients(
-    records: Scores, guides: Gaussians, streams: Streams, settings: DPVISettings, step: int
+    records: RecordScores, guides: Gaussians, streams: Streams, settings: DPVISettings, step: int
 ) -> tuple[Tensor, ...]:
     """Return gradients of the negative ELBO in loc and raw, with every record's part bounded.
 
