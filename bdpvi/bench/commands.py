@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 METHODS = (
     "logistic-regression", "non-private", "posterior-draws", "bdp-vi-full-rank",
     "bdp-vi-mean-field", "dpvi-ma", "dpvi-pld", "dp-sgld", "dp-sgld-pld", "dp-gd",
-    "noisy-statistics", "objective-perturbation",
+    "objective-perturbation",
 )  # fmt: skip
 TUNED = tuple(name for name in METHODS if not name.startswith(("posterior", "bdp-vi")))
 ALL, SEARCHED = ",".join(METHODS), ",".join(TUNED)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -222,43 +222,19 @@ def _check_covariance(full: Tensor) -> None:
         raise ValueError("covariance must be symmetric, with eigenvalues of at least 0")
 
 
-class Trained(NamedTuple):
-    """A model and the posterior of its latent variables, trained by a route. Public.
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What a route made of the records, with noise. Public, but for ``rounds``.
 
     Attributes:
-        model: the model with its parameters' values.
-        guide: the posterior.
-        parameters: the parameters' values, by name.
-        flat: draws, (k, d).
-        latents: the draws as the model's latent variables, each (k, ...).
+        latents: latent variables, each (k, ...).
+        said: what was done to them after the noise, in a sentence for the receipt.
+        release: further fields of the release: its estimate, or the model, guide, parameters and
+            samples of a training.
+        rounds: secret: the rounds with norms of reference records; none if there are few records.
     """
 
-    model: Model
-    guide: Gaussian
-    parameters: Mapping[str, Tensor]
-    flat: Tensor
     latents: Mapping[str, Tensor]
-
-
-class Drawn(NamedTuple):
-    """A posterior from a route, and, secret, the costs of records on the path to it.
-
-    Attributes:
-        estimate: the posterior, public.
-        rounds: the rounds with norms of reference records; none if there are few records.
-    """
-
-    estimate: Estimate
+    said: str = ""
+    release: Mapping[str, Any] = field(default_factory=dict)
     rounds: tuple[SampledGaussian, ...] = ()
-
-
-class Processed(NamedTuple):
-    """Latent variables that were processed after the noise was added, from public numbers. Public.
-
-    Attributes:
-        latents: as released, each (k, ...).
-        said: what was done, in a sentence for the receipt.
-    """
-
-    latents: Mapping[str, Tensor]
-    said: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
@@ -18,7 +17,7 @@ from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.privacy.solve import smallest
-from bdpvi.releases.estimate import Drawn, Processed, Trained
+from bdpvi.releases.estimate import Solution
 from bdpvi.releases.transaction import Before
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class Suited(Route[P], Protocol[P]):
     def shares(self, model: Model, data: Data) -> tuple[Tensor, Tensor] | None:
         """Return ω‖z‖ and ω‖z‖² of each record over their largest; None if not defined."""
 
-    def draw(self, model: Model, data: Data, plan: P, key: Key) -> Solved:
+    def draw(self, model: Model, data: Data, plan: P, key: Key) -> Solution:
         """Return the release, with the noise of a key."""
 
 
@@ -107,19 +106,6 @@ class Allowance(NamedTuple):
     variance: float
     budget: Budget | None = None
     rows: int = 1
-
-
-Solved = Mapping[str, Tensor] | Processed | Drawn | Trained
-"""Output of a route: latent variables, each (k, ...), or their posterior."""
-
-
-def latents_of(drawn: Solved, draws: int, key: Key) -> dict[str, Tensor]:
-    """Return the latent variables of a route's output; ``draws`` of them from a posterior."""
-    if isinstance(drawn, Processed | Trained):
-        return dict(drawn.latents)
-    if isinstance(drawn, Drawn):
-        return drawn.estimate.draws(draws, key.child("draws"))
-    return dict(drawn)
 
 
 def planned(

@@ -15,7 +15,8 @@ from bdpvi.regression.score_release import ScorePlan
 
 if TYPE_CHECKING:
     from bdpvi.noise.keys import Key
-    from bdpvi.releases.route import Allowance, Solved
+    from bdpvi.releases.estimate import Solution
+    from bdpvi.releases.route import Allowance
 
 ENOUGH = 7.0
 """Signal of noisy scores (:meth:`ScorePlan.signal`) from which they measure at least as many
@@ -105,7 +106,7 @@ class Intervals:
     def shares(self, model: Model, data: Data) -> None:
         """Return None: the costs of single records are not computed."""
 
-    def draw(self, model: Model, data: Data, plan: Any, key: Key) -> Solved:
+    def draw(self, model: Model, data: Data, plan: Any, key: Key) -> Solution:
         """Return the posterior, with the noise of a key."""
         return self.of(plan).draw(model, data, plan, key)  # type: ignore[no-any-return]
 

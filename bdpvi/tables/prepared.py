@@ -37,12 +37,12 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.releases import basis, transaction
 from bdpvi.releases.account import OTHERS, with_history
-from bdpvi.releases.estimate import Drawn, Processed, Trained
+from bdpvi.releases.estimate import Solution
 from bdpvi.releases.mechanisms import CountRows, Solve
 from bdpvi.releases.receipt import AIMED, Receipt
 from bdpvi.releases.received import release_of
 from bdpvi.releases.released import Release, flat
-from bdpvi.releases.route import Route, Suited, latents_of, planned
+from bdpvi.releases.route import Route, Suited, planned
 from bdpvi.releases.shared_file import release_bytes
 from bdpvi.releases.transaction import Before, Transaction
 
@@ -265,26 +265,13 @@ class Prepared:
             plan, key, _ = work.charge(solve, last=True)
         if few := route.caution(plan.settings, delta):
             warnings.warn(few, PrivacyUtilityWarning, stacklevel=5)
-        drawn = work.drawn(solve, plan, key)
+        solution = work.drawn(solve, plan, key)
         self.kept.drawn = getattr(plan.settings, "drawn", None)
         total = Cost(worst_case=work.total(delta).assuming(*plan.assumptions))
-        solved = latents_of(drawn, route.draws, key)
-        latents = {name: value.to(HOST) for name, value in solved.items()}
-        if isinstance(drawn, Drawn) and drawn.rounds:
-            total = replace(total, path=cost_of(drawn.rounds, delta).path)
+        if solution.rounds:
+            total = replace(total, path=cost_of(solution.rounds, delta).path)
         noted = basis.published(self.preprocessing, work.counted().entries)
-        after = drawn.said if isinstance(drawn, Processed) else ""
-        seeded = work.secret.experiment
-        made = self._released(latents, route, plan, total, epsilon, noted, after, seeded)
-        if isinstance(drawn, Trained):
-            return replace(
-                made,
-                samples=drawn.flat.to(HOST),
-                model=drawn.model,
-                guide=drawn.guide,
-                parameters=drawn.parameters,
-            )
-        return replace(made, estimate=drawn.estimate) if isinstance(drawn, Drawn) else made
+        return self._released(solution, route, plan, total, epsilon, noted, work.secret.experiment)
 
     @on_host
     def preview(self, draws: int, *, epsilon: float, delta: float, key: Key) -> dict[str, Tensor]:
@@ -296,7 +283,7 @@ class Prepared:
             key: source of all noise.
         """
         route, plan = self._exact(draws, epsilon, delta)
-        return latents_of(route.draw(self.model, self.data, plan, key), draws, key)
+        return dict(route.draw(self.model, self.data, plan, key).latents)
 
     def previews(
         self, releases: int, *, epsilon: float, delta: float, key: Key
@@ -304,7 +291,7 @@ class Prepared:
         """Return the single draw of each of several simulated releases, as :meth:`preview`."""
         route, plan = self._exact(1, epsilon, delta)
         keys = [key.child(one) for one in range(releases)]
-        each = [latents_of(route.draw(self.model, self.data, plan, one), 1, one) for one in keys]
+        each = [route.draw(self.model, self.data, plan, one).latents for one in keys]
         return {name: torch.cat([one[name] for one in each]) for name in each[0]}
 
     @on_host
@@ -326,24 +313,24 @@ class Prepared:
 
     def _released(
         self,
-        latents: Mapping[str, Tensor],
+        solution: Solution,
         route: Suited[Any],
         plan: transaction.Plan[Any],
         total: Cost,
         epsilon: float,
         noted: Mapping[str, Any],
-        after: str,
         seeded: bool,
     ) -> Release:
         assert total.worst_case is not None  # a release without one is not planned
         worst = total.worst_case.public(epsilon)
-        return Release(
+        latents = {name: value.to(HOST) for name, value in solution.latents.items()}
+        made = Release(
             samples=flat(latents),
             latents=latents,
             receipt=with_history(
                 Receipt(
                     worst_case=worst.seeded() if seeded else worst,
-                    about=sentences(basis.about(noted), route.said(plan.settings), after),
+                    about=sentences(basis.about(noted), route.said(plan.settings), solution.said),
                     source=AIMED,
                     draws=route.draws,
                     temperature=None,
@@ -357,3 +344,4 @@ class Prepared:
             preprocessing=noted,
             secret=total,
         )
+        return replace(made, **solution.release)

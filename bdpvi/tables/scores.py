@@ -28,7 +28,7 @@ from bdpvi.models.logistic import BayesianLogisticRegression
 from bdpvi.models.predictions import predictive_means
 from bdpvi.noise.keys import Key
 from bdpvi.releases.released import Release
-from bdpvi.releases.route import Allowance, latents_of
+from bdpvi.releases.route import Allowance
 from bdpvi.tables.allowance import setup
 from bdpvi.tables.encoded import Unpaid, encode
 from bdpvi.tables.inference import Intervals
@@ -280,8 +280,9 @@ def _solved(
     left = Allowance(asked.epsilon, asked.delta, variance, rows=rows)
     plan = route.plan(model, train.x.shape[1], left)
     noise = max(e.noise_multiplier for e in (plan.event, *work.solved))
-    drawn = route.draw(model, train, plan.with_noise(noise), key)
-    return latents_of(drawn, route.draws, key)["w"]
+    solution = route.draw(model, train, plan.with_noise(noise), key)
+    weights: Tensor = solution.latents["w"]
+    return weights
 
 
 def _without_privacy(model: BayesianLogisticRegression, train: Dataset, x: Tensor) -> Tensor:

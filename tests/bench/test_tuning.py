@@ -6,7 +6,6 @@ import json
 import math
 import re
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from bdpvi.bench import tuning
 from bdpvi.bench.commands import TUNED
 from bdpvi.bench.hyperparameters import FILE, build, describe, load
 from bdpvi.bench.methods import METHODS, Method
-from bdpvi.bench.methods.dp_gd import DPGD
 from bdpvi.bench.trials import Trial, configurations, refinement, value_at
 from bdpvi.bench.tuning import Search, score, tune
 from bdpvi.datasets.dataset import Split
@@ -176,34 +174,6 @@ def test_refinements_climb_to_the_best_of_each_target(name: str) -> None:
         assert [0] * (len(sizes) - 1) + [1] in (ways if done else ways[:1])
         tried.append(trial(entry))
         assert len(tried) < 4 * sum(sizes) * len(sizes)
-
-
-def neighbours(method: Method) -> list[Trial]:
-    """Return the method's trial as the best, and those of all refinements that follow."""
-    (entry,) = configurations(method, 1)
-    tried = [Trial(entry, [1.0])]
-    while (found := refinement(method, tried)) is not None:
-        tried.append(Trial(found, [0.0]))
-    return tried
-
-
-def test_a_value_that_the_space_does_not_name_steps_to_those_beside_it() -> None:
-    assert {trial.entry["clip"] for trial in neighbours(DPGD(clip=0.3))} == {0.25, 0.3, 0.5}
-
-
-def test_refinement_ends_where_nothing_is_left_to_try() -> None:
-    method = METHODS["dp-gd"]()
-    tried = neighbours(method)
-    here = places(method, tried[0].entry)
-    sizes = [len(values) for values in method.space.values()]
-    steps = [(p > 0) + (p < size - 1) for p, size in zip(here, sizes, strict=True)]
-    pairs = sum(a * b for a, b in combinations(steps, 2))
-    assert len(tried) == 1 + sum(steps) + pairs
-    far = [
-        sum(a != b for a, b in zip(here, places(method, trial.entry), strict=True))
-        for trial in tried
-    ]
-    assert far == [0] + [1] * sum(steps) + [2] * pairs
 
 
 def test_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

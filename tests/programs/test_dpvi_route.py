@@ -35,7 +35,7 @@ from bdpvi.programs.descent import Descent, GradientClip
 from bdpvi.programs.moments import prior_deviations
 from bdpvi.programs.program import Program
 from bdpvi.programs.reading import read
-from bdpvi.releases.estimate import Gaussian, Trained
+from bdpvi.releases.estimate import Gaussian
 from bdpvi.releases.noisy_sum import NoisySum
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before
@@ -466,10 +466,10 @@ def test_a_summary_says_what_the_noise_hides() -> None:
     route = prepared.route
     plan = planned(route, linear, 3, Before(prepared.ledger.book()), 3.0, 1e-5)
     trained = route.draw(linear, prepared.data, plan, Key.of_seed(0))
-    assert isinstance(trained, Trained)
-    assert trained.guide.measured[:2] == (True, False)
+    guide = trained.release["guide"]
+    assert guide.measured[:2] == (True, False)
     release = bdpvi.fit_private(linear, (x, y), epsilon=3.0, route=QUICK)
-    release = replace(release, guide=trained.guide).with_draws(100)
+    release = replace(release, guide=guide).with_draws(100)
     first, empty, *_ = release.summary().coefficients
     assert (first.low or 0.0) < 1 < (first.high or 0.0)
     assert not first.note

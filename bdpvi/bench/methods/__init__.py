@@ -11,7 +11,6 @@ from bdpvi.bench.methods.logistic import LogisticRegression
 from bdpvi.bench.methods.method import NONE, SENTENCES, Method, PreparedMethod
 from bdpvi.bench.methods.objective_perturbation import PerturbedMinimum
 from bdpvi.bench.methods.posterior import FullRankDraws, LaplaceDraws, MeanFieldDraws
-from bdpvi.bench.methods.statistics import NoisyStatistics
 
 METHODS: Mapping[str, type[Method]] = {
     method.name: method
@@ -26,7 +25,6 @@ METHODS: Mapping[str, type[Method]] = {
         DPSGLDOriginal,
         DPSGLDLosses,
         DPGD,
-        NoisyStatistics,
         PerturbedMinimum,
     )
 }

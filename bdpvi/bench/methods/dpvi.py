@@ -136,9 +136,7 @@ class VariationalInference(Variational):
             optim = default_optimiser(self.steps, self.learning_rate)
             fixed = self._settings(self.clip or clip_of(weights_of(self.model, train)), optim)
             return lambda _: fixed
-        found = steps_for(
-            self.model, train, steps=self.steps, rate=self.rate, clip=self.clip, step_size=None
-        )
+        found = steps_for(self.model, train, steps=self.steps, rate=self.rate, clip=self.clip)
 
         def settings(noise_multiplier: float) -> DPVISettings:
             made = found(noise_multiplier)
