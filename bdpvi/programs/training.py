@@ -46,7 +46,7 @@ from bdpvi.programs.recording import recorded
 from bdpvi.programs.settings import Settings
 from bdpvi.programs.sources import latents_like
 from bdpvi.regression.objective_plan import rows_said
-from bdpvi.releases.estimate import Gaussian, Solution
+from bdpvi.releases.estimate import Gaussian, RouteResult
 from bdpvi.releases.noisy_sum import NoisySum
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class SuitedDPVI(Settings):
     def shares(self, model: Model, data: Data) -> None:
         """Return None: the costs of single records are not computed."""
 
-    def draw(self, model: Model, data: Data, plan: DPVIPlan, key: Key) -> Solution:
+    def draw(self, model: Model, data: Data, plan: DPVIPlan, key: Key) -> RouteResult:
         """Train, and return the posterior with its draws.
 
         The checkpoint keeps a key's result and returns it again, so that one charge covers one
@@ -208,7 +208,7 @@ class SuitedDPVI(Settings):
         model: Model,
         data: Data,
         key: Key,
-    ) -> Solution:
+    ) -> RouteResult:
         mean, spread, kind = found["mean"], found["covariance"], data.like[0].dtype
         arguments = arguments_of(data)
         whole = spread.ndim == 2
@@ -227,7 +227,7 @@ class SuitedDPVI(Settings):
         trained = TrainedModel(model, parameters) if parameters else model
         latents = guide.latents(trained, flat, len(data.feature_names))
         more = {"samples": flat.to(HOST), "model": trained, "guide": guide}
-        return Solution(latents, release=more | {"parameters": parameters})
+        return RouteResult(latents, release=more | {"parameters": parameters})
 
     def _read(self, model: Model, data: Data) -> Program:
         """Return the program; with a copy of a Pyro guide, as each is trained once."""

@@ -25,7 +25,7 @@ from bdpvi.regression.objective_plan import rows_said
 from bdpvi.regression.score_posterior import FAR, NormalPrior, Posterior
 from bdpvi.regression.score_release import ScorePlan
 from bdpvi.regression.score_start import Joined
-from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate, Solution
+from bdpvi.releases.estimate import BASE, HIDDEN, LEFT_OUT, POOLED, SHARE, Estimate, RouteResult
 
 if TYPE_CHECKING:
     from bdpvi.datasets.encoding import Encoding
@@ -148,7 +148,7 @@ class NoisyScores:
     def shares(self, model: Model, data: Data) -> None:
         """Return None: the costs of single records are not computed."""
 
-    def draw(self, model: Model, data: Data, plan: ScorePlan, key: Key) -> Solution:
+    def draw(self, model: Model, data: Data, plan: ScorePlan, key: Key) -> RouteResult:
         """Return the posterior, with a secret key's noise, and the costs of reference records."""
         known: Any = self.predicting(model, plan)
         used = _used(data)
@@ -165,7 +165,7 @@ class NoisyScores:
         posterior.mean[-1] += middle
         made = _estimate(posterior, used, found.joined, known.prior_scale)
         draws = made.draws(self.draws, key.child("draws"))
-        return Solution(draws, release={"estimate": made}, rounds=_paid(plan, found, data, key))
+        return RouteResult(draws, release={"estimate": made}, rounds=_paid(plan, found, data, key))
 
 
 def _design(

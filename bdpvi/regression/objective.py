@@ -38,7 +38,7 @@ SHRUNK = "Few columns stand out from the noise: weights of numbers were shrunk a
 
 if TYPE_CHECKING:  # settings need not load the releasing code
     from bdpvi.datasets.encoding import Encoding
-    from bdpvi.releases.estimate import Solution
+    from bdpvi.releases.estimate import RouteResult
     from bdpvi.releases.route import Allowance
 
 
@@ -203,9 +203,9 @@ class ObjectivePerturbation:
         weights = made.weights
         return (weights * lengths).clamp(max=1), (weights * bends).clamp(max=1)
 
-    def draw(self, model: Model, data: Data, plan: ObjectivePlan, key: Key) -> Solution:
+    def draw(self, model: Model, data: Data, plan: ObjectivePlan, key: Key) -> RouteResult:
         """Return the weights, {"w": (draws, d)}."""
-        from bdpvi.releases.estimate import Solution
+        from bdpvi.releases.estimate import RouteResult
 
         known = self.predicting(model, plan)
         objective = SummedObjective(plan, data.parts.map(signed_design, known, plan))
@@ -213,7 +213,7 @@ class ObjectivePerturbation:
         each = [Improved.of(plan, one, self.numbers) for one in minima]
         w = torch.stack([one.w for one in each])
         latents = {"w": w.to(data.x) if isinstance(data, Dataset) else w}
-        return Solution(latents, said_of(each))
+        return RouteResult(latents, said_of(each))
 
 
 def seldom_of(encoding: Encoding) -> Seldom:

@@ -223,7 +223,7 @@ def _check_covariance(full: Tensor) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Solution:
+class RouteResult:
     """What a route made of the records, with noise. Public, but for ``rounds``.
 
     Attributes:

@@ -17,7 +17,7 @@ from bdpvi.privacy.events import SampledGaussian
 from bdpvi.privacy.gaussian import largest_variance
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.privacy.solve import smallest
-from bdpvi.releases.estimate import Solution
+from bdpvi.releases.estimate import RouteResult
 from bdpvi.releases.transaction import Before
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Suited(Route[P], Protocol[P]):
     def shares(self, model: Model, data: Data) -> tuple[Tensor, Tensor] | None:
         """Return ω‖z‖ and ω‖z‖² of each record over their largest; None if not defined."""
 
-    def draw(self, model: Model, data: Data, plan: P, key: Key) -> Solution:
+    def draw(self, model: Model, data: Data, plan: P, key: Key) -> RouteResult:
         """Return the release, with the noise of a key."""
 
 

@@ -15,7 +15,7 @@ from bdpvi.regression.score_release import ScorePlan
 
 if TYPE_CHECKING:
     from bdpvi.noise.keys import Key
-    from bdpvi.releases.estimate import Solution
+    from bdpvi.releases.estimate import RouteResult
     from bdpvi.releases.route import Allowance
 
 ENOUGH = 7.0
@@ -106,7 +106,7 @@ class Intervals:
     def shares(self, model: Model, data: Data) -> None:
         """Return None: the costs of single records are not computed."""
 
-    def draw(self, model: Model, data: Data, plan: Any, key: Key) -> Solution:
+    def draw(self, model: Model, data: Data, plan: Any, key: Key) -> RouteResult:
         """Return the posterior, with the noise of a key."""
         return self.of(plan).draw(model, data, plan, key)  # type: ignore[no-any-return]
 

@@ -37,7 +37,7 @@ from bdpvi.privacy.ledger import Ledger
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.releases import basis, transaction
 from bdpvi.releases.account import OTHERS, with_history
-from bdpvi.releases.estimate import Solution
+from bdpvi.releases.estimate import RouteResult
 from bdpvi.releases.mechanisms import CountRows, Solve
 from bdpvi.releases.receipt import AIMED, Receipt
 from bdpvi.releases.received import release_of
@@ -313,7 +313,7 @@ class Prepared:
 
     def _released(
         self,
-        solution: Solution,
+        solution: RouteResult,
         route: Suited[Any],
         plan: transaction.Plan[Any],
         total: Cost,
