@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from bdpvi import Budget, BudgetExceededError
 from bdpvi._ground import chain
 from bdpvi._ground.chain import Head, chained, head_of, proven, save
 from bdpvi.noise.keys import Key
-from bdpvi.privacy import left, worst_case
+from bdpvi.privacy import left
 from bdpvi.privacy.book import follow
 from bdpvi.privacy.entry import Charge, Entry
 from bdpvi.privacy.event import Event
@@ -672,20 +672,3 @@ def test_lost_lines_where_hardly_anything_was_left_leave_no_guarantee(tmp_path: 
     head_of(ledger.path).unlink()
     (lost,) = repair(ledger.path)
     assert lost.events is None
-
-
-def test_k_rows_of_one_unit_cost_k_distances() -> None:
-    # Between N(0, 1) and N(kμ, 1) by definition; Dong, Roth and Su (2022), Theorem 2.14.
-    ledger = Ledger(unit="who", rows_per_unit=3)
-    ledger.charge(gaussian(0.1))
-    found = ledger.worst_case(1e-5)
-    assert found is not None
-    with mpmath.workdps(50):
-        assert delta_of(found.epsilon, mpmath.mpf("0.3")) == pytest.approx(1e-5, rel=1e-9)
-    sampled = SampledGaussian(noise_multiplier=9.0, rate=0.5)
-    ledger.charge(Entry(kind="steps", events=(sampled,)))
-    both = [SampledGaussian(noise_multiplier=1 / 0.3), replace(sampled, rows=3)]
-    expected, found = worst_case.epsilon(both, 1e-5), ledger.worst_case(1e-5)
-    assert expected is not None
-    assert found is not None
-    assert found.epsilon == expected.epsilon
