@@ -167,22 +167,12 @@ class Counting:
     ) -> Counting:
         """Return the work; of the table the header is read."""
         from bdpvi.datasets.table import Table, in_blocks
-        from bdpvi.privacy.places import Places
         from bdpvi.releases import persons
-        from bdpvi.releases.intent import NAME, output_of
-        from bdpvi.tables.private import places
+        from bdpvi.releases.publishing import places, secret_of
 
         known = declared(data, columns.table, release=False).public(counts.from_data)
         said = known.people(whom.unit, whom.rows_per_unit, whom.one_row_per_person)
         persons.check_said(data, **said)
-        folder = places(out, kept.secret)[1]
-        where = Places.of(
-            out=out,
-            secret=folder,
-            ledger=known.ledger(data, kept.ledger),
-            shared=out,
-            output=output_of(folder / NAME),
-        )
         return cls(
             data=data,
             table=Table.of(data, file=known.file),
@@ -193,8 +183,8 @@ class Counting:
             known=known,
             said=said,
             unit=whom.of(known),
-            folder=folder,
-            where=where,
+            folder=secret_of(out, kept.secret),
+            where=places(out, kept.secret, known.ledger(data, kept.ledger)),
             blocks=in_blocks(data) or workers.given,
         )
 
@@ -334,16 +324,12 @@ class Counting:
     def opened(self, whose: Identity | None) -> tuple[Ledger, Budget | None]:
         """Return the table's ledger, and the limit that it gets."""
         from bdpvi._ground.types import Budget
-        from bdpvi.privacy.places import Places
-        from bdpvi.releases.intent import NAME, output_of
+        from bdpvi.releases.publishing import places
 
-        given, where = self.kept.budget, self.where
+        given = self.kept.budget
         limit = self.known.limit(None if given is None else Budget(given, self.counts.delta))
         people = self.known.opened(self.data, whose, self.kept.ledger, self.kept.other_people)
-        output = output_of(where.secret / NAME)
-        Places.of(
-            out=where.out, secret=where.secret, ledger=people.path, shared=where.out, output=output
-        )
+        places(self.where.out, self.where.secret, people.path)  # it may be another table's
         if limit is None and people.budget is None and not people.entries():
             limit = Budget(**self.price)
         return people, limit

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from bdpvi.bayesian.guarantees import Guarantee
     from bdpvi.models.kinds import OfClasses, OfNumbers
     from bdpvi.releases.table_file import TableFile
-    from bdpvi.tables.private import Work
     from bdpvi.tables.row_scores import RowScores
     from bdpvi.tables.scores import Scores
+    from bdpvi.tables.work import Work
 
 CATEGORIES = ("counted", "hashed")
 PURPOSES = ("prediction", "intervals")
@@ -265,7 +265,7 @@ def _check_plan(data: str, whom: UnitOptions, asked: Request) -> None:
 
 def _look_first(data: str, known: TableFile, asked: Request, *, yes: bool, quiet: bool) -> None:
     """Show the owner what is read otherwise than it seems meant, before anything is charged."""
-    from bdpvi.tables.private import protected
+    from bdpvi.tables.reading import protected
 
     protected(known, data, asked.unit)  # refused by options alone
     look_first(
@@ -288,15 +288,17 @@ def _carry_out(
     """Carry out the command and print its result."""
     from bdpvi import datasets
     from bdpvi.releases.account import same_people
-    from bdpvi.tables.private import Work, places
+    from bdpvi.releases.publishing import secret_of
+    from bdpvi.tables.private import written
+    from bdpvi.tables.reading import MODEL, work_of
 
     public = data in options.TABLES
-    work = Work.of(datasets.LOADERS[data]().train if public else data, asked, **given)
-    file, folder = places(given["out"], given["secret"])
+    work = work_of(datasets.LOADERS[data]().train if public else data, asked, **given)
+    file, folder = given["out"] / MODEL, secret_of(given["out"], given["secret"])
     start = time.monotonic()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        released = work.written()
+        released = written(work)
     took = time.monotonic() - start
     for one in said:
         outputs.complain(str(one.message))
@@ -321,7 +323,7 @@ def _scores(work: Work, released: Release, took: float) -> Scores | RowScores | 
     from bdpvi.tables.scores import patience, previewed
 
     try:
-        if work.spread is not None:
+        if work.in_blocks:
             return RowScores.of(work, released)
         track = progress.bar if work.machine.progress else progress.silent
         return previewed(work, released, Key.fresh(), track, seconds=patience(took))

@@ -286,10 +286,12 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _release(self, chosen: Setup, data: Dataset, work: Transaction) -> Release:
         """Fit, charge and release; nothing secret is kept."""
-        chosen = chosen if self._trial is None else chosen.short
+        from bdpvi.tables.prepared import Prepared
+
+        chosen = chosen.training(progress=False, **({} if self._trial is None else {"steps": 2}))
         if chosen.route is None:
             return replace(self._drawn(chosen.model, data, work), secret=None)
-        prepared = chosen.prepared(data, ledger=work.ledger, progress=False)
+        prepared = Prepared.of(chosen.model, data, chosen.route, ledger=work.ledger)
         release = prepared.release(epsilon=self.epsilon, delta=self.delta, work=work)
         return replace(release, secret=None)
 

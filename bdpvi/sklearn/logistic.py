@@ -290,7 +290,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
                 f"class_weight={self.class_weight!r} is for the default release; "
                 "leave it out, or intervals and guarantee"
             )
-        return replace(found, route=replace(found.route, class_weights=weights))
+        return found._replace(route=replace(found.route, class_weights=weights))
 
     def _class_weights(self, classes: NDArray[Any]) -> Any:
         """Return the weight of each class; None if all are 1."""
@@ -308,9 +308,9 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     def _settings(self, asked: Request, bought: Encoded | None = None) -> Setup:
         """Return model and route for two classes, with the estimator's arguments."""
-        from bdpvi.tables.allowance import setup
+        from bdpvi.tables.setup import setup
 
-        found: Any = setup(asked, bought)
+        found = setup(asked, bought)
         if self.prior_scale is not None and not (asked.intervals or asked.bayesian):
             raise ValueError(
                 f"prior_scale={self.prior_scale!r}: the default release has a ridge of its own, "
@@ -319,7 +319,7 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         names = ("prior_scale", "limit")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         model = replace(found.model, intercept=bool(self.fit_intercept), **given)
-        return replace(found, model=model)  # type: ignore[no-any-return]
+        return found._replace(model=model)
 
     def _guarantee(self) -> Guarantee:
         return self.guarantee or super()._guarantee()
