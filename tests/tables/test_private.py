@@ -378,7 +378,7 @@ def test_without_one_row_only_noise_differs_and_nothing_is_refused(row: int) -> 
         x = data.x[kept]
         if constants is None:  # bought ones are as public once they are bought
             encoding = bdpvi.datasets.Encoding.from_dict(data.preprocessing["encoding"])
-            assert encoding.whole(works[1].rows.columns).equal(x)
+            assert encoding.whole(works[1].rows.first().columns).equal(x)
         else:
             assert other.x.equal(x)
         assert other.y.equal(data.y[kept])
