@@ -140,7 +140,7 @@ class Prepared:
         validate.probability("delta", delta)
         if work is None:
             self.rehearse()
-            work = Transaction(self.ledger, what=self.what)
+            work = Transaction(self.ledger, Key.fresh(), what=self.what)
         route = self.route
         what = work.reserved(epsilon, delta, f"ε = {epsilon:g}") if route.count else nullcontext()
         with what:
