@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -223,18 +223,24 @@ def _check_covariance(full: Tensor) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class RouteResult:
-    """What a route made of the records, with noise. Public, but for ``rounds``.
+class Output:
+    """What a route returns. All but ``rounds`` is public.
 
     Attributes:
-        latents: latent variables, each (k, ...).
-        said: what was done to them after the noise, in a sentence for the receipt.
-        release: further fields of the release: its estimate, or the model, guide, parameters and
-            samples of a training.
-        rounds: secret: the rounds with norms of reference records; none if there are few records.
+        latents: the model's latent variables, each (k, ...).
+        said: what was done to them after noise was added, in a sentence for the receipt.
+        estimate: their posterior, if the route separates sampling and privacy noise.
+        guide: the posterior of the unconstrained latents, if a guide was trained.
+        flat: its draws, (k, d).
+        model, parameters: the model with its parameters' values, if it was trained, and the values.
+        rounds: the rounds with norms of reference records; none if there are few. Secret.
     """
 
     latents: Mapping[str, Tensor]
     said: str = ""
-    release: Mapping[str, Any] = field(default_factory=dict)
-    rounds: tuple[SampledGaussian, ...] = ()
+    estimate: Estimate | None = None
+    guide: Gaussian | None = None
+    flat: Tensor | None = None
+    model: Model | None = None
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+    rounds: tuple[SampledGaussian, ...] = field(default=(), repr=False)

@@ -466,10 +466,10 @@ def test_a_summary_says_what_the_noise_hides() -> None:
     route = prepared.route
     plan = planned(route, linear, 3, Before(prepared.ledger.book()), 3.0, 1e-5)
     trained = route.draw(linear, prepared.data, plan, Key.of_seed(0))
-    guide = trained.release["guide"]
-    assert guide.measured[:2] == (True, False)
+    assert trained.guide is not None
+    assert trained.guide.measured[:2] == (True, False)
     release = bdpvi.fit_private(linear, (x, y), epsilon=3.0, route=QUICK)
-    release = replace(release, guide=guide).with_draws(100)
+    release = replace(release, guide=trained.guide).with_draws(100)
     first, empty, *_ = release.summary().coefficients
     assert (first.low or 0.0) < 1 < (first.high or 0.0)
     assert not first.note
@@ -616,8 +616,9 @@ def test_a_preview_is_no_part_of_a_release(tmp_path: Path) -> None:
     start = network.weight.detach().clone()
     route = DPVI(rows=2000, steps=1, batch=2000, draws=1, lr=1e-3)
     prepared = Prepared.of(linear, data, route)
+    plan = planned(prepared.route, linear, 2, Before(prepared.ledger.book()), 1.0, 1e-5)
     for _ in range(3):
-        prepared.preview(1, epsilon=1.0, delta=1e-5, key=Key.fresh())
+        prepared.route.draw(linear, data, plan, Key.fresh())
     moved = prepared.release(epsilon=1.0).parameters["held.0.weight"]
     assert float((moved - start).abs().max()) <= 1.1e-3  # one step from the start, not four
 

@@ -314,7 +314,8 @@ def mean_of(model: Any, loss: Any) -> Tensor:
     prepared = Prepared.of(model, Dataset(*table()), route)
     plan = planned(prepared.route, model, 3, Before(prepared.ledger.book()), 3.0, 1e-5)
     trained = prepared.route.draw(model, prepared.data, plan, Key.of_seed(0))
-    return torch.tensor(trained.release["guide"].mean)
+    assert trained.guide is not None
+    return torch.tensor(trained.guide.mean)
 
 
 def test_a_private_fit_is_the_same_by_recorded_steps() -> None:
