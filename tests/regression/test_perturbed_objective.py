@@ -325,27 +325,6 @@ def test_a_plan_with_what_was_bought_is_within_epsilon() -> None:
     assert found.epsilon * (1 - 1e-4) <= again.epsilon <= found.epsilon * 1.003
 
 
-def test_columns_that_no_record_uses_shrink_nothing() -> None:
-    """Hashed categories: of a thousand columns each record has twenty, so most weights are idle."""
-    random = torch.Generator().manual_seed(0)
-    names = torch.randint(0, 4, (2500, 10), generator=random)
-    effects = torch.randn(10, 4, generator=random, dtype=torch.float64)
-    logit = effects[torch.arange(10), names].sum(1)
-    y = (torch.rand(2500, generator=random) < torch.sigmoid(logit - logit.mean())).double()
-
-    def score(buckets: int) -> float:
-        x = torch.zeros(2500, 10, buckets, dtype=torch.float64)
-        x[:, :, :4] = torch.nn.functional.one_hot(names, 4).double()
-        x = x.flatten(1)
-        one = plan(Facts(columns=x.shape[1], sources=10, rows=2000), epsilon=0.5)
-        w = perturbed_minima(one, x, y, Key.of_seed(0))[0]
-        sign = 2 * y - 1
-        return float(torch.nn.functional.logsigmoid(sign * (x @ w[:-1] + w[-1])).mean())
-
-    assert score(4) > -0.6
-    assert score(400) > score(4) - 0.06
-
-
 def test_rows_and_base_rate_are_public_facts() -> None:
     assert [magnitude(n) for n in (10, 14, 15, 31, 32, 70, 72, 9e11)] == [
         10, 10, 20, 20, 50, 50, 100, 1e12

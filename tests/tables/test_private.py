@@ -12,7 +12,6 @@ import flat
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from simulated import logistic_data
 from test_cli import run
 
@@ -440,18 +439,6 @@ def slow(monkeypatch: pytest.MonkeyPatch, step: str, seconds: float) -> list[flo
     return time
 
 
-@pytest.mark.parametrize("step", ["_parts", "_solved"])
-def test_the_first_preview_ends_in_time_too(
-    previewable: tuple[Work, bdpvi.Release], monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    def unused(*given: Any) -> Any:
-        raise AssertionError
-
-    time = slow(monkeypatch, step, 100.0)
-    monkeypatch.setattr(scores, "_without_privacy", unused)
-    assert previewed(*previewable, Key.of_seed(1), seconds=99.0, clock=lambda: time[0]) is None
-
-
 @pytest.mark.parametrize(("seconds", "previews"), [(0.0, 1), (3.0, 1), (6.0, 2), (23.0, 7)])
 def test_previews_end_in_time_and_are_the_same_so_far(
     previewable: tuple[Work, bdpvi.Release],
@@ -469,26 +456,6 @@ def test_previews_end_in_time_and_are_the_same_so_far(
     said = str(found)
     assert f"as many as {seconds:.0f} s allow" in said
     assert f"WARNING: {previews} simulated releases are few" in said
-
-
-def test_previews_wait_for_one_thread_alone(
-    previewable: tuple[Work, bdpvi.Release], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, own = [], scores._preview
-
-    def preview(*given: Any) -> Any:
-        seen.append(torch.get_num_threads())
-        return own(*given)
-
-    monkeypatch.setattr(scores, "_preview", preview)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        previewed(*previewable, Key.of_seed(1), seconds=0.0)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(threads)
-    assert seen == [1]
 
 
 def test_five_positives_are_not_called_better_than_chance() -> None:
