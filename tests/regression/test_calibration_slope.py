@@ -85,10 +85,10 @@ def test_equation_is_that_of_quadrature(epsilon: float, rows: float, c: float) -
     noise = slope / whole**2
     signal = max(0, size - 20 * noise.mean())
     spread = one.ridge * math.sqrt(20 * np.mean(2 * noise**2) + 4 * noise.mean() * signal)
-    found = equation(one, i, groups_of(one, w), torch.tensor([c, c]))
+    rest, deviation = equation(one, i, groups_of(one, w), torch.tensor([c, c]))
     scale = one.ridge * size
-    assert float(found.rest[1]) == pytest.approx(expected, abs=3e-3 * scale)
-    assert float(found.deviation[0]) == pytest.approx(spread, rel=5e-3)
+    assert float(rest[1]) == pytest.approx(expected, abs=3e-3 * scale)
+    assert float(deviation[0]) == pytest.approx(spread, rel=5e-3)
 
 
 def test_trace_and_deviation_are_those_of_simulated_noise() -> None:
@@ -105,12 +105,12 @@ def test_trace_and_deviation_are_those_of_simulated_noise() -> None:
     generator = torch.Generator().manual_seed(0)
     noise = slope * torch.randn(100_000, count, generator=generator, dtype=torch.float64)
     w = signal + noise / whole
-    found = equation(one, 0.0, [group], right)
-    trace = one.ridge * size - float(found.rest) - 1_000 * omega * pull
+    rest, deviation = equation(one, 0.0, [group], right)
+    trace = one.ridge * size - float(rest) - 1_000 * omega * pull
     assert float((noise * w).sum(1).mean()) == pytest.approx(trace, rel=5e-3)
     lengths = one.ridge * (w**2).sum(1)
     assert float(lengths.mean()) == pytest.approx(one.ridge * size, rel=5e-3)
-    assert float(lengths.std()) == pytest.approx(float(found.deviation), rel=8e-3)
+    assert float(lengths.std()) == pytest.approx(float(deviation), rel=8e-3)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.3, 1.0, 3.0])
@@ -121,8 +121,8 @@ def test_factor_is_that_of_a_brute_force_likelihood(epsilon: float) -> None:
         groups = groups_of(one, w)
 
         def weight(log: float) -> float:
-            found = equation(one, float(w[-1]), groups, torch.tensor(math.exp(log)))  # noqa: B023
-            return float(torch.exp(-((found.rest / found.deviation) ** 2) / 2))
+            rest, deviation = equation(one, float(w[-1]), groups, torch.tensor(math.exp(log)))  # noqa: B023
+            return float(torch.exp(-((rest / deviation) ** 2) / 2))
 
         logs = np.linspace(-2, 1.6, 1801)
         likely = np.array([weight(log) for log in logs])

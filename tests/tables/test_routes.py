@@ -23,7 +23,7 @@ from bdpvi.privacy.ledger import Entry, Ledger
 from bdpvi.privacy.perturbed_objective import PerturbedObjective
 from bdpvi.regression.objective import ObjectivePerturbation
 from bdpvi.regression.objective_plan import Rule
-from bdpvi.regression.perturbed_objective import WeightedObjective
+from bdpvi.regression.perturbed_objective import SummedObjective
 from bdpvi.releases.route import Allowance
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import setup
@@ -143,10 +143,10 @@ def test_neighbouring_tables_pay_the_same_and_differ_by_one_gradient() -> None:
     data = logistic_data(20, 2)
     plan = ObjectivePerturbation(rows=20).plan(MODEL, 2, Allowance(1.0, 1e-5, 0.0))
     w = torch.tensor([5.0, 2.0, -9.0], dtype=torch.float64)
-    whole = WeightedObjective(plan, data.x, data.y).gradient(w)
+    whole = SummedObjective.of(plan, data.x, data.y).gradient(w)
     for i in range(20):
         less = data.without(i)
-        moved = whole - WeightedObjective(plan, less.x, less.y).gradient(w)
+        moved = whole - SummedObjective.of(plan, less.x, less.y).gradient(w)
         assert float(moved.norm()) <= plan.event.residual * plan.clip + 1e-12
     tables = [data, data.without(3), data.select(data.ids < 1), data.select(data.ids < 0)]
     prices = []
