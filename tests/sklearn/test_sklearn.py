@@ -205,7 +205,7 @@ def test_a_pickle_holds_the_release_and_nothing_secret(monkeypatch: pytest.Monke
         return fits[-1]
 
     rehearsals.left_out(monkeypatch)
-    monkeypatch.setattr("bdpvi.bayesian.fit.fit", watched)
+    monkeypatch.setattr("bdpvi.sklearn.fitting.fit_guide", watched)
     given: dict[str, Any] = {"guarantee": bdpvi.BayesianDP(), "draws": 2}
     model = PrivateLogisticRegression(9.0, **PUBLIC, **given).fit(x, y)
     (fit,) = fits
