@@ -45,14 +45,11 @@ class Setup(NamedTuple):
     @property
     def trains(self) -> bool:
         """Whether a release may be trained step by step, for which a device is worth its copy."""
-        return isinstance(self.route, DPVI | Intervals)
+        return hasattr(self.route, "training")
 
     def training(self, **given: Any) -> Setup:
         """Return the same with these settings of a training, if there may be one."""
-        if isinstance(self.route, Intervals):
-            trained = replace(self.route.trained, **given)
-            return self._replace(route=replace(self.route, trained=trained))
-        return self._replace(route=replace(self.route, **given)) if self.trains else self
+        return self._replace(route=self.route.training(**given)) if self.trains else self
 
 
 def setup(asked: Request, found: Encoded | None = None) -> Setup:
