@@ -179,8 +179,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
 
     def _check(self, columns: Inputs, asked: Request, given: Encoded | None, rows: int) -> None:
         from bdpvi.datasets.estimates import SHARE
-        from bdpvi.tables.allowance import Remaining
         from bdpvi.tables.encoded import promising
+        from bdpvi.tables.setup import Remaining
 
         if given is None and asked.bayesian:
             raise ValueError(

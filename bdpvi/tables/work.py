@@ -37,12 +37,11 @@ from bdpvi.releases import persons
 from bdpvi.releases.table_file import TableFile
 from bdpvi.releases.transaction import Transaction
 from bdpvi.tables import spread
-from bdpvi.tables.allowance import Remaining
 from bdpvi.tables.encoded import encode, encoded_of, rows_of
 from bdpvi.tables.prepared import Prepared
 from bdpvi.tables.request import Machine, Request
 from bdpvi.tables.rows import Encoded, Rows
-from bdpvi.tables.setup import Setup, setup
+from bdpvi.tables.setup import Remaining, Setup, setup
 
 if TYPE_CHECKING:
     import pandas as pd
