@@ -50,6 +50,6 @@ class Settings:
         """Return the route for a table of about ``rows`` records."""
         return replace(self, rows=max(rows, 1.0), counted=True)
 
-    def with_draws(self, draws: int) -> Self:
-        """Return the route with ``draws`` draws in a release."""
-        return replace(self, draws=draws)
+    def training(self, **given: Any) -> Self:
+        """Return the route with these settings of its training."""
+        return replace(self, **given)

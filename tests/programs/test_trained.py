@@ -35,11 +35,10 @@ from bdpvi.privacy.worst_case import epsilon as worst_case
 from bdpvi.releases.route import planned
 from bdpvi.releases.transaction import Before, Transaction
 from bdpvi.tables import Request
-from bdpvi.tables.allowance import setup
 from bdpvi.tables.prepared import Prepared
-from bdpvi.tables.private import Work
 from bdpvi.tables.rows import Encoded
-from bdpvi.tables.setup import Setup
+from bdpvi.tables.setup import Setup, setup
+from bdpvi.tables.work import Work
 
 ROWS = 8_000
 GRADES = ("mild", "moderate", "severe")
@@ -178,7 +177,7 @@ def test_the_model_knows_the_levels_of_categories() -> None:
         assert from_json(type(model), to_json(model)) == model
         plain: Any = work.asked.model
         with pytest.raises(ValueError, match="column numbers are assigned during encoding"):
-            of(frame, constants=PUBLIC, model=replace(plain, levels=((0,),))).check()
+            of(frame, constants=PUBLIC, model=replace(plain, levels=((0,),)))
         with pytest.raises(ValueError, match="levels must hold column numbers"):
             replace(plain, levels=((1, 1),))
         with pytest.raises(ValueError, match=r"levels=.*: column 3 has no weight"):
@@ -258,9 +257,9 @@ def shorter(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     def with_steps(asked: Request, found: Encoded | None = None) -> Setup:
         chosen = setup(asked, found)
         assert isinstance(chosen.route, DPVI)
-        return replace(chosen, route=replace(chosen.route, steps=steps))
+        return chosen._replace(route=replace(chosen.route, steps=steps))
 
-    monkeypatch.setattr("bdpvi.tables.private.setup", with_steps)
+    monkeypatch.setattr("bdpvi.tables.work.setup", with_steps)
 
 
 def test_encoded_records_have_their_classes_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
