@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from bdpvi._ground.outputs import several
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _STEPS, _TURNS = 500, 60
 _LATE, _FLAT = 1e-3, 1e-12
@@ -27,7 +30,7 @@ class Place(Protocol):
     def gradient_norm(self) -> float:
         """Norm of the gradient, in units in which the Hessian is about the identity."""
 
-    def step(self, size: float) -> Place:
+    def step(self, size: float) -> Self:
         """Return the point after this share of a step."""
 
 
