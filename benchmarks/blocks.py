@@ -38,7 +38,7 @@ from printed import command
 import bdpvi
 from bdpvi import datasets
 from bdpvi.datasets.dataset import BlockData
-from bdpvi.datasets.openers import RowGroup
+from bdpvi.datasets.openers import Block
 from bdpvi.datasets.table import Table
 from bdpvi.noise.keys import Key
 from bdpvi.releases.transaction import Transaction
@@ -171,13 +171,13 @@ class Run:
 def reads() -> Iterator[list[str]]:
     """Note the blocks that are read in this process."""
     seen: list[str] = []
-    usual = RowGroup.read
+    usual = Block.read
 
-    def noted(block: RowGroup) -> Iterator[pd.DataFrame]:
+    def noted(block: Block) -> Iterator[pd.DataFrame]:
         seen.append(block.name)
         return usual(block)
 
-    with mock.patch.object(RowGroup, "read", noted):
+    with mock.patch.object(Block, "read", noted):
         yield seen
 
 

@@ -8,9 +8,13 @@ import gzip
 import io
 import os
 import zipfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bdpvi.datasets.formats import FileFormat
 
 PACKED = ("gzip", "bz2", "zstd", "zip")
 TEXT = ("text", *PACKED)
@@ -134,6 +138,41 @@ class Stored:
         """What the file is by its name."""
         found = _BY_NAME.get(Path(self.path).suffix.lower(), "text")
         return "text" if found in PACKED else found
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A file of some format, of which each place is read by itself.
+
+    Attributes:
+        file: the file.
+        kind: its format.
+        names: the names of its columns.
+    """
+
+    file: Stored
+    kind: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, file: Stored, kind: str, format: FileFormat) -> Reader:
+        """Open a file; only its header is read."""
+        raise NotImplementedError
+
+    def places(self, size: int) -> Sequence[Any]:
+        """Return at least one place, None where no row is. Text is cut into so many bytes."""
+        raise NotImplementedError
+
+    def words(self, place: Any) -> str:
+        """Return a place in words."""
+        raise NotImplementedError
+
+    def rows(self, place: Any) -> Iterator[tuple[Any, int, int]]:
+        """Yield rows, the number of lines left out, and a digest, 0 if the file is watched.
+
+        Rows are tables of pyarrow or pandas frames, at least one of them.
+        """
+        raise NotImplementedError
 
 
 def unpacked(opened: Any, kind: str) -> Any:

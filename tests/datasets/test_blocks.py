@@ -122,7 +122,7 @@ def test_a_changed_or_lost_block_is_named(tmp_path: Path) -> None:
     print_of = blocks.fingerprint()
     (tmp_path / "b.csv").write_text("age\n22\n")
     for use in (lambda: blocks.records().sum(len), blocks.fingerprint):
-        with pytest.raises(ValueError, match=r"b\.csv, bytes 0 to 6: the file has changed"):
+        with pytest.raises(ValueError, match=r"b\.csv.*: the file has changed"):
             use()
     assert Table.of(tmp_path).fingerprint() != print_of
     (tmp_path / "b.csv").unlink()

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bdpvi._ground.outputs import csv_text
-from bdpvi.datasets import openers, sheets
+from bdpvi.datasets import sheets
 from bdpvi.datasets.cells import read_cell
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.guess import seems
@@ -228,7 +228,7 @@ def test_a_sas_file_is_read_by_its_own_reader(
 
     monkeypatch.setattr(pyreadstat, "read_sas7bdat", reader)
     assert cells_of(Table.of(path).frame(text=True)) == cells_of(frame)
-    monkeypatch.setattr(openers, "MANY", 2)
+    monkeypatch.setattr(sheets, "MANY", 2)
     assert Table.of(path).records().sum(len) == 5
     assert {*asked} == {str(path)}
 
