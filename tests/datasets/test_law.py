@@ -24,7 +24,6 @@ import bdpvi
 from bdpvi.datasets import Schema, grid
 from bdpvi.datasets.cells import (
     array_of,
-    read,
     read_array,
     read_cell,
     read_cells,
@@ -163,6 +162,14 @@ def test_a_number_has_one_spelling(number: Decimal, exponent: int) -> None:
 )  # fmt: skip
 def test_examples(kind: str, cell: object, expected: tuple[object, int]) -> None:
     assert read(cell, TYPES[kind]) == expected
+
+
+def read(cell: object, type_: ColumnType) -> tuple[float | str | None, int]:
+    """Return a cell's number or label, None for what has none, and its status."""
+    number, label, status = type_.of_text(spell(cell))
+    if status in (BLANK, UNFIT):
+        return None, status
+    return label if np.isnan(number) else number, status
 
 
 def test_labels_of_earlier_releases_are_found() -> None:
