@@ -1,7 +1,7 @@
 """Cells of a raw table: how one is read depends on it and on its column's declaration alone.
 
-:func:`read_cell` is the law for one cell, :func:`read_array` the same for an Arrow array. The type of a
-pandas column depends on all cells; private estimates and releases must not.
+:func:`read_cell` is the law for one cell, :func:`read_array` the same for an Arrow array. The type
+of a pandas column depends on all cells; private estimates and releases must not.
 """
 
 from __future__ import annotations

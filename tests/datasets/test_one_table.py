@@ -45,16 +45,6 @@ class Endless(IterableDataset[Any]):
         return iter(RECORDS)
 
 
-class Stream:
-    """An Arrow stream of a class of somebody's own, that is read once."""
-
-    def __init__(self) -> None:
-        self.reader = pa.Table.from_pandas(FRAME).to_reader()
-
-    def __arrow_c_stream__(self, requested: object = None) -> object:
-        return self.reader.__arrow_c_stream__(requested)
-
-
 def cursor() -> sqlite3.Cursor:
     connection = sqlite3.connect(":memory:")
     FRAME.to_sql("t", connection, index=False)
@@ -63,11 +53,8 @@ def cursor() -> sqlite3.Cursor:
 
 ONCE: dict[str, Callable[[], Any]] = {
     "generator": lambda: (row for row in RECORDS),
-    "iterator": lambda: iter(RECORDS),
-    "map": lambda: map(dict, RECORDS),
     "cursor": cursor,
     "reader": lambda: pa.Table.from_pandas(FRAME).to_reader(),
-    "stream": Stream,
     "chunks": lambda: iter([FRAME[:200], FRAME[200:]]),
     "torch": Endless,
 }
