@@ -10,8 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bdpvi import PrivacyUtilityWarning
 from bdpvi.datasets import Encoding, dataset_from_frame, from_csv, from_frame
@@ -54,25 +52,6 @@ def test_features_targets_and_notes() -> None:
     assert notes["target"] == {"column": "sick", "positive": "yes", "negative": "no"}
     assert notes["encoding"]["source"] == "Computed from the rows of the data; treated as public."
     assert notes["encoding"]["origin"] == "from this table"
-
-
-@given(
-    n=st.integers(4, 60),
-    seed=st.integers(0, 1000),
-    fraction=st.sampled_from([0.2, 0.25, 0.5]),
-)
-def test_a_split_holds_the_rows_of_the_whole(n: int, seed: int, fraction: float) -> None:
-    rng = np.random.default_rng(seed)
-    frame = pd.DataFrame({"a": rng.normal(size=n), "b": rng.normal(size=n), "y": np.arange(n) % 2})
-    data = dataset_from_frame(frame, "y")
-    split = from_frame(frame, "y", test_fraction=fraction, seed=seed)
-    again = from_frame(frame, "y", test_fraction=fraction, seed=seed)
-    assert torch.equal(split.train.ids, again.train.ids)
-    assert sorted([*split.train.ids.tolist(), *split.test.ids.tolist()]) == list(range(n))
-    for part in (split.train, split.test):
-        assert torch.equal(part.x, data.x[part.ids])
-        assert torch.equal(part.y, data.y[part.ids])
-    assert len(split.train) == int(n * (1 - fraction))
 
 
 @pytest.mark.parametrize(
@@ -298,17 +277,6 @@ def test_public_constants_that_do_not_fit() -> None:
         dataset_from_frame(TABLE, "sex", constants=PUBLIC)
     with pytest.raises(ValueError, match="drop='sex' is among the columns of constants"):
         dataset_from_frame(TABLE, "sick", positive="yes", constants=PUBLIC, drop=["sex"])
-
-
-def test_public_constants_and_what_they_do_not_know() -> None:
-    frame = changed(sex=["F", "M", "D", None, "F"]).drop(columns="age")
-    with pytest.raises(ValueError, match="no column") as found:
-        dataset_from_frame(frame, "sick", positive="yes", constants=PUBLIC)
-    assert len(str(found.value).splitlines()) == 1
-    with pytest.warns(UserWarning, match="features are 0: 5 of 'age', 2 of 'sex'"):
-        data = dataset_from_frame(frame, "sick", positive="yes", constants=PUBLIC, unknown="base")
-    assert data.x[:4].tolist() == [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
-    assert data.preprocessing["encoding"]["unknown"] == "base"
 
 
 def test_the_features_by_public_constants_do_not_depend_on_which_values_are_blank() -> None:

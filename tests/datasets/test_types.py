@@ -136,6 +136,10 @@ def test_what_is_read_once_is_read_the_same_again(cell: object, kind: str) -> No
         ({"kind": "category", "levels": ("a",), "spellings": {"b": ("c",)}}, "spellings has 'b'"),
         ({"kind": "category", "levels": ("a", "b"), "spellings": {"b": ("a",)}}, "more than once"),
         ({"kind": "category", "levels": ("a",), "blank": ("a",)}, "blank has 'a'"),
+        ({"kind": "number", "symbol": "5"}, "symbol='5' must be a sign"),
+        ({"kind": "datetime", "zone": "Mars"}, "zone='Mars' must be a name"),
+        ({"kind": "category", "levels": ("9",), "missing": {"9": ""}}, "missing has '9'"),
+        ({"kind": "code", "symbol": "$"}, r"symbol='\$' does not go with"),
     ],
 )
 def test_types_that_cannot_be(given_: dict[str, Any], said: str) -> None:
@@ -314,8 +318,6 @@ def test_types_that_the_header_or_options_do_not_fit_are_refused() -> None:
     age = ColumnType(kind="number", low=0, high=9, origin="rows")
     with pytest.raises(ValueError, match="'age' is marked as read from the rows"):
         flat.private(frame, types=Schema({"age": age}, "form"), **options)
-    with pytest.raises(ValueError, match="low=0 does not go with kind=code"):
-        ColumnType(kind="code", low=0, high=1)
 
 
 def test_one_file_has_types_bounds_and_levels(tmp_path: Path) -> None:
