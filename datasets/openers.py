@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -20,11 +21,10 @@ from bdpvi.datasets.cells import array_of, spell_array
 from bdpvi.datasets.columns import with_text_names
 from bdpvi.datasets.digests import of_rows
 from bdpvi.datasets.formats import FileFormat
-from bdpvi.datasets.lines import Text, names_of
+from bdpvi.datasets.lines import names_of
 from bdpvi.datasets.objects import cleaned, frame_of, sliced
 from bdpvi.datasets.records import Part
-from bdpvi.datasets.sheets import PROGRAMS, Observations, Sheet
-from bdpvi.datasets.stored import NAMES, TEXT, Reader, Stored, files_of
+from bdpvi.datasets.stored import KINDS, Reader, Stored, files_of
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Table
@@ -227,14 +227,6 @@ class Partition:
         yield from ((spelt(rows), 0) for rows in self.read())
 
 
-_READERS: dict[str, type[Reader]] = {
-    **dict.fromkeys(TEXT, Text),
-    **dict.fromkeys(GROUPED, Grouped),
-    "excel": Sheet,
-    **dict.fromkeys(PROGRAMS, Observations),
-}
-
-
 def opened(file: Stored, kind: str, format: FileFormat) -> Reader:
     """Return the reader of a file.
 
@@ -243,17 +235,19 @@ def opened(file: Stored, kind: str, format: FileFormat) -> Reader:
         OSError: if it cannot be opened.
     """
     try:
-        return _READERS[kind].of(file, kind, format)
+        module, name = KINDS[kind].reader.split(".")
+        reader: type[Reader] = getattr(import_module(f"bdpvi.datasets.{module}"), name)
+        return reader.of(file, kind, format)
     except Exception as error:  # a damaged file can raise anything
         if str(error).startswith(file.path) or (kind == "text" and isinstance(error, OSError)):
             raise
-        raise ValueError(f"{file.path} is not a readable {NAMES[kind]}: {error}") from error
+        raise ValueError(f"{file.path} is not a readable {KINDS[kind].words}: {error}") from error
 
 
 def of_files(path: str, format: FileFormat, size: int) -> tuple[tuple[str, ...], list[Part]]:
     """Return the header and the blocks of a file, or of a folder or glob of files of one kind."""
     files = [_stored(name) for name in files_of(path)]
-    kinds = sorted({NAMES[kind].split()[0] for _, kind in files}, reverse=True)
+    kinds = sorted({KINDS[kind].words.split()[0] for _, kind in files}, reverse=True)
     if len(kinds) > 1:
         raise ValueError(
             f"{path!r} has both {' and '.join(kinds)} files; name one kind, such as *.csv"

@@ -12,16 +12,8 @@ import pandas as pd
 from bdpvi._ground.outputs import several
 from bdpvi.datasets.formats import FileFormat
 from bdpvi.datasets.lines import names_of
-from bdpvi.datasets.stored import NAMES, Reader, Stored
+from bdpvi.datasets.stored import KINDS, Reader, Stored
 
-PROGRAMS = {
-    "sav": "read_sav",
-    "por": "read_por",
-    "dta": "read_dta",
-    "sas7bdat": "read_sas7bdat",
-    "xpt": "read_xport",
-}
-"""Functions that read files of statistics programs, by kind."""
 MANY = 1 << 16
 """Rows of a block of a statistics file."""
 
@@ -127,7 +119,8 @@ def _observed(file: Stored, kind: str, **given: Any) -> tuple[pd.DataFrame, Any]
     if "://" in file.path:
         raise ValueError("it is read from a local file only; copy it")
     file.check()
-    frame, about = getattr(reader, PROGRAMS[kind])(file.path, **given)
+    read = getattr(reader, "read_xport" if kind == "xpt" else f"read_{kind}")
+    frame, about = read(file.path, **given)
     file.check()
     return frame.set_axis(names_of(frame.columns), axis=1), about
 
@@ -139,7 +132,7 @@ def labels_of(path: str) -> dict[str, tuple[Mapping[str, str], tuple[str, ...]]]
         By column the label of each code, and the codes or labels that stand for no value.
     """
     file = Stored.of(path)
-    if "://" in path or (kind := file.kind()) not in PROGRAMS:
+    if "://" in path or KINDS[kind := file.kind()].reader != "sheets.Observations":
         return {}
     frame, about = _observed(file, kind, metadataonly=True)
     names = dict(zip(about.column_names, frame.columns, strict=True))
@@ -165,5 +158,5 @@ def _needed(module: str, path: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        what = NAMES[Stored.of(path).kind()]
+        what = KINDS[Stored.of(path).kind()].words
         raise ValueError(f"{path}: {what}: pip install 'bdpvi[{extra}]'") from error

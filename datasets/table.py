@@ -29,7 +29,7 @@ from bdpvi.datasets.openers import BYTES as BYTES
 from bdpvi.datasets.openers import GROUPED, MANY, Partition, of_files
 from bdpvi.datasets.records import Part, Spread
 from bdpvi.datasets.schema import Schema
-from bdpvi.datasets.stored import NAMES, TEXT, Stored
+from bdpvi.datasets.stored import KINDS, TEXT, Stored
 
 if TYPE_CHECKING:  # torch takes long to load
     from torch import Tensor
@@ -197,7 +197,7 @@ class Table:
         try:
             frame, odd = _whole(self.parts, text, self.file, named)
         except Exception as error:  # a damaged file can raise anything
-            what = NAMES[getattr(self.parts[0], "kind", "text")]
+            what = KINDS[getattr(self.parts[0], "kind", "text")].words
             raise ValueError(f"{self.path} is not a readable {what}: {error}") from error
         if len(frame) < least:
             raise ValueError(f"{self.path or 'table'} has a header but no rows")
