@@ -7,7 +7,7 @@ of a pandas column depends on all cells; private estimates and releases must not
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -335,16 +335,24 @@ def places_of(
     return {label: at for label, at in places.items() if label}
 
 
-class LazyColumns(dict[str, Cells]):
-    """Columns of a table, each read when it is asked for, by its declared type if it has one."""
+class LazyColumns(Mapping[str, Cells]):
+    """A table's columns, each read when it is asked for, by its declared type if it has one."""
 
-    def __init__(self, frame: pd.DataFrame, types: Mapping[str, ColumnType]) -> None:
-        super().__init__()
-        self.frame, self.types = frame, types
+    def __init__(self, frame: pd.DataFrame, types: Mapping[str, ColumnType], drop: str) -> None:
+        self._frame, self._types = frame, types
+        self._names = [str(name) for name in frame if name != drop]
+        self._read: dict[str, Cells] = {}
 
-    def __missing__(self, name: str) -> Cells:
-        self[name] = read_cells(self.frame[name], self.types.get(name))
-        return self[name]
+    def __getitem__(self, name: str) -> Cells:
+        if name not in self._read:
+            self._read[name] = read_cells(self._frame[name], self._types.get(name))
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def read_columns(frame: pd.DataFrame, types: Mapping[str, ColumnType] | None = None) -> Columns:

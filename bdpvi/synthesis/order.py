@@ -67,6 +67,11 @@ def counted(
     return at_most(table.iloc[order], settings.unit, settings.rows_per_unit, tell, person)
 
 
+def _columns(table: pd.DataFrame, names: Sequence[str], types: Mapping[str, ColumnType]) -> Columns:
+    """Return columns of a table, each read when it is needed."""
+    return LazyColumns(table[list(names)], types, drop="")
+
+
 def for_persons(
     ledger: Ledger | None, settings: Counts, table: Records[pd.DataFrame] | None = None
 ) -> Ledger:
@@ -267,7 +272,7 @@ class Order:
         """
         if not self.kinds:
             return Schema(self.declared, self.source)
-        cells: Records[Columns] = table.map(LazyColumns, self.types)
+        cells = table.map(_columns, tuple(self.kinds), self.types)
         first, second, _ = self.distances
         kinds = self.kinds
         if first:
