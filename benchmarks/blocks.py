@@ -133,7 +133,7 @@ def released(route: str, folder: Path, steps: int, pool: ProcessPoolExecutor | N
             return trained(folder, steps, pool)
         if route == "synthesize":
             table = bdpvi.synthesize(
-                folder, **given, one_row_per_person=True, executor=pool, progress=False
+                folder, **given, unit=Unit(), machine=Machine(executor=pool, progress=False)
             )
             return b"".join(one.tobytes() for one in table.counts.joint.values())
         given["positive"] = "yes"

@@ -76,7 +76,7 @@ def private(source: Any, ledger: Ledger) -> None:
 
 
 def synthesize(source: Any, ledger: Ledger) -> None:
-    bdpvi.synthesize(
+    flat.synthesize(
         source, target="sick", epsilon=0.1, delta=1e-5, one_row_per_person=True, ledger=ledger,
         progress=False,
     )  # fmt: skip
@@ -236,7 +236,7 @@ def test_a_schema_that_comes_with_a_table_reads_it(tmp_path: Path) -> None:
     assert Table.of(table) is table
     for use in (
         lambda: private(table, Ledger()),
-        lambda: bdpvi.synthesize(
+        lambda: flat.synthesize(
             table, epsilon=1, one_row_per_person=True, ledger=Ledger(), progress=False
         ),
         lambda: partition(table, by="age", out=tmp_path / "out", progress=False),
