@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 EXCEL = (".excel", ".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 
 
-class Kind(NamedTuple):
+class Format(NamedTuple):
     """A format of files.
 
     Attributes:
@@ -36,20 +36,22 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "text": Kind("CSV file", "lines.Text", (".text", ".csv", ".tsv")),
-    "gzip": Kind("CSV file", "lines.Text", (".gzip",), (b"\x1f\x8b",)),
-    "bz2": Kind("CSV file", "lines.Text", (".bz2",), (b"BZh",)),
-    "zstd": Kind("CSV file", "lines.Text", (".zstd",), (b"\x28\xb5\x2f\xfd",)),
-    "zip": Kind("CSV file", "lines.Text", (".zip",)),
-    "parquet": Kind("Parquet file", "openers.Grouped", (".parquet", ".pq")),
-    "feather": Kind("Feather file", "openers.Grouped", (".feather", ".arrow"), (b"ARROW1\0\0",)),
-    "orc": Kind("ORC file", "openers.Grouped", (".orc",)),
-    "excel": Kind("Excel workbook", "sheets.Sheet", EXCEL, (b"\xd0\xcf\x11\xe0",)),
-    "sav": Kind("SPSS file", "sheets.Observations", (".sav", ".zsav"), (b"$FL2@(#)", b"$FL3@(#)")),
-    "por": Kind("SPSS file", "sheets.Observations", (".por",)),
-    "dta": Kind("Stata file", "sheets.Observations", (".dta",), (b"<stata_dta>",)),
-    "sas7bdat": Kind("SAS file", "sheets.Observations", (".sas7bdat",)),
-    "xpt": Kind("SAS file", "sheets.Observations", (".xpt",), (b"HEADER RECORD***",)),
+    "text": Format("CSV file", "lines.Text", (".text", ".csv", ".tsv")),
+    "gzip": Format("CSV file", "lines.Text", (".gzip",), (b"\x1f\x8b",)),
+    "bz2": Format("CSV file", "lines.Text", (".bz2",), (b"BZh",)),
+    "zstd": Format("CSV file", "lines.Text", (".zstd",), (b"\x28\xb5\x2f\xfd",)),
+    "zip": Format("CSV file", "lines.Text", (".zip",)),
+    "parquet": Format("Parquet file", "openers.Grouped", (".parquet", ".pq")),
+    "feather": Format("Feather file", "openers.Grouped", (".feather", ".arrow"), (b"ARROW1\0\0",)),
+    "orc": Format("ORC file", "openers.Grouped", (".orc",)),
+    "excel": Format("Excel workbook", "sheets.Sheet", EXCEL, (b"\xd0\xcf\x11\xe0",)),
+    "sav": Format(
+        "SPSS file", "sheets.Observations", (".sav", ".zsav"), (b"$FL2@(#)", b"$FL3@(#)")
+    ),
+    "por": Format("SPSS file", "sheets.Observations", (".por",)),
+    "dta": Format("Stata file", "sheets.Observations", (".dta",), (b"<stata_dta>",)),
+    "sas7bdat": Format("SAS file", "sheets.Observations", (".sas7bdat",)),
+    "xpt": Format("SAS file", "sheets.Observations", (".xpt",), (b"HEADER RECORD***",)),
 }
 """All formats. A new one is a line here, and a :class:`Reader`."""
 TEXT = tuple(kind for kind, one in KINDS.items() if one.reader == "lines.Text")
