@@ -118,7 +118,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused_by_name(
     format: str, tmp_path: Path
 ) -> None:
     table = Table.of(written(format, tmp_path))
-    path = written(format, tmp_path, pd.concat([FRAME] * 200))
+    path = written(format, tmp_path, pd.concat([FRAME] * 200, ignore_index=True))
     for use in (lambda: table.records().sum(len), table.fingerprint):
         with pytest.raises(ValueError, match=rf"{path.name}.*: the file has changed"):
             use()
@@ -140,7 +140,7 @@ def test_a_header_without_rows_is_a_table_of_nobody(format: str, tmp_path: Path)
 def test_a_damaged_file_is_refused_by_name(format: str, tmp_path: Path) -> None:
     if format in ("CSV", *PROGRAMS):
         pytest.skip("a part of it is a file too")
-    path = written(format, tmp_path, pd.concat([FRAME] * 50))
+    path = written(format, tmp_path, pd.concat([FRAME] * 50, ignore_index=True))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(ValueError, match=path.name):
         Table.of(path).frame()
