@@ -7,7 +7,7 @@ numbers near the middle (:class:`bdpvi.datasets.exact.Tally`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,13 +75,14 @@ def _medians(
     nonzero: bool = False,
 ) -> dict[str, float]:
     """Return a private median of each column, for the cost μ each; ``nonzero``: without zeros."""
+    tallies: Iterable[dict[str, exact.Tally]]
     if table.in_memory:  # column by column: of each the ranks of all numbers are in memory
         each = ({name: centre} for name, centre in centres.items())
         tallies = (table.sum(_tallies, one, nonzero, {}) for one in each)
     else:
         rough = table.sum(_tallies, centres, nonzero, None) if centres else {}
         windows = {name: one.window(distance) for name, one in rough.items()}
-        tallies = iter([table.sum(_tallies, centres, nonzero, windows)] if centres else [])
+        tallies = [table.sum(_tallies, centres, nonzero, windows)] if centres else []
     return {
         name: exact.median_of(
             one, distance, key.child(step, name), positive=centres[name] is not None
