@@ -52,7 +52,7 @@ def rehearse(work: Work) -> None:
     brief = replace(asked, draws=draws, public=public)
     given: dict[str, Any] = {"asked": brief, "where": None, "limit": None, "trial": True}
     given |= {"budget": None, "machine": Machine(device="cpu", progress=False)}
-    people = {"unit": work.people.unit, "rows_per_unit": work.people.rows_per_unit}
+    people: dict[str, Any] = {"unit": work.people.unit, "rows_per_unit": work.people.rows_per_unit}
     data = None if work.records is None else _encoded(work.records, brief)
     for table in _raw(work, brief) if data is None else [None]:
         with rehearsed(people) as transaction:
