@@ -6,7 +6,7 @@ for any records but for their noisy sums, so what could refuse a release then re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +54,8 @@ def rehearse(work: Work) -> None:
     given |= {"budget": None, "machine": Machine(device="cpu", progress=False)}
     people: dict[str, Any] = {"unit": work.people.unit, "rows_per_unit": work.people.rows_per_unit}
     data = None if work.records is None else _encoded(work.records, brief)
-    for table in _raw(work, brief) if data is None else [None]:
+    tables: Iterable[Any] = _raw(work, brief) if data is None else [None]
+    for table in tables:
         with rehearsed(people) as transaction:
             given["people"] = own = People(transaction.ledger, **people)
             given["data"] = None if data is None else data.of_people(own)
