@@ -26,7 +26,7 @@ from bdpvi.bench.headline import headline
 from bdpvi.bench.hyperparameters import build
 from bdpvi.bench.methods import METHODS, NONE, SENTENCES, BaseRate, Method
 from bdpvi.bench.methods.dp_gd import DPGD
-from bdpvi.bench.methods.outcome import Outcome
+from bdpvi.bench.methods.method import Outcome
 from bdpvi.bench.ratios import ScoreTable, difference
 from bdpvi.bench.summary import BEST, PAIRED
 from bdpvi.datasets.dataset import Split
