@@ -62,6 +62,10 @@ class Intervals:
         """Return the route for features that encode this many raw columns."""
         return replace(self, scores=replace(self.scores, columns=columns))
 
+    def training(self, **given: Any) -> Intervals:
+        """Return the route with these settings of a training."""
+        return replace(self, trained=replace(self.trained, **given))
+
     def suited(self, model: Model, data: Data, guide: object) -> Intervals:
         """Return the route for a model; errors as for both of its routes."""
         scores = self.scores.suited(model, data, guide)

@@ -25,13 +25,11 @@ from bdpvi.datasets.stored import files_of
 from bdpvi.datasets.table import ODD, Table, in_blocks
 from bdpvi.datasets.types import BOOLEAN, NUMBERS, UNUSED, ColumnType
 from bdpvi.regression.objective_plan import FEWEST, MOST
-from bdpvi.tables.allowance import Remaining
 from bdpvi.tables.encoded import check, price_of
 from bdpvi.tables.looks import Finding, Price, TableLook, TargetLook
-from bdpvi.tables.persons_look import persons_of
 from bdpvi.tables.request import Machine, Public, Request
-from bdpvi.tables.sheet import FEW, Column, Totals, totals
-from bdpvi.tables.validation import check as check_request
+from bdpvi.tables.setup import Remaining
+from bdpvi.tables.sheet import FEW, Column, Totals, persons_of, totals
 from bdpvi.tables.validation import purchase
 
 _ODD = 3
@@ -376,11 +374,7 @@ def _price(
     """Return what ε pays for, and whether the rows are too few for it."""
     if not asked.epsilon or not asked.target or asked.positive in (None, ""):
         return None, []
-    used = [name for name in sheet if name != asked.person]
-    public = asked.public.of_unit(asked.person)[1] if asked.person else asked.public
-    asked = replace(asked, public=public.in_file(used, file))
-    check_request(asked)
-    price = price_of(asked, used, asked.rows_of_person)
+    price, asked, used = price_of(asked, list(sheet), file)
     open_ones = [name for name, kind in price.columns.items() if kind == UNDECLARED]
     numbers = [one for one in open_ones if sheet[one].look.kind in NUMBERS]
     names = [one for one in open_ones if one not in numbers]

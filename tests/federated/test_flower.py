@@ -5,17 +5,12 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-import random
-import re
 import subprocess
 import sys
-from collections.abc import Callable
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from accounts import path_of, worst_of
 
 pytest.importorskip("flwr")
 
@@ -28,9 +23,7 @@ from flwr.app import (
     ArrayRecord,
     ConfigRecord,
     Context,
-    Error,
     Message,
-    MetricRecord,
     RecordDict,
 )
 from flwr.serverapp.strategy import FedAvg
@@ -40,12 +33,10 @@ import bdpvi.federated.flower
 from bdpvi._ground.types import Budget, BudgetExceededError
 from bdpvi.federated.federated import Federation
 from bdpvi.federated.flower import BayesianFedAvg, client_mod
-from bdpvi.federated.rounds import SERVER_OF_SUMS, Rounds
+from bdpvi.federated.rounds import Rounds
 from bdpvi.privacy.ledger import Ledger
-from bdpvi.privacy.norms import NormCounts
 
 ROOT = Path(__file__).resolve().parents[2]
-BAD = 1003
 
 
 @pytest.fixture(autouse=True)
@@ -114,102 +105,6 @@ def reply_with(arrays: ArrayRecord, message: Message) -> Message:
     return Message(RecordDict({"arrays": arrays}), reply_to=message)
 
 
-def altered(change: Callable[[dict[str, Array]], None]) -> Wire:
-    def wire(message: Message, reply: Message) -> list[Message]:
-        arrays = dict(reply.content["arrays"].items())
-        change(arrays)
-        return [reply_with(ArrayRecord(arrays), message)]
-
-    return wire
-
-
-def put(array: Any) -> Wire:
-    return altered(lambda arrays: arrays.update(bias=array))
-
-
-def nan(arrays: dict[str, Array]) -> None:
-    arrays["bias"] = Array(np.full(10, np.nan, dtype=np.float32))
-
-
-def stale(message: Message, reply: Message) -> list[Message]:
-    reply.metadata.group_id = "0"
-    return [reply]
-
-
-def stranger(message: Message, reply: Message) -> list[Message]:
-    reply.metadata.__dict__["_src_node_id"] = 7
-    return [reply]
-
-
-def huge() -> Array:
-    """Return an array whose own header promises more memory than there is."""
-    stream = BytesIO()
-    header = {"descr": "<f4", "fortran_order": False, "shape": (10**15,)}
-    np.lib.format.write_array_header_1_0(stream, header)
-    return Array("float32", (10,), "numpy.ndarray", stream.getvalue() + bytes(40))
-
-
-FAULTS: dict[str, tuple[Wire, int, str]] = {
-    "dies": (lambda m, r: [], BAD, "lost: no answer"),
-    "fails": (lambda m, r: [Message(Error(3, "age 42"), reply_to=m)], BAD, "lost: error 3"),
-    "answers twice": (lambda m, r: [r, r], BAD, "answered twice"),
-    "not a number": (altered(nan), BAD, "not finite"),
-    "stale": (stale, BAD, "stale: answers round '0', not 1"),
-    "stranger": (stranger, 7, "was not asked"),
-    "other shape": (put(Array(np.zeros(11))), BAD, r"'bias' must be .* of shape \(10,\)"),
-    "integers": (put(Array(np.zeros(10, dtype=int))), BAD, "floating-point"),
-    "complex": (put(Array(np.zeros(10, dtype=complex))), BAD, "floating-point"),
-    "too large": (put(huge()), BAD, "floating-point"),
-    "pickled": (put(Array("object", (10,), "numpy.ndarray", b"cos\nsystem\n.")), BAD, "floating"),
-    "other names": (altered(lambda a: a.update(more=a.pop("bias"))), BAD, "names that were sent"),
-    "no arrays": (lambda m, r: [Message(RecordDict({}), reply_to=m)], BAD, "one record of arrays"),
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_bad_reply_counts_as_nothing_and_is_named(name: str) -> None:
-    fault, node, why = FAULTS[name]
-
-    def wire(message: Message, reply: Message) -> list[Message]:
-        return fault(message, reply) if message.metadata.dst_node_id == BAD else [reply]
-
-    one, _ = ran(rounds(seed=0), wire)
-    without, _ = ran(rounds(seed=0), lambda m, r: [r] if m.metadata.dst_node_id != BAD else [])
-    assert torch.equal(flat(one.arrays), flat(without.arrays))
-    assert set(one.refused) <= {BAD, node}
-    assert re.search(why, one.refused[node])
-    assert "42" not in str(one.refused)
-    assert one.federation.charged == 1
-
-
-def test_an_oversized_update_is_clipped_by_the_server() -> None:
-    def wire(message: Message, reply: Message) -> list[Message]:
-        large = [1e6 * (i + 1) * np.ones_like(a) for i, a in enumerate(first().to_numpy_ndarrays())]
-        record = ArrayRecord(dict(zip(first(), map(Array, large), strict=True)))
-        return [reply_with(record, message)] if message.metadata.dst_node_id == BAD else []
-
-    one, _ = ran(rounds(seed=0), wire)
-    nobody, _ = ran(rounds(seed=0), lambda m, r: [])
-    moved = float((flat(one.arrays) - flat(nobody.arrays)).norm()) * CLIENTS
-    assert one.released is not None
-    assert one.released.clipped == (3,)
-    assert moved == pytest.approx(CLIP, rel=0.1)  # both sums are rounded to the lattice
-    assert BAD not in one.refused
-
-
-def test_coins_are_our_own_and_secret() -> None:
-    """Python's generator, which Flower's sampling uses, has no say; every client has its coin."""
-    one = strategy(rounds(client_rate=0.3))
-    nodes = Nodes(client_app(one.federation.rounds))
-    asked = []
-    for number in range(60):
-        random.seed(0)
-        asked.append(len(list(one.configure_train(number, first(), ConfigRecord(), nodes))))
-    assert len(set(asked)) > 2
-    mean, deviation = 0.3 * CLIENTS * 60, (0.3 * 0.7 * CLIENTS * 60) ** 0.5
-    assert abs(sum(asked) - mean) < 6 * deviation
-
-
 def test_the_log_does_not_tell_who_took_part(caplog: pytest.LogCaptureFixture) -> None:
     logs = []
     logging.getLogger("flwr").addHandler(caplog.handler)
@@ -223,19 +118,6 @@ def test_the_log_does_not_tell_who_took_part(caplog: pytest.LogCaptureFixture) -
     assert logs[0] == logs[1] != []
 
 
-def test_what_it_reports() -> None:
-    one, _ = ran(rounds(), plain, times=2)
-    found, spent = one.worst_case(1e-3), one.cost(1e-3)
-    assert str(found).endswith("seen by the public, to add or remove one client)")
-    assert spent.worst_case == found
-    assert path_of(spent).epsilon <= found.epsilon
-    assert (path_of(spent).unit, path_of(spent).observer) == ("one client", "the public")
-    with pytest.raises(ValueError, match="adds all of the noise"):
-        one.worst_case(1e-3, observer=SERVER_OF_SUMS)
-    with pytest.raises(ValueError, match="record_rate"):
-        one.worst_case(1e-3, unit="record")
-
-
 class Many(Nodes):
     """As many nodes as one likes."""
 
@@ -245,25 +127,6 @@ class Many(Nodes):
     def __init__(self, app: Any, many: int) -> None:
         super().__init__(app)
         self.many = many
-
-
-def test_clients_that_moved_little_pay_less_on_the_path() -> None:
-    settings = Rounds(clients=300, size=4, clip=CLIP, noise_multiplier=4.0)
-
-    def small(message: Message, context: Context) -> Message:
-        (arrays,) = message.content["arrays"].to_numpy_ndarrays()
-        return reply_with(ArrayRecord([arrays + np.float32(0.05)]), message)  # of norm 0.1
-
-    start = ArrayRecord([np.zeros(4, dtype=np.float32)])
-    one = BayesianFedAvg(FedAvg(), Federation(settings))
-    one.start(Many(small, 300), start, num_rounds=2)
-    spent = one.cost(1e-3)
-    norms = NormCounts.none(torch.arange(300)).add(torch.full((300,), 0.1), steps=2)
-    assert spent == one.federation.cost(1e-3, norms=norms)
-    assert path_of(spent).epsilon < worst_of(spent).epsilon
-    plainly = BayesianFedAvg(FedAvg(), Federation(settings), watch=False)
-    plainly.start(Many(small, 300), start, num_rounds=2)
-    assert plainly.cost(1e-3).worst_case == spent.worst_case
 
 
 def test_the_budget_stops_it_and_leaves_the_weights() -> None:
@@ -318,13 +181,6 @@ def test_the_mod_adds_the_clients_share_of_the_noise() -> None:
     sent = flat(same.content["arrays"]).double()
     error = 20.0 / (2 * SIZE) ** 0.5
     assert float(sent.std()) == pytest.approx(40.0 / 4**0.5, abs=5 * error)
-
-
-def test_the_mod_lets_other_messages_pass() -> None:
-    mod = client_mod(rounds())
-    message = Message(RecordDict({}), 1000, "query")
-    answer = Message(RecordDict({"m": MetricRecord({"a": 1})}), reply_to=message)
-    assert mod(message, None, lambda m, c: answer) is answer
 
 
 def test_without_flower_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from bdpvi.programs import sources
 from bdpvi.programs.course import Course
 from bdpvi.programs.sources import Windows
 from bdpvi.releases.transaction import Transaction
-from bdpvi.tables import allowance
+from bdpvi.tables import setup
 from bdpvi.tables.prepared import Prepared
 
 ROWS, STEPS, SECRET = 3_000, 24, Key(bytes(range(32)))
@@ -64,7 +64,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(secrets, "token_hex", lambda size: "0f" * size)
     monkeypatch.setattr("bdpvi.programs.plan.steps_within", lambda run, *price: run)
     short = partial(DPVI, steps=STEPS, batch=300)
-    monkeypatch.setattr(allowance, "DPVI", short)
+    monkeypatch.setattr(setup, "DPVI", short)
     return tmp_path
 
 
@@ -207,18 +207,6 @@ def test_the_command_trains_on_blocks_and_scores_the_rows(
     said = capsys.readouterr().out
     assert f"scores on the table's own {len(rows):,} rows; " in said
     assert f"this release          log score {score:.3f}  accuracy {right:.3f}\n" in said
-
-
-def test_counts_beyond_their_bound_are_told_of(folder: Path) -> None:
-    frame = visits()
-    beyond = int((frame["falls"] > 2).sum())
-    model = bdpvi.BayesianPoissonRegression(largest=2)
-    given: dict[str, Any] = {"target": "falls", "drop": ("grade", "years", "who"), "model": model}
-    with pytest.warns(UserWarning, match=f"{beyond} of {ROWS - 1} targets are beyond"):
-        flat.private(
-            folder / "parts", epsilon=6.0, one_row_per_person=True, ledger=Ledger(),
-            progress=False, **given,
-        )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["multinomial", "exposure"])
