@@ -168,12 +168,14 @@ class Prepared:
             noise_scale=None,
             step=None,
         )
-        trained = output.model is not None
+        model = output.model
+        if model is None:
+            model = route.predicting(self.model, plan.settings)
         return Release(
             samples=flat(latents) if output.flat is None else output.flat.to(HOST),
             latents=latents,
             receipt=with_history(receipt, self.ledger),
-            model=output.model if trained else route.predicting(self.model, plan.settings),
+            model=model,
             feature_names=self.data.feature_names,
             preprocessing=noted,
             estimate=output.estimate,

@@ -164,7 +164,7 @@ def previewed(
         The scores, or None where one takes too long (training, draws from a posterior, or the first
         one), and for a table in blocks (:mod:`bdpvi.tables.row_scores`).
     """
-    if work.in_blocks or not isinstance(release.model, BayesianLogisticRegression):
+    if work.table is not None or not isinstance(release.model, BayesianLogisticRegression):
         return None
     if release.guide is not None or work.asked.bayesian:
         return None
