@@ -161,7 +161,7 @@ class Prepared:
         worst = total.worst_case.public(epsilon)
         receipt = Receipt(
             worst_case=worst.seeded() if work.secret.experiment else worst,
-            about=sentences(basis.about(noted), route.said(plan.settings), output.said),
+            about=sentences(basis.about(noted), route.words(plan.settings), output.words),
             source=AIMED,
             draws=route.draws,
             temperature=None,

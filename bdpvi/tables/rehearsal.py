@@ -85,9 +85,9 @@ def _targets(asked: Request) -> list[float]:
 
 def _raw(work: Work, asked: Request) -> Iterator[MadeUp]:
     """Yield made-up tables."""
-    bought, public = purchase(asked, work.header), asked.public
+    private, public = purchase(asked, work.header), asked.public
     kinds = dict.fromkeys(work.header, NUMBER)
-    kinds |= dict(zip(bought.names, bought.kinds, strict=True))
+    kinds |= dict(zip(private.names, private.kinds, strict=True))
     declared = {name: one.names or () for name, one in public.read_by.items()}
     constants = asked.constants.columns if asked.constants is not None else ()
     declared |= {one.name: one.categories for one in constants if isinstance(one, OneHot)}

@@ -225,10 +225,10 @@ def _preview(
     if not 0 < held.sum() < size:
         return []
     own = key.child("preview", number)
-    train, test, bought = _parts(work, records, held, own)
+    train, test, encoded = _parts(work, records, held, own)
     if late():
         return None
-    drawn = _solved(work, model, train, bought, own.child("draw"))
+    drawn = _solved(work, model, train, encoded, own.child("draw"))
     if late():
         return None
     predictions = {
