@@ -214,8 +214,9 @@ IDENTIFIERS = {
 @pytest.mark.parametrize("kind", IDENTIFIERS)
 def test_identifiers_are_not_numbers(kind: str) -> None:
     name, values = IDENTIFIERS[kind]
-    for dtype in ("int64", "Int64", "uint32"):
-        column = pd.Series(values).astype(dtype)  # type: ignore[call-overload]
+    dtypes: tuple[Any, ...] = ("int64", "Int64", "uint32")
+    for dtype in dtypes:
+        column = pd.Series(values).astype(dtype)
         frame = pd.DataFrame({"x": np.linspace(0, 1, 200), name: column, "y": np.arange(200) % 2})
         with pytest.raises(ValueError, match=rf"'{name}' has .* integers .*drop=\['{name}'\]"):
             dataset_from_frame(frame, "y")

@@ -154,7 +154,7 @@ def test_bad_input_costs_nothing(changed: dict[str, object], said: str) -> None:
     ledger = Ledger()
     given = {"table": ROWS, "schema": COINS, "target": "d", "epsilon": 1.0, "delta": 1e-5}
     with pytest.raises(ValueError, match=said):
-        flat.synthesize(ledger=ledger, **(given | changed))  # type: ignore[arg-type]
+        flat.synthesize(ledger=ledger, **(given | changed))
     assert ledger.entries() == ()
 
 
