@@ -339,7 +339,7 @@ def _scores(work: Work, released: Release, took: float) -> Scores | RowScores | 
     from bdpvi.tables.scores import patience, previewed
 
     try:
-        if work.in_blocks:
+        if work.table is not None:
             return RowScores.of(work, released)
         track = progress.bar if work.machine.progress else progress.silent
         return previewed(work, released, Key.fresh(), track, seconds=patience(took))

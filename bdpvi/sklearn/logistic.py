@@ -295,7 +295,8 @@ class PrivateLogisticRegression(ClassifierMixin, PrivateEstimator):  # type: ign
         import torch
 
         super()._keep(release, encoding)
-        self.classes_ = vars(self).pop("_classes")
+        self.classes_ = self._classes
+        del self._classes
         center, scale = self.center_, self.scale_
         if len(self.classes_) > 2:
             found = of_classes.coefficients(release, center, scale)

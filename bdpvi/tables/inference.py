@@ -94,9 +94,9 @@ class Intervals:
         """Return the model for predictions from the draws."""
         return self.of(plan).predicting(model, plan)  # type: ignore[no-any-return]
 
-    def said(self, plan: Any) -> str:
+    def words(self, plan: Any) -> str:
         """Return the number of rows that the settings are for, and its source."""
-        return self.of(plan).said(plan)  # type: ignore[no-any-return]
+        return self.of(plan).words(plan)  # type: ignore[no-any-return]
 
     def caution(self, plan: Any, delta: float) -> str:
         """Return reasons against the release, from public facts; "" if there are none."""

@@ -257,7 +257,7 @@ def shorter(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     def with_steps(asked: Request, found: Encoded | None = None) -> Setup:
         chosen = setup(asked, found)
         assert isinstance(chosen.route, DPVI)
-        return chosen._replace(route=replace(chosen.route, steps=steps))
+        return chosen.training(steps=steps)
 
     monkeypatch.setattr("bdpvi.tables.work.setup", with_steps)
 
